@@ -1,0 +1,1 @@
+"""Converts sharded checkpoints from one device mesh to another."""

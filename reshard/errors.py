@@ -1,0 +1,70 @@
+"""Every error this project raises on purpose.
+
+::
+
+    ReshardError
+    ├── LayoutError        a mesh, layout, layout map or layout file that makes no sense
+    ├── FormatError        a checkpoint that cannot be understood
+    │   ├── NotACheckpointError      nothing here that any reader knows
+    │   ├── IncompleteCheckpointError  the writer never committed it
+    │   └── CorruptError             bytes that contradict their own metadata
+    ├── PlanError          a conversion that makes no sense, found before a byte moves
+    │   └── MemoryBudgetError        nothing fits ``max_memory``
+    ├── StorageError       the file system said no: missing, full, forbidden, busy
+    │   └── TargetExistsError        something is already there
+    └── VerificationError  two checkpoints differ, or one differs from its record
+
+A message says what was expected, what was found, where, and what to do.
+"""
+
+
+class ReshardError(Exception):
+    """Base of every error raised on purpose by this project."""
+
+
+class LayoutError(ReshardError, ValueError):
+    """A mesh, layout, layout map or layout file that makes no sense."""
+
+
+class FormatError(ReshardError):
+    """A checkpoint that cannot be understood."""
+
+
+class NotACheckpointError(FormatError):
+    """Nothing at this place that any reader knows."""
+
+
+class IncompleteCheckpointError(FormatError):
+    """A checkpoint whose writer never committed it."""
+
+
+class CorruptError(FormatError):
+    """Stored bytes that contradict their own metadata."""
+
+
+class PlanError(ReshardError):
+    """A conversion that makes no sense, found before a byte moves."""
+
+
+class MemoryBudgetError(PlanError):
+    """No strategy fits the allowed memory; carries the smallest that does.
+
+    Attributes:
+        smallest_bytes: the smallest ``max_memory`` for which the same conversion plans.
+    """
+
+    def __init__(self, message: str, smallest_bytes: int) -> None:
+        super().__init__(message)
+        self.smallest_bytes = smallest_bytes
+
+
+class StorageError(ReshardError):
+    """The file system said no: missing, full, forbidden or busy."""
+
+
+class TargetExistsError(StorageError):
+    """Something is already at the target; nothing was touched."""
+
+
+class VerificationError(ReshardError):
+    """Two checkpoints differ, or one differs from what it recorded of itself."""

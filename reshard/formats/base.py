@@ -1,0 +1,232 @@
+"""What a checkpoint format must offer: two small protocols, and the frozen data they speak in.
+
+A Reader knows where each encoded chunk lies and how it is encoded; it moves no tensor bytes. A
+Writer says where each encoded chunk goes and writes everything that is not tensor bytes. The
+engine moves the bytes between the two, and neither knows of plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from reshard.layout.grid import Index
+from reshard.layout.mesh import TensorLayout
+from reshard.layout.tensor_spec import TensorSpec
+
+Compressor = Literal["none", "zstd", "blosc", "gzip", "tensorstore"]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How a chunk's bytes are stored: row-major little-endian elements, compressed, then checked.
+
+    Attributes:
+        compressor: what the element bytes went through; ``"tensorstore"`` stands for any codec
+            chain that only TensorStore decodes, named by ``spec``.
+        level: the compressor's level, where it has one.
+        checksum: whether a CRC32C of the (compressed) bytes follows them, 4 bytes little-endian.
+        spec: for ``"tensorstore"`` the JSON of a TensorStore spec that opens the whole array;
+            for ``"blosc"`` the JSON of its parameters (cname, shuffle, blocksize); else "".
+    """
+
+    compressor: Compressor = "none"
+    level: int | None = None
+    checksum: bool = False
+    spec: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where one encoded chunk lies: ``length`` bytes of a local file from ``offset``, or inline.
+
+    Attributes:
+        inline: the bytes themselves, where an index carries small values; then ``path`` names the
+            file that carried them.
+    """
+
+    path: str
+    offset: int
+    length: int
+    inline: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor of a checkpoint as a Reader sees it.
+
+    Attributes:
+        encoding: how each of its chunks is stored.
+        fill: bytes of the element that fills a chunk which is not stored (``spec.itemsize`` long).
+        may_be_missing: whether a chunk that is not stored means ``fill``; else it is corruption.
+        digest: CRC-64/NVME of the full row-major bytes where the checkpoint recorded it, 16 hex digits.
+        is_key: whether this is the data of a PRNG key, which may be moved but never cast.
+    """
+
+    spec: TensorSpec
+    encoding: Encoding
+    fill: bytes
+    may_be_missing: bool
+    digest: str | None = None
+    is_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PathKey:
+    """One step of a leaf's path: a dict key or attribute, or a position in a sequence."""
+
+    key: str
+    is_sequence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One leaf of a checkpoint's tree.
+
+    Attributes:
+        name: the keys of ``path`` joined with ``/``, below ``item/`` where the checkpoint has
+            several trees.
+        item: name of the item that holds it; "" for a checkpoint that is one tree.
+        tensor: whether it has a tensor (of the same name); else it is a string, None, an empty
+            container, or whatever else travels along unchanged.
+        meta: what the format recorded of the leaf, to be written again unchanged where the target
+            has the same format (Orbax: ``value_metadata``, ``ext_metadata``, a string's text).
+    """
+
+    name: str
+    path: tuple[PathKey, ...]
+    item: str = ""
+    tensor: bool = True
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A part of a checkpoint: a tree of leaves, or something else that is copied as it is.
+
+    Attributes:
+        name: "" for a checkpoint that is one tree without a container.
+        directory: where it lies below the checkpoint ("" for the checkpoint itself).
+        handler: the format's own name for how it is read (Orbax's handler type string).
+        meta: what the format recorded of the whole tree (Orbax: custom_metadata).
+    """
+
+    name: str
+    directory: str
+    is_tree: bool
+    handler: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+Style = Literal["v0", "v1"]
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What holds the items, so that a target of the same format can be given the same form.
+
+    Attributes:
+        style: "v0" (single item or step folder) or "v1".
+        meta: the container's own metadata, written again unchanged.
+    """
+
+    style: Style
+    items: tuple[Item, ...]
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Reader(Protocol):
+    """An open checkpoint. Opening reads metadata only; every method is safe from any thread."""
+
+    @property
+    def uri(self) -> str:
+        """Where it was opened, as the user named it."""
+        ...
+
+    @property
+    def format(self) -> str:
+        """The format's name, such as ``"orbax"``."""
+        ...
+
+    @property
+    def container(self) -> Container: ...
+
+    @property
+    def tensors(self) -> Mapping[str, StoredTensor]:
+        """By name, in the tree's order."""
+        ...
+
+    @property
+    def leaves(self) -> Sequence[Leaf]:
+        """Every leaf, tensors among them, in the tree's order."""
+        ...
+
+    def locate(self, name: str, index: Index) -> Extent | None:
+        """Where the encoded chunk lies, or None where it is not stored and may be missing.
+
+        Raises CorruptError, naming tensor and chunk, where it must not be missing.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTensor:
+    """A tensor to be written.
+
+    Attributes:
+        leaf: its place in the target tree, with the source's metadata of it.
+        chunk padding: ``spec.chunk_shape`` is never None for formats that pad.
+        partition: how it is split beyond mesh axes (``{"strategy": "fixed_shards", ...}``), if at all.
+    """
+
+    spec: TensorSpec
+    encoding: Encoding
+    leaf: Leaf
+    partition: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetCheckpoint:
+    """Everything a Writer must know before the first byte.
+
+    Attributes:
+        leaves: every leaf in tree order, tensors among them.
+        copied: source directory of each item that is no tree, by item name.
+    """
+
+    container: Container
+    tensors: Mapping[str, TargetTensor]
+    leaves: Sequence[Leaf]
+    copied: Mapping[str, Path]
+
+
+class Writer(Protocol):
+    """A checkpoint in the making, below a folder that no reader looks into.
+
+    ``prepare`` comes first, ``finish`` last and once; in between every chunk is written either to
+    the file that ``chunk_file`` names or, where that is None, through ``put``.
+    """
+
+    def prepare(self, root: Path) -> None:
+        """Make the folders and the metadata that does not depend on the data."""
+        ...
+
+    def chunk_file(self, name: str, index: Index) -> str | None:
+        """Path below the root for the encoded chunk, or None where ``put`` must be used."""
+        ...
+
+    def put(self, name: str, index: Index, data: bytes | memoryview) -> None:
+        """Store one whole encoded chunk; safe from any thread."""
+        ...
+
+    def finish(self, root: Path, digests: Mapping[str, str]) -> None:
+        """Write the tree's metadata and slice metadata with the tensors' digests; markers last."""
+        ...
+
+
+__all__ = [
+    "Container", "Encoding", "Extent", "Item", "Leaf", "PathKey", "Reader", "StoredTensor", "Style",
+    "TargetCheckpoint", "TargetTensor", "TensorLayout", "Writer",
+]  # fmt: skip

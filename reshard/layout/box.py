@@ -1,0 +1,75 @@
+"""Box: an axis-aligned region of a tensor, start and stop per dimension."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The elements ``start[d] <= i < stop[d]`` in each dimension ``d``.
+
+    >>> Box((0, 2), (4, 6)).intersect(Box((2, 0), (8, 3)))
+    Box(start=(2, 2), stop=(4, 3))
+    """
+
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+
+    @classmethod
+    def full(cls, shape: Sequence[int]) -> Box:
+        """The box that covers a whole tensor of this shape."""
+        return cls((0,) * len(shape), tuple(shape))
+
+    @property
+    def rank(self) -> int:
+        return len(self.start)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(b - a for a, b in zip(self.start, self.stop, strict=True))
+
+    @property
+    def size(self) -> int:
+        """Number of elements; 1 for a scalar's box, 0 for an empty one."""
+        return math.prod(self.shape)
+
+    def intersect(self, other: Box) -> Box | None:
+        """What both boxes hold, or None where that is nothing."""
+        start = tuple(map(max, self.start, other.start))
+        stop = tuple(map(min, self.stop, other.stop))
+        if any(a >= b for a, b in zip(start, stop, strict=True)):
+            return None
+        return Box(start, stop)
+
+    def contains(self, other: Box) -> bool:
+        """Whether every element of ``other`` is in this box."""
+        return all(
+            a <= c and d <= b
+            for a, b, c, d in zip(self.start, self.stop, other.start, other.stop, strict=True)
+        )
+
+    def shift(self, offset: Sequence[int]) -> Box:
+        """The same box moved by ``offset`` elements per dimension."""
+        return Box(
+            tuple(a + o for a, o in zip(self.start, offset, strict=True)),
+            tuple(b + o for b, o in zip(self.stop, offset, strict=True)),
+        )
+
+    def relative_to(self, origin: Sequence[int]) -> Box:
+        """The same box with coordinates counted from ``origin``."""
+        return self.shift(tuple(-o for o in origin))
+
+    def permute(self, order: Sequence[int]) -> Box:
+        """The box whose dimension ``d`` is this one's dimension ``order[d]``."""
+        return Box(tuple(self.start[o] for o in order), tuple(self.stop[o] for o in order))
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """For indexing an array: ``array[box.slices]``."""
+        return tuple(map(slice, self.start, self.stop))
+
+    def __str__(self) -> str:
+        return "[" + ", ".join(f"{a}:{b}" for a, b in zip(self.start, self.stop, strict=True)) + "]"

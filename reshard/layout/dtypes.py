@@ -1,0 +1,46 @@
+"""Element types by name: bytes as stored, and the numpy dtype that reads them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reshard.errors import FormatError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_STORAGE_BYTES = {
+    "bool": 1, "int2": 1, "int4": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
+    "uint2": 1, "uint4": 1, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
+    "float4_e2m1fn": 1, "float8_e3m4": 1, "float8_e4m3": 1, "float8_e4m3b11fnuz": 1,
+    "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+}  # fmt: skip
+
+DTYPES = tuple(_STORAGE_BYTES)
+"""Every element type that can be read and written."""
+
+
+def storage_bytes(dtype: str) -> int:
+    """Bytes of one stored element; types below 8 bits are stored one to a byte."""
+    try:
+        return _STORAGE_BYTES[dtype]
+    except KeyError:
+        raise FormatError(
+            f"dtype {dtype!r} is not known; expected one of: {', '.join(DTYPES)}"
+        ) from None
+
+
+def numpy_dtype(dtype: str) -> np.dtype:
+    """The numpy dtype of that name, from ml_dtypes where numpy has none."""
+    import ml_dtypes
+    import numpy as np
+
+    storage_bytes(dtype)
+    return np.dtype(getattr(ml_dtypes, dtype, dtype))
+
+
+def is_sub_byte(dtype: str) -> bool:
+    """Whether several elements would fit a byte, so that stored bytes have unused bits."""
+    return dtype in {"int2", "int4", "uint2", "uint4", "float4_e2m1fn"}

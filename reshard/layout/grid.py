@@ -1,0 +1,153 @@
+"""Grid: a tensor cut into boxes by cuts along each dimension.
+
+A chunk grid, a sharding and an even or uneven partition are all grids. Intersecting two is a
+bisect per dimension, never a scan over pairs::
+
+    cuts (0, 4, 8) × (0, 3, 6)      box (1, 0) is rows 4:8, columns 0:3
+       0   3   6
+    0  +---+---+
+       |0,0|0,1|
+    4  +---+---+
+       |1,0|1,1|
+    8  +---+---+
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from reshard.errors import LayoutError
+from reshard.layout.box import Box
+
+Cuts = tuple[int, ...]
+Index = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A tensor of ``shape`` cut at ``cuts``; each dimension's cuts begin with 0 and end with its size.
+
+    A dimension of size 0 has the single cut ``(0,)`` and therefore no parts; a scalar has one part.
+    """
+
+    shape: tuple[int, ...]
+    cuts: tuple[Cuts, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.cuts) != len(self.shape):
+            raise LayoutError(
+                f"a grid over shape {self.shape} needs {len(self.shape)} tuples of cuts, not {len(self.cuts)}"
+            )
+        for dim, (size, cuts) in enumerate(zip(self.shape, self.cuts, strict=True)):
+            if (
+                not cuts
+                or cuts[0] != 0
+                or cuts[-1] != size
+                or any(a >= b for a, b in itertools.pairwise(cuts))
+            ):
+                raise LayoutError(
+                    f"cuts of dimension {dim} must rise from 0 to its size {size}, but are {cuts[:8]}"
+                )
+
+    @classmethod
+    def whole(cls, shape: Sequence[int]) -> Grid:
+        """One box that holds everything."""
+        return cls.regular(shape, [max(1, n) for n in shape])
+
+    @classmethod
+    def regular(cls, shape: Sequence[int], chunk: Sequence[int]) -> Grid:
+        """Boxes of ``chunk`` elements, the last of each dimension clipped.
+
+        >>> Grid.regular((10,), (4,)).cuts
+        ((0, 4, 8, 10),)
+        """
+        return cls(tuple(shape), tuple(map(_regular_cuts, shape, chunk)))
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Number of boxes along each dimension."""
+        return tuple(len(c) - 1 for c in self.cuts)
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.parts)
+
+    def box(self, index: Index) -> Box:
+        """The box at ``index``."""
+        return Box(
+            tuple(c[i] for c, i in zip(self.cuts, index, strict=True)),
+            tuple(c[i + 1] for c, i in zip(self.cuts, index, strict=True)),
+        )
+
+    def indices(self) -> Iterator[Index]:
+        """Every index in row-major order."""
+        return itertools.product(*map(range, self.parts))
+
+    def overlapping(self, box: Box) -> tuple[range, ...]:
+        """Per dimension, the indices of the boxes that ``box`` touches."""
+        return tuple(
+            range(bisect_right(c, a) - 1, bisect_left(c, b)) if a < b else range(0)
+            for c, a, b in zip(self.cuts, box.start, box.stop, strict=True)
+        )
+
+    def common(self, other: Grid) -> Grid:
+        """The grid of the cuts that both share: its boxes are the aligned blocks."""
+        return Grid(self.shape, tuple(map(_common_cuts, self.cuts, other.cuts)))
+
+    def refine(self, other: Grid) -> Grid:
+        """The grid of the cuts of both: its boxes lie in one box of each."""
+        return Grid(self.shape, tuple(map(_union_cuts, self.cuts, other.cuts)))
+
+    def clip(self, box: Box) -> Grid:
+        """This grid within ``box``, in coordinates counted from the box's start."""
+        cuts = tuple(
+            _clip_cuts(c, a, b) for c, a, b in zip(self.cuts, box.start, box.stop, strict=True)
+        )
+        return Grid(box.shape, cuts)
+
+    def permute(self, order: Sequence[int]) -> Grid:
+        """The grid whose dimension ``d`` is this one's dimension ``order[d]``."""
+        return Grid(tuple(self.shape[o] for o in order), tuple(self.cuts[o] for o in order))
+
+    @property
+    def largest(self) -> tuple[int, ...]:
+        """Size of the largest part along each dimension (0 where there is none)."""
+        return tuple(map(_largest_part, self.cuts))
+
+
+@lru_cache(maxsize=4096)
+def _regular_cuts(size: int, step: int) -> Cuts:
+    if size == 0:
+        return (0,)
+    if step < 1:
+        raise LayoutError(f"a chunk of {step} elements cannot cut a dimension of {size}")
+    return (*range(0, size, step), size)
+
+
+@lru_cache(maxsize=4096)
+def _common_cuts(a: Cuts, b: Cuts) -> Cuts:
+    return tuple(sorted(set(a) & set(b)))
+
+
+@lru_cache(maxsize=4096)
+def _union_cuts(a: Cuts, b: Cuts) -> Cuts:
+    return tuple(sorted(set(a) | set(b)))
+
+
+@lru_cache(maxsize=4096)
+def _largest_part(cuts: Cuts) -> int:
+    return max((b - a for a, b in itertools.pairwise(cuts)), default=0)
+
+
+def _clip_cuts(cuts: Cuts, start: int, stop: int) -> Cuts:
+    if start == stop:
+        return (0,)
+    if start == 0 and stop == cuts[-1]:
+        return cuts
+    inner = cuts[bisect_right(cuts, start) : bisect_left(cuts, stop)]
+    return (0, *(c - start for c in inner), stop - start)

@@ -1,0 +1,1 @@
+"""The HTTP service around reshard; it imports only reshard's public names."""
