@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 SIZE ?= full
 ROUNDS ?= 5
-PYTEST_ARGS ?= -n auto
+PYTEST_ARGS ?= -n auto --dist loadgroup
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed

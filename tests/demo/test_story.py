@@ -14,6 +14,9 @@ from reshard.errors import ReshardError, TargetExistsError
 
 ROOT = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.xdist_group("demo")
+"""One worker runs them all, since they share one finished demo."""
+
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
