@@ -7,14 +7,16 @@ bytes that follow it. The constant comes back once, at the end (``finish``).
 
 Many values at one stride fold 16 at a time: the 16 × 8 bytes of a group index 128 tables of 256
 entries, whose XOR is the group's value; log16 steps reduce any number of rows to one value. Tables
-cost 256 KiB a stride (128 KiB ÷ 2 for 32 bits) and are kept in a bounded cache.
+cost 256 KiB a stride (64 KiB for 32 bits) and are kept in a bounded cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,13 +31,13 @@ FOLD = 16
 """Values folded into one per step: more costs cache, fewer costs numpy calls (measured)."""
 
 TABLE_CACHE = 48
-"""Strides whose tables are kept, 12 MiB at most; a row size of a tensor needs two or three."""
+"""Strides whose tables are kept, 12 MiB at most; a row size of a tensor needs one to three."""
 
-SHORT_RUN_BYTES = 128
+SHORT_RUN_BYTES = 64
 """Longest run that ``linear_of_short`` takes: beyond it a call per run is faster."""
 
-FEW = 4
-"""Up to so many values are combined one by one: cheaper than making tables."""
+FEW = 8
+"""Up to so many values are combined one by one: cheaper than a step with tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Crc:
         """All bits set: initial value and final XOR."""
         return (1 << self.width) - 1
 
-    def of(self, buffer: Buffer, previous: int = 0) -> int:
+    def of(self, buffer: Buffer | NDArray[Any], previous: int = 0) -> int:
         """CRC of a contiguous buffer, continued from ``previous``."""
         return _checksum(self.name)(buffer, previous)
 
@@ -63,7 +65,7 @@ class Crc:
         """CRC of two messages laid end to end, from the CRC of each."""
         return _combine(self.name)(first, second, second_bytes)
 
-    def linear(self, buffer: Buffer) -> int:
+    def linear(self, buffer: Buffer | NDArray[Any]) -> int:
         """Linear part of the CRC of a contiguous buffer."""
         return self.of(buffer, self.ones) ^ self.ones
 
@@ -81,14 +83,15 @@ def finish(crc: Crc, contribution: int, nbytes: int) -> int:
     return contribution ^ crc.shift(crc.ones, nbytes) ^ crc.ones
 
 
-def linear_of_each(crc: Crc, rows: list[Any] | NDArray[Any]) -> NDArray[Any]:
-    """Linear part of each row (contiguous buffers), as an array of unsigned integers.
+def linear_of_each(crc: Crc, batches: Iterable[Iterable[Any]]) -> NDArray[Any]:
+    """Linear part of each row (contiguous buffers, in batches), as an array of unsigned integers.
 
     Holds the GIL while rows are shorter than about 5 KiB.
     """
-    checksum, ones = _checksum(crc.name), crc.ones
-    values = [checksum(row, ones) for row in rows]
-    return np.array(values, _dtype(crc)) ^ _dtype(crc).type(ones)
+    checksum, ones, values = _checksum(crc.name), repeat(crc.ones), list[int]()
+    for rows in batches:
+        values.extend(map(checksum, rows, ones))
+    return ~np.array(values, _dtype(crc))
 
 
 def linear_of_short(crc: Crc, rows: NDArray[np.uint8]) -> NDArray[Any]:
@@ -97,31 +100,43 @@ def linear_of_short(crc: Crc, rows: NDArray[np.uint8]) -> NDArray[Any]:
     return _gather(rows, table)
 
 
-def fold(crc: Crc, values: NDArray[Any], stride: int) -> NDArray[Any]:
-    """Fold the last axis: the value of rows that end ``stride`` bytes after one another.
-
-    ``values[..., -1]`` is the last row's; the result is relative to the end of that row.
-    """
-    while (count := values.shape[-1]) > 1:
-        if pad := -count % FOLD:  # zero rows before the first add nothing
-            values = np.concatenate([np.zeros((*values.shape[:-1], pad), values.dtype), values], -1)
-        grouped = np.ascontiguousarray(values).reshape(*values.shape[:-1], -1, FOLD)
-        values = _gather(grouped.view(np.uint8), _fold_table(crc, stride))
-        stride *= FOLD
-    return values[..., 0]
-
-
-def fold_few(crc: Crc, values: NDArray[Any], stride: int) -> int:
-    """What ``fold`` gives for one axis of few values, without tables."""
+def fold(crc: Crc, values: NDArray[Any], stride: int) -> int:
+    """The value of rows that end ``stride`` bytes after one another, relative to the last's end."""
     total = 0
+    values, stride = _fold_many(crc, values, stride, FEW)
     for value in values.tolist():
         total = crc.shift(total, stride) ^ value
     return total
 
 
+def fold_last(crc: Crc, values: NDArray[Any], stride: int) -> NDArray[Any]:
+    """What ``fold`` gives, along the last of several axes."""
+    return _fold_many(crc, values, stride, 1)[0][..., 0]
+
+
+def _fold_many(crc: Crc, values: NDArray[Any], stride: int, most: int) -> tuple[NDArray[Any], int]:
+    """Fold the last axis until it has at most ``most`` values; these and their stride."""
+    while (count := values.shape[-1]) > most:
+        lead, groups = values.shape[:-1], -(-count // FOLD)
+        if count != groups * FOLD:  # zero rows before the first add nothing
+            padded = np.zeros((*lead, groups * FOLD), values.dtype)
+            padded[..., -count:] = values
+            values = padded
+        octets = np.ascontiguousarray(values).view(np.uint8).reshape(*lead, groups, -1)
+        values = _gather(octets, _fold_table(crc, stride))
+        stride *= FOLD
+    return values, stride
+
+
 def _gather(octets: NDArray[np.uint8], table: NDArray[Any]) -> NDArray[Any]:
-    places = np.arange(0, table.size, 256)
-    return np.bitwise_xor.reduce(table.ravel().take(octets + places), axis=-1)
+    entries = table.ravel().take(octets + _places(len(table)))
+    return np.asarray(np.bitwise_xor.reduce(entries, axis=-1))
+
+
+@lru_cache(maxsize=2 * SHORT_RUN_BYTES)
+def _places(rows: int) -> NDArray[np.intp]:
+    """Where each of ``rows`` tables begins in the flat array of them."""
+    return np.arange(0, 256 * rows, 256, dtype=np.intp)
 
 
 @lru_cache(maxsize=TABLE_CACHE)
@@ -160,18 +175,21 @@ def _dtype(crc: Crc) -> np.dtype[Any]:
 
 @lru_cache(maxsize=2)
 def _checksum(name: str) -> Checksum:
-    """The C function where awscrt shows it: its Python wrapper costs 65 ns, a third of a 512 B call."""
-    from awscrt import checksums
-
-    try:
-        import _awscrt
-    except ImportError:
-        return getattr(checksums, name)
-    return getattr(_awscrt, f"checksums_{name}", None) or getattr(checksums, name)
+    return _c_function(f"checksums_{name}", name)
 
 
 @lru_cache(maxsize=2)
 def _combine(name: str) -> Callable[[int, int, int], int]:
+    return _c_function(f"checksums_{name}_combine", f"combine_{name}")
+
+
+def _c_function(c_name: str, name: str) -> Callable[..., int]:
+    """awscrt's C function where it can be had: the wrapper around it takes a third of a short call."""
     from awscrt import checksums
 
-    return getattr(checksums, f"combine_{name}")
+    wrapper: Callable[..., int] = getattr(checksums, name)
+    try:
+        fast: Callable[..., int] = getattr(import_module("_awscrt"), c_name, wrapper)
+    except ImportError:
+        return wrapper
+    return fast

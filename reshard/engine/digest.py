@@ -6,20 +6,21 @@ merged until runs are as long as they can be; then the cheapest of four ways is 
 one     the piece is one run: one call.
 wide    runs are copied to their places in a zeroed scratch of SCRATCH_BYTES, whose gaps stay zero
         from one piece to the next, and the scratch is summed in one call; for short gaps.
-short   table look-ups in numpy, for runs below 128 bytes.
+short   table look-ups in numpy, for runs up to 64 bytes.
 each    one call a run, and the values folded (see ``crc_linear``).
 
 A piece that is not contiguous in memory where it is in the tensor (a transposed view) goes through
-a scratch block by block. Memory: two scratches of SCRATCH_BYTES per thread, and the tables.
+a scratch block by block. Memory: two scratches of SCRATCH_BYTES per thread, and the tables. Calls
+on more than 5 KiB, copies and look-ups release the GIL; ``each`` with shorter runs holds it.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -28,26 +29,29 @@ from numpy.typing import NDArray
 from reshard.engine.crc_linear import (
     CRC32C,
     CRC64NVME,
-    FEW,
-    SHORT_RUN_BYTES,
     Crc,
     finish,
     fold,
-    fold_few,
+    fold_last,
     linear_of_each,
     linear_of_short,
 )
+from reshard.engine.runs import (
+    COPIED_RUN_BYTES,
+    SCRATCH_BYTES,
+    Runs,
+    Way,
+    cost_per_byte,
+    row_major,
+    runs_in_memory,
+    runs_of,
+    span_of,
+)
 from reshard.layout.box import Box
 
+__all__ = ["CRC32C", "CRC64NVME", "BoxDigest", "Crc", "cost_per_byte", "finish", "linear_of_box"]
+
 Array = NDArray[Any]
-Way = Literal["one", "wide", "short", "each"]
-
-SCRATCH_BYTES = 256 << 10
-"""Half of a common second-level cache: summing what was just copied there costs no memory traffic."""
-
-_COPIED_RUN_BYTES = 1536
-"""Up to here copying a run into a bytes object is cheaper than making a view of it (measured)."""
-
 _BATCH_BYTES = 128 << 10
 """Copied runs alive at once: they stay in cache."""
 
@@ -59,35 +63,6 @@ _VALUES_AT_ONCE = 4096
 
 _SCATTERED_BYTES = 64
 """Pieces whose runs in memory are shorter are copied element by element, not run by run."""
-
-# Nanoseconds on a 2.4 GHz core without AVX-512; only their ratios matter.
-_CALL_NS, _BYTE_NS, _COPY_NS, _COPIED_RUN_NS, _GATHER_NS, _ROW_NS = 200.0, 0.08, 0.06, 8.0, 1.6, 15.0
-
-
-@dataclass(frozen=True, slots=True)
-class Runs:
-    """How a box lies in its tensor's row-major bytes.
-
-    Attributes:
-        run_bytes: length of each contiguous run.
-        counts: number of runs along each merged dimension, outermost first; () for one run.
-        strides: bytes between runs along each.
-        way: how they are summed.
-    """
-
-    run_bytes: int
-    counts: tuple[int, ...]
-    strides: tuple[int, ...]
-    way: Way
-
-    @property
-    def total(self) -> int:
-        return math.prod(self.counts)
-
-    @property
-    def span(self) -> int:
-        """Bytes from the first run's start to the last run's end."""
-        return _span(self.run_bytes, self.counts, self.strides)
 
 
 def linear_of_box(crc: Crc, piece: Array, box: Box, shape: tuple[int, ...]) -> int:
@@ -148,93 +123,13 @@ class BoxDigest:
         return finish(self.crc, self.contribution, nbytes)
 
 
-def cost_per_byte(run_bytes: int) -> float:
-    """About how many nanoseconds of one core a byte costs in runs of ``run_bytes``, far apart."""
-    if run_bytes < 1:
-        return 0.0
-    each, short = _each_ns(run_bytes), _short_ns(run_bytes)
-    return (min(each, short) if run_bytes <= SHORT_RUN_BYTES else each) / run_bytes
-
-
-@lru_cache(maxsize=1024)
-def runs_of(box_shape: tuple[int, ...], shape: tuple[int, ...], itemsize: int) -> Runs:
-    """The runs of a box of ``box_shape`` (not empty) anywhere in a row-major tensor of ``shape``."""
-    strides = _row_major(shape, itemsize)
-    merged = _merge(box_shape, strides, strides, itemsize)
-    return _runs(tuple(n for n, _, _ in merged), tuple(s for _, s, _ in merged))
-
-
-@lru_cache(maxsize=1024)
-def _runs_in_memory(
-    box_shape: tuple[int, ...], shape: tuple[int, ...], itemsize: int, memory: tuple[int, ...]
-) -> tuple[Runs, tuple[int, ...]]:
-    """Runs that are contiguous both in the tensor and in memory, and their strides in memory."""
-    merged = _merge(box_shape, _row_major(shape, itemsize), memory, itemsize)
-    runs = _runs(tuple(n for n, _, _ in merged), tuple(s for _, s, _ in merged))
-    return runs, tuple(m for _, _, m in merged[:-1])
-
-
-def _runs(counts: tuple[int, ...], strides: tuple[int, ...]) -> Runs:
-    run_bytes, counts, strides = counts[-1], counts[:-1], strides[:-1]
-    return Runs(run_bytes, counts, strides, _cheapest(run_bytes, counts, strides))
-
-
-@lru_cache(maxsize=4096)
-def _row_major(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    return tuple(math.prod(shape[d + 1 :]) * itemsize for d in range(len(shape)))
-
-
-def _merge(
-    counts: tuple[int, ...], strides: tuple[int, ...], memory: tuple[int, ...], itemsize: int
-) -> list[tuple[int, int, int]]:
-    """Dimensions as (count, stride in the tensor, stride in memory), outermost first.
-
-    Innermost are the bytes of an element; a dimension joins the one within it where both strides
-    continue it.
-    """
-    merged = [(itemsize, 1, 1)]
-    for count, stride, step in zip(counts[::-1], strides[::-1], memory[::-1], strict=True):
-        inner, inner_stride, inner_step = merged[0]
-        if count == 1:
-            continue
-        if stride == inner * inner_stride and step == inner * inner_step:
-            merged[0] = (count * inner, inner_stride, inner_step)
-        else:
-            merged.insert(0, (count, stride, step))
-    return merged
-
-
-def _span(run_bytes: int, counts: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    return run_bytes + sum((n - 1) * s for n, s in zip(counts, strides, strict=True))
-
-
-def _cheapest(run_bytes: int, counts: tuple[int, ...], strides: tuple[int, ...]) -> Way:
-    if not counts:
-        return "one"
-    share = _span(run_bytes, counts, strides) / math.prod(counts)
-    prices: dict[Way, float] = {"each": _each_ns(run_bytes)}
-    if run_bytes <= SHORT_RUN_BYTES:
-        prices["short"] = _short_ns(run_bytes)
-    if run_bytes <= SCRATCH_BYTES // 4:
-        prices["wide"] = share * _BYTE_NS + run_bytes * _COPY_NS + _COPIED_RUN_NS
-    return min(prices, key=prices.__getitem__)
-
-
-def _each_ns(run_bytes: int) -> float:
-    return _CALL_NS + run_bytes * (_BYTE_NS + (_COPY_NS if run_bytes <= _COPIED_RUN_BYTES else 0))
-
-
-def _short_ns(run_bytes: int) -> float:
-    return _ROW_NS + run_bytes * _GATHER_NS
-
-
 def _linear_of_piece(crc: Crc, piece: Array, shape: tuple[int, ...], runs: Runs) -> int:
     """Linear part of the piece as it lies in the tensor, relative to the end of its last run."""
     if piece.flags.c_contiguous:
         rows = piece.reshape(-1).view(np.uint8).reshape(*runs.counts, runs.run_bytes)
         return _linear(crc, rows, runs.strides, runs.way)
     itemsize = piece.itemsize
-    found, steps = _runs_in_memory(piece.shape, shape, itemsize, piece.strides)
+    found, steps = runs_in_memory(piece.shape, shape, itemsize, piece.strides)
     if found.run_bytes < min(runs.run_bytes, _SCATTERED_BYTES):
         return _linear_of_scattered(crc, piece, shape)
     view = as_strided(piece, (*found.counts, found.run_bytes // itemsize), (*steps, itemsize))
@@ -244,11 +139,16 @@ def _linear_of_piece(crc: Crc, piece: Array, shape: tuple[int, ...], runs: Runs)
 def _linear_of_scattered(crc: Crc, piece: Array, shape: tuple[int, ...]) -> int:
     """The same for a piece whose neighbours in the tensor are not neighbours in memory."""
     if piece.nbytes <= SCRATCH_BYTES:
-        return _linear_of_piece(crc, _scratch.dense(piece), shape, runs_of(piece.shape, shape, piece.itemsize))
+        return _linear_of_piece(
+            crc, _scratch.dense(piece), shape, runs_of(piece.shape, shape, piece.itemsize)
+        )
     axis = next(d for d, n in enumerate(piece.shape) if n > 1)
     step = max(1, SCRATCH_BYTES * piece.shape[axis] // piece.nbytes)
-    parts = (piece[(slice(None),) * axis + (slice(i, i + step),)] for i in range(0, piece.shape[axis], step))
-    stride, total = _row_major(shape, piece.itemsize)[axis], 0
+    parts = (
+        piece[(slice(None),) * axis + (slice(i, i + step),)]
+        for i in range(0, piece.shape[axis], step)
+    )
+    stride, total = row_major(shape, piece.itemsize)[axis], 0
     for part in parts:
         total = crc.shift(total, stride * part.shape[axis]) ^ _linear_of_scattered(crc, part, shape)
     return total
@@ -264,7 +164,11 @@ def _linear(crc: Crc, rows: NDArray[np.uint8], strides: tuple[int, ...], way: Wa
     total = 0
     for i in range(0, len(rows), at_once):
         part = rows[i : i + at_once]
-        value = _linear(crc, part, strides, way) if at_once > 1 else _linear(crc, part[0], strides[1:], way)
+        value = (
+            _linear(crc, part, strides, way)
+            if at_once > 1
+            else _linear(crc, part[0], strides[1:], way)
+        )
         total = crc.shift(total, strides[0] * len(part)) ^ value
     return total
 
@@ -272,7 +176,7 @@ def _linear(crc: Crc, rows: NDArray[np.uint8], strides: tuple[int, ...], way: Wa
 def _rows_at_once(shape: tuple[int, ...], strides: tuple[int, ...], way: Way) -> int:
     """How many entries of the first axis are summed together, at least 1."""
     if way == "wide":
-        inner = _span(shape[-1], shape[1:-1], strides[1:])
+        inner = span_of(shape[-1], shape[1:-1], strides[1:])
         return max(1, 1 + (SCRATCH_BYTES - inner) // strides[0])
     return max(1, _VALUES_AT_ONCE // math.prod(shape[1:-1]))
 
@@ -281,30 +185,31 @@ def _linear_at_once(crc: Crc, rows: NDArray[np.uint8], strides: tuple[int, ...],
     if way == "wide":
         return crc.linear(_scratch.spread(rows, strides))
     values = _values(crc, rows, way)
-    if len(strides) == 1 and len(values) <= FEW:
-        return fold_few(crc, values, strides[0])
-    for stride in reversed(strides):
-        values = fold(crc, values, stride)
-    return int(values)
+    for stride in strides[:0:-1]:
+        values = fold_last(crc, values, stride)
+    return fold(crc, values, strides[0])
 
 
 def _values(crc: Crc, rows: NDArray[np.uint8], way: Way) -> Array:
     """Linear part of every run: an array of shape ``counts``."""
     *counts, run_bytes = rows.shape
-    if len(counts) > 1 and rows.nbytes > _BATCH_BYTES:
+    if len(counts) > 1 and rows.nbytes > _BATCH_BYTES and not rows.flags.c_contiguous:
         return np.stack([_values(crc, part, way) for part in rows])
-    flat = rows.reshape(-1, run_bytes)
-    batch = max(1, (_GATHER_BYTES if way == "short" else _BATCH_BYTES) // run_bytes)
-    parts = [_batch_values(crc, flat[i : i + batch], way) for i in range(0, len(flat), batch)]
-    return np.concatenate(parts).reshape(counts)
-
-
-def _batch_values(crc: Crc, rows: NDArray[np.uint8], way: Way) -> Array:
+    flat = rows.reshape(-1, run_bytes) if len(counts) > 1 else rows
     if way == "short":
-        return linear_of_short(crc, rows)
-    if rows.shape[1] <= _COPIED_RUN_BYTES:
-        return linear_of_each(crc, rows.view(f"V{rows.shape[1]}")[:, 0].tolist())
-    return linear_of_each(crc, rows)
+        parts = [linear_of_short(crc, part) for part in _batches(flat, _GATHER_BYTES)]
+        values = np.concatenate(parts)
+    elif run_bytes > COPIED_RUN_BYTES:
+        values = linear_of_each(crc, (flat,))
+    else:
+        copied = flat.view(f"V{run_bytes}")[:, 0]
+        values = linear_of_each(crc, (part.tolist() for part in _batches(copied, _BATCH_BYTES)))
+    return values.reshape(counts) if len(counts) > 1 else values
+
+
+def _batches(rows: Array, nbytes: int) -> Iterator[Array]:
+    count = max(1, nbytes * len(rows) // rows.nbytes)
+    return (rows[i : i + count] for i in range(0, len(rows), count))
 
 
 class _Scratch(threading.local):
@@ -322,7 +227,7 @@ class _Scratch(threading.local):
             self._wide[:] = 0
             self._geometry = geometry
         np.copyto(as_strided(self._wide, rows.shape, (*strides, 1)), rows)
-        return self._wide[: _span(rows.shape[-1], rows.shape[:-1], strides)]
+        return self._wide[: span_of(rows.shape[-1], rows.shape[:-1], strides)]
 
     def dense(self, piece: Array) -> Array:
         """A contiguous copy; valid until the next call."""
