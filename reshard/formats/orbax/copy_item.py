@@ -7,6 +7,16 @@ import stat
 from pathlib import Path
 
 from reshard.errors import FormatError, StorageError
+from reshard.formats.base import TargetCheckpoint
+from reshard.formats.orbax.item_tree import item_directory
+
+
+def copy_items(target: TargetCheckpoint, root: Path) -> None:
+    """Copy each item that is no tree to its folder below the root."""
+    for item in target.container.items:
+        if not item.is_tree and item.name in target.copied:
+            folder = root / item_directory(target.container, item)
+            copy_item(target.copied[item.name], folder, item.name)
 
 
 def copy_item(source: Path, target: Path, name: str) -> None:
@@ -18,6 +28,10 @@ def copy_item(source: Path, target: Path, name: str) -> None:
     """
     try:
         _copy_folder(source, target, source.resolve(strict=True), name)
+    except RuntimeError as error:
+        raise FormatError(
+            f"item {name!r} in {source} holds a symbolic link that leads to itself; remove it"
+        ) from error
     except OSError as error:
         place = error.filename or source
         raise StorageError(
