@@ -19,10 +19,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-HEAVY = ("jax", "tensorstore", "torch", "tensorflow")
+HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras")
 
 # Each may import itself and what comes after it; plan and formats stand beside each other.
-ORDER = ("cli", "api", "engine", "plan formats", "storage", "variables", "layout", "errors")
+ORDER = (
+    "__main__", "demo", "cli", "api", "engine", "plan formats", "storage", "variables", "layout",
+    "errors",
+)  # fmt: skip
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts.split()}
 
 
@@ -34,6 +37,7 @@ class Import:
     target: str
     line: int
     at_load: bool
+    relative: bool = False
 
 
 def modules(root: Path, package: str) -> dict[str, Path]:
@@ -72,8 +76,9 @@ def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[Import]:
                 base = ".".join([*up, *([node.module] if node.module else [])])
             inner = [f"{base}.{alias.name}" for alias in node.names]
             targets = [i if i in known else base for i in inner]
+        relative = isinstance(node, ast.ImportFrom) and node.level > 0
         for target in dict.fromkeys(targets):
-            yield Import(name, target, node.lineno, at_load)
+            yield Import(name, target, node.lineno, at_load, relative)
 
 
 def all_imports(root: Path, package: str) -> list[Import]:
@@ -105,6 +110,7 @@ def problems(root: Path) -> list[str]:
     found = [(i, "runs the wrong way") for i in ours if wrong_way(i)]
     found += [(i, "is loaded at once; import it where it is used") for i in ours
               if i.at_load and i.target.split(".")[0] in HEAVY]  # fmt: skip
+    found += [(i, "is relative; use the full name") for i in [*ours, *server] if i.relative]
     found += [(i, "is not a public name of reshard") for i in server
               if part(i.target) is not None]  # fmt: skip
     lines = [f"{i.importer}:{i.line}: import of {i.target} {why}" for i, why in found]
@@ -178,7 +184,7 @@ SOUND = {
     "reshard/__init__.py": "from reshard.api import convert",
     "reshard/api.py": "from reshard.engine.run import go\nfrom reshard import errors",
     "reshard/engine/__init__.py": "",
-    "reshard/engine/run.py": "from ..plan import planner\nfrom reshard.formats.base import R\ndef go(): import jax",
+    "reshard/engine/run.py": "from reshard.plan import planner\nfrom reshard.formats.base import R\ndef go(): import jax",
     "reshard/plan/__init__.py": "",
     "reshard/plan/planner.py": "from reshard.layout import box",
     "reshard/formats/__init__.py": "",
@@ -197,10 +203,12 @@ SOUND = {
         ({"reshard/layout/box.py": "from reshard.plan.planner import p"},
          ["reshard.layout.box:1: import of reshard.plan.planner runs the wrong way",
           "circle: reshard.layout.box, reshard.plan.planner"]),
-        ({"reshard/layout/box.py": "def f():\n    from ..api import convert"},
+        ({"reshard/layout/box.py": "def f():\n    from reshard.api import convert"},
          ["reshard.layout.box:2: import of reshard.api runs the wrong way"]),
         ({"reshard/layout/box.py": "def f():\n    import reshard"},
          ["reshard.layout.box:2: import of reshard runs the wrong way"]),
+        ({"reshard/layout/box.py": "from . import grid", "reshard/layout/grid.py": ""},
+         ["reshard.layout.box:1: import of reshard.layout.grid is relative; use the full name"]),
         ({"reshard/plan/planner.py": "from reshard import formats"},
          ["reshard.plan.planner:1: import of reshard.formats runs the wrong way"]),
         ({"reshard/formats/base.py": "from reshard.plan import planner"},
@@ -211,7 +219,7 @@ SOUND = {
          ["reshard.odd:1: import of reshard.errors runs the wrong way"]),
         ({"reshard/layout/box.py": "try:\n    from jax.sharding import Mesh\nexcept ImportError: pass"},
          ["reshard.layout.box:2: import of jax.sharding is loaded at once; import it where it is used"]),
-        ({"reshard/layout/grid.py": "from reshard.layout.box import B", "reshard/layout/box.py": "from . import grid"},
+        ({"reshard/layout/grid.py": "from reshard.layout.box import B", "reshard/layout/box.py": "from reshard.layout import grid"},
          ["circle: reshard.layout.box, reshard.layout.grid"]),
         ({"server/reshard_server/app.py": "from reshard.errors import E\nimport reshard.api"},
          ["reshard_server.app:1: import of reshard.errors is not a public name of reshard",
