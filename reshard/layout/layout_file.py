@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from reshard.errors import LayoutError
-from reshard.layout.byte_size import parse_bytes
 from reshard.layout.changes import Changes
 from reshard.layout.dtypes import DTYPES
 from reshard.layout.layout_text import Document, Steps, read_document
@@ -40,6 +39,7 @@ from reshard.layout.partitioners import (
     MinSizePartitioner,
     Partitioner,
 )
+from reshard.layout.sizes import parse_bytes
 
 Strategy = Literal["fixed_shards", "min_size", "max_size"]
 Unmatched = Literal["replicate", "error"]
