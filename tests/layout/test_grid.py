@@ -41,6 +41,7 @@ def grid_and_box(draw: st.DrawFn) -> tuple[Grid, Box]:
 
 def labels(grid: Grid) -> np.ndarray:
     """The number of the box that holds each element: the model that all else is held against."""
+    assert Grid(grid.shape, grid.cuts) == grid, "its cuts do not rise"
     array = np.full(grid.shape, -1)
     for number, box in enumerate(grid.boxes()):
         assert (array[box.slices] == -1).all(), "two boxes hold one element"
