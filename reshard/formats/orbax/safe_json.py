@@ -39,16 +39,23 @@ def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
 def _read_plain(path: Path, max_bytes: int) -> bytes:
     # Without O_NONBLOCK a named pipe put in place of a metadata file would hang the reader.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _refuse_unfit(os.fstat(descriptor), path, max_bytes)
+    except FormatError:
+        os.close(descriptor)
+        raise
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise FormatError(f"{path} should be a plain file with metadata, but is none")
-        if status.st_size > max_bytes:
-            raise FormatError(
-                f"{path} has {status.st_size:,} bytes, but at most {max_bytes:,} bytes of metadata "
-                "are read; this is no checkpoint that can be handled safely"
-            )
         return file.read(max_bytes)
+
+
+def _refuse_unfit(status: os.stat_result, path: Path, max_bytes: int) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise FormatError(f"{path} should be a plain file with metadata, but is none")
+    if status.st_size > max_bytes:
+        raise FormatError(
+            f"{path} has {status.st_size:,} bytes, but at most {max_bytes:,} bytes of metadata are "
+            "read; this is no checkpoint that can be handled safely"
+        )
 
 
 def read_json(path: Path) -> Any:
