@@ -490,13 +490,13 @@ def status(key):
     return next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith(key)) * 1024
 def run(extent, nbytes, out):
     stream = open_stream(encoding, extent, nbytes, "chunk")
-    for _ in range(0, nbytes, len(out)):
-        stream.readinto(out)
+    for at in range(0, nbytes, len(out)):
+        stream.readinto(out[: nbytes - at])
     stream.close_checked()
 out = memoryview(bytearray(1 << 20))
 out[:] = bytes(1 << 20)
 small = open(path + ".small", "rb").read()
-run(Extent("", 0, len(small), small), 1 << 20, out)   # loads libraries
+run(Extent("", 0, len(small), small), 4096, out)  # loads libraries
 before = status("VmRSS")
 open("/proc/self/clear_refs", "w").write("5")
 run(Extent(path, 0, length), nbytes, out)
@@ -513,7 +513,7 @@ def test_decoding_stays_within_its_price(case, tmp_path):
     values = np.random.default_rng(0).integers(0, 50, nbytes // 4).astype(np.float32)
     if case in {"zarr2-gzip", "zarr2-blosc-big-blocks"}:  # slow to make
         values[nbytes // 64 :] = 1
-    parts = {"": values, ".small": values[: 1 << 18]}
+    parts = {"": values, ".small": values[:1024]}
     for suffix, part in parts.items():
         (tmp_path / f"chunk{suffix}").write_bytes(b"".join(encode_chunk(encoding, part.data)))
     file = tmp_path / "chunk"

@@ -7,6 +7,7 @@ byte), the rest its size; 4 bytes of checksum follow the last block where the he
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from reshard.formats.codecs.source import Source
@@ -20,6 +21,7 @@ _DECODER_BYTES = 512 << 10  # tables and the block being decoded
 _HEADER_BYTES = 18
 
 
+@lru_cache(maxsize=64)
 def window_bytes(level: int | None) -> int:
     """The largest window that a frame of this level refers back to, whatever the chunk's size."""
     if level is None:
