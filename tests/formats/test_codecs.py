@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import struct
@@ -517,10 +518,7 @@ def test_decoding_stays_within_its_price(case, tmp_path):
     for suffix, part in parts.items():
         (tmp_path / f"chunk{suffix}").write_bytes(b"".join(encode_chunk(encoding, part.data)))
     file = tmp_path / "chunk"
-    argument = [
-        {"compressor": encoding.compressor, "level": encoding.level, "checksum": encoding.checksum, "spec": encoding.spec},
-        str(file), file.stat().st_size, nbytes,
-    ]  # fmt: skip
+    argument = [dataclasses.asdict(encoding), str(file), file.stat().st_size, nbytes]
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, json.dumps(argument)],
         capture_output=True,
@@ -530,6 +528,36 @@ def test_decoding_stays_within_its_price(case, tmp_path):
     allowed = decoder_bytes(encoding, nbytes)
     assert int(done.stdout) <= allowed + (2 << 20)
     assert allowed < 32 << 20
+
+
+ENCODE = """
+import json, sys
+import numpy as np
+from reshard.formats.base import Encoding
+from reshard.formats.codecs import encode_chunk
+def status(key):
+    return next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith(key)) * 1024
+encoding, nbytes = json.loads(sys.argv[1])
+encoding = Encoding(**encoding)
+data = np.random.default_rng(0).integers(0, 1 << 32, nbytes // 4, np.uint32)
+encode_chunk(encoding, data[:1024].data)
+before = status("VmRSS")
+open("/proc/self/clear_refs", "w").write("5")
+parts = encode_chunk(encoding, data.data)
+print(status("VmHWM") - before)
+"""
+
+
+@pytest.mark.parametrize(
+    "case", ["zarr3-crc", "zarr3-zstd-crc", "zarr2-gzip", "zarr2-lz4", "zarr2-blosc-big-blocks"]
+)
+def test_encoding_stays_within_its_price(case):
+    encoding, nbytes = CASES[case][1], 24 << 20
+    argument = json.dumps([dataclasses.asdict(encoding), nbytes])
+    done = subprocess.run(
+        [sys.executable, "-c", ENCODE, argument], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) <= encoder_bytes(encoding, nbytes) + (1 << 20)
 
 
 def test_prices_are_arithmetic():

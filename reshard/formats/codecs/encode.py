@@ -8,7 +8,7 @@ from typing import Any
 
 from reshard.errors import FormatError
 from reshard.formats.base import Encoding
-from reshard.formats.codecs.blosc import LARGEST_FRAME
+from reshard.formats.codecs.blosc import LARGEST_FRAME, block_limits
 from reshard.formats.codecs.source import TRAILER_BYTES
 
 Part = bytes | memoryview
@@ -39,8 +39,8 @@ def encoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
     if encoding.compressor == "zstd":
         return grown + _zstd_context_bytes(_level(encoding), decoded_bytes)
     if encoding.compressor == "gzip":
-        return 3 * grown + (512 << 10)
-    return grown + (8 << 20)
+        return 2 * grown + (512 << 10)
+    return grown + 4 * block_limits(encoding.spec, decoded_bytes)[1] + (1 << 20)
 
 
 def _compress(encoding: Encoding, data: memoryview, itemsize: int) -> bytes:
