@@ -90,6 +90,11 @@ def tree_bytes(path: Path) -> int:
     return total
 
 
+def memory_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def _start(command: list[str], cwd: Path, output: IO[bytes]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,

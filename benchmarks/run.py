@@ -26,6 +26,7 @@ from benchmarks.contenders import (
     Workplace,
     write_layouts,
 )
+from benchmarks.measure import memory_bytes
 from benchmarks.rounds import REPOSITORY, Results, run_rounds, tell
 from benchmarks.sizes import TreeSize
 
@@ -113,7 +114,7 @@ def _source(arguments: argparse.Namespace, root: Path) -> Path:
 
 def _affordable(names: list[str], size: TreeSize) -> tuple[list[str], dict[str, str]]:
     """The contenders that memory allows, and why the others are left out."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total = memory_bytes()
     needed = {name: CONTENDERS[name].memory_trees * size.nbytes for name in names}
     left_out = {
         name: f"needs about {needed[name] / 2**30:.0f} GiB, this machine has {total / 2**30:.0f}"
@@ -145,7 +146,7 @@ def _machine() -> dict[str, Any]:
     installed = {d.name: d.version for d in importlib.metadata.distributions()}
     return {
         "cpus": os.cpu_count(),
-        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
+        "memory_gib": round(memory_bytes() / 2**30, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
         "versions": {name: installed[name] for name in PACKAGES if name in installed},
