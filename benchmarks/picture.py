@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.contenders import CONTENDERS
 from benchmarks.rounds import Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 OURS, THEIRS, COPY = "#4c78a8", "#f58518", "#9aa0a6"
 
@@ -33,7 +37,7 @@ def draw(results: Results, title: str, path: Path) -> None:
     pyplot.close(figure)
 
 
-def _bars(axes, names: list[str], values: list[list[float]], form: str, label: str) -> None:
+def _bars(axes: Axes, names: list[str], values: list[list[float]], form: str, label: str) -> None:
     """A bar for each contender's median, and a dot on it for each round, so that noise is seen."""
     medians = list(map(statistics.median, values))
     colours = list(map(_colour, names))

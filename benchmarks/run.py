@@ -103,7 +103,7 @@ def _check_disk(root: Path, size: TreeSize) -> None:
 def _source(arguments: argparse.Namespace, root: Path) -> Path:
     """The given tree, or one made now in a process of its own."""
     if arguments.tree:
-        return arguments.tree.resolve(strict=True)
+        return Path(arguments.tree).resolve(strict=True)
     tell("making the source checkpoint with stock Orbax")
     source = root / "source"
     command = [sys.executable, "-m", "benchmarks.make_tree", str(source)]
