@@ -32,7 +32,6 @@ def draw(results: Results, title: str, path: Path) -> None:
     _bars(left, names, walls, "{:.2f}", "wall time, s (sync counted)")
     _bars(right, names, peaks, "{:.0f}", "peak memory, MiB")
     figure.suptitle(title, fontsize=10)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     pyplot.close(figure)
 

@@ -67,6 +67,7 @@ def _arguments() -> argparse.Namespace:
     add("--max-memory", help="budget for this project, such as 256MiB")
     add("--limit", type=float, default=600, help="seconds after which a run is stopped")
     add("--json", type=Path, help="file for everything that was measured")
+    add("--markdown", type=Path, help="file for the table, for a document")
     add("--picture", type=Path, help="file for a picture, .svg or .png")
     return parser.parse_args()
 
@@ -126,13 +127,16 @@ def _affordable(names: list[str], size: TreeSize) -> tuple[list[str], dict[str, 
 
 def _report(results: Results, arguments: argparse.Namespace, size: TreeSize) -> None:
     from benchmarks.summary import as_json
-    from benchmarks.table import print_table
+    from benchmarks.table import as_markdown, print_table
 
     kind = f"{size.small:,} tensors of 4 KiB" if size.small else f"{size.nbytes / 1e9:.3g} GB"
     title = f"{kind}, mesh (4, 2) to (8,), {arguments.rounds} rounds"
     print_table(results, title)
+    for file in filter(None, (arguments.json, arguments.markdown, arguments.picture)):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    if arguments.markdown:
+        arguments.markdown.write_text(as_markdown(results, title), encoding="utf-8")
     if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         data = {"tree_bytes": size.nbytes, "tensors": len(list(size.tensors()))}
         document = {"title": title, **data, "machine": _machine(), **as_json(results)}
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")
