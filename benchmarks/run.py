@@ -129,8 +129,7 @@ def _report(results: Results, arguments: argparse.Namespace, size: TreeSize) -> 
     from benchmarks.summary import as_json
     from benchmarks.table import as_markdown, print_table
 
-    kind = f"{size.small:,} tensors of 4 KiB" if size.small else f"{size.nbytes / 1e9:.3g} GB"
-    title = f"{kind}, mesh (4, 2) to (8,), {arguments.rounds} rounds"
+    title = f"{_amount(size)}, mesh (4, 2) to (8,), {arguments.rounds} rounds"
     print_table(results, title)
     for file in filter(None, (arguments.json, arguments.markdown, arguments.picture)):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -144,6 +143,12 @@ def _report(results: Results, arguments: argparse.Namespace, size: TreeSize) -> 
         from benchmarks.picture import draw
 
         draw(results, title, arguments.picture)
+
+
+def _amount(size: TreeSize) -> str:
+    if size.small:
+        return f"{size.small:,} tensors of 4 KiB"
+    return f"{size.nbytes / 1e9:.2f} GB" if size.nbytes > 1e9 else f"{size.nbytes / 1e6:.3g} MB"
 
 
 def _machine() -> dict[str, Any]:
