@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from reshard.engine.bands import Band, band_capacity, bands, row_bytes
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
 from reshard.engine.digest import CRC64NVME, linear_of_box
-from reshard.engine.lanes import Lane
+from reshard.engine.lanes import Lane, StoredChunks
 from reshard.engine.passthrough import pass_through
 from reshard.engine.sinks import (
     ChunkSink,
@@ -105,18 +105,14 @@ def _transfer(
                 moved += view.nbytes
             sink.put(parts, _joint_box(parts))
     read = sum(s.extent.length for s in task.sources if s.extent)
-    return TaskResult(
-        task.move, digest, sink.digest, moved, read, tuple(sink.close()), sink.cast
-    )
+    return TaskResult(task.move, digest, sink.digest, moved, read, tuple(sink.close()), sink.cast)
 
 
-def _decoded(
-    task: Task, group: Sequence[SourceChunk], memory: Bytes
-) -> Iterator[list[Part]]:
+def _decoded(task: Task, group: Sequence[SourceChunk], memory: Bytes) -> Iterator[list[Part]]:
     """The wanted parts of each band of a group of chunks, as views of ``memory``."""
     dtype = source_element_type(task)
     with ExitStack() as stack:
-        lanes = [stack.enter_context(closing(Lane(task, chunk))) for chunk in group]
+        lanes = [stack.enter_context(closing(_lane(task, chunk))) for chunk in group]
         for band in _group_bands(task, group):
             if lanes[0].is_behind(band):
                 return
@@ -125,6 +121,13 @@ def _decoded(
                 yield parts
         for lane in lanes:
             lane.check_end()
+
+
+def _lane(task: Task, chunk: SourceChunk) -> Lane:
+    placement = task.placement
+    stored = StoredChunks(placement.source, placement.source_dtype, task.source_encoding, task.fill)
+    box = placement.from_source(chunk.box)
+    return Lane(stored, chunk, box.intersect(task.unit) or box, box.start)
 
 
 def _read(lanes: Sequence[Lane], band: Band, memory: Bytes, dtype: np.dtype[Any]) -> list[Part]:
@@ -156,7 +159,9 @@ def _band_capacity(task: Task, group: Sequence[SourceChunk]) -> int:
     return band_capacity(shape, lane_dim, rows, task.band_bytes)
 
 
-def _group_shape(task: Task, group: Sequence[SourceChunk]) -> tuple[tuple[int, ...], int, list[int]]:
+def _group_shape(
+    task: Task, group: Sequence[SourceChunk]
+) -> tuple[tuple[int, ...], int, list[int]]:
     """Common leading shape, first dimension along which lanes differ, and joint bytes per row."""
     first = group[0]
     rank = len(first.stored_shape)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.bands import Band
-from reshard.engine.task import SourceChunk, Task
+from reshard.engine.task import SourceChunk
+from reshard.formats.base import Encoding
 from reshard.formats.codecs import open_fill, open_stream
 from reshard.layout.box import Box
 from reshard.layout.dtypes import storage_bytes
@@ -20,36 +23,48 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-class Lane:
-    """A chunk's elements in row-major order, of which only those inside the task's unit are wanted."""
+@dataclass(frozen=True, slots=True)
+class StoredChunks:
+    """What all chunks of a tensor share: name, dtype, encoding, and what a missing one holds."""
 
-    def __init__(self, task: Task, chunk: SourceChunk) -> None:
-        placement = task.placement
+    name: str
+    dtype: str
+    encoding: Encoding
+    fill: bytes
+
+
+class Lane:
+    """A chunk's elements in row-major order, of which only those inside a box are wanted."""
+
+    def __init__(
+        self, stored: StoredChunks, chunk: SourceChunk, wanted: Box, origin: Sequence[int]
+    ) -> None:
+        """Opens the chunk; ``wanted`` and ``origin`` (the chunk's start) are in the caller's coordinates."""
         self.chunk = chunk
-        self._itemsize = storage_bytes(placement.source_dtype)
-        self._origin = placement.from_source(chunk.box).start
-        wanted = placement.from_source(chunk.box).intersect(task.unit)
-        self.wanted = wanted if wanted is not None else placement.from_source(chunk.box)
+        self.wanted = wanted
+        self._origin = tuple(origin)
+        self._itemsize = storage_bytes(stored.dtype)
         self._skipped = False
         decoded_bytes = math.prod(chunk.stored_shape) * self._itemsize
-        where = f"tensor {placement.source!r}, chunk {chunk.index}"
-        if chunk.extent is None:
-            self._stream = open_fill(task.fill, decoded_bytes)
-        else:
-            self._stream = open_stream(
-                task.source_encoding,
+        where = f"tensor {stored.name!r}, chunk {list(chunk.index)}"
+        self._stream = (
+            open_fill(stored.fill, decoded_bytes)
+            if chunk.extent is None
+            else open_stream(
+                stored.encoding,
                 chunk.extent,
                 decoded_bytes,
                 where,
                 box=chunk.box,
-                dtype=placement.source_dtype,
+                dtype=stored.dtype,
             )
+        )
 
     def nbytes(self, band: Band) -> int:
         return band.box(self.chunk.stored_shape).size * self._itemsize
 
     def read(self, band: Band, out: Bytes, dtype: np.dtype[Any]) -> tuple[Array, Box] | None:
-        """The wanted part of ``band`` as a view of ``out``, and its box in the placement's coordinates.
+        """The wanted part of ``band`` as a view of ``out``, and its box in the caller's coordinates.
 
         None where the band holds nothing that is wanted; then its bytes are passed over.
         """

@@ -17,6 +17,9 @@ encoded: identical chunks travelled encoded and were not decoded.
 """
 
 
+Stage = Literal["copying", "reading back", "syncing"]
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a run is; bytes are the source's, as decoded."""
@@ -26,7 +29,7 @@ class Progress:
     tasks_done: int
     tasks: int
     tensor: str
-    stage: Literal["copying", "syncing", "reading back"] = "copying"
+    stage: Stage = "copying"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,6 @@ class ConversionReport:
         moved_bytes: decoded bytes that were moved.
         written_bytes: bytes of the target's chunk files.
         seconds: wall time, syncing included.
-        already_done: the target was complete before; nothing was done.
         warnings: what a person should know, one sentence each.
     """
 
@@ -72,5 +74,4 @@ class ConversionReport:
     moved_bytes: int
     written_bytes: int
     seconds: float
-    already_done: bool = False
     warnings: tuple[str, ...] = ()

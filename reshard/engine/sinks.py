@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.engine.cast import cast_into
 from reshard.engine.digest import CRC32C, CRC64NVME, finish, linear_of_box
+from reshard.engine.opaque import opaque_dtype
 from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task
 from reshard.formats.codecs import encode_chunk
 from reshard.layout.box import Box
@@ -201,14 +202,9 @@ def source_element_type(task: Task) -> np.dtype[Any]:
     return _element_type(task, source=True)
 
 
-def opaque_dtype(itemsize: int) -> np.dtype[Any]:
-    """A dtype of that size whose copies are plain memory copies."""
-    import numpy as np
-
-    return np.dtype({1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}[itemsize])
-
-
-def _numbered(ranges: Sequence[range], parts: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _numbered(
+    ranges: Sequence[range], parts: Sequence[int]
+) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Each index of the product of ``ranges`` with its row-major number among ``parts``."""
     import itertools
 

@@ -21,3 +21,15 @@ class Changes:
 
     def __bool__(self) -> bool:
         return bool(self.select or self.drop or self.rename or self.cast)
+<<<<<<< HEAD
+
+    def __add__(self, later: Changes) -> Changes:
+        """These rules, then those of ``later``."""
+        return Changes(
+            self.select + later.select,
+            self.drop + later.drop,
+            self.rename + later.rename,
+            self.cast + later.cast,
+        )
+=======
+>>>>>>> layout

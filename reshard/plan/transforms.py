@@ -97,7 +97,11 @@ def _substituted(pattern: re.Pattern[str], to: str, name: str) -> str:
 
 
 def _checked_name(name: str, renamed: str) -> str:
-    if not renamed or any(part in ("", ".", "..") for part in renamed.split("/")) or "\0" in renamed:
+    if (
+        not renamed
+        or any(part in ("", ".", "..") for part in renamed.split("/"))
+        or "\0" in renamed
+    ):
         raise PlanError(
             f"{name!r} would be renamed to {renamed!r}, which is no usable name; every part between slashes "
             "must be there and be neither '.' nor '..'"
@@ -135,7 +139,9 @@ def _cast(
 
 def _checked_cast(name: str, source: str, pattern: str, dtype: str, is_key: bool) -> str | None:
     if dtype not in DTYPES:
-        raise PlanError(f"--cast {pattern!r}={dtype!r}: no such dtype; expected one of: {', '.join(DTYPES)}")
+        raise PlanError(
+            f"--cast {pattern!r}={dtype!r}: no such dtype; expected one of: {', '.join(DTYPES)}"
+        )
     if is_key:
         raise PlanError(
             f"--cast {pattern!r}={dtype} matches {name!r}, which is a PRNG key: its bits have no numeric meaning; "

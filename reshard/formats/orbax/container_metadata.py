@@ -1,0 +1,58 @@
+"""What tells a reader that a folder is a checkpoint, which items it has and how each is read."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+
+from reshard.formats.base import Container, Item, Style
+from reshard.formats.orbax.item_tree import item_directory
+
+CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
+V1_MARKER = "orbax.checkpoint"
+COMMIT_MARKER = "commit_success.txt"
+
+COMMITTED = b"Checkpoint commit was successful"
+"""Readers ask only whether the file is there; Orbax adds a path, which a rename would make untrue."""
+
+_V1_HANDLERS = "orbax.checkpoint.experimental.v1."
+
+_TREE_HANDLER: dict[Style, str] = {
+    "v0": "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler",
+    "v1": "orbax.checkpoint.experimental.v1._src.handlers.pytree_handler.PyTreeHandler",
+}
+
+
+def checkpoint_metadata(container: Container, items: Iterable[Item]) -> bytes:
+    """``_CHECKPOINT_METADATA``: the source's, with the handlers of the items that were written.
+
+    Time stamps are the source's where it had them, since the checkpoint is the same one, else now.
+    """
+    now = time.time_ns()
+    document = {
+        "item_handlers": item_handlers(container, items),
+        "metrics": {},
+        "performance_metrics": {},
+        "init_timestamp_nsecs": now,
+        "commit_timestamp_nsecs": now,
+        "custom_metadata": {},
+    }
+    recorded = {k: v for k, v in container.meta.items() if k != "item_handlers" and v is not None}
+    return json.dumps(document | recorded).encode()
+
+
+def item_handlers(container: Container, items: Iterable[Item]) -> str | dict[str, str]:
+    """One handler for a checkpoint that is one tree, else a handler by item folder."""
+    found = {item_directory(container, item): _handler(container.style, item) for item in items}
+    return found[""] if "" in found else {k: v for k, v in found.items() if v}
+
+
+def _handler(style: Style, item: Item) -> str:
+    """The item's recorded handler, unless a tree's belongs to the other style."""
+    fits = item.handler.startswith(_V1_HANDLERS) == (style == "v1")
+    return item.handler if item.handler and (fits or not item.is_tree) else _default(style, item)
+
+
+def _default(style: Style, item: Item) -> str:
+    return _TREE_HANDLER[style] if item.is_tree else ""

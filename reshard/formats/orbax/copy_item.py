@@ -1,0 +1,69 @@
+"""Copying an item that is no tree (JSON, a dataset iterator's state, ...) as it is, file by file."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+from pathlib import Path
+
+from reshard.errors import FormatError, StorageError
+from reshard.formats.base import TargetCheckpoint
+from reshard.formats.orbax.item_tree import item_directory
+
+
+def copy_items(target: TargetCheckpoint, root: Path) -> None:
+    """Copy each item that is no tree to its folder below the root."""
+    for item in target.container.items:
+        if not item.is_tree and item.name in target.copied:
+            folder = root / item_directory(target.container, item)
+            copy_item(target.copied[item.name], folder, item.name)
+
+
+def copy_item(source: Path, target: Path, name: str) -> None:
+    """Copy a folder without syncing; running it again gives the same result.
+
+    A link to a file inside the folder is copied as that file. FormatError where a link leads out of
+    the folder or to a folder, or where something is neither file nor folder; StorageError where the
+    file system refuses.
+    """
+    try:
+        _copy_folder(source, target, source.resolve(strict=True), name)
+    except RuntimeError as error:
+        raise FormatError(
+            f"item {name!r} in {source} holds a symbolic link that leads to itself; remove it"
+        ) from error
+    except OSError as error:
+        place = error.filename or source
+        raise StorageError(
+            f"cannot copy item {name!r} from {source} to {target}: {error.strerror} ({place})"
+        ) from error
+
+
+def _copy_folder(source: Path, target: Path, top: Path, name: str) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for entry in sorted(source.iterdir()):
+        _copy_entry(entry, target / entry.name, top, name)
+
+
+def _copy_entry(entry: Path, target: Path, top: Path, name: str) -> None:
+    real = _follow(entry, top, name) if entry.is_symlink() else entry
+    mode = real.lstat().st_mode
+    if stat.S_ISDIR(mode):
+        _copy_folder(real, target, top, name)
+    elif stat.S_ISREG(mode):
+        shutil.copyfile(real, target)
+    else:
+        raise FormatError(
+            f"item {name!r} holds {entry}, which is neither a file nor a folder and cannot be "
+            f"copied; remove it from the source"
+        )
+
+
+def _follow(link: Path, top: Path, name: str) -> Path:
+    real = link.resolve(strict=True)
+    if not real.is_relative_to(top) or not real.is_file():
+        raise FormatError(
+            f"item {name!r} holds the symbolic link {link} to {real}, which is not a file inside the "
+            f"item; links that lead elsewhere are not followed, so replace it by what it points to"
+        )
+    return real

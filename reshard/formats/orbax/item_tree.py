@@ -1,0 +1,157 @@
+"""The trees of a target checkpoint as they will lie on disk: names settled, and refused where unsafe."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reshard.errors import FormatError
+from reshard.formats.base import Container, Item, Leaf, PathKey, TargetCheckpoint, TargetTensor
+from reshard.formats.orbax.param_names import check_leaves, check_path, is_stored, param_name
+from reshard.formats.orbax.sequences import settle_sequences
+
+V1_ITEM = "state"
+"""Where a v1 container keeps a tree that has no name of its own."""
+
+_CONTAINER_FILES = frozenset({"_CHECKPOINT_METADATA", "commit_success.txt", "orbax.checkpoint"})
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLeaf:
+    """A leaf with its place in the tree that is written.
+
+    Attributes:
+        path: its keys, each a position only where the whole sequence is there.
+        param: Orbax's dotted name of it.
+        target: its tensor, or None for a string, None, an empty container or the like.
+    """
+
+    leaf: Leaf
+    path: tuple[PathKey, ...]
+    param: str
+    target: TargetTensor | None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(step.key for step in self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemTree:
+    """An item that is a tree: where it goes below the checkpoint, and its leaves in tree order."""
+
+    item: Item
+    directory: str
+    leaves: tuple[WrittenLeaf, ...]
+
+    @property
+    def tensors(self) -> list[tuple[WrittenLeaf, TargetTensor]]:
+        return [(leaf, leaf.target) for leaf in self.leaves if leaf.target is not None]
+
+    def below(self, path: str) -> str:
+        """A path in this item, from the checkpoint's root."""
+        return f"{self.directory}/{path}" if self.directory else path
+
+
+def item_trees(target: TargetCheckpoint) -> list[ItemTree]:
+    """The trees to write, those without any leaf left out.
+
+    FormatError, naming the leaves, where names collide, are unsafe, or do not match the tensors.
+    """
+    check_items(target.container)
+    by_item: dict[str, list[Leaf]] = defaultdict(list)
+    for leaf in target.leaves:
+        by_item[leaf.item].append(leaf)
+    trees = [
+        _item_tree(item, item_directory(target.container, item), by_item.pop(item.name), target)
+        for item in target.container.items
+        if item.is_tree and item.name in by_item
+    ]
+    _check_complete(target, trees, by_item)
+    return trees
+
+
+def item_directory(container: Container, item: Item) -> str:
+    """Where an item goes: its own folder, in v1 always a named one."""
+    return item.directory or (V1_ITEM if container.style == "v1" else "")
+
+
+def check_items(container: Container) -> None:
+    """Refuse items whose folders are unsafe or fall on one another."""
+    seen: dict[str, str] = {}
+    for item in container.items:
+        directory = item_directory(container, item)
+        if directory == "" and len(container.items) == 1 and item.is_tree:
+            continue
+        check_path(directory, f"item {item.name!r}")
+        if "/" in directory or directory in _CONTAINER_FILES or directory in seen:
+            raise FormatError(
+                f"item {item.name!r} cannot be written to the folder {directory!r}: it must be a "
+                f"single name that no other item or metadata file has"
+            )
+        seen[directory] = item.name
+
+
+def _item_tree(
+    item: Item, directory: str, leaves: Sequence[Leaf], target: TargetCheckpoint
+) -> ItemTree:
+    leaves = _without_placeholders(leaves)
+    check_leaves(leaves)
+    paths = settle_sequences(leaf.path for leaf in leaves)
+    written = tuple(
+        WrittenLeaf(leaf, path, _param(leaf), _target_of(leaf, target))
+        for leaf, path in zip(leaves, paths, strict=True)
+    )
+    return ItemTree(item, directory, written)
+
+
+def _without_placeholders(leaves: Sequence[Leaf]) -> list[Leaf]:
+    """Leaves without empty containers that other leaves now fill: readers skip or trip over them."""
+    keys = [tuple(step.key for step in leaf.path) for leaf in leaves]
+    inner = {path[:depth] for path in keys for depth in range(len(path))}
+    return [
+        leaf
+        for leaf, path in zip(leaves, keys, strict=True)
+        if path not in inner or is_stored(leaf)
+    ]
+
+
+def _param(leaf: Leaf) -> str:
+    if not leaf.path:
+        raise FormatError(
+            "the tree to write is a single leaf without a name, which Orbax has no file name for; "
+            "give it a name (--rename)"
+        )
+    return param_name(leaf.path)
+
+
+def _target_of(leaf: Leaf, target: TargetCheckpoint) -> TargetTensor | None:
+    if not leaf.tensor:
+        return None
+    try:
+        return target.tensors[leaf.name]
+    except KeyError:
+        raise FormatError(
+            f"leaf {leaf.name!r} is a tensor, but nothing is known of its shape and chunks; it "
+            f"would be lost"
+        ) from None
+
+
+def _check_complete(
+    target: TargetCheckpoint, trees: Sequence[ItemTree], astray: dict[str, list[Leaf]]
+) -> None:
+    if astray:
+        item, leaves = next(iter(astray.items()))
+        raise FormatError(
+            f"leaf {leaves[0].name!r} belongs to the item {item!r}, but the container has no such "
+            f"tree; it has {[i.name for i in target.container.items]}"
+        )
+    if not any(tree.leaves for tree in trees):
+        raise FormatError("nothing is left to write: the target tree has no leaf")
+    written = {leaf.leaf.name for tree in trees for leaf in tree.leaves}
+    lost = sorted(target.tensors.keys() - written)
+    if lost:
+        raise FormatError(
+            f"tensor {lost[0]!r} has no leaf in the target tree; it would be lost ({len(lost)} such)"
+        )

@@ -1,0 +1,98 @@
+"""The Orbax writer's ``--ocdbt`` form: all arrays of an item in one OCDBT database.
+
+A chunk is stored once ``put`` returns: it waits for the database's commit, and commits of threads
+that wait together are merged, so bytes in flight are bounded by the threads that write. Only one
+process may write a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reshard.errors import FormatError, StorageError
+from reshard.formats.base import TargetCheckpoint
+from reshard.formats.orbax.copy_item import copy_items
+from reshard.formats.orbax.files import make_folder
+from reshard.formats.orbax.finish import finish_checkpoint
+from reshard.formats.orbax.item_tree import ItemTree
+from reshard.formats.orbax.param_names import check_path
+from reshard.formats.orbax.zarr3_json import chunk_key, zarr_json
+from reshard.layout.grid import Index
+
+_BATCH = 1000
+"""Array descriptions written at once: enough to merge their commits, and under a megabyte."""
+
+_CONFIG = {"max_inline_value_bytes": 1024, "max_decoded_node_bytes": 100_000_000}
+"""As stock Orbax configures its databases: small values lie in the tree's nodes."""
+
+
+class OcdbtWriter:
+    """Writes zarr3 arrays through TensorStore into one OCDBT database per item."""
+
+    def __init__(self, target: TargetCheckpoint, trees: Sequence[ItemTree]) -> None:
+        self._target = target
+        self._trees = trees
+        self._databases: dict[str, Any] = {}
+        self._keys: dict[str, tuple[str, str]] = {}
+        self._arrays: dict[str, dict[str, bytes]] = {}
+        for tree in trees:
+            self._arrays[tree.item.name] = arrays = {}
+            for leaf, tensor in tree.tensors:
+                check_path(leaf.param, f"tensor {leaf.leaf.name!r}")
+                self._keys[leaf.leaf.name] = (tree.item.name, leaf.param)
+                arrays[f"{leaf.param}/zarr.json"] = zarr_json(tensor.spec, tensor.encoding)
+
+    def prepare(self, root: Path) -> None:
+        """Open the databases, write each ``zarr.json`` into them, copy the other items."""
+        make_folder(str(root))
+        for tree in self._trees:
+            folder = root / tree.directory
+            make_folder(str(folder))
+            database = _open_database(folder)
+            _write_all(database, folder, self._arrays[tree.item.name])
+            self._databases[tree.item.name] = database
+        copy_items(self._target, root)
+
+    def chunk_file(self, name: str, index: Index) -> str | None:  # noqa: ARG002
+        """None: chunks go through ``put``."""
+        return None
+
+    def put(self, name: str, index: Index, data: bytes | memoryview) -> None:
+        """Store the chunk and wait for it; StorageError, naming it, where that fails."""
+        item, param = self._keys[name]
+        database = self._databases.get(item)
+        if database is None:
+            raise FormatError(f"chunk {list(index)} of {name!r} was put before prepare")
+        try:
+            database.write(f"{param}/{chunk_key(index)}", bytes(data)).result()
+        except (ValueError, OSError) as error:
+            raise StorageError(f"cannot store chunk {list(index)} of {name!r}: {error}") from error
+
+    def finish(self, root: Path, digests: Mapping[str, str]) -> None:
+        """Write metadata, slices.json and, last, the markers."""
+        self._databases.clear()
+        finish_checkpoint(root, self._target, self._trees, digests, arrays={}, ocdbt=True)
+
+
+def _open_database(folder: Path) -> Any:
+    import tensorstore as ts
+
+    context = ts.Context({"file_io_sync": False})
+    spec = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}, "config": _CONFIG}
+    try:
+        return ts.KvStore.open(spec, context=context).result()
+    except (ValueError, OSError) as error:
+        raise StorageError(f"cannot open an OCDBT database in {folder}: {error}") from error
+
+
+def _write_all(database: Any, folder: Path, values: Mapping[str, bytes]) -> None:
+    items = list(values.items())
+    try:
+        for start in range(0, len(items), _BATCH):
+            writes = [database.write(key, data) for key, data in items[start : start + _BATCH]]
+            for write in writes:
+                write.result()
+    except (ValueError, OSError) as error:
+        raise StorageError(f"cannot write to the OCDBT database in {folder}: {error}") from error

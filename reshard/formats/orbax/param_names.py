@@ -1,0 +1,119 @@
+"""What Orbax calls a leaf on disk, and which names are refused because they would do harm.
+
+A parameter's name is its keys joined with dots; a key may hold dots and slashes itself, so that two
+leaves can end up with one name, which stock Orbax mixes up without a word. In plain files the name
+is also a path below the item's folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from reshard.errors import FormatError
+from reshard.formats.base import Leaf, PathKey
+
+MAX_COMPONENT_BYTES = 255
+"""Longest file name that Linux and macOS file systems take."""
+
+ITEM_FILES = frozenset(
+    {
+        "_METADATA", "_sharding", "_strings.json", "array_metadatas", "slices.json",
+        "_CHECKPOINT_METADATA", "commit_success.txt", "orbax.checkpoint", "manifest.ocdbt",
+        "zarr.json", ".zarray",
+    }
+)  # fmt: skip
+"""What may lie in an item's folder beside its parameters, or is taken for a marker there."""
+
+
+def param_name(path: Sequence[PathKey]) -> str:
+    """The keys joined with dots: the folder, or OCDBT key prefix, of a leaf."""
+    return ".".join(step.key for step in path)
+
+
+def check_leaves(leaves: Sequence[Leaf]) -> None:
+    """Refuse leaves of one item that cannot be told apart, or that lie below a stored leaf."""
+    _check_unique(leaves, lambda leaf: leaf.name, "the name")
+    _check_unique(
+        (leaf for leaf in leaves if is_stored(leaf)),
+        lambda leaf: param_name(leaf.path),
+        "Orbax's dotted name",
+    )
+    _check_nesting(leaves)
+
+
+def is_stored(leaf: Leaf) -> bool:
+    """Whether the leaf has bytes of its own under its dotted name: a tensor or a string."""
+    return leaf.tensor or "string" in leaf.meta
+
+
+def check_path(path: str, what: str) -> None:
+    """Refuse a relative path whose components are unsafe or too long; ``what`` names its owner."""
+    remedy = "rename it on the way (--rename) or drop it (--drop)"
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise FormatError(f"{what} is not valid Unicode ({error.reason}); {remedy}") from None
+    for part in path.split("/"):
+        if part in ("", ".", "..") or "\0" in part:
+            raise FormatError(
+                f"{what} would be written to the path {path!r}, whose part {part!r} is not a safe "
+                f"file name; {remedy}"
+            )
+        if len(part.encode()) > MAX_COMPONENT_BYTES:
+            raise FormatError(
+                f"{what} needs a file name of {len(part.encode())} bytes, but file systems take "
+                f"{MAX_COMPONENT_BYTES} at most ({part[:40]!r}...); {remedy}"
+            )
+
+
+def check_files(names: Sequence[tuple[str, str]]) -> None:
+    """Refuse (parameter, leaf) names whose plain files would fall on metadata or on other chunks."""
+    folders = dict(names)
+    for param, leaf in names:
+        check_path(param, f"tensor {leaf!r}")
+        first = param.partition("/")[0]
+        if first in ITEM_FILES:
+            raise FormatError(
+                f"tensor {leaf!r} would be written to the folder {first!r}, which the checkpoint's "
+                f"own metadata needs; rename it on the way (--rename) or write with --ocdbt"
+            )
+        _check_inside(param, leaf, folders)
+
+
+def _check_inside(param: str, leaf: str, folders: dict[str, str]) -> None:
+    parts = param.split("/")
+    for depth in range(1, len(parts)):
+        outer = folders.get("/".join(parts[:depth]))
+        if outer is not None and parts[depth] in ("c", "zarr.json"):
+            raise FormatError(
+                f"tensors {outer!r} and {leaf!r} would be written to the same files (the second to "
+                f"{param!r}, inside the first's folder); rename one on the way (--rename)"
+            )
+
+
+def _keys(leaf: Leaf) -> tuple[str, ...]:
+    return tuple(step.key for step in leaf.path)
+
+
+def _check_unique(leaves: Iterable[Leaf], key: Callable[[Leaf], str], what: str) -> None:
+    seen: dict[str, Leaf] = {}
+    for leaf in leaves:
+        first = seen.setdefault(key(leaf), leaf)
+        if first is not leaf:
+            raise FormatError(
+                f"leaves {_keys(first)} and {_keys(leaf)} both have {what} {key(leaf)!r}, so a "
+                f"reader would mix them up; rename one on the way (--rename)"
+            )
+
+
+def _check_nesting(leaves: Sequence[Leaf]) -> None:
+    stored = {_keys(leaf): leaf.name for leaf in leaves if is_stored(leaf)}
+    for leaf in leaves:
+        keys = _keys(leaf)
+        for depth in range(len(keys)):
+            outer = stored.get(keys[:depth])
+            if outer is not None:
+                raise FormatError(
+                    f"leaf {leaf.name!r} lies below {outer!r}, which is a leaf itself, so a tree "
+                    f"cannot hold both; rename one on the way (--rename)"
+                )

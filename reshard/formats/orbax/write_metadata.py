@@ -1,0 +1,152 @@
+"""An item's own metadata: ``_METADATA``, ``_sharding``, ``array_metadatas``, ``_strings.json``.
+
+Written as stock Orbax 0.12 writes them. ``array_metadatas`` is never left out: without it PRNG keys
+come back as uint32 without a word. Orbax looks for ``.zarray`` files (zarr2) or an OCDBT manifest to
+tell whether there is data and warns where it finds neither, which is so for every plain zarr3
+checkpoint, its own too; ``array_metadatas/.zarray``, an array of no elements, answers that question.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from reshard.errors import FormatError
+from reshard.formats.base import TargetTensor
+from reshard.formats.orbax.item_tree import ItemTree, WrittenLeaf
+from reshard.formats.orbax.rich_types import updated_tree
+from reshard.formats.orbax.write_sharding import sharding_key, sharding_value
+
+_JAX_ARRAY = "jax.Array"
+_NUMPY = "np.ndarray"
+
+_EMPTY_ZARR2 = {
+    "chunks": [1], "compressor": None, "dtype": "|u1", "fill_value": None, "filters": None,
+    "order": "C", "shape": [0], "zarr_format": 2,
+}  # fmt: skip
+
+
+def metadata_files(tree: ItemTree, *, ocdbt: bool) -> dict[str, bytes]:
+    """Every metadata file of the item, by its path in the item's folder."""
+    values = {leaf.keys: value_metadata(leaf) for leaf in tree.leaves}
+    documents: dict[str, Any] = {"array_metadatas/process_0": _array_metadatas(tree, values)}
+    if tree.tensors and not ocdbt:
+        documents["array_metadatas/.zarray"] = _EMPTY_ZARR2
+    if shardings := _shardings(tree, values):
+        documents["_sharding"] = shardings
+    if strings := _strings(tree):
+        documents["_strings.json"] = strings
+    documents["_METADATA"] = _tree_metadata(tree, values, ocdbt=ocdbt)
+    return {name: json.dumps(document).encode() for name, document in documents.items()}
+
+
+def value_metadata(written: WrittenLeaf) -> dict[str, Any]:
+    """What ``_METADATA`` says of the leaf: as the source had it, brought up to date.
+
+    A numpy array whose target layout really splits it becomes a jax.Array, since only those are
+    given a sharding when restored.
+    """
+    recorded = dict(written.leaf.meta.get("value_metadata") or _default(written))
+    target = written.target
+    if target is None:
+        return recorded
+    if recorded.get("value_type") == _NUMPY and _is_split(target):
+        recorded["value_type"] = _JAX_ARRAY
+    if recorded.get("value_type") == _JAX_ARRAY or "write_shape" in recorded:
+        recorded["write_shape"] = _chunk_shape(target)
+    return recorded
+
+
+def _default(written: WrittenLeaf) -> dict[str, Any]:
+    if written.target is not None:
+        kind = _NUMPY if written.target.spec.layout is None else _JAX_ARRAY
+        return {"value_type": kind, "skip_deserialize": False}
+    if "string" in written.leaf.meta:
+        return {"value_type": "string", "skip_deserialize": False}
+    return {"value_type": "None", "skip_deserialize": True}
+
+
+def _is_split(target: TargetTensor) -> bool:
+    return target.spec.layout is not None and any(a is not None for a in target.spec.layout.axes)
+
+
+def _chunk_shape(target: TargetTensor) -> list[int]:
+    return [max(1, n) for n in target.spec.chunk_shape or ()]
+
+
+def _tree_metadata(
+    tree: ItemTree, values: Mapping[tuple[str, ...], dict[str, Any]], *, ocdbt: bool
+) -> dict[str, Any]:
+    document = {
+        "tree_metadata": {
+            str(leaf.keys): {"key_metadata": _keys(leaf), "value_metadata": values[leaf.keys]}
+            for leaf in tree.leaves
+        },
+        "use_ocdbt": ocdbt,
+        "use_zarr3": True,
+        "store_array_data_equal_to_fill_value": True,
+        "custom_metadata": tree.item.meta.get("custom_metadata"),
+    }
+    if rich := _rich_tree(tree, values):
+        document["value_metadata_tree"] = rich
+    return document
+
+
+def _rich_tree(tree: ItemTree, values: Mapping[tuple[str, ...], dict[str, Any]]) -> str | None:
+    recorded = tree.item.meta.get("value_metadata_tree")
+    if not recorded:
+        return None
+    return updated_tree(recorded if isinstance(recorded, str) else json.dumps(recorded), values)
+
+
+def _keys(leaf: WrittenLeaf) -> list[dict[str, Any]]:
+    return [{"key": step.key, "key_type": 1 if step.is_sequence else 2} for step in leaf.path]
+
+
+def _array_metadatas(
+    tree: ItemTree, values: Mapping[tuple[str, ...], dict[str, Any]]
+) -> dict[str, Any]:
+    arrays = [
+        {
+            "param_name": leaf.param,
+            "write_shape": _chunk_shape(target),
+            "chunk_shape": _chunk_shape(target),
+            "ext_metadata": leaf.leaf.meta.get("ext_metadata"),
+        }
+        for leaf, target in tree.tensors
+        if values[leaf.keys].get("value_type") == _JAX_ARRAY
+    ]
+    return {"array_metadatas": [{"array_metadata": array} for array in arrays]}
+
+
+def _shardings(tree: ItemTree, values: Mapping[tuple[str, ...], dict[str, Any]]) -> dict[str, str]:
+    return {
+        sharding_key(leaf.param): sharding_value(
+            target.spec.layout, is_key=bool(leaf.leaf.meta.get("ext_metadata"))
+        )
+        for leaf, target in tree.tensors
+        if values[leaf.keys].get("value_type") == _JAX_ARRAY
+    }
+
+
+def _strings(tree: ItemTree) -> dict[str, Any]:
+    """The strings, nested where a name has slashes: Orbax takes the name for a JSON pointer."""
+    document: dict[str, Any] = {}
+    for leaf in tree.leaves:
+        if "string" in leaf.leaf.meta and leaf.target is None:
+            _insert(document, leaf)
+    return document
+
+
+def _insert(document: dict[str, Any], leaf: WrittenLeaf) -> None:
+    *parents, last = [p.replace("~1", "/").replace("~0", "~") for p in leaf.param.split("/")]
+    node: Any = document
+    for parent in parents:
+        node = node.setdefault(parent, {}) if isinstance(node, dict) else None
+    if not isinstance(node, dict) or last in node:
+        raise FormatError(
+            f"the string {leaf.leaf.name!r} cannot be written: its name lies inside another "
+            f"string's name, and Orbax keeps strings by path; rename it on the way (--rename)"
+        )
+    node[last] = leaf.leaf.meta["string"]

@@ -1,0 +1,72 @@
+"""``_sharding``: the sharding that stock Orbax gives each array when it restores without a target.
+
+Orbax wants an entry for every jax.Array leaf and fails on the first that has none. A sharding over
+a mesh is written without device ids, so that it fits whatever devices the restoring process has, as
+long as they are as many as the mesh needs; more of them is "Topology mismatch" to Orbax, too.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from functools import lru_cache
+from typing import Any
+
+from reshard.errors import FormatError
+from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout
+
+_AXIS_TYPES = ("Auto", "Explicit", "Manual")
+
+_ONE_DEVICE = {
+    "sharding_type": "NamedSharding",
+    "shape": [1],
+    "axis_names": ["device"],
+    "axis_types": ["AxisType.Auto"],
+    "partition_spec": [],
+    "device_mesh": {"mesh": [{"id": 0}]},
+}
+"""For arrays of no known layout: whole, on device 0. A SingleDeviceSharding would need the name of a
+device that the restoring process has, which differs between CPU, GPU and TPU; the id does not."""
+
+
+def sharding_key(param: str) -> str:
+    """The entry's key: a JSON pointer cannot hold every name, so Orbax takes base64 of it."""
+    return base64.urlsafe_b64encode(param.encode()).decode()
+
+
+def sharding_value(layout: TensorLayout | None, *, is_key: bool = False) -> str:
+    """The entry's value, JSON in a string; a PRNG key's spec ends where its logical shape may end.
+
+    Raises FormatError where the mesh has an axis type that jax does not know.
+    """
+    if layout is None or layout.device_mesh is None:
+        return json.dumps(_ONE_DEVICE)
+    axes = list(layout.axes)
+    while is_key and axes and axes[-1] is None:
+        axes.pop()
+    return _render(tuple(axes), layout.device_mesh)
+
+
+@lru_cache(maxsize=4096)
+def _render(axes: tuple[Axis, ...], mesh: DeviceMesh) -> str:
+    document: dict[str, Any] = {
+        "sharding_type": "NamedSharding",
+        "shape": list(mesh.shape),
+        "axis_names": list(mesh.axis_names),
+        "axis_types": _axis_types(mesh),
+        "partition_spec": [list(a) if isinstance(a, tuple) else a for a in axes],
+    }
+    return json.dumps(document)
+
+
+def _axis_types(mesh: DeviceMesh) -> list[str]:
+    return [_axis_type(t) for t in mesh.axis_types or ("Auto",) * len(mesh.axis_names)]
+
+
+def _axis_type(text: str) -> str:
+    kind = text.rpartition(".")[2].capitalize()
+    if kind not in _AXIS_TYPES:
+        raise FormatError(
+            f"mesh axis type {text!r} is not known to jax; expected one of {', '.join(_AXIS_TYPES)}"
+        )
+    return f"AxisType.{kind}"

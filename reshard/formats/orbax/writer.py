@@ -1,0 +1,99 @@
+"""The Orbax writer: zarr3 arrays in plain files, so that any worker writes any chunk by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from reshard.errors import FormatError
+from reshard.formats.base import TargetCheckpoint, Writer
+from reshard.formats.orbax.copy_item import copy_items
+from reshard.formats.orbax.files import make_folder, write_file
+from reshard.formats.orbax.finish import chunk_folders, finish_checkpoint, slice_entry
+from reshard.formats.orbax.item_tree import ItemTree, item_trees
+from reshard.formats.orbax.param_names import check_files
+from reshard.formats.orbax.zarr3_json import chunk_key, zarr_json
+from reshard.layout.grid import Index
+
+
+def open_writer(target: TargetCheckpoint, *, ocdbt: bool = False) -> Writer:
+    """A writer of a checkpoint that stock Orbax restores; nothing is written yet.
+
+    Args:
+        ocdbt: keep all arrays of an item in one OCDBT database instead of plain files.
+
+    Raises FormatError, naming the tensor, for names that collide or are unsafe and for arrays that
+    zarr3 cannot hold; LayoutError where a layout does not divide its tensor.
+    """
+    trees = item_trees(target)
+    for tree in trees:
+        for leaf, tensor in tree.tensors:
+            slice_entry(leaf, tensor, None)
+    if ocdbt:
+        from reshard.formats.orbax.ocdbt_writer import OcdbtWriter
+
+        return OcdbtWriter(target, trees)
+    return OrbaxWriter(target, trees)
+
+
+class OrbaxWriter:
+    """Writes plain zarr3 files; safe from any thread once prepared."""
+
+    def __init__(self, target: TargetCheckpoint, trees: Sequence[ItemTree]) -> None:
+        self._target = target
+        self._trees = trees
+        self._root: Path | None = None
+        for tree in trees:
+            check_files([(leaf.param, leaf.leaf.name) for leaf, _ in tree.tensors])
+        self._arrays = {tree.item.name: _array_files(tree) for tree in trees}
+
+    def prepare(self, root: Path) -> None:
+        """Make the folders, write each ``zarr.json``, copy the items that are no trees."""
+        self._root = root
+        make_folder(str(root))
+        for tree in self._trees:
+            _prepare_tree(root, tree, self._arrays[tree.item.name])
+        copy_items(self._target, root)
+
+    def chunk_file(self, name: str, index: Index) -> str | None:
+        """Path below the root: ``<item>/<dotted name>/c/0/1``."""
+        return f"{self._folders[name]}/{chunk_key(index)}"
+
+    def put(self, name: str, index: Index, data: bytes | memoryview) -> None:
+        """Write the chunk's file; StorageError where the file system refuses."""
+        if self._root is None:
+            raise FormatError(f"chunk {list(index)} of {name!r} was put before prepare")
+        write_file(f"{self._root}/{self.chunk_file(name, index)}", data)
+
+    def finish(self, root: Path, digests: Mapping[str, str]) -> None:
+        """Write metadata, slices.json and, last, the markers."""
+        finish_checkpoint(
+            root, self._target, self._trees, digests, arrays=self._arrays, ocdbt=False
+        )
+
+    @cached_property
+    def _folders(self) -> dict[str, str]:
+        return {
+            leaf.leaf.name: tree.below(leaf.param)
+            for tree in self._trees
+            for leaf, _ in tree.tensors
+        }
+
+
+def _array_files(tree: ItemTree) -> dict[str, bytes]:
+    return {
+        f"{leaf.param}/zarr.json": zarr_json(tensor.spec, tensor.encoding)
+        for leaf, tensor in tree.tensors
+    }
+
+
+def _prepare_tree(root: Path, tree: ItemTree, arrays: Mapping[str, bytes]) -> None:
+    base = f"{root}/{tree.directory}" if tree.directory else str(root)
+    make_folder(base)
+    for leaf, tensor in tree.tensors:
+        folder = f"{base}/{leaf.param}"
+        make_folder(folder)
+        for below in chunk_folders(tensor.spec.storage):
+            make_folder(f"{folder}/{below}")
+        write_file(f"{folder}/zarr.json", arrays[f"{leaf.param}/zarr.json"])

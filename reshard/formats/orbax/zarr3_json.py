@@ -1,0 +1,130 @@
+"""The ``zarr.json`` of an array: regular grid, default chunk keys, a codec chain TensorStore decodes.
+
+Format: Zarr v3 core specification; data type and codec names as TensorStore's zarr3 driver has them.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any
+
+from reshard.errors import FormatError
+from reshard.formats.base import Encoding
+from reshard.layout.dtypes import storage_bytes
+from reshard.layout.grid import Grid, Index
+from reshard.layout.tensor_spec import TensorSpec
+
+_NOT_IN_ZARR3 = frozenset({"uint2", "uint4", "float8_e4m3"})
+"""Element types that TensorStore's zarr3 driver does not take."""
+
+_SHUFFLES = {-1: "shuffle", 0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}
+"""zarr2's shuffle numbers; -1 leaves it to the element size, which matters to a writer only."""
+
+MAX_RANK = 32
+"""TensorStore's largest rank."""
+
+
+def zarr_json(spec: TensorSpec, encoding: Encoding) -> bytes:
+    """The file's bytes; FormatError, naming the tensor, where zarr3 has no way to say it."""
+    chunk = _chunk_shape(spec)
+    try:
+        return _render(spec.shape, chunk, spec.dtype, encoding)
+    except FormatError as error:
+        raise FormatError(f"tensor {spec.name!r} cannot be written: {error}") from None
+
+
+def chunk_key(index: Index) -> str:
+    """Path of a chunk below its array's folder.
+
+    >>> chunk_key((0, 1)), chunk_key(())
+    ('c/0/1', 'c')
+    """
+    return "/".join(("c", *map(str, index)))
+
+
+def _chunk_shape(spec: TensorSpec) -> tuple[int, ...]:
+    if spec.chunk_shape is None or len(spec.chunk_shape) != len(spec.shape):
+        raise FormatError(
+            f"tensor {spec.name!r} of shape {list(spec.shape)} cannot be written: zarr pads its "
+            f"chunks, so it needs a chunk shape of that rank, but has {spec.chunk_shape}"
+        )
+    chunk = tuple(max(1, n) for n in spec.chunk_shape)
+    if spec.storage != Grid.regular(spec.shape, chunk):
+        raise FormatError(
+            f"tensor {spec.name!r} cannot be written: zarr's chunks are all of one shape "
+            f"({list(chunk)}), but the tensor is to be stored in other cuts"
+        )
+    return chunk
+
+
+@lru_cache(maxsize=1024)
+def _render(
+    shape: tuple[int, ...], chunk: tuple[int, ...], dtype: str, encoding: Encoding
+) -> bytes:
+    if len(shape) > MAX_RANK:
+        raise FormatError(f"it has {len(shape)} dimensions, but TensorStore reads {MAX_RANK}")
+    if dtype in _NOT_IN_ZARR3:
+        raise FormatError(
+            f"zarr3 as TensorStore reads it has no dtype {dtype}; cast it on the way (--cast) or "
+            f"drop it (--drop)"
+        )
+    document = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": dtype,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": _fill_value(dtype),
+        "codecs": _codecs(dtype, encoding),
+        "attributes": {},
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _fill_value(dtype: str) -> Any:
+    if dtype == "bool":
+        return False
+    if dtype.startswith("complex"):
+        return [0.0, 0.0]
+    return 0 if dtype.startswith(("int", "uint")) else 0.0
+
+
+def _codecs(dtype: str, encoding: Encoding) -> list[dict[str, Any]]:
+    codecs: list[dict[str, Any]] = [{"name": "bytes"}]
+    if storage_bytes(dtype) > 1:
+        codecs[0]["configuration"] = {"endian": "little"}
+    codecs += _compressor(dtype, encoding)
+    if encoding.checksum:
+        codecs.append({"name": "crc32c"})
+    return codecs
+
+
+def _compressor(dtype: str, encoding: Encoding) -> list[dict[str, Any]]:
+    if encoding.compressor == "none":
+        return []
+    if encoding.compressor == "zstd":
+        level = 0 if encoding.level is None else encoding.level
+        return [{"name": "zstd", "configuration": {"level": level, "checksum": False}}]
+    if encoding.compressor == "gzip":
+        level = 6 if encoding.level is None else encoding.level
+        return [{"name": "gzip", "configuration": {"level": level}}]
+    if encoding.compressor == "blosc":
+        return [{"name": "blosc", "configuration": _blosc(dtype, encoding)}]
+    raise FormatError(
+        f"chunks encoded by {encoding.compressor!r} can be read but not written as they are; "
+        f"choose --compression none, zstd or blosc"
+    )
+
+
+def _blosc(dtype: str, encoding: Encoding) -> dict[str, Any]:
+    params = json.loads(encoding.spec) if encoding.spec else {}
+    shuffle = params.get("shuffle", "shuffle")
+    return {
+        "cname": params.get("cname", "lz4"),
+        "clevel": 5 if encoding.level is None else encoding.level,
+        "shuffle": _SHUFFLES.get(shuffle, shuffle),
+        "typesize": storage_bytes(dtype),
+        "blocksize": params.get("blocksize", 0),
+    }

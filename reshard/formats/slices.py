@@ -1,0 +1,210 @@
+"""slices.json: which box of which full tensor each shard of a checkpoint is, and the digests.
+
+It lies beside an item's ``_METADATA`` and is JSON::
+
+    {"format": "reshard.slices", "version": 1,
+     "meshes": {"m0": {"axes": ["model"], "shape": [8]}},
+     "tensors": {"params/kernel": {"path": ["params", "kernel"], "dtype": "bfloat16",
+                                   "shape": [2048, 8192], "mesh": "m0", "axes": [null, "model"],
+                                   "parts": [1, 8], "crc64nvme": "8f3c..."}},
+     "files": {"_METADATA": "0123..."},
+     "crc64nvme": "4567..."}
+
+``parts`` counts equal parts per dimension, ``cuts`` lists where unequal ones begin and end, and
+``slices`` lists loose boxes as [start, stop] per dimension. Names are the keys below the item joined
+with ``/``; lines are sorted by name, so that equal checkpoints give equal files. The last member is
+the CRC-64/NVME of every byte before its sixteen digits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reshard.errors import FormatError, StorageError
+from reshard.layout.box import Box
+from reshard.layout.grid import Cuts, Grid
+from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.slice_info import SaveSliceInfo
+
+FILE_NAME = "slices.json"
+FORMAT = "reshard.slices"
+VERSION = 1
+
+MAX_FILE_BYTES = 1 << 30
+"""A file beyond this is refused unread: a million tensors take a quarter of it."""
+
+MAX_SLICES = 10_000_000
+"""More slices of one tensor than this are not listed: no cluster has as many devices."""
+
+_TAIL = b'"}\n'
+
+
+@dataclass(frozen=True, slots=True)
+class SliceEntry:
+    """What slices.json says of one tensor; one of ``parts``, ``cuts`` and ``slices`` is set.
+
+    Attributes:
+        path: the tensor's keys below the item.
+        layout: mesh and axes, or None where none was recorded.
+        parts: equal parts per dimension.
+        cuts: per dimension from 0 to its size, where the parts are not equal.
+        slices: loose boxes, where the parts are no grid.
+        partition: how it was split beyond mesh axes (``{"strategy": ...}``).
+        digest: CRC-64/NVME of the row-major bytes, 16 hex digits.
+    """
+
+    path: tuple[str, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    layout: TensorLayout | None = None
+    parts: tuple[int, ...] | None = None
+    cuts: tuple[Cuts, ...] | None = None
+    slices: tuple[Box, ...] | None = None
+    partition: Mapping[str, Any] | None = None
+    memory_kind: str | None = None
+    digest: str | None = None
+
+    @property
+    def name(self) -> str:
+        return "/".join(self.path)
+
+    @property
+    def count(self) -> int:
+        """Number of slices."""
+        if self.slices is not None:
+            return len(self.slices)
+        if self.cuts is not None:
+            return math.prod(len(c) - 1 for c in self.cuts)
+        return math.prod(self.parts or ())
+
+    @property
+    def grid(self) -> Grid | None:
+        """The slices as a grid, or None where they are loose boxes."""
+        if self.slices is not None:
+            return None
+        if self.cuts is not None:
+            return Grid(self.shape, self.cuts)
+        parts = self.parts or (1,) * len(self.shape)
+        chunk = [n // max(1, p) for n, p in zip(self.shape, parts, strict=True)]
+        return Grid.regular(self.shape, chunk)
+
+    @property
+    def boxes(self) -> Iterable[Box]:
+        """Every slice, row-major where they form a grid."""
+        grid = self.grid
+        return self.slices or () if grid is None else map(grid.box, grid.indices())
+
+
+@dataclass(frozen=True, slots=True)
+class SliceFile:
+    """A slices.json: tensors by name, and the digest of each metadata file by its relative path."""
+
+    tensors: Mapping[str, SliceEntry]
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def split_of(grid: Grid) -> dict[str, tuple[Any, ...]]:
+    """``{"parts": ...}`` where the grid's parts are equal, else ``{"cuts": ...}``.
+
+    >>> split_of(Grid.regular((4, 6), (4, 2)))
+    {'parts': (1, 3)}
+    >>> split_of(Grid.regular((5,), (3,)))
+    {'cuts': ((0, 3, 5),)}
+    """
+    even = all(len({b - a for a, b in itertools.pairwise(c)}) <= 1 for c in grid.cuts)
+    return {"parts": grid.parts} if even else {"cuts": grid.cuts}
+
+
+def slice_infos(entry: SliceEntry) -> list[SaveSliceInfo]:
+    """One SaveSliceInfo per slice, row-major; FormatError beyond ``MAX_SLICES``."""
+    if entry.count > MAX_SLICES:
+        raise FormatError(
+            f"tensor {entry.name!r} has {entry.count:,} slices, more than the {MAX_SLICES:,} that "
+            f"can be listed; ask for its grid instead"
+        )
+    return [SaveSliceInfo.from_box(entry.name, entry.shape, box) for box in entry.boxes]
+
+
+def digest_of(data: bytes) -> str:
+    """CRC-64/NVME of bytes, 16 lower-case hex digits."""
+    from awscrt.checksums import crc64nvme
+
+    return f"{crc64nvme(data):016x}"
+
+
+def render_slices(file: SliceFile) -> bytes:
+    """The bytes of the file: sorted, one line per tensor, with its own digest at the end."""
+    entries = [file.tensors[name] for name in sorted(file.tensors)]
+    meshes: dict[DeviceMesh, str] = {}
+    tensors = {entry.name: _entry_json(entry, meshes) for entry in entries}
+    body = "".join(
+        [
+            f'{{"format": "{FORMAT}", "version": {VERSION},\n"meshes": {{',
+            _lines({name: _mesh_json(mesh) for mesh, name in meshes.items()}),
+            '},\n"tensors": {',
+            _lines(tensors),
+            '},\n"files": {',
+            _lines({name: file.files[name] for name in sorted(file.files)}),
+            '},\n"crc64nvme": "',
+        ]
+    ).encode()
+    return body + digest_of(body).encode() + _TAIL
+
+
+def read_slices(directory: Path) -> SliceFile | None:
+    """The slices.json in a folder, or None where there is none.
+
+    Raises CorruptError where its bytes contradict its digest or make no sense, FormatError where a
+    newer version wrote it, StorageError where it cannot be read.
+    """
+    from reshard.formats.slices_json import parse_slices
+
+    path = directory / FILE_NAME
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise FormatError(
+                f"{path} is {path.stat().st_size:,} bytes, more than the {MAX_FILE_BYTES:,} that are "
+                f"read; remove it to go on without slice metadata"
+            )
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"cannot read slice metadata {path}: {error.strerror}") from error
+    return parse_slices(data, path)
+
+
+def _lines(members: Mapping[str, Any]) -> str:
+    lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in members.items()]
+    return "\n" + ",\n".join(lines) + "\n" if lines else ""
+
+
+def _mesh_json(mesh: DeviceMesh) -> dict[str, Any]:
+    types = {"axis_types": list(mesh.axis_types)} if mesh.axis_types is not None else {}
+    return {"axes": list(mesh.axis_names), "shape": list(mesh.shape), **types}
+
+
+def _entry_json(entry: SliceEntry, meshes: dict[DeviceMesh, str]) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "path": list(entry.path),
+        "dtype": entry.dtype,
+        "shape": list(entry.shape),
+    }
+    if entry.layout is not None and entry.layout.device_mesh is not None:
+        document["mesh"] = meshes.setdefault(entry.layout.device_mesh, f"m{len(meshes)}")
+        document["axes"] = [list(a) if isinstance(a, tuple) else a for a in entry.layout.axes]
+    optional = {
+        "parts": entry.parts,
+        "cuts": entry.cuts,
+        "slices": entry.slices and [list(zip(b.start, b.stop, strict=True)) for b in entry.slices],
+        "partition": entry.partition and dict(sorted(entry.partition.items())),
+        "memory_kind": entry.memory_kind,
+        "crc64nvme": entry.digest,
+    }
+    return document | {key: value for key, value in optional.items() if value is not None}

@@ -1,0 +1,261 @@
+"""Reading slices.json: bytes that anyone may have written, believed only once every field fits."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from reshard.errors import CorruptError, FormatError, LayoutError
+from reshard.formats.slices import FORMAT, VERSION, SliceEntry, SliceFile, digest_of
+from reshard.layout.box import Box
+from reshard.layout.dtypes import DTYPES
+from reshard.layout.grid import Cuts, Grid
+from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout
+
+_TAIL = re.compile(rb'"([0-9a-f]{16})"\}\n?\Z')
+_DIGEST = re.compile(r"[0-9a-f]{16}")
+_MAX_RANK = 64
+_MAX_ELEMENTS = 1 << 62
+_MAX_PARTS = 1 << 24
+"""Devices of a mesh, or parts of a tensor, beyond which a file is not believed."""
+
+
+def parse_slices(data: bytes, path: Path) -> SliceFile:
+    """What the bytes say; CorruptError names ``path`` and what is wrong in it."""
+    return _Parser(path).file(data)
+
+
+class _Parser:
+    """Checks one file; holds its path, so that each error can name it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fail(self, what: str) -> NoReturn:
+        raise CorruptError(
+            f"slice metadata {self.path} is damaged: {what}; restore the file, or remove it to go "
+            f"on without slice metadata and digests"
+        )
+
+    def file(self, data: bytes) -> SliceFile:
+        document = self.json(data)
+        if document.get("format") != FORMAT:
+            self.fail(f"expected format {FORMAT!r}, found {str(document.get('format'))[:60]!r}")
+        self.version(document.get("version"))
+        self.own_digest(data)
+        meshes = {k: self.mesh(k, v) for k, v in self.mapping(document, "meshes").items()}
+        tensors = {
+            name: self.entry(name, value, meshes)
+            for name, value in self.mapping(document, "tensors").items()
+        }
+        files = self.mapping(document, "files")
+        for name, digest in files.items():
+            self.digest(digest, f"file {name!r}")
+        return SliceFile(tensors, files)
+
+    def json(self, data: bytes) -> dict[str, Any]:
+        try:
+            document = json.loads(data, object_pairs_hook=self.unique, parse_constant=self.constant)
+        except (ValueError, RecursionError) as error:
+            self.fail(f"it is not JSON ({str(error)[:120]})")
+        if not isinstance(document, dict):
+            self.fail(f"expected a JSON object, found {type(document).__name__}")
+        return document
+
+    def unique(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) != len(pairs):
+            self.fail("an object has the same member twice")
+        return members
+
+    def constant(self, text: str) -> NoReturn:
+        self.fail(f"it is not JSON (found {text})")
+
+    def version(self, version: object) -> None:
+        if type(version) is int and version > VERSION:
+            raise FormatError(
+                f"slice metadata {self.path} has version {version}, but this program reads versions "
+                f"up to {VERSION}; use a newer reshard, or remove the file to go on without it"
+            )
+        if type(version) is not int or version < 1:
+            self.fail(f"expected version {VERSION}, found {str(version)[:60]!r}")
+
+    def own_digest(self, data: bytes) -> None:
+        tail = _TAIL.search(data)
+        if tail is None:
+            self.fail("its own digest (the last member) is missing")
+        found = digest_of(data[: tail.start(1)])
+        if found != tail[1].decode():
+            self.fail(f"its digest is {found}, but it records {tail[1].decode()} of itself")
+
+    def mapping(self, document: Mapping[str, Any], key: str) -> dict[str, Any]:
+        value = document.get(key)
+        if not isinstance(value, dict):
+            self.fail(f"expected {key!r} to be an object, found {type(value).__name__}")
+        return value
+
+    def mesh(self, name: str, value: object) -> DeviceMesh:
+        where = f"mesh {name!r}"
+        if not isinstance(value, dict):
+            self.fail(f"{where} is not an object")
+        axes = self.texts(value.get("axes"), f"axes of {where}")
+        shape = self.numbers(value.get("shape"), f"shape of {where}", least=1)
+        if not axes or len(axes) != len(shape) or len(set(axes)) != len(axes) or "" in axes:
+            self.fail(f"{where} has axes {list(axes)[:8]} and shape {list(shape)[:8]}")
+        if math.prod(shape) > _MAX_PARTS:
+            self.fail(f"{where} has {math.prod(shape)} devices")
+        types = value.get("axis_types")
+        types = None if types is None else self.texts(types, f"axis types of {where}")
+        if types is not None and len(types) != len(axes):
+            self.fail(f"{where} has {len(axes)} axes but {len(types)} axis types")
+        try:
+            return DeviceMesh(shape, axes, types)
+        except LayoutError as error:
+            self.fail(f"{where}: {error}")
+
+    def entry(self, name: str, value: object, meshes: Mapping[str, DeviceMesh]) -> SliceEntry:
+        where = f"tensor {name!r}"
+        if not isinstance(value, dict):
+            self.fail(f"{where} is not an object")
+        path = self.texts(value.get("path"), f"path of {where}")
+        if "/".join(path) != name:
+            self.fail(f"{where} has the path {list(path)[:8]}, which does not join to its name")
+        dtype = value.get("dtype")
+        if dtype not in DTYPES:
+            self.fail(f"{where} has the unknown dtype {str(dtype)[:40]!r}")
+        shape = self.numbers(value.get("shape"), f"shape of {where}")
+        if len(shape) > _MAX_RANK or math.prod(shape) > _MAX_ELEMENTS:
+            self.fail(f"{where} has an absurd shape {list(shape)[:8]}")
+        layout = self.layout(value, where, shape, meshes)
+        return SliceEntry(
+            path=path,
+            dtype=str(dtype),
+            shape=shape,
+            layout=layout,
+            **self.split(value, where, shape, layout),
+            partition=self.optional(value, "partition", dict, where),
+            memory_kind=self.optional(value, "memory_kind", str, where),
+            digest=self.digest(value["crc64nvme"], where) if "crc64nvme" in value else None,
+        )
+
+    def layout(
+        self,
+        value: Mapping[str, Any],
+        where: str,
+        shape: tuple[int, ...],
+        meshes: Mapping[str, DeviceMesh],
+    ) -> TensorLayout | None:
+        if "mesh" not in value and "axes" not in value:
+            return None
+        key = value.get("mesh")
+        mesh = meshes.get(key) if isinstance(key, str) else None
+        if mesh is None:
+            self.fail(f"{where} lies on the mesh {str(key)[:40]!r}, which the file does not have")
+        axes = value.get("axes")
+        if not isinstance(axes, list) or len(axes) > len(shape):
+            self.fail(f"{where} has {len(shape)} dimensions, but axes {str(axes)[:80]}")
+        named = tuple(self.axis(axis, where, mesh) for axis in axes)
+        used = [n for a in named if a is not None for n in ((a,) if isinstance(a, str) else a)]
+        if len(set(used)) != len(used):
+            self.fail(f"{where} uses a mesh axis twice: {axes}")
+        try:
+            return TensorLayout(named, mesh)
+        except LayoutError as error:
+            self.fail(f"{where}: {error}")
+
+    def axis(self, axis: object, where: str, mesh: DeviceMesh) -> Axis:
+        names = axis if isinstance(axis, list) else [] if axis is None else [axis]
+        if not all(isinstance(n, str) and n in mesh.axis_names for n in names):
+            self.fail(
+                f"{where} names the axis {str(axis)[:60]}, but its mesh has {mesh.axis_names}"
+            )
+        return tuple(axis) if isinstance(axis, list) else axis if isinstance(axis, str) else None
+
+    def split(
+        self,
+        value: Mapping[str, Any],
+        where: str,
+        shape: tuple[int, ...],
+        layout: TensorLayout | None,
+    ) -> dict[str, Any]:
+        kinds = [kind for kind in ("parts", "cuts", "slices") if kind in value]
+        if len(kinds) != 1:
+            self.fail(f"{where} needs one of parts, cuts and slices, but has {kinds}")
+        found: dict[str, Any] = {kinds[0]: getattr(self, kinds[0])(value[kinds[0]], where, shape)}
+        self.agrees(found, where, shape, layout)
+        return found
+
+    def agrees(
+        self, found: Mapping[str, Any], where: str, shape: tuple[int, ...], layout: object
+    ) -> None:
+        if not isinstance(layout, TensorLayout) or "parts" not in found:
+            return
+        axes = (*layout.axes, *(None for _ in shape[len(layout.axes) :]))
+        parts = tuple(0 if n == 0 else _ways(a, layout) for n, a in zip(shape, axes, strict=True))
+        if parts != found["parts"]:
+            self.fail(f"{where} has parts {list(found['parts'])}, but its axes give {list(parts)}")
+
+    def parts(self, value: object, where: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        parts = self.numbers(value, f"parts of {where}")
+        fits = len(parts) == len(shape) and all(
+            p == 0 if n == 0 else p > 0 and n % p == 0 for n, p in zip(shape, parts, strict=True)
+        )
+        if not fits or math.prod(parts) > _MAX_PARTS:
+            self.fail(f"{where} of shape {list(shape)} cannot have equal parts {list(parts)[:8]}")
+        return parts
+
+    def cuts(self, value: object, where: str, shape: tuple[int, ...]) -> tuple[Cuts, ...]:
+        if not isinstance(value, list):
+            self.fail(f"cuts of {where} are not a list")
+        cuts = tuple(self.numbers(c, f"cuts of {where}") for c in value)
+        try:
+            return Grid(shape, cuts).cuts
+        except (LayoutError, ValueError) as error:
+            self.fail(f"{where}: {error}")
+
+    def slices(self, value: object, where: str, shape: tuple[int, ...]) -> tuple[Box, ...]:
+        if not isinstance(value, list):
+            self.fail(f"slices of {where} are not a list")
+        return tuple(self.box(box, where, shape) for box in value)
+
+    def box(self, value: object, where: str, shape: tuple[int, ...]) -> Box:
+        if not isinstance(value, list) or len(value) != len(shape):
+            self.fail(f"a slice of {where} is not a list of {len(shape)} [start, stop] pairs")
+        pairs = [self.numbers(pair, f"a slice of {where}") for pair in value]
+        for size, pair in zip(shape, pairs, strict=True):
+            if len(pair) != 2 or not pair[0] <= pair[1] <= size:
+                self.fail(f"a slice of {where} is {pair}, outside its dimension of {size}")
+        return Box(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
+
+    def numbers(self, value: object, what: str, least: int = 0) -> tuple[int, ...]:
+        if not isinstance(value, list) or not all(type(n) is int and n >= least for n in value):
+            self.fail(
+                f"expected the {what} to be whole numbers from {least}, found {str(value)[:80]}"
+            )
+        return tuple(value)
+
+    def texts(self, value: object, what: str) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(t, str) for t in value):
+            self.fail(f"expected the {what} to be a list of strings, found {str(value)[:80]}")
+        return tuple(value)
+
+    def digest(self, value: object, where: str) -> str:
+        if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+            self.fail(f"{where} has {str(value)[:40]!r} where 16 hex digits were expected")
+        return value
+
+    def optional(self, value: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
+        found = value.get(key)
+        if found is not None and not isinstance(found, kind):
+            self.fail(f"{where} has a {key} of the wrong kind: {str(found)[:60]}")
+        return found
+
+
+def _ways(axis: Axis, layout: TensorLayout) -> int:
+    names = () if axis is None else (axis,) if isinstance(axis, str) else axis
+    mesh = layout.device_mesh
+    return 1 if mesh is None else math.prod(mesh.axis_size(n) for n in names)
