@@ -211,7 +211,7 @@ def _options(
 
 
 def _bytes(size: int | str | None) -> int | None:
-    from reshard.layout.byte_size import parse_bytes
+    from reshard.layout.sizes import parse_bytes
 
     return parse_bytes(size) if isinstance(size, str) else size
 

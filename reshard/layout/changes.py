@@ -21,7 +21,6 @@ class Changes:
 
     def __bool__(self) -> bool:
         return bool(self.select or self.drop or self.rename or self.cast)
-<<<<<<< HEAD
 
     def __add__(self, later: Changes) -> Changes:
         """These rules, then those of ``later``."""
@@ -31,5 +30,3 @@ class Changes:
             self.rename + later.rename,
             self.cast + later.cast,
         )
-=======
->>>>>>> layout

@@ -97,12 +97,12 @@ def _layout(spec: PartitionSpec, mesh: DeviceMesh | None) -> TensorLayout:
 def _check_sayable(spec: PartitionSpec) -> None:
     from jax.sharding import PartitionSpec
 
-    if any(entry is PartitionSpec.UNCONSTRAINED for entry in spec):
-        raise LayoutError(
-            f"{spec!r} leaves a dimension unconstrained, so its shards are unknown; name its mesh axes or None"
-        )
     for kind in ("unreduced", "reduced"):
         if getattr(spec, kind, None):
             raise LayoutError(
                 f"{spec!r} has {kind} axes, whose devices do not hold slices of one tensor; reduce it first"
             )
+    if any(entry is PartitionSpec.UNCONSTRAINED for entry in spec):
+        raise LayoutError(
+            f"{spec!r} leaves a dimension unconstrained, so its shards are unknown; name its mesh axes or None"
+        )

@@ -148,17 +148,17 @@ def _parts(shape: Sequence[int], axis: int, shards: int) -> list[int]:
 
 
 def _element_bytes(dtype: Any, bytes_per_string: int) -> int:
-    name = str(dtype if isinstance(dtype, str) else getattr(dtype, "name", dtype))
+    name = dtype if isinstance(dtype, str) else _canonical(dtype)
     if name in {"string", "object"} or name.startswith(("str", "bytes")):
         return bytes_per_string
-    return storage_bytes(name if name in DTYPES else _canonical(name, dtype))
+    return storage_bytes(name if name in DTYPES else _canonical(name))
 
 
-def _canonical(name: str, dtype: Any) -> str:
+def _canonical(dtype: Any) -> str:
     """The name of a dtype given in another of numpy's ways (``"f4"``, ``np.float32``)."""
     import numpy as np
 
     try:
         return str(np.dtype(dtype).name)
     except TypeError:
-        return name
+        return str(dtype)
