@@ -74,7 +74,7 @@ class Lane:
             self._stream.skip(len(out))
             self._skipped = True
             return None
-        self._stream.readinto(memoryview(out))
+        self._stream.readinto(out.data)
         inside = box.relative_to(self._origin).relative_to(local.start)
         return out.view(dtype).reshape(local.shape)[inside.slices], box
 
