@@ -82,7 +82,7 @@ class Lane:
         """Whether this band, and so every later one, lies behind everything wanted."""
         start = (*band.lead, band.start)
         last = tuple(w - 1 - o for w, o in zip(self.wanted.stop, self._origin, strict=True))
-        return start > last[: len(start)]
+        return bool(last) and start > last[: len(start)]
 
     def check_end(self) -> None:
         """After the last band: nothing may be left over, and a checksum must fit (unless bands were skipped)."""
