@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import v1
 
 from reshard.formats.base import Encoding
+from reshard.formats.orbax.writer import open_writer
 from reshard.formats.slices import digest_of, read_slices
 from reshard.layout.dtypes import DTYPES, numpy_dtype
 from reshard.layout.mesh import DeviceMesh
@@ -278,6 +280,56 @@ def test_written_again_it_is_the_same_but_for_time_stamps(making, state, tmp_pat
     )
     assert first.keys() == second.keys()
     assert {str(n) for n in first if first[n] != second[n]} == {"_CHECKPOINT_METADATA"}
+
+
+def test_a_database_written_again_restores(making, tmp_path):
+    entry = making.Entry(("w",), np.arange(8, dtype="f4"), ("data",))
+    for _ in range(2):
+        path = making.write(tmp_path / "ckpt", [entry], ocdbt=True)
+    assert v1.load(path)["w"].tolist() == list(range(8))
+
+
+def test_more_devices_than_the_mesh_need_a_target(making, tmp_path):
+    entry = making.Entry(("w",), np.arange(8, dtype="f4"), ("x",), mesh=DeviceMesh((4,), ("x",)))
+    path = making.write(tmp_path / "ckpt", [entry])
+    with pytest.raises(ValueError, match="Topology mismatch"):
+        READERS["standard"](path)
+    sharding = NamedSharding(Mesh(np.array(jax.devices()[:4]), ("x",)), PartitionSpec("x"))
+    target = {"w": jax.ShapeDtypeStruct((8,), "float32", sharding=sharding)}
+    for reader in ("standard", "v1"):
+        assert_same(READERS[reader](path, target)["w"], entry.value)
+
+
+@pytest.mark.parametrize(
+    ("compressor", "encoding"),
+    [
+        ({"id": "zstd", "level": 1}, Encoding("zstd", 1)),
+        (
+            {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": -1},
+            Encoding("blosc", 5, spec='{"cname": "lz4", "shuffle": -1, "blocksize": 0}'),
+        ),
+        (
+            {"id": "blosc", "cname": "zstd", "clevel": 3, "shuffle": 2},
+            Encoding("blosc", 3, spec='{"cname": "zstd", "shuffle": "bitshuffle"}'),
+        ),
+        (None, Encoding()),
+    ],
+    ids=str,
+)
+def test_chunks_of_zarr2_pass_through_as_they_are(making, tmp_path, compressor, encoding):
+    value = np.arange(35, dtype="f4").reshape(5, 7)
+    metadata = {"shape": [5, 7], "chunks": [2, 4], "dtype": "<f4", "compressor": compressor}
+    kvstore = {"driver": "file", "path": str(tmp_path / "zarr2")}
+    spec = {"driver": "zarr", "kvstore": kvstore, "create": True, "metadata": metadata}
+    ts.open(spec).result().write(value).result()
+    entry = making.Entry(("w",), value, chunk=(2, 4), encoding=encoding)
+    writer = open_writer(making.target_of([entry]))
+    writer.prepare(tmp_path / "ckpt")
+    for index in entry.target.spec.storage.indices():
+        chunk = tmp_path / "zarr2" / ".".join(map(str, index))
+        shutil.copyfile(chunk, tmp_path / "ckpt" / writer.chunk_file("w", index))
+    writer.finish(tmp_path / "ckpt", {})
+    assert_same(read_array(tmp_path / "ckpt" / "w"), value)
 
 
 def test_an_old_write_shape_is_replaced(making, tmp_path):

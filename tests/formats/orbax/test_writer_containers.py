@@ -75,6 +75,18 @@ def test_v1_restores_a_v1_container(making, tmp_path, ocdbt):
     assert tuple(v1.load_checkpointables(path)["ema"]["w"].sharding.spec) == ("model",)
 
 
+def test_v1s_other_items_are_copied(making, tmp_path):
+    source = tmp_path / "source"
+    v1.save_checkpointables(source, {"state": {"w": np.zeros(8)}, "metrics": {"loss": 0.5}})
+    handlers = json.loads((source / "_CHECKPOINT_METADATA").read_bytes())["item_handlers"]
+    metrics = Item("metrics", "metrics", False, handlers["metrics"])
+    container = Container("v1", (Item("state", "state", True, V1_TREE), metrics))
+    entries, copied = two_trees(making)[:1], {"metrics": source / "metrics"}
+    found = v1.load_checkpointables(making.write(tmp_path / "ckpt", entries, container, copied))
+    assert found["metrics"] == {"loss": 0.5}
+    assert found["state"]["w"].tolist() == list(range(8))
+
+
 def test_a_tree_without_a_name_becomes_v1s_state(making, tmp_path):
     container = Container("v1", (Item("", "", True, STANDARD),))
     entry = making.Entry(("w",), np.arange(8, dtype="f4"), ("data",))

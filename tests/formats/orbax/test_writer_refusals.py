@@ -130,10 +130,10 @@ def test_layouts_that_do_not_divide(making):
         open_writer(with_spec(making, spec))
 
 
-def test_axis_types_that_jax_does_not_have(making, tmp_path):
+def test_axis_types_that_jax_does_not_have(making):
     mesh = DeviceMesh((2,), ("x",), ("Sometimes",))
-    with pytest.raises(FormatError, match="mesh axis type 'Sometimes' is not known to jax"):
-        making.write(tmp_path / "out", [making.Entry(("w",), W, ("x",), mesh=mesh)])
+    said = refusal(making, making.Entry(("w",), W, ("x",), mesh=mesh))
+    assert "mesh axis type 'Sometimes' is not known to jax; expected one of Auto, Explicit" in said
 
 
 def test_a_tree_that_is_one_leaf(making):
@@ -163,22 +163,16 @@ def test_tensors_and_leaves_must_match(making):
         open_writer(astray)
 
 
-def test_strings_inside_strings(making, tmp_path):
-    entries = [
-        making.Entry(("w",), W),
-        making.Entry(("s",), meta={"string": "a"}),
-        making.Entry(("s/t",), meta={"string": "b"}),
-    ]
-    with pytest.raises(
-        FormatError, match="the string 's/t' cannot be written: its name lies inside"
-    ):
-        making.write(tmp_path / "out", entries)
+def test_strings_inside_strings(making):
+    strings = [making.Entry((key,), meta={"string": "a"}) for key in ("s", "s/t")]
+    said = refusal(making, making.Entry(("w",), W), *strings)
+    assert "the string 's/t' cannot be written: its name lies inside another string's name" in said
 
 
 @pytest.mark.parametrize("ocdbt", [False, True])
 def test_the_file_system_refuses(making, tmp_path, ocdbt):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError, match=r"cannot .*file/out.*Not a directory"):
+    with pytest.raises(StorageError, match=r"cannot .*file/.out.staging.*Not a directory"):
         making.write(tmp_path / "file" / "out", [making.Entry(("w",), W)], ocdbt=ocdbt)
 
 
