@@ -76,15 +76,19 @@ def test_v1_restores_a_v1_container(making, tmp_path, ocdbt):
 
 
 def test_v1s_other_items_are_copied(making, tmp_path):
-    source = tmp_path / "source"
-    v1.save_checkpointables(source, {"state": {"w": np.zeros(8)}, "metrics": {"loss": 0.5}})
-    handlers = json.loads((source / "_CHECKPOINT_METADATA").read_bytes())["item_handlers"]
-    metrics = Item("metrics", "metrics", False, handlers["metrics"])
-    container = Container("v1", (Item("state", "state", True, V1_TREE), metrics))
-    entries, copied = two_trees(making)[:1], {"metrics": source / "metrics"}
-    found = v1.load_checkpointables(making.write(tmp_path / "ckpt", entries, container, copied))
-    assert found["metrics"] == {"loss": 0.5}
-    assert found["state"]["w"].tolist() == list(range(8))
+    (tmp_path / "iterator").mkdir()
+    (tmp_path / "iterator" / "state").write_bytes(b"at 7")
+    items = (
+        Item("state", "state", True, V1_TREE),
+        Item("iterator", "iterator", False, "my.Handler"),
+    )
+    copied = {"iterator": tmp_path / "iterator"}
+    entries = two_trees(making)[:1]
+    path = making.write(tmp_path / "ckpt", entries, Container("v1", items), copied)
+    assert (path / "iterator" / "state").read_bytes() == b"at 7"
+    handlers = json.loads((path / "_CHECKPOINT_METADATA").read_bytes())["item_handlers"]
+    assert handlers == {"state": V1_TREE, "iterator": "my.Handler"}
+    assert v1.load(path)["w"].tolist() == list(range(8))
 
 
 def test_a_tree_without_a_name_becomes_v1s_state(making, tmp_path):
