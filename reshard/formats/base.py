@@ -154,6 +154,11 @@ class Reader(Protocol):
     def container(self) -> Container: ...
 
     @property
+    def metadata_bytes(self) -> int:
+        """Estimate of the memory that the open checkpoint keeps."""
+        ...
+
+    @property
     def tensors(self) -> Mapping[str, StoredTensor]:
         """By name, in the tree's order."""
         ...

@@ -20,12 +20,20 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import lt, sub
 
 from reshard.errors import LayoutError
 from reshard.layout.box import Box
 
 Cuts = tuple[int, ...]
 Index = tuple[int, ...]
+
+MAX_PARTS = 1 << 20
+"""Most parts along one dimension. More is damaged or hostile metadata, and would cost 40 MB of cuts."""
+
+# Layers of a model repeat their shapes, so tensors share their cuts. Larger cuts, which only damaged
+# or hostile metadata brings in numbers, are not kept.
+_SHARED_PARTS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +52,9 @@ class Grid:
                 f"a grid over shape {self.shape} needs {len(self.shape)} tuples of cuts, not {len(self.cuts)}"
             )
         for dim, (size, cuts) in enumerate(zip(self.shape, self.cuts, strict=True)):
-            if (
-                not cuts
-                or cuts[0] != 0
-                or cuts[-1] != size
-                or any(a >= b for a, b in itertools.pairwise(cuts))
-            ):
+            if not _rises(cuts, size):
                 raise LayoutError(
-                    f"cuts of dimension {dim} must rise from 0 to its size {size}, but are {cuts[:8]}"
+                    f"cuts of dimension {dim} must rise from 0 to its size {size}, but are {_brief(cuts)}"
                 )
 
     @classmethod
@@ -66,7 +69,12 @@ class Grid:
         >>> Grid.regular((10,), (4,)).cuts
         ((0, 4, 8, 10),)
         """
-        return cls(tuple(shape), tuple(map(_regular_cuts, shape, chunk)))
+        if len(shape) != len(chunk):
+            raise LayoutError(
+                f"a chunk of shape {tuple(chunk)} has {len(chunk)} dimensions, the tensor of shape "
+                f"{tuple(shape)} has {len(shape)}"
+            )
+        return _risen(tuple(shape), tuple(map(_regular_cuts, shape, chunk)))
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -88,31 +96,57 @@ class Grid:
         """Every index in row-major order."""
         return itertools.product(*map(range, self.parts))
 
+    def boxes(self) -> Iterator[Box]:
+        """Every box in row-major order of its index."""
+        return map(self.box, self.indices())
+
     def overlapping(self, box: Box) -> tuple[range, ...]:
-        """Per dimension, the indices of the boxes that ``box`` touches."""
+        """Per dimension, the indices of the boxes that ``box`` touches.
+
+        What lies outside the tensor touches nothing; an empty dimension has the empty range.
+
+        >>> Grid((8,), ((0, 3, 6, 8),)).overlapping(Box((2,), (5,)))
+        (range(0, 2),)
+        """
         return tuple(
-            range(bisect_right(c, a) - 1, bisect_left(c, b)) if a < b else range(0)
-            for c, a, b in zip(self.cuts, box.start, box.stop, strict=True)
+            _touched(c, a, b) for c, a, b in zip(self.cuts, box.start, box.stop, strict=True)
         )
 
     def common(self, other: Grid) -> Grid:
         """The grid of the cuts that both share: its boxes are the aligned blocks."""
-        return Grid(self.shape, tuple(map(_common_cuts, self.cuts, other.cuts)))
+        self._check_same_shape(other)
+        return _risen(self.shape, tuple(map(_common_cuts, self.cuts, other.cuts)))
 
     def refine(self, other: Grid) -> Grid:
         """The grid of the cuts of both: its boxes lie in one box of each."""
-        return Grid(self.shape, tuple(map(_union_cuts, self.cuts, other.cuts)))
+        self._check_same_shape(other)
+        return _risen(self.shape, tuple(map(_union_cuts, self.cuts, other.cuts)))
+
+    def _check_same_shape(self, other: Grid) -> None:
+        if self.shape != other.shape:
+            raise LayoutError(
+                f"two grids can only be combined over one shape, not over {self.shape} and {other.shape}"
+            )
 
     def clip(self, box: Box) -> Grid:
-        """This grid within ``box``, in coordinates counted from the box's start."""
+        """This grid within ``box``, in coordinates counted from the box's start.
+
+        A box that reaches outside the tensor is a LayoutError.
+        """
+        if not Box.full(self.shape).contains(box):
+            raise LayoutError(f"box {box} reaches outside the grid's shape {self.shape}")
         cuts = tuple(
             _clip_cuts(c, a, b) for c, a, b in zip(self.cuts, box.start, box.stop, strict=True)
         )
-        return Grid(box.shape, cuts)
+        return _risen(box.shape, cuts)
 
     def permute(self, order: Sequence[int]) -> Grid:
         """The grid whose dimension ``d`` is this one's dimension ``order[d]``."""
-        return Grid(tuple(self.shape[o] for o in order), tuple(self.cuts[o] for o in order))
+        if sorted(order) != list(range(len(self.shape))):
+            raise LayoutError(
+                f"{tuple(order)} is not an order of the {len(self.shape)} dimensions of {self.shape}"
+            )
+        return _risen(tuple(self.shape[o] for o in order), tuple(self.cuts[o] for o in order))
 
     @property
     def largest(self) -> tuple[int, ...]:
@@ -120,28 +154,70 @@ class Grid:
         return tuple(map(_largest_part, self.cuts))
 
 
-@lru_cache(maxsize=4096)
 def _regular_cuts(size: int, step: int) -> Cuts:
+    if size < 0:
+        raise LayoutError(f"a dimension cannot have the size {size}")
     if size == 0:
         return (0,)
     if step < 1:
         raise LayoutError(f"a chunk of {step} elements cannot cut a dimension of {size}")
+    parts = -(-size // step)
+    if parts > MAX_PARTS:
+        raise LayoutError(
+            f"a dimension of {size} in steps of {step} has {parts} parts; at most {MAX_PARTS} are allowed"
+        )
+    return _shared_cuts(size, step) if parts <= _SHARED_PARTS else (*range(0, size, step), size)
+
+
+@lru_cache(maxsize=256)
+def _shared_cuts(size: int, step: int) -> Cuts:
     return (*range(0, size, step), size)
 
 
-@lru_cache(maxsize=4096)
 def _common_cuts(a: Cuts, b: Cuts) -> Cuts:
-    return tuple(sorted(set(a) & set(b)))
+    if a is b:
+        return a
+    few, many = sorted((a, b), key=len)
+    return tuple(c for c in few if _is_cut(many, c))
 
 
-@lru_cache(maxsize=4096)
 def _union_cuts(a: Cuts, b: Cuts) -> Cuts:
-    return tuple(sorted(set(a) | set(b)))
+    if a is b:
+        return a
+    few, many = sorted((a, b), key=len)
+    new = [c for c in few if not _is_cut(many, c)]
+    return tuple(sorted((*many, *new))) if new else many
 
 
-@lru_cache(maxsize=4096)
+def _is_cut(cuts: Cuts, at: int) -> bool:
+    # A bisect for each of the fewer cuts: a set of the many would cost more than all else.
+    return cuts[bisect_left(cuts, at)] == at
+
+
 def _largest_part(cuts: Cuts) -> int:
-    return max((b - a for a, b in itertools.pairwise(cuts)), default=0)
+    return max(map(sub, cuts[1:], cuts), default=0)
+
+
+def _risen(shape: tuple[int, ...], cuts: tuple[Cuts, ...]) -> Grid:
+    """A grid whose cuts are known to rise: to look at them again would take most of a plan's time."""
+    grid = object.__new__(Grid)
+    object.__setattr__(grid, "shape", shape)
+    object.__setattr__(grid, "cuts", cuts)
+    return grid
+
+
+def _rises(cuts: Cuts, size: int) -> bool:
+    return bool(cuts) and cuts[0] == 0 and cuts[-1] == size and all(map(lt, cuts, cuts[1:]))
+
+
+def _brief(cuts: Cuts) -> str:
+    return f"{cuts}" if len(cuts) <= 8 else f"({', '.join(map(str, cuts[:8]))}, …)"
+
+
+def _touched(cuts: Cuts, start: int, stop: int) -> range:
+    first = max(0, bisect_right(cuts, start) - 1)
+    last = min(len(cuts) - 1, bisect_left(cuts, stop))
+    return range(first, last) if start < stop and first < last else range(0)
 
 
 def _clip_cuts(cuts: Cuts, start: int, stop: int) -> Cuts:

@@ -1,0 +1,58 @@
+# Everything runs in .venv, which the first target that needs it creates from requirements.lock.
+
+PYTHON ?= python3
+VENV ?= .venv
+SIZE ?= full
+ROUNDS ?= 5
+PYTEST_ARGS ?= -n auto --dist loadgroup
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+SOURCES := reshard server tests benchmarks docs
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check format bench lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
+
+install: $(INSTALLED) ## create .venv with the locked versions
+
+demo: $(INSTALLED) ## reshard a real Orbax checkpoint from a 4x2 mesh to a mesh of 8
+	$(BIN)/reshard demo
+
+test: $(INSTALLED) ## run every test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(INSTALLED) ## linters, types, direction of imports
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_imports.py
+
+format: $(INSTALLED) ## format the code and sort its imports
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+bench: $(INSTALLED) ## measure beside cp and Orbax: make bench SIZE=small|full|<GiB> ROUNDS=5
+	$(BIN)/python -m benchmarks.run --size $(SIZE) --rounds $(ROUNDS) \
+		--json build/benchmark.json --markdown build/benchmark.md --picture docs/benchmark.svg
+
+lock: ## resolve pyproject.toml to the newest versions and pin them
+	PYTHON=$(PYTHON) .ci/lock
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# A Python without ensurepip (Debian's, bare) makes no pip in the environment; the outer pip does it.
+$(INSTALLED): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "making $(VENV) with the versions of requirements.lock; this takes a minute, once"
+	@$(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 || { \
+		$(PYTHON) -m venv --clear --without-pip $(VENV) && \
+		$(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,137 @@
+"""One run of one command as a whole fresh process, with what it cost.
+
+The peak of a process's resident memory begins with what its parent held when it was started, so
+the parent stays small: nothing here or in what imports it loads more than the standard library
+before the last measurement is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+MIB = 2**20
+
+
+class RunFailedError(Exception):
+    """A command that ended with an error; carries the end of what it said."""
+
+
+class RunTooLongError(Exception):
+    """A command that was stopped because it exceeded its time."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run cost.
+
+    Attributes:
+        wall_s: from start to the end of ``sync`` of the target's file system.
+        sync_s: the part of it that ``sync`` took.
+        startup_s: the part before the work began (imports, devices), where the command tells.
+        cpu_s: user and system time.
+        peak_mib: largest resident memory.
+        written_mib: bytes of the files it left.
+    """
+
+    wall_s: float
+    sync_s: float
+    startup_s: float | None
+    cpu_s: float
+    peak_mib: float
+    written_mib: float
+
+
+def run_once(command: list[str], target: Path, cwd: Path, limit_s: float) -> Cost:
+    """Run the command, sync the file system of ``target``, and say what both cost.
+
+    Raises RunFailedError where it ends with an error, RunTooLongError where it is still running after
+    ``limit_s`` seconds (it is killed then).
+    """
+    sync(target.parent)
+    with tempfile.TemporaryFile() as output:
+        started = time.perf_counter()
+        status, usage = _wait(_start(command, cwd, output), limit_s)
+        ended = time.perf_counter()
+        said = _said(output)
+    if status:
+        raise RunFailedError(f"{' '.join(command)}\nended with {status}:\n{said[-2000:]}")
+    sync(target.parent)
+    done = time.perf_counter()
+    working = re.search(r"working_s=([\d.]+)", said)
+    return Cost(
+        wall_s=done - started,
+        sync_s=done - ended,
+        startup_s=ended - started - float(working[1]) if working else None,
+        cpu_s=usage.ru_utime + usage.ru_stime,
+        peak_mib=usage.ru_maxrss * 1024 / MIB,
+        written_mib=tree_bytes(target) / MIB,
+    )
+
+
+def sync(directory: Path) -> None:
+    """Wait until everything written to the directory's file system is on its disk."""
+    subprocess.run(["sync", "-f", directory], check=True)
+
+
+def tree_bytes(path: Path) -> int:
+    """Bytes of every file below ``path``; 0 where there is nothing."""
+    total = 0
+    for folder, _, names in os.walk(path):
+        total += sum(os.lstat(os.path.join(folder, name)).st_size for name in names)  # noqa: PTH118
+    return total
+
+
+def memory_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _start(command: list[str], cwd: Path, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def _wait(process: subprocess.Popen[bytes], limit_s: float) -> tuple[int, resource.struct_rusage]:
+    """Exit status and resource usage of the process, which is killed after ``limit_s``."""
+    expired = threading.Event()
+
+    def stop() -> None:
+        expired.set()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    timer = threading.Timer(limit_s, stop)
+    timer.start()
+    try:
+        _, status, usage = os.wait4(process.pid, 0)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    finally:
+        timer.cancel()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if expired.is_set():
+        raise RunTooLongError(f"still running after {limit_s:g} s")
+    return process.returncode, usage
+
+
+def _said(output: IO[bytes]) -> str:
+    output.seek(0)
+    return output.read().decode("utf-8", "replace")

@@ -1,0 +1,218 @@
+"""What programs call: inspect, plan, convert and verify checkpoints.
+
+Paths are local. Everything that is returned is frozen data; everything that is raised on purpose
+is a ``ReshardError``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from reshard.layout.changes import Changes
+
+if TYPE_CHECKING:
+    from reshard.engine.checkpoint_info import CheckpointInfo
+    from reshard.engine.compare import Verification
+    from reshard.engine.conversion import ConversionPlan
+    from reshard.engine.options import Check, Options
+    from reshard.engine.read_digests import ReadLimits
+    from reshard.engine.report import ConversionReport, Progress
+    from reshard.formats.base import Style
+    from reshard.layout.layout_file import LayoutFile
+    from reshard.layout.layout_map import LayoutMap
+    from reshard.layout.mesh import DeviceMesh
+
+    Path = str | os.PathLike[str]
+    LayoutLike = Path | Mapping[str, Any] | LayoutFile | LayoutMap | None
+    Rules = Sequence[str]
+    PairRules = Sequence[tuple[str, str]] | Mapping[str, str]
+
+
+def inspect(path: Path) -> CheckpointInfo:
+    """What a checkpoint holds: names, shapes, dtypes, chunks, layouts. Reads metadata only."""
+    from reshard.engine.checkpoint_info import describe
+    from reshard.formats.detect import open_reader
+
+    return describe(open_reader(os.fspath(path)))
+
+
+def plan(
+    src: Path,
+    dst: Path,
+    *,
+    layout: LayoutLike = None,
+    mesh: str | DeviceMesh | None = None,
+    select: Rules = (),
+    drop: Rules = (),
+    rename: PairRules = (),
+    cast: PairRules = (),
+    max_memory: int | str | None = None,
+    workers: int | None = None,
+    compression: str = "none",
+    chunk_bytes: int | str | None = None,
+    ocdbt: bool = False,
+    style: Style | None = None,
+    overwrite: bool = False,
+) -> ConversionPlan:
+    """What ``convert`` with the same arguments would do, and what it would cost; moves nothing.
+
+    Args:
+        layout: a layout file's path or content, or a LayoutMap; None keeps the source's layouts.
+        mesh: takes the place of the layout file's mesh; ``"data=4,model=2"``.
+        select, drop: patterns searched in names: what is kept, and what is left out of that.
+        rename, cast: pairs of a pattern and a replacement, or a dtype; the first that matches counts.
+        max_memory: bytes, or text such as ``"512MiB"``; the default is a quarter of the memory
+            that the machine or its cgroup allows, or 1 GiB, the smaller.
+        workers: tasks at once; the default is the number of processors.
+        compression: ``none``, ``zstd[:level]``, ``gzip[:level]``, ``blosc`` or ``keep``.
+        chunk_bytes: target chunks above this are subdivided; the default is 256 MiB.
+        ocdbt: pack the target into one OCDBT database instead of plain files.
+        style: form of the target, ``"v0"`` or ``"v1"``; None keeps the source's.
+        overwrite: whether an existing target may be replaced.
+    """
+    from reshard.engine.conversion import prepare
+
+    changes = Changes(tuple(select), tuple(drop), _pairs(rename), _pairs(cast))
+    options = _options(
+        layout,
+        mesh,
+        changes,
+        max_memory,
+        workers,
+        compression,
+        chunk_bytes,
+        ocdbt,
+        style,
+        overwrite,
+    )
+    return prepare(os.fspath(src), os.fspath(dst), options).summary
+
+
+def convert(
+    src: Path,
+    dst: Path,
+    *,
+    layout: LayoutLike = None,
+    mesh: str | DeviceMesh | None = None,
+    select: Rules = (),
+    drop: Rules = (),
+    rename: PairRules = (),
+    cast: PairRules = (),
+    max_memory: int | str | None = None,
+    workers: int | None = None,
+    compression: str = "none",
+    chunk_bytes: int | str | None = None,
+    ocdbt: bool = False,
+    style: Style | None = None,
+    overwrite: bool = False,
+    verify: Check = "written",
+    executor: Executor | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> ConversionReport:
+    """Converts the checkpoint ``src`` to ``dst``, which appears whole or not at all.
+
+    Arguments as for ``plan``, and:
+
+    Args:
+        verify: ``"readback"`` reads the output again before it appears, and only then does the
+            report say "proved".
+        executor: where tasks run; None makes threads.
+        progress: called from this thread after each task.
+    """
+    from reshard.engine.conversion import carry_out, prepare
+
+    changes = Changes(tuple(select), tuple(drop), _pairs(rename), _pairs(cast))
+    options = replace(
+        _options(
+            layout,
+            mesh,
+            changes,
+            max_memory,
+            workers,
+            compression,
+            chunk_bytes,
+            ocdbt,
+            style,
+            overwrite,
+        ),
+        check=verify,
+    )
+    return carry_out(prepare(os.fspath(src), os.fspath(dst), options), options, executor, progress)
+
+
+def verify(
+    a: Path,
+    b: Path | None = None,
+    *,
+    max_memory: int | str | None = None,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Verification:
+    """Compares two checkpoints bit by bit, or one with the digests recorded when it was written."""
+    from reshard.engine.compare import compare_recorded, compare_stored
+    from reshard.formats.detect import open_reader
+
+    limits = _limits(max_memory, workers)
+    reader = open_reader(os.fspath(a))
+    if b is None:
+        return compare_recorded(reader, limits, progress)
+    return compare_stored(reader, open_reader(os.fspath(b)), limits, progress)
+
+
+def _pairs(rules: PairRules) -> tuple[tuple[str, str], ...]:
+    items = rules.items() if isinstance(rules, Mapping) else rules
+    return tuple((pattern, to) for pattern, to in items)
+
+
+def _limits(max_memory: int | str | None, workers: int | None) -> ReadLimits:
+    from reshard.engine.read_digests import ReadLimits
+    from reshard.storage.host import default_max_memory, default_workers
+
+    memory = _bytes(max_memory)
+    return ReadLimits(
+        default_max_memory() if memory is None else memory,
+        default_workers() if workers is None else workers,
+    )
+
+
+def _options(
+    layout: LayoutLike,
+    mesh: str | DeviceMesh | None,
+    changes: Changes,
+    max_memory: int | str | None,
+    workers: int | None,
+    compression: str,
+    chunk_bytes: int | str | None,
+    ocdbt: bool,
+    style: Style | None,
+    overwrite: bool,
+) -> Options:
+    from reshard.engine.layouts import layout_of
+    from reshard.engine.options import Options, parse_compression
+    from reshard.layout.layout_file import LayoutFile
+    from reshard.plan.chunking import SPLIT_ABOVE_BYTES
+
+    found = layout_of(layout, mesh)
+    limits = _limits(max_memory, workers)
+    limit = _bytes(chunk_bytes)
+    return Options(
+        max_memory=limits.max_memory,
+        workers=limits.workers,
+        layout=found,
+        changes=found.changes + changes if isinstance(found, LayoutFile) else changes,
+        encoding=parse_compression(compression),
+        chunk_bytes=SPLIT_ABOVE_BYTES if limit is None else limit,
+        ocdbt=ocdbt,
+        style=style,
+        overwrite=overwrite,
+    )
+
+
+def _bytes(size: int | str | None) -> int | None:
+    from reshard.layout.sizes import parse_bytes
+
+    return parse_bytes(size) if isinstance(size, str) else size

@@ -1,0 +1,154 @@
+"""The demo, step by step: every step is a command, echoed as you would type it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from reshard.errors import ReshardError, TargetExistsError
+
+NEEDED = {"jax": "jax", "optax": "optax", "orbax.checkpoint": "orbax-checkpoint"}
+
+TRAINED, SERVED, LAYOUT_FILE = "trained", "served", "serving.yaml"
+
+LAYOUT = """\
+# Serving wants eight devices in a row: each holds an eighth of every matrix.
+mesh: {axes: [model], shape: [8]}
+rules:
+  - {match: "embedding", axes: [model, null]}
+  - {match: "(query|key|value|up)/kernel", axes: [null, model]}
+  - {match: "(out|down)/kernel", axes: [model, null]}
+unmatched: replicate
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of the demo: why it is run, and its words (after ``reshard`` or ``python``)."""
+
+    title: str
+    program: str
+    words: tuple[str, ...]
+
+    @property
+    def typed(self) -> str:
+        """The command as a person would type it."""
+        return f"{self.program} {shlex.join(self.words)}"
+
+    @property
+    def command(self) -> list[str]:
+        """The same with this very interpreter."""
+        module = ["-m", "reshard"] if self.program == "reshard" else []
+        return [sys.executable, *module, *self.words]
+
+
+STEPS = (
+    Step(
+        "A training job saves its state with Orbax, from a mesh of 4×2 devices",
+        "python",
+        ("-m", "reshard.demo.training_job", TRAINED),
+    ),
+    Step("What is in that checkpoint", "reshard", ("inspect", TRAINED)),
+    Step("How serving wants it", "reshard", ("layout", LAYOUT_FILE, TRAINED)),
+    Step(
+        "What the conversion will move, before a byte moves",
+        "reshard",
+        ("plan", TRAINED, SERVED, "--layout", LAYOUT_FILE),
+    ),
+    Step(
+        "The conversion: no devices, bounded memory",
+        "reshard",
+        ("convert", TRAINED, SERVED, "--layout", LAYOUT_FILE),
+    ),
+    Step("The proof", "reshard", ("verify", TRAINED, SERVED)),
+    Step(
+        "A serving job restores it with stock Orbax on 8 devices and compares bit by bit",
+        "python",
+        ("-m", "reshard.demo.serving_job", TRAINED, SERVED),
+    ),
+)
+
+
+def run_demo(directory: Path | None = None) -> None:
+    """Run every step in ``directory``, which is kept, or in a temporary one, which is removed.
+
+    Takes some twenty seconds, most of them for importing and compiling. Raises ReshardError where
+    a needed package is missing or a step fails, TargetExistsError where the directory has the
+    outcome of another run.
+    """
+    _check_packages()
+    if directory is None:
+        with tempfile.TemporaryDirectory(prefix="reshard-demo-") as folder:
+            _run_steps(Path(folder))
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    _check_empty(directory)
+    _run_steps(directory)
+    _say(f"\nEverything is kept in {directory}")
+
+
+def _check_packages() -> None:
+    missing = [package for module, package in NEEDED.items() if not _is_installed(module)]
+    if missing:
+        raise ReshardError(
+            f"reshard demo needs {', '.join(NEEDED.values())}, but {', '.join(missing)} "
+            "is not installed; install all with: pip install 'reshard[demo]'"
+        )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _check_empty(directory: Path) -> None:
+    there = [n for n in (TRAINED, SERVED, LAYOUT_FILE) if (directory / n).exists()]
+    if there:
+        raise TargetExistsError(
+            f"{directory / there[0]} already exists; remove it or name another --dir for the demo"
+        )
+
+
+def _run_steps(directory: Path) -> None:
+    started = time.monotonic()
+    (directory / LAYOUT_FILE).write_text(LAYOUT, encoding="utf-8")
+    for number, step in enumerate(STEPS, 1):
+        _say(f"\n\033[1m{number}. {step.title}\033[0m")
+        if step.words[0] == "layout":
+            _say(f"$ cat {LAYOUT_FILE}\n{LAYOUT}")
+        _run(step, directory)
+    _say(f"\nDone in {time.monotonic() - started:.0f} s.")
+
+
+def _run(step: Step, directory: Path) -> None:
+    _say(f"$ {step.typed}")
+    code = subprocess.run(
+        step.command, cwd=directory, env=_environment(), stdin=subprocess.DEVNULL, check=False
+    ).returncode
+    if code:
+        raise ReshardError(
+            f"the demo expected `{step.typed}` to succeed, but it ended with exit code {code}; "
+            "what it said is above"
+        )
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, in which a child finds the same reshard from any folder."""
+    house = str(Path(__file__).parents[2])
+    known = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": f"{house}{os.pathsep}{known}" if known else house}
+
+
+def _say(line: str) -> None:
+    if not sys.stdout.isatty():
+        line = line.replace("\033[1m", "").replace("\033[0m", "")
+    print(line, flush=True)

@@ -1,0 +1,71 @@
+"""Bands: the contiguous stretches in which a chunk's row-major elements are decoded."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from reshard.layout.box import Box
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Rows ``start:stop`` of dimension ``len(lead)`` at the fixed leading indices ``lead``.
+
+    In dimensions behind it a band is as wide as the chunk, so that chunks which differ only there
+    can be decoded in lock step.
+    """
+
+    lead: tuple[int, ...]
+    start: int
+    stop: int
+
+    def box(self, shape: Sequence[int]) -> Box:
+        """The band within a chunk of ``shape``, counted from the chunk's start."""
+        if not shape:
+            return Box((), ())
+        behind = tuple(shape[len(self.lead) + 1 :])
+        return Box(
+            (*self.lead, self.start, *(0 for _ in behind)),
+            (*(i + 1 for i in self.lead), self.stop, *behind),
+        )
+
+
+def bands(
+    shape: Sequence[int], first_lane_dim: int, row_bytes: Sequence[int], band_bytes: int
+) -> Iterator[Band]:
+    """The bands of chunks with common leading ``shape``, in row-major order.
+
+    ``row_bytes[d]`` is what one index of dimension ``d`` weighs, all lanes together; the dimension
+    that is cut lies before ``first_lane_dim``. A band holds at most ``band_bytes``, or one row.
+    """
+    if not shape:
+        yield Band((), 0, 1)
+        return
+    dim, rows = _cut(first_lane_dim, row_bytes, band_bytes)
+    for lead in itertools.product(*map(range, shape[:dim])):
+        for start in range(0, shape[dim], rows):
+            yield Band(lead, start, min(start + rows, shape[dim]))
+
+
+def band_capacity(
+    shape: Sequence[int], first_lane_dim: int, row_bytes: Sequence[int], band_bytes: int
+) -> int:
+    """Bytes of the largest of these bands."""
+    if not shape:
+        return row_bytes[0]
+    dim, rows = _cut(first_lane_dim, row_bytes, band_bytes)
+    return min(rows, shape[dim]) * row_bytes[dim]
+
+
+def _cut(first_lane_dim: int, row_bytes: Sequence[int], band_bytes: int) -> tuple[int, int]:
+    """The dimension along which bands are cut, and how many of its indices one band takes."""
+    dim = next((d for d in range(first_lane_dim) if row_bytes[d] <= band_bytes), first_lane_dim - 1)
+    return dim, max(1, band_bytes // max(1, row_bytes[dim]))
+
+
+def row_bytes(shape: Sequence[int], itemsize: int) -> list[int]:
+    """Bytes of one index of each dimension of a row-major chunk."""
+    return [math.prod(shape[d + 1 :]) * itemsize for d in range(len(shape))]

@@ -1,0 +1,89 @@
+"""Casting with an account of what was lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reshard.engine.task import CastStats
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+SLAB_ELEMENTS = 64 << 10
+"""Statistics need temporaries of the slab's size; small ones stay in cache."""
+
+
+def cast_into(out: Array, elements: Array) -> CastStats:
+    """``out[...] = elements`` in ``out``'s dtype, rounding to nearest even, slab by slab.
+
+    Floats that do not fit become infinite (NaN where the type has no infinity) and are counted;
+    integers that do not fit wrap or are unspecified, as numpy leaves them, and are counted.
+    """
+    stats = CastStats()
+    for to, slab in _slabs(out, elements):
+        stats = stats + _cast_slab(to, slab)
+    return stats
+
+
+def _slabs(out: Array, elements: Array) -> list[tuple[Array, Array]]:
+    if elements.size <= SLAB_ELEMENTS or elements.ndim == 0:
+        return [(out, elements)] if elements.size else []
+    rows = max(1, SLAB_ELEMENTS * elements.shape[0] // elements.size)
+    slabs: list[tuple[Array, Array]] = []
+    for start in range(0, elements.shape[0], rows):
+        to, slab = out[start : start + rows], elements[start : start + rows]
+        slabs += _slabs(to[0], slab[0]) if slab.size > 2 * SLAB_ELEMENTS else [(to, slab)]
+    return slabs
+
+
+def _cast_slab(out: Array, slab: Array) -> CastStats:
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        cast = slab.astype(out.dtype)
+        out[...] = cast
+        source, result = _comparable(slab), _comparable(cast)
+        nans = int(np.count_nonzero(np.isnan(source)))
+        overflow = _overflows(slab, cast, source, result)
+        kept = np.isfinite(source) & ~overflow & (source != 0)
+        error = np.abs((result - source)[kept] / source[kept])
+    return CastStats(
+        int(np.count_nonzero(overflow)), nans, float(error.max()) if error.size else 0.0
+    )
+
+
+def _overflows(slab: Array, cast: Array, source: Array, result: Array) -> Array:
+    """Which finite elements did not fit."""
+    import numpy as np
+
+    if _is_integer(cast.dtype):
+        limits = _integer_limits(cast.dtype)
+        outside: Array = (source < limits[0]) | (source > limits[1]) | ~np.isfinite(source)
+        return outside
+    lost: Array = np.isfinite(source) & ~np.isfinite(result)
+    return lost
+
+
+def _comparable(elements: Array) -> Array:
+    """The elements in a type wide enough to compare source and result in."""
+    import numpy as np
+
+    if elements.dtype.kind == "c":
+        return elements.astype(np.complex128)
+    return elements.astype(np.longdouble if elements.dtype.itemsize == 8 else np.float64)
+
+
+def _is_integer(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "iub" or dtype.name in {"int2", "int4", "uint2", "uint4"}
+
+
+def _integer_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    import ml_dtypes
+
+    if dtype.kind == "b":
+        return 0, 1
+    info = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+    return int(info.min), int(info.max)

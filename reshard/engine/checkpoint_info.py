@@ -1,0 +1,67 @@
+"""What a checkpoint holds, as frozen data for people and programs to look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reshard.formats.base import Container, Encoding, Item, Leaf, Reader, Style
+from reshard.layout.mesh import DeviceMesh
+from reshard.layout.tensor_spec import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor: what it is, how it is stored, and the digest that was recorded of it, if any."""
+
+    spec: TensorSpec
+    encoding: Encoding
+    digest: str | None
+    is_key: bool
+    item: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """A checkpoint's content, from its metadata alone.
+
+    Attributes:
+        leaves: every leaf, tensors among them, in the tree's order.
+    """
+
+    uri: str
+    format: str
+    container: Container
+    tensors: tuple[TensorInfo, ...]
+    leaves: tuple[Leaf, ...]
+
+    @property
+    def style(self) -> Style:
+        return self.container.style
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        return self.container.items
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors, decoded."""
+        return sum(t.spec.nbytes for t in self.tensors)
+
+    @property
+    def meshes(self) -> tuple[DeviceMesh, ...]:
+        """The different meshes that tensors were saved on, in order of appearance."""
+        found = (t.spec.layout.device_mesh for t in self.tensors if t.spec.layout is not None)
+        return tuple(dict.fromkeys(m for m in found if m is not None))
+
+
+def describe(reader: Reader) -> CheckpointInfo:
+    """The information of an open checkpoint."""
+    tensors = tuple(
+        TensorInfo(tensor.spec, tensor.encoding, tensor.digest, tensor.is_key, leaf.item)
+        for leaf in reader.leaves
+        if leaf.tensor
+        for tensor in [reader.tensors[leaf.name]]
+    )
+    return CheckpointInfo(
+        reader.uri, reader.format, reader.container, tensors, tuple(reader.leaves)
+    )

@@ -1,0 +1,247 @@
+"""A conversion from end to end: prepare it without moving a byte, then carry it out in a staging folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from reshard.engine.layouts import layout_warnings
+from reshard.engine.options import Options
+from reshard.engine.read_digests import ReadLimits, tensor_digests
+from reshard.engine.report import ConversionReport, Progress, Proof, Stage, TensorReport
+from reshard.engine.run import MoveResult, run
+from reshard.engine.target import Target, make_target
+from reshard.engine.tasks import batches
+from reshard.errors import CorruptError, StorageError, VerificationError
+from reshard.formats.base import Reader
+from reshard.formats.detect import open_reader
+from reshard.formats.orbax.writer import open_writer
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.plan.move import Move, Plan
+from reshard.plan.planner import make_plan
+from reshard.storage.host import free_bytes
+from reshard.storage.local import storage_errors
+from reshard.storage.staging import check_target, forget_cached, publish, staged, sync_tree
+
+BYTES_PER_MOVE = 2500
+"""What planning keeps in memory for each tensor (measured), besides the source's own metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTensor:
+    """One tensor of a plan, with both ends."""
+
+    source: TensorSpec
+    target: TensorSpec
+    move: Move
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionPlan:
+    """What a conversion will do, before it does it.
+
+    Attributes:
+        carried: leaves that are no tensors and travel along unchanged.
+        dropped: leaves of the source that are left out.
+        free_bytes: what the target's file system has left.
+    """
+
+    source: str
+    target: str
+    plan: Plan
+    tensors: tuple[PlannedTensor, ...]
+    carried: tuple[str, ...]
+    dropped: tuple[str, ...]
+    warnings: tuple[str, ...]
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A plan with the open source and the target that it is about."""
+
+    reader: Reader
+    target: Target
+    summary: ConversionPlan
+
+
+def prepare(source: str, target: str, options: Options) -> Prepared:
+    """Opens the source, plans, and refuses whatever can be refused before a byte moves."""
+    reader = open_reader(source)
+    check_target(Path(target), Path(source), overwrite=options.overwrite)
+    goal = make_target(reader, options)
+    metadata = reader.metadata_bytes + BYTES_PER_MOVE * len(goal.requests)
+    plan = make_plan(goal.requests, options.max_memory, options.workers, metadata)
+    summary = ConversionPlan(
+        source,
+        target,
+        plan,
+        tuple(PlannedTensor(m.source.spec, m.target.spec, m) for m in plan.moves),
+        tuple(leaf.name for leaf in goal.checkpoint.leaves if not leaf.tensor),
+        goal.dropped,
+        tuple(layout_warnings(options.layout, list(goal.checkpoint.tensors))),
+        _free_bytes(target),
+    )
+    return Prepared(reader, goal, summary)
+
+
+def carry_out(
+    prepared: Prepared,
+    options: Options,
+    executor: Executor | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> ConversionReport:
+    """Does what was prepared; the target appears whole or not at all."""
+    started = time.monotonic()
+    summary = prepared.summary
+    _check_space(summary, options)
+    writer = open_writer(prepared.target.checkpoint, ocdbt=options.ocdbt)
+    encodings = {name: t.encoding for name, t in prepared.target.checkpoint.tensors.items()}
+    with staged(Path(summary.target)) as staging:
+        writer.prepare(staging.root)
+        results = run(
+            summary.plan,
+            batches(summary.plan, prepared.reader, writer, encodings),
+            str(staging.root),
+            writer.chunk_file,
+            encodings,
+            writer.put,
+            executor,
+            progress,
+        )
+        _check_recorded(prepared, results)
+        writer.finish(staging.root, _digests(prepared, results))
+        if options.check == "readback":
+            results = _read_back(prepared, results, staging.root, executor, progress)
+        if progress is not None:
+            progress(_last_progress(summary.plan, "syncing"))
+        publish(staging, overwrite=options.overwrite)
+    return _report(prepared, results, options, time.monotonic() - started)
+
+
+def _check_recorded(prepared: Prepared, results: list[MoveResult]) -> None:
+    """What was read must be what the source recorded of itself, if it recorded anything."""
+    for move, result in zip(prepared.summary.plan.moves, results, strict=True):
+        recorded = prepared.reader.tensors[move.placement.source].digest
+        if recorded and result.source_digest and recorded != result.source_digest:
+            raise CorruptError(
+                f"{move.placement.source!r} in {prepared.summary.source!r} has digest {result.source_digest}, but "
+                f"{recorded} was recorded when it was written: its bytes changed since; restore it from another copy"
+            )
+
+
+def _read_back(
+    prepared: Prepared,
+    results: list[MoveResult],
+    root: Path,
+    executor: Executor | None,
+    progress: Callable[[Progress], None] | None,
+) -> list[MoveResult]:
+    """Reads the staged output from storage again and compares; tensors that travelled encoded are decoded on both sides."""
+    plan = prepared.summary.plan
+    sync_tree(root)
+    forget_cached(root)
+    limits = ReadLimits(plan.max_memory, plan.workers, executor)
+    found = tensor_digests(open_reader(str(root)), limits, progress=progress)
+    encoded = {
+        m.placement.source
+        for m, r in zip(plan.moves, results, strict=True)
+        if r.target_digest is None
+    }
+    of_source = tensor_digests(prepared.reader, limits, encoded)
+    return [
+        _proved(move, result, found, of_source)
+        for move, result in zip(plan.moves, results, strict=True)
+    ]
+
+
+def _proved(
+    move: Move, result: MoveResult, found: Mapping[str, str], of_source: Mapping[str, str]
+) -> MoveResult:
+    name = move.placement.target
+    expected = result.target_digest or of_source[move.placement.source]
+    if found.get(name) != expected:
+        raise VerificationError(
+            f"{name!r} was read back with digest {found.get(name)}, but {expected} was written; the output was "
+            "discarded; check the device that holds it, then run again"
+        )
+    return replace(result, source_digest=result.source_digest or expected, target_digest=expected)
+
+
+def _last_progress(plan: Plan, stage: Stage) -> Progress:
+    total = sum(m.placement.source_box.size * m.source.spec.itemsize for m in plan.moves)
+    return Progress(total, total, plan.tasks, plan.tasks, "", stage)
+
+
+def _digests(prepared: Prepared, results: list[MoveResult]) -> dict[str, str]:
+    """Each target tensor's digest; one that travelled encoded keeps what its source recorded."""
+    digests: dict[str, str] = {}
+    for move, result in zip(prepared.summary.plan.moves, results, strict=True):
+        recorded = prepared.reader.tensors[move.placement.source].digest
+        digest = result.target_digest or recorded
+        if digest is not None:
+            digests[move.placement.target] = digest
+    return digests
+
+
+def _proof(result: MoveResult, options: Options) -> Proof:
+    if options.check == "readback":
+        return "proved"
+    return "encoded" if result.target_digest is None else "written"
+
+
+def _report(
+    prepared: Prepared, results: list[MoveResult], options: Options, seconds: float
+) -> ConversionReport:
+    summary = prepared.summary
+    return ConversionReport(
+        summary.source,
+        summary.target,
+        tuple(
+            _tensor_report(move, result, _proof(result, options))
+            for move, result in zip(summary.plan.moves, results, strict=True)
+        ),
+        read_bytes=sum(r.read_bytes for r in results),
+        moved_bytes=sum(r.moved_bytes for r in results),
+        written_bytes=summary.plan.written_bytes,
+        seconds=seconds,
+        warnings=summary.warnings,
+    )
+
+
+def _tensor_report(move: Move, result: MoveResult, proof: Proof) -> TensorReport:
+    placement = move.placement
+    return TensorReport(
+        placement.source,
+        placement.target,
+        move.target.spec.shape,
+        placement.source_dtype,
+        placement.target_dtype,
+        move.strategy,
+        move.target.spec.nbytes,
+        result.source_digest,
+        result.target_digest,
+        proof,
+        result.cast if placement.is_cast else None,
+    )
+
+
+def _free_bytes(target: str) -> int:
+    with storage_errors("look at", target):
+        return free_bytes(Path(target).absolute().parent)
+
+
+def _check_space(summary: ConversionPlan, options: Options) -> None:
+    """Raw output has a known size; compressed output may be smaller, so it is not judged."""
+    if options.encoding is None or options.encoding.compressor != "none":
+        return
+    need = summary.plan.written_bytes
+    if need > summary.free_bytes:
+        raise StorageError(
+            f"{summary.target!r} needs {need / 2**30:.2f} GiB, but its file system has only "
+            f"{summary.free_bytes / 2**30:.2f} GiB free; free space, choose another target, or narrow what is "
+            "converted (--select, --cast)"
+        )

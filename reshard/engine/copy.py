@@ -1,0 +1,176 @@
+"""One task: read its source chunks, put the pieces in their places, write its target chunks.
+
+Every element is decoded once into a band, copied at most once (not at all where it already lies
+as the target wants it), and written once. The source's digest is taken from the decoded band, the
+target's from the bytes that are written and the place they are written to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reshard.engine.bands import Band, band_capacity, bands, row_bytes
+from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
+from reshard.engine.digest import CRC64NVME, linear_of_box
+from reshard.engine.lanes import Lane, StoredChunks
+from reshard.engine.passthrough import pass_through
+from reshard.engine.sinks import (
+    ChunkSink,
+    Part,
+    PieceSink,
+    Put,
+    scratch_bytes,
+    source_element_type,
+)
+from reshard.engine.task import SourceChunk, Task, TaskResult
+from reshard.layout.box import Box
+from reshard.layout.dtypes import storage_bytes
+from reshard.storage.local import OpenFiles
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from reshard.engine.buffers import Bytes
+
+
+def execute(
+    tasks: Sequence[Task], root: str, pool: ArenaPool | None = None, put: Put | None = None
+) -> list[TaskResult]:
+    """Carries out tasks one after the other; target files lie below ``root``.
+
+    ``pool`` lends buffers that were used before (None: fresh ones); ``put`` stores whole chunks
+    where the target is no plain files.
+    """
+    return [_execute_one(task, root, pool, put) for task in tasks]
+
+
+def _execute_one(task: Task, root: str, pool: ArenaPool | None, put: Put | None) -> TaskResult:
+    with OpenFiles(root) as files:
+        if task.strategy == "copy":
+            return pass_through(task, files, put)
+        plan = _Buffers.of(task)
+        arena = pool.acquire(plan.total) if pool else Arena(plan.total)
+        try:
+            return _transfer(task, files, put, arena, plan)
+        finally:
+            if pool:
+                pool.release(arena)
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffers:
+    """What a task takes from its arena, in bytes."""
+
+    band: int
+    scratch: int
+    chunks: int
+
+    @classmethod
+    def of(cls, task: Task) -> _Buffers:
+        band = max((_band_capacity(task, group) for group in _groups(task)), default=0)
+        if task.strategy != "block":
+            return cls(band, scratch_bytes(task, band), 0)
+        itemsize = storage_bytes(task.placement.target_dtype)
+        sizes = (math.prod(t.stored_shape) * itemsize for t in task.targets)
+        return cls(band, 0, sum(-(-s // ALIGNMENT) * ALIGNMENT for s in sizes))
+
+    @property
+    def total(self) -> int:
+        return self.band + self.scratch + self.chunks + 4 * ALIGNMENT
+
+
+def _groups(task: Task) -> list[tuple[SourceChunk, ...]]:
+    """Source chunks that are decoded in lock step: all of a weave, else one after the other."""
+    return [task.sources] if task.strategy == "weave" else [(s,) for s in task.sources]
+
+
+def _transfer(
+    task: Task, files: OpenFiles, put: Put | None, arena: Arena, plan: _Buffers
+) -> TaskResult:
+    band_memory = arena.take(plan.band)
+    sink = (
+        ChunkSink(task, files, put, arena)
+        if task.strategy == "block"
+        else PieceSink(task, files, arena.take(plan.scratch))
+    )
+    digest = moved = 0
+    for group in _groups(task):
+        for parts in _decoded(task, group, band_memory):
+            for view, box in parts:
+                digest ^= linear_of_box(CRC64NVME, view, box, task.placement.shape)
+                moved += view.nbytes
+            sink.put(parts, _joint_box(parts))
+    parts_written = tuple(sink.close())
+    read = sum(s.extent.length for s in task.sources if s.extent)
+    return TaskResult(task.move, digest, sink.digest, moved, read, parts_written, sink.cast)
+
+
+def _decoded(task: Task, group: Sequence[SourceChunk], memory: Bytes) -> Iterator[list[Part]]:
+    """The wanted parts of each band of a group of chunks, as views of ``memory``."""
+    dtype = source_element_type(task)
+    with ExitStack() as stack:
+        lanes = [stack.enter_context(closing(_lane(task, chunk))) for chunk in group]
+        for band in _group_bands(task, group):
+            if lanes[0].is_behind(band):
+                return
+            parts = _read(lanes, band, memory, dtype)
+            if parts:
+                yield parts
+        for lane in lanes:
+            lane.check_end()
+
+
+def _lane(task: Task, chunk: SourceChunk) -> Lane:
+    placement = task.placement
+    stored = StoredChunks(placement.source, placement.source_dtype, task.source_encoding, task.fill)
+    box = placement.from_source(chunk.box)
+    return Lane(stored, chunk, box.intersect(task.unit) or box, box.start)
+
+
+def _read(lanes: Sequence[Lane], band: Band, memory: Bytes, dtype: np.dtype[Any]) -> list[Part]:
+    parts: list[Part] = []
+    at = 0
+    for lane in lanes:
+        nbytes = lane.nbytes(band)
+        part = lane.read(band, memory[at : at + nbytes], dtype)
+        at += nbytes
+        if part is not None:
+            parts.append(part)
+    return parts
+
+
+def _joint_box(parts: Sequence[Part]) -> Box:
+    """What parts that lie side by side cover together."""
+    start = tuple(map(min, zip(*(box.start for _, box in parts), strict=True)))
+    stop = tuple(map(max, zip(*(box.stop for _, box in parts), strict=True)))
+    return Box(start, stop)
+
+
+def _group_bands(task: Task, group: Sequence[SourceChunk]) -> Iterator[Band]:
+    shape, lane_dim, rows = _group_shape(task, group)
+    return bands(shape, lane_dim, rows, task.band_bytes)
+
+
+def _band_capacity(task: Task, group: Sequence[SourceChunk]) -> int:
+    shape, lane_dim, rows = _group_shape(task, group)
+    return band_capacity(shape, lane_dim, rows, task.band_bytes)
+
+
+def _group_shape(
+    task: Task, group: Sequence[SourceChunk]
+) -> tuple[tuple[int, ...], int, list[int]]:
+    """Common leading shape, first dimension along which lanes differ, and joint bytes per row."""
+    first = group[0]
+    rank = len(first.stored_shape)
+    lane_dim = min((_first_difference(first.index, s.index) for s in group[1:]), default=rank)
+    itemsize = storage_bytes(task.placement.source_dtype)
+    rows = [sum(r) for r in zip(*(row_bytes(s.stored_shape, itemsize) for s in group), strict=True)]
+    return first.stored_shape, lane_dim, rows or [itemsize]
+
+
+def _first_difference(a: Sequence[int], b: Sequence[int]) -> int:
+    return next(d for d, (i, j) in enumerate(zip(a, b, strict=True)) if i != j)

@@ -1,0 +1,242 @@
+"""CRC of a tensor's row-major bytes from pieces that pass in any order.
+
+A piece lies in the tensor as runs of contiguous bytes at regular strides. Adjacent dimensions are
+merged until runs are as long as they can be; then the cheapest of four ways is taken:
+
+one     the piece is one run: one call.
+wide    runs are copied to their places in a zeroed scratch of SCRATCH_BYTES, whose gaps stay zero
+        from one piece to the next, and the scratch is summed in one call; for short gaps.
+short   table look-ups in numpy, for runs up to 64 bytes.
+each    one call a run, and the values folded (see ``crc_linear``).
+
+A piece that is not contiguous in memory where it is in the tensor (a transposed view) goes through
+a scratch block by block. Memory: two scratches of SCRATCH_BYTES per thread, and the tables. Calls
+on more than 5 KiB, copies and look-ups release the GIL; ``each`` with shorter runs holds it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from reshard.engine.crc_linear import (
+    CRC32C,
+    CRC64NVME,
+    Crc,
+    finish,
+    fold,
+    fold_last,
+    linear_of_each,
+    linear_of_short,
+)
+from reshard.engine.runs import (
+    COPIED_RUN_BYTES,
+    SCRATCH_BYTES,
+    Runs,
+    Way,
+    cost_per_byte,
+    row_major,
+    runs_in_memory,
+    runs_of,
+    span_of,
+)
+from reshard.layout.box import Box
+
+__all__ = ["CRC32C", "CRC64NVME", "BoxDigest", "Crc", "cost_per_byte", "finish", "linear_of_box"]
+
+Array = NDArray[Any]
+_BATCH_BYTES = 128 << 10
+"""Copied runs alive at once: they stay in cache."""
+
+_GATHER_BYTES = 16 << 10
+"""Bytes looked up at once: their indices and entries, 16 bytes each, stay in cache."""
+
+_VALUES_AT_ONCE = 4096
+"""Runs whose values are folded together: enough to hide the cost of a numpy call."""
+
+_SCATTERED_BYTES = 64
+"""Pieces whose runs in memory are shorter are copied element by element, not run by run."""
+
+
+def linear_of_box(crc: Crc, piece: Array, box: Box, shape: tuple[int, ...]) -> int:
+    """What ``piece``, lying at ``box`` in a row-major tensor of ``shape``, adds to the tensor's CRC.
+
+    The XOR over disjoint boxes that cover the tensor, given to ``finish`` with the tensor's bytes,
+    is the CRC of the whole. ``piece`` has the box's shape and any strides; it is not changed.
+    ValueError where it has another shape.
+    """
+    if piece.shape != box.shape:
+        raise ValueError(f"a piece of shape {piece.shape} cannot lie at {box}")
+    if not piece.size:
+        return 0
+    runs = runs_of(piece.shape, shape, piece.itemsize)
+    start = 0
+    for offset, size in zip(box.start, shape, strict=True):
+        start = start * size + offset
+    end = start * piece.itemsize + runs.span
+    value = _linear_of_piece(crc, piece, shape, runs)
+    return crc.shift(value, math.prod(shape) * piece.itemsize - end)
+
+
+@dataclass(slots=True)
+class BoxDigest:
+    """The CRC of one tensor, gathered from its boxes; confined to one thread.
+
+    >>> digest = BoxDigest(CRC64NVME, (4, 4), 2)
+    >>> for half in Box((0, 2), (4, 4)), Box((0, 0), (4, 2)):
+    ...     digest.add(np.ones(half.shape, np.int16), half)
+    >>> digest.value() == CRC64NVME.of(np.ones((4, 4), np.int16))
+    True
+
+    Attributes:
+        contribution: XOR of what was added; contributions of other threads may be XORed in.
+        seen_bytes: how many bytes were added.
+    """
+
+    crc: Crc
+    shape: tuple[int, ...]
+    itemsize: int
+    contribution: int = 0
+    seen_bytes: int = 0
+
+    def add(self, piece: Array, box: Box) -> None:
+        """Add the piece that lies at ``box``; boxes must be disjoint."""
+        self.contribution ^= linear_of_box(self.crc, piece, box, self.shape)
+        self.seen_bytes += piece.nbytes
+
+    def merge(self, contribution: int, nbytes: int) -> None:
+        """Add what was computed elsewhere for ``nbytes`` bytes of this tensor."""
+        self.contribution ^= contribution
+        self.seen_bytes += nbytes
+
+    def value(self) -> int:
+        """The CRC of the whole tensor; ValueError unless every byte was added."""
+        nbytes = math.prod(self.shape) * self.itemsize
+        if self.seen_bytes != nbytes:
+            raise ValueError(
+                f"the digest of a tensor of {nbytes} bytes needs all of them, but {self.seen_bytes} were added"
+            )
+        return finish(self.crc, self.contribution, nbytes)
+
+
+def _linear_of_piece(crc: Crc, piece: Array, shape: tuple[int, ...], runs: Runs) -> int:
+    """Linear part of the piece as it lies in the tensor, relative to the end of its last run."""
+    if piece.flags.c_contiguous:
+        rows = piece.reshape(-1).view(np.uint8).reshape(*runs.counts, runs.run_bytes)
+        return _linear(crc, rows, runs.strides, runs.way)
+    itemsize = piece.itemsize
+    found, steps = runs_in_memory(piece.shape, shape, itemsize, piece.strides)
+    if found.run_bytes < min(runs.run_bytes, _SCATTERED_BYTES):
+        return _linear_of_scattered(crc, piece, shape)
+    view = as_strided(piece, (*found.counts, found.run_bytes // itemsize), (*steps, itemsize))
+    return _linear(crc, view.view(np.uint8), found.strides, found.way)
+
+
+def _linear_of_scattered(crc: Crc, piece: Array, shape: tuple[int, ...]) -> int:
+    """The same for a piece whose neighbours in the tensor are not neighbours in memory."""
+    if piece.nbytes <= SCRATCH_BYTES:
+        return _linear_of_piece(
+            crc, _scratch.dense(piece), shape, runs_of(piece.shape, shape, piece.itemsize)
+        )
+    axis = next(d for d, n in enumerate(piece.shape) if n > 1)
+    step = max(1, SCRATCH_BYTES * piece.shape[axis] // piece.nbytes)
+    parts = (
+        piece[(slice(None),) * axis + (slice(i, i + step),)]
+        for i in range(0, piece.shape[axis], step)
+    )
+    stride, total = row_major(shape, piece.itemsize)[axis], 0
+    for part in parts:
+        total = crc.shift(total, stride * part.shape[axis]) ^ _linear_of_scattered(crc, part, shape)
+    return total
+
+
+def _linear(crc: Crc, rows: NDArray[np.uint8], strides: tuple[int, ...], way: Way) -> int:
+    """Linear part of ``(*counts, run_bytes)`` bytes whose runs lie at ``strides``."""
+    if way == "one" or not strides:
+        return crc.linear(rows)
+    at_once = _rows_at_once(rows.shape, strides, way)
+    if at_once >= len(rows):
+        return _linear_at_once(crc, rows, strides, way)
+    total = 0
+    for i in range(0, len(rows), at_once):
+        part = rows[i : i + at_once]
+        value = (
+            _linear(crc, part, strides, way)
+            if at_once > 1
+            else _linear(crc, part[0], strides[1:], way)
+        )
+        total = crc.shift(total, strides[0] * len(part)) ^ value
+    return total
+
+
+def _rows_at_once(shape: tuple[int, ...], strides: tuple[int, ...], way: Way) -> int:
+    """How many entries of the first axis are summed together, at least 1."""
+    if way == "wide":
+        inner = span_of(shape[-1], shape[1:-1], strides[1:])
+        return max(1, 1 + (SCRATCH_BYTES - inner) // strides[0])
+    return max(1, _VALUES_AT_ONCE // math.prod(shape[1:-1]))
+
+
+def _linear_at_once(crc: Crc, rows: NDArray[np.uint8], strides: tuple[int, ...], way: Way) -> int:
+    if way == "wide":
+        return crc.linear(_scratch.spread(rows, strides))
+    values = _values(crc, rows, way)
+    for stride in strides[:0:-1]:
+        values = fold_last(crc, values, stride)
+    return fold(crc, values, strides[0])
+
+
+def _values(crc: Crc, rows: NDArray[np.uint8], way: Way) -> Array:
+    """Linear part of every run: an array of shape ``counts``."""
+    *counts, run_bytes = rows.shape
+    if len(counts) > 1 and rows.nbytes > _BATCH_BYTES and not rows.flags.c_contiguous:
+        return np.stack([_values(crc, part, way) for part in rows])
+    flat = rows.reshape(-1, run_bytes) if len(counts) > 1 else rows
+    if way == "short":
+        parts = [linear_of_short(crc, part) for part in _batches(flat, _GATHER_BYTES)]
+        values = np.concatenate(parts)
+    elif run_bytes > COPIED_RUN_BYTES:
+        values = linear_of_each(crc, (flat,))
+    else:
+        copied = flat.view(f"V{run_bytes}")[:, 0]
+        values = linear_of_each(crc, (part.tolist() for part in _batches(copied, _BATCH_BYTES)))
+    return values.reshape(counts) if len(counts) > 1 else values
+
+
+def _batches(rows: Array, nbytes: int) -> Iterator[Array]:
+    count = max(1, nbytes * len(rows) // rows.nbytes)
+    return (rows[i : i + count] for i in range(0, len(rows), count))
+
+
+class _Scratch(threading.local):
+    """A thread's two reused buffers: one for runs spread with gaps, one for dense copies."""
+
+    def __init__(self) -> None:
+        self._wide = np.zeros(SCRATCH_BYTES, np.uint8)
+        self._dense = np.empty(SCRATCH_BYTES, np.uint8)
+        self._geometry: tuple[int, ...] = ()
+
+    def spread(self, rows: NDArray[np.uint8], strides: tuple[int, ...]) -> NDArray[np.uint8]:
+        """Rows at their strides with zeros between; valid until the next call."""
+        geometry = (*rows.shape[1:], *strides)
+        if geometry != self._geometry:  # the same geometry fills the same places
+            self._wide[:] = 0
+            self._geometry = geometry
+        np.copyto(as_strided(self._wide, rows.shape, (*strides, 1)), rows)
+        return self._wide[: span_of(rows.shape[-1], rows.shape[:-1], strides)]
+
+    def dense(self, piece: Array) -> Array:
+        """A contiguous copy; valid until the next call."""
+        copy = self._dense[: piece.nbytes].view(piece.dtype).reshape(piece.shape)
+        np.copyto(copy, piece)
+        return copy
+
+
+_scratch = _Scratch()

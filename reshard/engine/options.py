@@ -1,0 +1,73 @@
+"""Options: how a conversion is to be done, checked once and then passed around whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from reshard.engine.layouts import Layout
+from reshard.errors import PlanError
+from reshard.formats.base import Encoding, Style
+from reshard.layout.changes import Changes
+from reshard.plan.chunking import SPLIT_ABOVE_BYTES
+
+Check = Literal["written", "readback"]
+
+_LEVELS = {"zstd": range(-131072, 23), "gzip": range(10)}
+_DEFAULT_LEVEL = {"zstd": 1, "gzip": 6}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to convert.
+
+    Attributes:
+        layout: where every element belongs; None keeps the source's layouts.
+        encoding: of the target's chunks; None keeps each tensor's own.
+        chunk_bytes: chunks above this are subdivided.
+        ocdbt: pack the chunks into one OCDBT database instead of plain files.
+        style: form of the target's container; None keeps the source's.
+        check: "readback" reads the output again before it is published.
+    """
+
+    max_memory: int
+    workers: int
+    layout: Layout | None = None
+    changes: Changes = field(default_factory=Changes)
+    encoding: Encoding | None = field(default_factory=lambda: Encoding(checksum=True))
+    chunk_bytes: int = SPLIT_ABOVE_BYTES
+    ocdbt: bool = False
+    style: Style | None = None
+    overwrite: bool = False
+    check: Check = "written"
+
+
+def parse_compression(text: str) -> Encoding | None:
+    """``none``, ``zstd[:level]``, ``gzip[:level]``, ``blosc`` or ``keep`` (None) as an Encoding.
+
+    >>> parse_compression("zstd:3").level
+    3
+    """
+    name, _, level = text.partition(":")
+    if text == "keep":
+        return None
+    if text == "none":
+        return Encoding(checksum=True)
+    if text == "blosc":
+        return Encoding(
+            "blosc", 1, checksum=True, spec='{"cname": "lz4", "shuffle": 1, "blocksize": 0}'
+        )
+    if name in _LEVELS:
+        number = _level(text, level) if level else _DEFAULT_LEVEL[name]
+        if number in _LEVELS[name]:
+            return Encoding(name, number, checksum=True)  # type: ignore[arg-type]
+    raise PlanError(
+        f"compression {text!r} is not known; expected none, zstd[:level up to 22], gzip[:0-9], blosc or keep"
+    )
+
+
+def _level(text: str, level: str) -> int:
+    try:
+        return int(level)
+    except ValueError:
+        raise PlanError(f"compression {text!r}: the level must be a whole number") from None

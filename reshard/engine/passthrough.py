@@ -1,0 +1,105 @@
+"""Pass-through: a chunk that is the same on both sides travels encoded, without being decoded."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from reshard.engine.sinks import Put
+from reshard.engine.task import ChunkPart, SourceChunk, TargetChunk, Task, TaskResult
+from reshard.errors import CorruptError
+from reshard.formats.base import Extent
+from reshard.formats.codecs import encode_chunk
+from reshard.layout.dtypes import storage_bytes
+from reshard.storage.local import OpenFiles, storage_errors, write_all
+
+PIECE_BYTES = 1 << 20
+
+
+def pass_through(task: Task, files: OpenFiles, put: Put | None) -> TaskResult:
+    """Copies every chunk of the task as it is; a chunk that is not stored is written as its fill value."""
+    parts = [
+        _copy_one(task, source, target, files, put)
+        for source, target in zip(task.sources, task.targets, strict=True)
+    ]
+    read = sum(s.extent.length for s in task.sources if s.extent)
+    moved = sum(p.nbytes for p in parts)
+    return TaskResult(task.move, 0, 0, moved, read, tuple(parts), has_digest=False)
+
+
+def _copy_one(
+    task: Task, source: SourceChunk, target: TargetChunk, files: OpenFiles, put: Put | None
+) -> ChunkPart:
+    nbytes = target.box.size * storage_bytes(task.placement.target_dtype)
+    if target.file is None or source.extent is None or source.extent.inline is not None:
+        _write_whole(task, target, _encoded(task, source), files, put)
+    else:
+        _copy_range(source.extent, files.fd(target.file), files.path(target.file))
+    return ChunkPart(target.index, 0, nbytes, is_closed=True)
+
+
+def _encoded(task: Task, source: SourceChunk) -> bytes:
+    """The encoded chunk as one object: read, found inline, or made from the fill value."""
+    extent = source.extent
+    if extent is None:
+        data = _filled(task.fill, math.prod(source.stored_shape))
+        return b"".join(encode_chunk(task.target_encoding, data))
+    if extent.inline is not None:
+        return extent.inline
+    with storage_errors("read", extent.path), open(extent.path, "rb") as file:  # noqa: PTH123
+        file.seek(extent.offset)
+        return _complete(file.read(extent.length), extent)
+
+
+def _filled(fill: bytes, count: int) -> memoryview:
+    import numpy as np
+
+    if not any(fill):
+        # Pages that are only read stay the kernel's one zero page.
+        return memoryview(np.zeros(count * len(fill), np.uint8))  # type: ignore[arg-type]
+    return memoryview(fill * count)
+
+
+def _write_whole(
+    task: Task, target: TargetChunk, data: bytes, files: OpenFiles, put: Put | None
+) -> None:
+    if target.file is None:
+        assert put is not None
+        put(task.placement.target, target.index, data)
+    else:
+        write_all(files.fd(target.file), memoryview(data), 0, files.path(target.file))
+
+
+def _copy_range(extent: Extent, out: int, path: str) -> None:
+    """Copies within the kernel; blocks are shared where the file system can."""
+    with storage_errors("read", extent.path):
+        source = os.open(extent.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        done = 0
+        with storage_errors("write", path):
+            while done < extent.length:
+                copied = _copy_some(source, out, extent, done)
+                if copied == 0:
+                    _complete(b"", extent, done)
+                done += copied
+    finally:
+        os.close(source)
+
+
+def _copy_some(source: int, out: int, extent: Extent, done: int) -> int:
+    left = extent.length - done
+    try:
+        return os.copy_file_range(source, out, left, extent.offset + done, done)
+    except OSError:
+        # Not every pair of file systems can; a real failure comes back from plain reads and writes.
+        data = os.pread(source, min(left, PIECE_BYTES), extent.offset + done)
+        return os.pwrite(out, data, done)
+
+
+def _complete(data: bytes, extent: Extent, done: int = 0) -> bytes:
+    if done + len(data) < extent.length:
+        raise CorruptError(
+            f"{extent.path!r} ends inside a chunk: expected {extent.length} bytes from offset {extent.offset}, "
+            f"found {done + len(data)}; the source is truncated, restore it from another copy"
+        )
+    return data

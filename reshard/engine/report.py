@@ -1,0 +1,77 @@
+"""What a run tells: progress while it goes on, and a report at its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from reshard.engine.task import CastStats
+from reshard.plan.move import Strategy
+
+Proof = Literal["proved", "written", "encoded"]
+"""How far equality was shown.
+
+written: the digest of what was decoded equals the digest of what was handed to the file system.
+proved: besides, the output was read again from storage and has that digest.
+encoded: identical chunks travelled encoded and were not decoded.
+"""
+
+
+Stage = Literal["copying", "reading back", "syncing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is; bytes are the source's, as decoded."""
+
+    moved_bytes: int
+    total_bytes: int
+    tasks_done: int
+    tasks: int
+    tensor: str
+    stage: Stage = "copying"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorReport:
+    """What became of one tensor.
+
+    Attributes:
+        source_digest: CRC-64/NVME of what was read, 16 hex digits; None where it travelled encoded.
+        target_digest: of what was written; without a cast equal to the source's.
+        cast: what a cast lost; None where there was none.
+    """
+
+    source: str
+    target: str
+    shape: tuple[int, ...]
+    source_dtype: str
+    target_dtype: str
+    strategy: Strategy
+    nbytes: int
+    source_digest: str | None
+    target_digest: str | None
+    proof: Proof
+    cast: CastStats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionReport:
+    """What a conversion did.
+
+    Attributes:
+        read_bytes: encoded bytes of the source chunks that were read, repetition included.
+        moved_bytes: decoded bytes that were moved.
+        written_bytes: bytes of the target's chunk files.
+        seconds: wall time, syncing included.
+        warnings: what a person should know, one sentence each.
+    """
+
+    source: str
+    target: str
+    tensors: tuple[TensorReport, ...]
+    read_bytes: int
+    moved_bytes: int
+    written_bytes: int
+    seconds: float
+    warnings: tuple[str, ...] = ()

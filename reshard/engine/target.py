@@ -1,0 +1,152 @@
+"""What a conversion will write: target tensors, their chunks and encodings, and the tree around them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from reshard.engine.layouts import split
+from reshard.engine.options import Options
+from reshard.formats.base import (
+    Container,
+    Encoding,
+    Leaf,
+    Reader,
+    StoredTensor,
+    TargetCheckpoint,
+    TargetTensor,
+)
+from reshard.formats.codecs import decoder_bytes, encoder_bytes, is_seekable
+from reshard.formats.leaf_paths import renamed
+from reshard.layout.grid import Grid
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.plan.chunking import chunk_shape
+from reshard.plan.move import Side
+from reshard.plan.placement import Placement
+from reshard.plan.planner import Request
+from reshard.plan.transforms import Rewrite, rewrites
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is to be written, and a request to the planner per tensor.
+
+    Attributes:
+        dropped: names of the source's leaves that are left out.
+    """
+
+    checkpoint: TargetCheckpoint
+    requests: tuple[Request, ...]
+    dropped: tuple[str, ...]
+
+
+def make_target(reader: Reader, options: Options) -> Target:
+    """The target of converting ``reader``'s checkpoint; pure arithmetic over metadata."""
+    kept = rewrites(
+        options.changes,
+        [leaf.name for leaf in reader.leaves],
+        {name: t.spec for name, t in reader.tensors.items()},
+        {name for name, t in reader.tensors.items() if t.is_key},
+    )
+    leaves = _target_leaves(reader, kept)
+    by_source = {r.source: r for r in kept}
+    tensors: dict[str, TargetTensor] = {}
+    requests: list[Request] = []
+    for source, leaf in leaves.items():
+        if leaf.tensor:
+            stored = reader.tensors[source]
+            tensor = _target_tensor(stored, leaf, by_source[source], options)
+            tensors[leaf.name] = tensor
+            requests.append(_request(stored, tensor, options))
+    checkpoint = TargetCheckpoint(
+        _container(reader.container, options), tensors, tuple(leaves.values()), _copied(reader)
+    )
+    dropped = tuple(leaf.name for leaf in reader.leaves if leaf.name not in by_source)
+    return Target(checkpoint, tuple(requests), dropped)
+
+
+def _target_leaves(reader: Reader, kept: tuple[Rewrite, ...]) -> dict[str, Leaf]:
+    """Target leaf by source name."""
+    trees = [item.name for item in reader.container.items if item.is_tree]
+    by_name = {leaf.name: leaf for leaf in reader.leaves}
+    return {r.source: renamed(by_name[r.source], r.target, trees) for r in kept}
+
+
+def _container(container: Container, options: Options) -> Container:
+    if options.style is None or options.style == container.style:
+        return container
+    return replace(container, style=options.style)
+
+
+def _copied(reader: Reader) -> dict[str, Path]:
+    root = Path(reader.uri)
+    return {i.name: root / i.directory for i in reader.container.items if not i.is_tree}
+
+
+def _target_tensor(
+    stored: StoredTensor, leaf: Leaf, rewrite: Rewrite, options: Options
+) -> TargetTensor:
+    source = stored.spec
+    dtype = rewrite.dtype or source.dtype
+    bare = TensorSpec(leaf.name, source.shape, dtype, Grid.whole(source.shape))
+    parts = split(bare, source, options.layout)
+    chunk = _chunks(stored, bare, parts.slices, options)
+    storage = Grid.regular(source.shape, chunk)
+    spec = replace(bare, storage=storage, chunk_shape=chunk, layout=parts.layout)
+    return TargetTensor(spec, _encoding(stored, options), leaf, parts.partition)
+
+
+def _chunks(
+    stored: StoredTensor, target: TensorSpec, slices: Grid, options: Options
+) -> tuple[int, ...]:
+    """The source's own chunks where encodings are kept and they serve the slices, else the shards."""
+    own = stored.spec.chunk_shape
+    if options.encoding is None and own is not None and target.dtype == stored.spec.dtype:
+        fits = math.prod(own) * target.itemsize <= options.chunk_bytes
+        if fits and slices.refine(stored.spec.storage) == stored.spec.storage:
+            return own
+    return chunk_shape(slices, target.itemsize, split_above=options.chunk_bytes)
+
+
+def _encoding(stored: StoredTensor, options: Options) -> Encoding:
+    if options.encoding is not None:
+        return options.encoding
+    if stored.encoding.compressor == "tensorstore":
+        return Encoding(checksum=True)
+    return stored.encoding
+
+
+def _request(stored: StoredTensor, tensor: TargetTensor, options: Options) -> Request:
+    source, target = stored.spec, tensor.spec
+    return Request(
+        Placement.whole(source, target),
+        Side(
+            source,
+            codec_name(stored.encoding),
+            is_seekable(stored.encoding),
+            decoder_bytes(stored.encoding, _chunk_bytes(source)),
+        ),
+        Side(
+            target,
+            codec_name(tensor.encoding),
+            is_seekable(tensor.encoding) and not options.ocdbt,
+            encoder_bytes(tensor.encoding, _chunk_bytes(target)) + _packed_bytes(target, options),
+        ),
+    )
+
+
+def _packed_bytes(spec: TensorSpec, options: Options) -> int:
+    """The database keeps a copy of each value until it is on disk."""
+    return 2 * _chunk_bytes(spec) if options.ocdbt else 0
+
+
+def _chunk_bytes(spec: TensorSpec) -> int:
+    return math.prod(spec.chunk_shape or spec.storage.largest) * spec.itemsize
+
+
+def codec_name(encoding: Encoding) -> str:
+    """One word for people and for comparing: ``raw+crc32c``, ``zstd:1``."""
+    name = "raw" if encoding.compressor == "none" else encoding.compressor
+    level = "" if encoding.level is None or name == "raw" else f":{encoding.level}"
+    return name + level + ("+crc32c" if encoding.checksum else "")

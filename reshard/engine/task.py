@@ -1,0 +1,129 @@
+"""Task: one unit of a move as small frozen data that any process on any host can carry out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from reshard.formats.base import Encoding, Extent
+from reshard.layout.box import Box
+from reshard.layout.grid import Grid, Index
+from reshard.plan.move import Strategy
+from reshard.plan.placement import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChunk:
+    """A chunk to read.
+
+    Attributes:
+        extent: where it lies encoded, or None where it is not stored and holds the fill value.
+        box: the elements of the source tensor that it holds, padding excluded.
+        stored_shape: its shape with padding.
+    """
+
+    index: Index
+    extent: Extent | None
+    box: Box
+    stored_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetChunk:
+    """A chunk to write; ``file`` is None where the writer itself stores it."""
+
+    index: Index
+    file: str | None
+    box: Box
+    stored_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Fill ``unit`` of a placement: read ``sources``, write ``targets``.
+
+    Running it twice gives the same bytes. ``sources`` and ``targets`` are in row-major order of the
+    two grids, which cut the unit in coordinates counted from its start.
+
+    Attributes:
+        move: index of the move in its plan.
+        unit: box in the placement's coordinates.
+        target_shape: shape of the whole target tensor, for its digest.
+        band_bytes: decoded bytes held at once.
+        fill: bytes of one element of a source chunk that is not stored.
+        memory_bytes: what the plan allows this task.
+    """
+
+    move: int
+    strategy: Strategy
+    placement: Placement
+    unit: Box
+    sources: tuple[SourceChunk, ...]
+    source_grid: Grid
+    source_encoding: Encoding
+    fill: bytes
+    targets: tuple[TargetChunk, ...]
+    target_grid: Grid
+    target_encoding: Encoding
+    target_shape: tuple[int, ...]
+    band_bytes: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CastStats:
+    """What a cast lost.
+
+    Attributes:
+        overflows: finite values that became infinite, or did not fit an integer.
+        nans: NaNs in the source.
+        largest_relative_error: over finite values that stayed finite; 0 where nothing was lost.
+    """
+
+    overflows: int = 0
+    nans: int = 0
+    largest_relative_error: float = 0.0
+
+    def __add__(self, other: CastStats) -> CastStats:
+        return CastStats(
+            self.overflows + other.overflows,
+            self.nans + other.nans,
+            max(self.largest_relative_error, other.largest_relative_error),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPart:
+    """What a task contributed to one target chunk.
+
+    Attributes:
+        crc32c: linear contribution to the chunk's CRC32C.
+        nbytes: bytes of the tensor (padding excluded) that were written.
+        is_closed: whether the chunk is finished, trailer included.
+    """
+
+    index: Index
+    crc32c: int
+    nbytes: int
+    is_closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a task did.
+
+    Attributes:
+        source_crc: linear contribution to the digest of the placement's box of the source.
+        target_crc: linear contribution to the digest of the target tensor.
+        moved_bytes: bytes of the source's elements that were moved.
+        read_bytes: encoded bytes of the chunks that were read.
+        has_digest: False where chunks travelled encoded and no element was seen.
+    """
+
+    move: int
+    source_crc: int
+    target_crc: int
+    moved_bytes: int
+    read_bytes: int
+    parts: tuple[ChunkPart, ...]
+    cast: CastStats = field(default_factory=CastStats)
+    has_digest: bool = True

@@ -1,0 +1,87 @@
+"""Which format a checkpoint has, and the reader for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from reshard.errors import NotACheckpointError, StorageError
+from reshard.formats.base import Reader
+from reshard.formats.orbax.container import MARKERS, is_orbax
+from reshard.formats.orbax.reader import open_orbax
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFormat:
+    """A format that can be read.
+
+    Attributes:
+        marks: what its checkpoints are recognised by, for messages.
+        matches: whether a local path bears those marks.
+    """
+
+    name: str
+    marks: str
+    matches: Callable[[str], bool]
+    open: Callable[[str], Reader]
+
+
+FORMATS = (KnownFormat("orbax", f"Orbax ({', '.join(MARKERS)})", is_orbax, open_orbax),)
+"""In the order in which they are tried."""
+
+
+def open_reader(uri: str) -> Reader:
+    """Open the checkpoint at ``uri`` with the reader of its format.
+
+    Args:
+        uri: a local path or a ``file://`` URL of one.
+
+    Raises:
+        StorageError: nothing is there, or it is not on a local file system.
+        NotACheckpointError: no known format; where it holds numbered steps the latest is named.
+    """
+    path = local_path(uri)
+    if not Path(path).exists():
+        raise StorageError(f"{uri} does not exist; expected the directory of a checkpoint")
+    for known in FORMATS:
+        if known.matches(path):
+            return known.open(path)
+    raise NotACheckpointError(
+        f"{uri} is not a checkpoint of a known format; looked for "
+        f"{'; '.join(known.marks for known in FORMATS)}{_hint(uri, Path(path))}"
+    )
+
+
+def local_path(uri: str) -> str:
+    """The local path that ``uri`` names; a StorageError for other schemes and unclean URLs."""
+    match = _URL.match(uri)
+    if "\0" in uri or not uri:
+        raise StorageError(f"{uri!r} is no path; expected the directory of a checkpoint")
+    if match is None:
+        return uri
+    path = uri[match.end() :]
+    if match[1].lower() != "file":
+        raise StorageError(
+            f"{uri}: reading from {match[1]}:// is not supported yet; copy the checkpoint to a local "
+            "disk and give its path"
+        )
+    if not path.startswith("/") or any(c in path for c in "%?#|"):
+        raise StorageError(f"{uri} should be file:// with an absolute path without any of % ? # |")
+    return path
+
+
+def _hint(uri: str, path: Path) -> str:
+    if not path.is_dir():
+        return "; it is a file, expected a directory"
+    try:
+        names = [p.name for p in path.iterdir() if p.is_dir()]
+    except OSError as error:
+        raise StorageError(f"{uri} cannot be listed: {error.strerror}") from error
+    steps = [(int(m[1]), n) for n in names if (m := re.fullmatch(r"(?:.*_)?([0-9]{1,18})", n))]
+    if not steps:
+        return ""
+    return f"; it holds steps of a training run, so name one of them: {uri.rstrip('/')}/{max(steps)[1]}"

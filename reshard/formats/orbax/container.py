@@ -1,0 +1,184 @@
+"""Which kind of Orbax directory this is, and which items it has.
+
+Three kinds, told apart by their marker files as Orbax 0.12 itself does
+(``experimental/v1/_src/layout/orbax_layout.py``, ``orbax_v0_layout.py``)::
+
+    v1             orbax.checkpoint, _CHECKPOINT_METADATA, <item>/_METADATA
+    v0, one item   _METADATA                               (_CHECKPOINT_METADATA is optional)
+    v0, step       _CHECKPOINT_METADATA with a map of handlers, <item>/_METADATA
+
+When is one half-written? On a local file system Orbax 0.12 commits by a rename: it takes every
+directory for finished whose name does not contain ``.orbax-checkpoint-tmp``
+(``_src/path/atomicity.py``, ``AtomicRenameTemporaryPath.validate_final``), with or without
+``commit_success.txt``, which counts on object stores only. A v1 marker without
+``_CHECKPOINT_METADATA`` it refuses, and an item whose handler stores a tree but which has no
+``_METADATA`` cannot be restored. Those are incomplete here as well; so is an item left in a
+temporary folder, and a checkpoint with the record of an unfinished deletion in it
+(``_CHECKPOINT_DELETION``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from reshard.errors import IncompleteCheckpointError, NotACheckpointError, StorageError
+from reshard.formats.base import Container, Item
+from reshard.formats.orbax.safe_json import expect, read_json
+
+TREE_METADATA = "_METADATA"
+CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
+V1_MARKER = "orbax.checkpoint"
+DELETION_RECORD = "_CHECKPOINT_DELETION"
+TEMPORARY = ".orbax-checkpoint-tmp"
+
+MARKERS = (TREE_METADATA, CHECKPOINT_METADATA, V1_MARKER)
+
+_TREE_HANDLERS = ("PyTreeCheckpointHandler", "StandardCheckpointHandler", "PyTreeHandler")
+_NOT_KEPT = {"item_handlers", "init_timestamp_nsecs", "commit_timestamp_nsecs"}
+
+
+def is_orbax(path: str) -> bool:
+    """Whether a local directory bears the marks of an Orbax checkpoint, finished or not."""
+    root = Path(path)
+    if not root.is_dir():
+        return False
+    return any((root / m).exists() for m in MARKERS) or bool(_unnamed_items(root))
+
+
+def read_container(root: Path) -> Container:
+    """The container at ``root`` with its items; reads ``_CHECKPOINT_METADATA`` only.
+
+    ``meta`` is that file without the handlers, which the items carry, and without timestamps.
+
+    Raises:
+        IncompleteCheckpointError: it was never committed.
+        NotACheckpointError: no item in it is a tree.
+    """
+    _refuse_unfinished(root)
+    record = _read_record(root)
+    kept = {k: v for k, v in record.items() if k not in _NOT_KEPT}
+    handlers = record.get("item_handlers")
+    if (root / V1_MARKER).exists():
+        return Container("v1", _items(root, _named(handlers, root)), kept)
+    if (root / TREE_METADATA).exists():
+        handler = handlers if isinstance(handlers, str) else ""
+        return Container("v0", (Item("", "", is_tree=True, handler=handler),), kept)
+    if isinstance(handlers, str):
+        raise _no_single_tree(root, handlers)
+    return Container("v0", _items(root, _named(handlers, root)), kept)
+
+
+def _refuse_unfinished(root: Path) -> None:
+    if TEMPORARY in root.name:
+        raise IncompleteCheckpointError(
+            f"{root} is a temporary folder of a save that was never committed (its name contains "
+            f"{TEMPORARY!r}); use a checkpoint that was saved completely"
+        )
+    if (root / DELETION_RECORD).exists():
+        raise IncompleteCheckpointError(
+            f"{root} holds {DELETION_RECORD}: deleting one of its items was begun and not finished; "
+            "let Orbax finish that first"
+        )
+    if (root / V1_MARKER).exists() and not (root / CHECKPOINT_METADATA).exists():
+        raise IncompleteCheckpointError(
+            f"{root} has the marker {V1_MARKER} but no {CHECKPOINT_METADATA}: it was never committed; "
+            "use a checkpoint that was saved completely"
+        )
+
+
+def _read_record(root: Path) -> dict[str, Any]:
+    path = root / CHECKPOINT_METADATA
+    if not path.exists():
+        return {}
+    return expect(read_json(path), dict, "the checkpoint's metadata", str(path))
+
+
+def _named(handlers: Any, root: Path) -> dict[str, str]:
+    if handlers is None:
+        return {}
+    where = str(root / CHECKPOINT_METADATA)
+    return {
+        name: ""
+        if handler is None
+        else expect(handler, str, f"the handler of item {name!r}", where)
+        for name, handler in expect(handlers, dict, "item_handlers", where).items()
+    }
+
+
+def _no_single_tree(root: Path, handler: str) -> Exception:
+    if _stores_tree(handler):
+        return IncompleteCheckpointError(
+            f"{root} should hold {TREE_METADATA}, since {CHECKPOINT_METADATA} says that it was saved "
+            f"by {handler}, but has none: it was never committed, or files were lost"
+        )
+    return NotACheckpointError(
+        f"{root} was saved by {handler}, which stores no tensors; expected a checkpoint with at "
+        f"least one tree ({TREE_METADATA})"
+    )
+
+
+def _items(root: Path, handlers: Mapping[str, str]) -> tuple[Item, ...]:
+    present = _subdirectories(root)
+    for name in present:
+        if TEMPORARY in name:
+            raise IncompleteCheckpointError(
+                f"{root / name} is a temporary folder: saving this item was never finished; use a "
+                "checkpoint that was saved completely"
+            )
+    names = [n for n in handlers if n in present] + [n for n in present if n not in handlers]
+    items = tuple(_item(root, name, handlers.get(name, "")) for name in names)
+    _refuse_lost(root, handlers, present)
+    if not any(item.is_tree for item in items):
+        raise NotACheckpointError(
+            f"{root} has no item that is a tree; expected {TREE_METADATA} in at least one of: "
+            f"{', '.join(names) or 'its folders (it has none)'}"
+        )
+    return items
+
+
+def _item(root: Path, name: str, handler: str) -> Item:
+    is_tree = (root / name / TREE_METADATA).exists()
+    if not is_tree and _stores_tree(handler):
+        raise IncompleteCheckpointError(
+            f"{root / name} should hold {TREE_METADATA}, since it was saved by {handler}, but has "
+            "none: it was never committed, or files were lost"
+        )
+    return Item(name, name, is_tree, handler)
+
+
+def _refuse_lost(root: Path, handlers: Mapping[str, str], present: list[str]) -> None:
+    lost = [n for n, handler in handlers.items() if n not in present and _stores_tree(handler)]
+    if lost:
+        raise IncompleteCheckpointError(
+            f"{root} should have the item {lost[0]!r} that {CHECKPOINT_METADATA} names, but there is "
+            "no such folder: it was never committed, or files were lost"
+        )
+
+
+def _stores_tree(handler: str) -> bool:
+    return handler.rpartition(".")[2] in _TREE_HANDLERS
+
+
+def _unnamed_items(root: Path) -> list[str]:
+    """Items of a step folder by old versions of Orbax, which wrote no ``_CHECKPOINT_METADATA``.
+
+    A folder with that file is a checkpoint of its own, and one with a number for a name is a step.
+    """
+    return [
+        name
+        for name in _subdirectories(root)
+        if not name.isdigit()
+        and (root / name / TREE_METADATA).exists()
+        and not any((root / name / m).exists() for m in (CHECKPOINT_METADATA, V1_MARKER))
+    ]
+
+
+def _subdirectories(root: Path) -> list[str]:
+    try:
+        with os.scandir(root) as entries:
+            return sorted(e.name for e in entries if e.is_dir())
+    except OSError as error:
+        raise StorageError(f"{root} cannot be listed: {error.strerror}") from error

@@ -1,0 +1,37 @@
+"""Extents checked against the sizes of their files, each file asked once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reshard.errors import CorruptError, StorageError
+from reshard.formats.base import Extent
+
+
+class FileSizes:
+    """Sizes of files met so far; safe from any thread, since asking twice does no harm."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+
+    def check(self, extent: Extent, what: str) -> None:
+        """A CorruptError, naming ``what``, where the extent reaches beyond the end of its file."""
+        size = self._sizes.get(extent.path)
+        if size is None:
+            size = self._sizes[extent.path] = _size(extent.path, what)
+        if extent.offset + extent.length > size:
+            raise CorruptError(
+                f"{what}: truncated: expected {extent.length:,} bytes from offset {extent.offset:,} of "
+                f"{extent.path}, which has only {size:,}; restore the file from a copy"
+            )
+
+
+def _size(path: str, what: str) -> int:
+    file = Path(path)
+    try:
+        if not file.is_file():
+            found = "is no plain file" if file.exists() else "is missing"
+            raise CorruptError(f"{what}: the data file {path} {found}; restore it from a copy")
+        return file.stat().st_size
+    except OSError as error:
+        raise StorageError(f"{what}: {path} cannot be looked up: {error.strerror}") from error

@@ -1,0 +1,66 @@
+"""The fill value of an array, from its JSON form to the bytes of one element."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any
+
+from reshard.errors import CorruptError
+from reshard.formats.orbax.safe_json import shorten
+from reshard.layout.dtypes import numpy_dtype, storage_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_WORDS = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
+
+
+def fill_bytes(value: Any, dtype: str, where: str) -> bytes:
+    """Little-endian bytes of the element that ``value`` stands for; zeros for null.
+
+    Known are numbers, booleans, pairs (complex), the words NaN, Infinity and -Infinity, raw bits
+    as ``"0x…"`` (zarr 3) and raw bytes as base64 (zarr 2).
+
+    Raises CorruptError where it stands for no element of that dtype.
+    """
+    if value is None:
+        return bytes(storage_bytes(dtype))
+    try:
+        element = _raw(value, dtype) or _number(value, numpy_dtype(dtype))
+    except (ValueError, TypeError, ArithmeticError, binascii.Error):
+        element = b""
+    if len(element) != storage_bytes(dtype):
+        raise CorruptError(
+            f"{where}: fill_value should be an element of {dtype}, but is {shorten(value)}"
+        )
+    return element
+
+
+def _raw(value: Any, dtype: str) -> bytes:
+    if not isinstance(value, str) or value in _WORDS:
+        return b""
+    if value.startswith("0x"):
+        return int(value, 0).to_bytes(storage_bytes(dtype), "little")
+    return base64.b64decode(value, validate=True)
+
+
+def _number(value: Any, dtype: np.dtype) -> bytes:
+    import numpy as np
+
+    if isinstance(value, list):
+        real, imaginary = (
+            float(_WORDS.get(v, v)) if isinstance(v, str) else float(v) for v in value
+        )
+        number: Any = complex(real, imaginary)
+    else:
+        number = float(_WORDS[value]) if isinstance(value, str) else value
+    if isinstance(number, complex) and dtype.kind != "c":
+        raise TypeError("a pair of numbers is complex")
+    if dtype.kind == "b" and not isinstance(number, bool):
+        raise TypeError("a number is no boolean")
+    with np.errstate(all="raise", under="ignore"):
+        element = np.asarray(number).astype(dtype)
+    if "int" in dtype.name and (not isinstance(number, int) or int(element) != number):
+        raise OverflowError("no integer, or one that does not fit")
+    return element.tobytes()

@@ -1,0 +1,255 @@
+"""The tensors of one Orbax item: its tree joined with the zarr metadata of each array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reshard.errors import CorruptError, FormatError, LayoutError
+from reshard.formats.base import Encoding, Item, Leaf, StoredTensor
+from reshard.formats.orbax.container import TREE_METADATA
+from reshard.formats.orbax.ocdbt_index import OcdbtIndex, find_databases
+from reshard.formats.orbax.plain_files import PlainFiles
+from reshard.formats.orbax.sharding_file import SHARDING, read_shardings
+from reshard.formats.orbax.tensorstore_array import tensorstore_encoding
+from reshard.formats.orbax.tree_metadata import (
+    TreeLeaf,
+    TreeMetadata,
+    read_ext_metadata,
+    read_strings,
+    read_tree_metadata,
+)
+from reshard.formats.orbax.values import MAX_ZARR_BYTES, Values, read_extent
+from reshard.formats.orbax.zarr_codecs import BY_TENSORSTORE
+from reshard.formats.orbax.zarr_metadata import ZARR2_FILE, ZARR3_FILE, ZarrArray, parse_zarr
+from reshard.layout.grid import Grid
+from reshard.layout.mesh import TensorLayout
+from reshard.layout.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    from reshard.formats.orbax.recorded_slices import Recorded
+
+MAX_CUTS = 1 << 24
+"""Cuts of all different grids of an item together, each some 40 bytes in memory."""
+
+_KEY_IMPLEMENTATION = "random_key_impl"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFiles:
+    """Where the values of one tensor are looked up."""
+
+    param_name: str
+    zarr: ZarrArray
+    values: Values
+
+    def key(self, below: str) -> str:
+        """The key of a value of this array; an array without a name has its values at the top."""
+        return f"{self.param_name}/{below}" if self.param_name else below
+
+
+@dataclass(frozen=True, slots=True)
+class OpenItem:
+    """One item, read: ``item`` completed with what belongs to the whole tree."""
+
+    item: Item
+    leaves: tuple[Leaf, ...]
+    tensors: Mapping[str, StoredTensor]
+    arrays: Mapping[str, ArrayFiles]
+    metadata_bytes: int
+
+
+def open_item(directory: Path, item: Item, prefix: str, recorded: Recorded | None) -> OpenItem:
+    """Read everything about an item that is not tensor data.
+
+    Args:
+        directory: where the item lies.
+        item: as the container lists it.
+        prefix: put before each name; ``"item/"`` where the checkpoint has several trees.
+        recorded: what ``slices.json`` says, by name below the item, or None.
+    """
+    tree = read_tree_metadata(directory / TREE_METADATA)
+    strings = read_strings(directory, tree.leaves)
+    wanted = {leaf.param_name for leaf in tree.leaves if leaf.is_tensor}
+    ext = read_ext_metadata(directory, wanted)
+    found = _find_arrays(directory, [leaf for leaf in tree.leaves if leaf.is_tensor], tree)
+    layouts = read_shardings(directory / SHARDING)
+    assemble = _TensorAssembly(tree, layouts, ext, recorded or {}, str(directory)).assemble
+    tensors, arrays = {}, {}
+    for leaf in tree.leaves:
+        if leaf.is_tensor:
+            name = prefix + leaf.name
+            arrays[name] = found[leaf.param_name]
+            tensors[name] = assemble(name, leaf, arrays[name])
+    leaves = tuple(_leaf(leaf, prefix, item.name, ext, strings) for leaf in tree.leaves)
+    values = {id(a.values): a.values for a in arrays.values()}
+    size = sum(v.metadata_bytes for v in values.values()) + _leaf_bytes(leaves, tensors)
+    return OpenItem(replace(item, meta=tree.kept), leaves, tensors, arrays, size)
+
+
+def _leaf(
+    leaf: TreeLeaf,
+    prefix: str,
+    item: str,
+    ext: Mapping[str, Mapping[str, Any] | None],
+    strings: Mapping[str, str],
+) -> Leaf:
+    meta: dict[str, Any] = {"value_metadata": leaf.value, "param_name": leaf.param_name}
+    if leaf.is_tensor:
+        meta["ext_metadata"] = ext.get(leaf.param_name)
+    if leaf.is_string:
+        meta["string"] = strings[leaf.param_name]
+    return Leaf(prefix + leaf.name, leaf.path, item, leaf.is_tensor, meta)
+
+
+def _leaf_bytes(leaves: Sequence[Leaf], tensors: Mapping[str, StoredTensor]) -> int:
+    """Objects of a leaf and of a tensor, and the text they were read from (measured)."""
+    names = sum(4 * len(leaf.name) for leaf in leaves)
+    return names + 900 * len(leaves) + 900 * len(tensors)
+
+
+def _find_arrays(
+    directory: Path, leaves: Sequence[TreeLeaf], tree: TreeMetadata
+) -> dict[str, ArrayFiles]:
+    """Each tensor's metadata file, by param name.
+
+    In OCDBT the merged database is enough where it has every array. Where it lacks one, or is not
+    there, the processes' databases are read too.
+    """
+    databases = find_databases(directory)
+    if not databases:
+        return _look_up(directory, leaves, tree, PlainFiles(directory), must=True)
+    if databases[0] == directory:
+        merged = OcdbtIndex(databases[:1])
+        found = _look_up(directory, leaves, tree, merged, must=len(databases) == 1)
+        if len(found) == len(leaves):
+            return found
+    return _look_up(directory, leaves, tree, OcdbtIndex(databases), must=True)
+
+
+def _look_up(
+    directory: Path, leaves: Sequence[TreeLeaf], tree: TreeMetadata, values: Values, must: bool
+) -> dict[str, ArrayFiles]:
+    parse = _shared_parse()
+    found = {}
+    for leaf in leaves:
+        array = _open_array(leaf, tree, values, parse)
+        if array is not None:
+            found[leaf.param_name] = array
+        elif must:
+            raise CorruptError(
+                f"{directory}: the tensor {leaf.name!r} is in {TREE_METADATA}, but its metadata "
+                f"({leaf.param_name}/{ZARR2_FILE} or {ZARR3_FILE}) is not stored; restore the folder "
+                "from a copy"
+            )
+        else:
+            break
+    return found
+
+
+Parse = Callable[[bytes, str, str], ZarrArray]
+
+
+def _shared_parse() -> Parse:
+    """``parse_zarr`` that parses equal bytes once: most arrays of a tree are alike."""
+    known: dict[tuple[str, bytes], ZarrArray] = {}
+
+    def parse(data: bytes, file_name: str, where: str) -> ZarrArray:
+        if (array := known.get((file_name, data))) is None:
+            array = known[file_name, data] = parse_zarr(data, file_name, where)
+        return array
+
+    return parse
+
+
+def _open_array(
+    leaf: TreeLeaf, tree: TreeMetadata, values: Values, parse: Parse
+) -> ArrayFiles | None:
+    prefix = f"{leaf.param_name}/" if leaf.param_name else ""
+    names = (ZARR3_FILE, ZARR2_FILE) if tree.uses_zarr3 else (ZARR2_FILE, ZARR3_FILE)
+    for file_name in names:
+        where = f"tensor {leaf.name!r}, {prefix}{file_name}"
+        extent = values.find(prefix + file_name, where)
+        if extent is None:
+            continue
+        if extent.length > MAX_ZARR_BYTES:
+            raise FormatError(
+                f"{where}: an array's metadata of {extent.length:,} bytes is not read; expected at "
+                f"most {MAX_ZARR_BYTES:,}"
+            )
+        array = parse(read_extent(extent, where), file_name, where)
+        if array.encoding is BY_TENSORSTORE:
+            spec = values.tensorstore_spec(leaf.param_name, where)
+            array = replace(
+                array, encoding=tensorstore_encoding(spec, file_name, tree.stores_fill, where)
+            )
+        return ArrayFiles(leaf.param_name, array, values)
+    return None
+
+
+class _TensorAssembly:
+    """Puts tensors together, sharing equal grids and equal encodings among them."""
+
+    def __init__(
+        self,
+        tree: TreeMetadata,
+        layouts: Mapping[str, TensorLayout],
+        ext: Mapping[str, Mapping[str, Any] | None],
+        recorded: Recorded,
+        where: str,
+    ) -> None:
+        self._tree, self._layouts, self._ext = tree, layouts, ext
+        self._recorded, self._where = recorded, where
+        self._grids: dict[tuple[tuple[int, ...], tuple[int, ...]], Grid] = {}
+        self._encodings: dict[Encoding, Encoding] = {}
+        self._fitting: set[tuple[TensorLayout, tuple[int, ...]]] = set()
+        self._cuts = 0
+
+    def assemble(self, name: str, leaf: TreeLeaf, array: ArrayFiles) -> StoredTensor:
+        """The tensor of a leaf, with what ``slices.json`` recorded of it, if anything."""
+        zarr = array.zarr
+        layout, digest = self._layouts.get(leaf.param_name), None
+        if (entry := self._recorded.get(leaf.name)) is not None:
+            self._check_recorded(name, zarr, entry.shape, entry.dtype)
+            layout, digest = entry.layout or layout, entry.digest
+        self._check_fit(name, layout, zarr.shape)
+        grid = self._grid(name, zarr)
+        spec = TensorSpec(name, zarr.shape, zarr.dtype, grid, zarr.chunk_shape, layout)
+        encoding = self._encodings.setdefault(zarr.encoding, zarr.encoding)
+        is_key = _KEY_IMPLEMENTATION in (self._ext.get(leaf.param_name) or {})
+        return StoredTensor(spec, encoding, zarr.fill, not self._tree.stores_fill, digest, is_key)
+
+    def _grid(self, name: str, zarr: ZarrArray) -> Grid:
+        key = (zarr.shape, zarr.chunk_shape)
+        if (grid := self._grids.get(key)) is None:
+            self._cuts += sum(-(-n // c) + 1 for n, c in zip(*key, strict=True))
+            if self._cuts > MAX_CUTS:
+                raise FormatError(
+                    f"{self._where}: up to {name!r} the tensors are cut in more than {MAX_CUTS:,} "
+                    "places, which is more than is read"
+                )
+            grid = self._grids[key] = Grid.regular(*key)
+        return grid
+
+    def _check_fit(self, name: str, layout: TensorLayout | None, shape: tuple[int, ...]) -> None:
+        if layout is None or (layout, shape) in self._fitting:
+            return
+        try:
+            layout.grid(shape, name)
+        except LayoutError as error:
+            raise CorruptError(
+                f"{self._where}: the layout recorded for {name!r} contradicts its shape: {error}"
+            ) from error
+        self._fitting.add((layout, shape))
+
+    def _check_recorded(
+        self, name: str, zarr: ZarrArray, shape: tuple[int, ...], dtype: str
+    ) -> None:
+        if (tuple(shape), dtype) != (zarr.shape, zarr.dtype):
+            raise CorruptError(
+                f"{self._where}: slices.json records {name!r} as {dtype} of shape {list(shape)}, but "
+                f"stored is {zarr.dtype} of shape {list(zarr.shape)}; remove slices.json if the "
+                "checkpoint was changed on purpose"
+            )

@@ -1,0 +1,125 @@
+"""Reading Orbax checkpoints: v0 and v1, zarr 2 and 3, OCDBT and plain files.
+
+Opening reads metadata only: the container, each item's tree, the databases' B-trees and each
+array's zarr metadata. ``locate`` then finds a chunk's bytes by a bisect (OCDBT) or one ``stat``
+(plain files), and for zarr 3 shards one small read of the shard's index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from reshard.errors import CorruptError, FormatError, StorageError
+from reshard.formats.base import Container, Extent, Leaf, StoredTensor
+from reshard.formats.orbax.container import is_orbax, read_container
+from reshard.formats.orbax.item_tensors import ArrayFiles, OpenItem, open_item
+from reshard.formats.orbax.recorded_slices import read_recorded
+from reshard.formats.orbax.shard_index import ShardIndexes
+from reshard.layout.grid import Index
+
+__all__ = ["OrbaxReader", "is_orbax", "open_orbax"]
+
+
+def open_orbax(path: str) -> OrbaxReader:
+    """Open the Orbax checkpoint in the local directory ``path``.
+
+    With one tree, tensor names are its keys joined with ``/``; with several, the item's name comes
+    first. Items that are no trees are listed in the container only.
+
+    Raises:
+        StorageError: it is not there or cannot be read.
+        NotACheckpointError: it holds no tree.
+        IncompleteCheckpointError: it was never committed (``container`` says how that is told).
+        CorruptError: metadata is damaged or contradicts itself.
+        FormatError: names collide, or it uses what is not supported.
+    """
+    root = Path(path).absolute()
+    if not root.is_dir():
+        raise StorageError(f"{path} should be the directory of a checkpoint, but is no directory")
+    container = read_container(root)
+    trees = [item for item in container.items if item.is_tree]
+    opened = {}
+    for item in trees:
+        directory = root / item.directory
+        prefix = f"{item.name}/" if len(trees) > 1 else ""
+        opened[item.name] = open_item(directory, item, prefix, read_recorded(directory))
+    items = tuple(opened[i.name].item if i.is_tree else i for i in container.items)
+    return OrbaxReader(path, replace(container, items=items), list(opened.values()))
+
+
+class OrbaxReader:
+    """An open Orbax checkpoint; implements ``formats.base.Reader``. Safe from any thread."""
+
+    format = "orbax"
+
+    def __init__(self, uri: str, container: Container, items: Sequence[OpenItem]) -> None:
+        self.uri = uri
+        self.container = container
+        self.leaves: Sequence[Leaf] = tuple(leaf for item in items for leaf in item.leaves)
+        self.tensors: Mapping[str, StoredTensor] = MappingProxyType(_joined(items))
+        self._arrays: dict[str, ArrayFiles] = {n: a for i in items for n, a in i.arrays.items()}
+        self._shards = ShardIndexes()
+        self._item_bytes = sum(item.metadata_bytes for item in items)
+
+    @property
+    def metadata_bytes(self) -> int:
+        """Estimate of the memory that the open checkpoint keeps, in bytes."""
+        return self._item_bytes + self._shards.max_bytes
+
+    def locate(self, name: str, index: Index) -> Extent | None:
+        """Where the encoded chunk at ``index`` of the tensor's storage grid lies.
+
+        None where it is not stored and may be missing. For tensors that only TensorStore decodes
+        it is the stored value as a whole.
+
+        Raises:
+            FormatError: there is no such tensor or chunk.
+            CorruptError: the chunk is missing and must not be, or its file is truncated.
+        """
+        array = self._array(name, index)
+        indexing = array.zarr.indexing
+        parts = indexing.parts if indexing else (1,) * len(index)
+        position = tuple(i // p for i, p in zip(index, parts, strict=True))
+        key = array.key(array.zarr.value_key(position))
+        what = f"tensor {name!r}, chunk {list(index)}"
+        extent = array.values.find(key, what)
+        if extent is not None and indexing is not None:
+            extent = self._shards.inner(extent, indexing, _number(index, parts), what)
+        if extent is None and not self.tensors[name].may_be_missing:
+            raise CorruptError(
+                f"{what}: not stored; expected it under {key!r}, since this checkpoint stores every "
+                "chunk, those of fill values too; restore it from a copy"
+            )
+        return extent
+
+    def _array(self, name: str, index: Index) -> ArrayFiles:
+        try:
+            array = self._arrays[name]
+        except KeyError:
+            raise FormatError(f"{self.uri} has no tensor named {name!r}") from None
+        parts = self.tensors[name].spec.storage.parts
+        if len(index) != len(parts) or not all(
+            0 <= i < n for i, n in zip(index, parts, strict=True)
+        ):
+            raise FormatError(
+                f"{self.uri}: {name!r} has no chunk {list(index)}; its grid has {list(parts)} chunks"
+            )
+        return array
+
+
+def _joined(items: Sequence[OpenItem]) -> dict[str, StoredTensor]:
+    tensors: dict[str, StoredTensor] = {}
+    for item in items:
+        tensors.update(item.tensors)
+    return tensors
+
+
+def _number(index: Index, parts: Sequence[int]) -> int:
+    """Row-major number, within its shard, of the inner chunk at ``index`` of the whole grid."""
+    number = 0
+    for i, n in zip(index, parts, strict=True):
+        number = number * n + i % n
+    return number

@@ -1,0 +1,123 @@
+"""``_sharding``: which mesh axes split each array, as its saver had it.
+
+A JSON object from urlsafe-base64 of the param name to *text* that is JSON again
+(``_src/metadata/sharding.py`` of Orbax 0.12)::
+
+    {"sharding_type": "NamedSharding", "shape": [4, 2], "axis_names": ["data", "model"],
+     "axis_types": ["AxisType.Auto", "AxisType.Auto"], "partition_spec": [["data", "model"], null]}
+
+Device ids are not read: they mean nothing on another machine. Shardings that name no mesh axes
+(``SingleDeviceSharding``, ``PositionalSharding``, …) are no layout: None.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reshard.errors import CorruptError, LayoutError
+from reshard.formats.orbax.json_cursor import JsonCursor
+from reshard.formats.orbax.safe_json import expect, expect_sizes, parse_json, shorten
+from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout
+
+SHARDING = "_sharding"
+
+MAX_DEVICES = 1 << 20
+"""Beyond any machine that exists; a larger mesh is damage or an attack."""
+
+_NAMED = "NamedSharding"
+
+
+def read_shardings(path: Path) -> Mapping[str, TensorLayout]:
+    """The layout of each array that has one, by param name; empty where there is no such file.
+
+    Equal layouts are one object, so 100,000 arrays on one mesh cost little.
+    """
+    if not path.exists():
+        return {}
+    cursor = JsonCursor.open(path)
+    known: dict[str, TensorLayout | None] = {}
+    layouts: dict[str, TensorLayout] = {}
+    for key in cursor.members():
+        name = _param_name(key, cursor.where)
+        text = expect(cursor.value(), str, f"the sharding of {name!r}", cursor.where)
+        if text not in known:
+            known[text] = parse_sharding(text, name, cursor.where)
+        if (layout := known[text]) is not None:
+            layouts[name] = layout
+    cursor.finish()
+    return layouts
+
+
+def _param_name(key: str, where: str) -> str:
+    try:
+        return base64.b64decode(key, altchars=b"-_", validate=True).decode("utf-8")
+    except (binascii.Error, ValueError):
+        raise CorruptError(
+            f"{where}: the key {shorten(key)} should be the base64 of an array's name, but is not"
+        ) from None
+
+
+def parse_sharding(text: str, name: str, where: str) -> TensorLayout | None:
+    """The layout that one entry's text stands for, or None where it names no mesh axes.
+
+    Raises CorruptError naming the array where the entry contradicts itself.
+    """
+    what = f"the sharding of {name!r}"
+    place = f"{where}, {what}"
+    fields = expect(parse_json(text.encode("utf-8", "surrogatepass"), place), dict, what, where)
+    if fields.get("sharding_type") != _NAMED:
+        return None
+    spec = expect(fields.get("partition_spec"), list, "partition_spec", place)
+    try:
+        mesh = _mesh(fields, place)
+        axes = tuple(_axis(entry, place) for entry in spec)
+        _check_axes(axes, mesh, place)
+        layout = TensorLayout(axes, mesh)
+    except LayoutError as error:
+        raise CorruptError(f"{place} makes no sense: {error}") from error
+    return layout
+
+
+def _mesh(fields: Mapping[str, Any], place: str) -> DeviceMesh:
+    shape = expect_sizes(fields.get("shape"), "the mesh's shape", place, smallest=1)
+    names = expect(fields.get("axis_names"), list, "axis_names", place)
+    axis_names = tuple(expect(n, str, "an axis name", place) for n in names)
+    if len(axis_names) != len(shape) or len(set(axis_names)) != len(axis_names):
+        raise CorruptError(
+            f"{place}: the mesh's shape {list(shape)} needs {len(shape)} different axis names, but "
+            f"they are {shorten(names)}"
+        )
+    if math.prod(shape) > MAX_DEVICES:
+        raise CorruptError(
+            f"{place}: a mesh of {shorten(list(shape))} has more than {MAX_DEVICES:,} devices"
+        )
+    types = fields.get("axis_types")
+    if types is None:
+        return DeviceMesh(shape, axis_names)
+    kinds = tuple(
+        expect(t, str, "an axis type", place).removeprefix("AxisType.")
+        for t in expect(types, list, "axis_types", place)
+    )
+    return DeviceMesh(shape, axis_names, axis_types=kinds)
+
+
+def _axis(entry: Any, place: str) -> Axis:
+    if entry is None or isinstance(entry, str):
+        return entry
+    names = expect(entry, list, "an entry of partition_spec", place)
+    return tuple(expect(n, str, "an axis in partition_spec", place) for n in names) or None
+
+
+def _check_axes(axes: Sequence[Axis], mesh: DeviceMesh, place: str) -> None:
+    used = [n for axis in axes if axis for n in ((axis,) if isinstance(axis, str) else axis)]
+    for name in used:
+        if name not in mesh.axis_names or used.count(name) > 1:
+            raise CorruptError(
+                f"{place}: partition_spec should use each of the mesh's axes "
+                f"({', '.join(mesh.axis_names)}) at most once, but uses {shorten(used)}"
+            )

@@ -1,0 +1,260 @@
+"""The tree of an Orbax item: ``_METADATA``, ``_strings.json`` and ``array_metadatas/``.
+
+``_METADATA`` lists every leaf with its path and the type of its value; shapes and dtypes are
+elsewhere (``zarr_metadata``). Orbax names the files of a leaf by its path joined with dots (the
+*param name*), which is ambiguous: ``{"a.b": {"c": …}}`` and ``{"a": {"b.c": …}}`` share files, and
+stock Orbax mixes them up without a word. Here such trees are refused, and so are paths that
+collide once joined with slashes, and names that would lead out of the checkpoint's folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reshard.errors import CorruptError, FormatError
+from reshard.formats.base import PathKey
+from reshard.formats.orbax.json_cursor import JsonCursor
+from reshard.formats.orbax.safe_json import expect, read_json, shorten
+
+STRINGS = "_strings.json"
+ARRAY_METADATAS = "array_metadatas"
+
+MAX_PATH_KEYS = 256
+"""Trees are written and rebuilt by recursion elsewhere; jax's own nest about 20 deep."""
+
+_SEQUENCE, _DICT = 1, 2
+_STRING_TYPE = "string"
+
+
+@dataclass(frozen=True, slots=True)
+class TreeLeaf:
+    """One entry of ``_METADATA``.
+
+    Attributes:
+        name: keys joined with slashes.
+        param_name: keys joined with dots, which names its files.
+        value: the recorded ``value_metadata``; equal ones are shared, so treat it as frozen.
+    """
+
+    name: str
+    path: tuple[PathKey, ...]
+    param_name: str
+    value: Mapping[str, Any]
+
+    @property
+    def is_string(self) -> bool:
+        return bool(self.value["value_type"] == _STRING_TYPE)
+
+    @property
+    def is_tensor(self) -> bool:
+        return not self.value["skip_deserialize"] and not self.is_string
+
+
+@dataclass(frozen=True, slots=True)
+class TreeMetadata:
+    """What ``_METADATA`` says.
+
+    Attributes:
+        uses_zarr3: whether arrays have ``zarr.json``, else ``.zarray``.
+        stores_fill: whether chunks that equal the fill value were stored, so that none may be
+            missing; where it is not recorded they were not.
+        kept: what belongs to the whole tree and travels along: ``custom_metadata``, and
+            ``value_metadata_tree`` (rich types) where there is one.
+    """
+
+    leaves: tuple[TreeLeaf, ...]
+    uses_zarr3: bool
+    stores_fill: bool
+    kept: Mapping[str, Any]
+
+
+def read_tree_metadata(path: Path) -> TreeMetadata:
+    """Read ``_METADATA``.
+
+    Raises CorruptError for what contradicts the format, FormatError for names that collide or
+    lead elsewhere.
+    """
+    cursor = JsonCursor.open(path)
+    leaves: tuple[TreeLeaf, ...] | None = None
+    fields: dict[str, Any] = {}
+    for member in cursor.members():
+        if member == "tree_metadata":
+            leaves = tuple(_read_leaves(cursor))
+        else:
+            fields[member] = cursor.value()
+    cursor.finish()
+    if leaves is None:
+        raise CorruptError(f"{path}: expected a list of leaves (tree_metadata), found none")
+    refuse_collisions(leaves, str(path))
+    uses_zarr3 = _flag(fields, "use_zarr3", str(path))
+    stores_fill = _flag(fields, "store_array_data_equal_to_fill_value", str(path))
+    return TreeMetadata(leaves, uses_zarr3, stores_fill, _kept(fields))
+
+
+def _flag(fields: Mapping[str, Any], name: str, where: str) -> bool:
+    value = fields.get(name)
+    return value is not None and expect(value, bool, name, where)
+
+
+def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {"custom_metadata": fields.get("custom_metadata")}
+    if fields.get("value_metadata_tree") is not None:
+        kept["value_metadata_tree"] = fields["value_metadata_tree"]
+    return kept
+
+
+def _read_leaves(cursor: JsonCursor) -> Iterator[TreeLeaf]:
+    """The leaves one by one; equal keys and equal values are one object, as most are alike."""
+    keys: dict[PathKey, PathKey] = {}
+    values: dict[str, dict[str, Any]] = {}
+    where = cursor.where
+    for title in cursor.members():
+        what = f"the entry of {shorten(title)}"
+        fields = expect(cursor.value(), dict, what, where)
+        value = expect(fields.get("value_metadata"), dict, f"value_metadata in {what}", where)
+        if (known := values.get(signature := repr(value))) is None:
+            known = values[signature] = _checked_value(value, what, where)
+        path = [keys.setdefault(key, key) for key in _path(fields.get("key_metadata"), what, where)]
+        yield _leaf(tuple(path), known, where)
+
+
+def _checked_value(value: dict[str, Any], what: str, where: str) -> dict[str, Any]:
+    expect(value.get("value_type"), str, f"value_type in {what}", where)
+    expect(value.get("skip_deserialize"), bool, f"skip_deserialize in {what}", where)
+    return value
+
+
+def _path(entries: Any, what: str, where: str) -> list[PathKey]:
+    found = expect(entries, list, f"key_metadata in {what}", where)
+    if len(found) > MAX_PATH_KEYS:
+        raise FormatError(
+            f"{where}: {what} nests {len(found)} levels deep; at most {MAX_PATH_KEYS} are read"
+        )
+    return [_path_key(entry, what, where) for entry in found]
+
+
+def _leaf(path: tuple[PathKey, ...], value: Mapping[str, Any], where: str) -> TreeLeaf:
+    keys = [key.key for key in path]
+    param_name = ".".join(keys)
+    refuse_unsafe(param_name, where)
+    return TreeLeaf("/".join(keys), path, param_name, value)
+
+
+def _path_key(entry: Any, what: str, where: str) -> PathKey:
+    fields = expect(entry, dict, f"a key in {what}", where)
+    key = expect(fields.get("key"), str, f"a key in {what}", where)
+    key_type = expect(fields.get("key_type"), int, f"the key_type of {key!r} in {what}", where)
+    if key_type not in (_SEQUENCE, _DICT):
+        raise FormatError(
+            f"{where}: the key_type of {key!r} in {what} is {key_type}; known are {_SEQUENCE} "
+            f"(sequence) and {_DICT} (dict)"
+        )
+    return PathKey(key, key_type == _SEQUENCE)
+
+
+def refuse_unsafe(param_name: str, where: str) -> None:
+    """A FormatError for a name that, as a relative path, would not stay where it belongs."""
+    if not param_name:
+        return  # a checkpoint that is one bare array keeps its files at the top
+    parts = param_name.split("/")
+    is_text = param_name.isascii() or not any("\ud800" <= c <= "\udfff" for c in param_name)
+    if not is_text or "\0" in param_name or any(part in ("", ".", "..") for part in parts):
+        raise FormatError(
+            f"{where}: the name {shorten(param_name)} cannot name files: as a path it has an empty "
+            "part, '.', '..', a NUL or half a character in it; rename that key in the program that "
+            "saves the checkpoint"
+        )
+
+
+def refuse_collisions(leaves: Iterable[TreeLeaf], where: str) -> None:
+    """A FormatError, naming both paths, where two are equal once joined with dots or slashes."""
+    by_dots: dict[str, TreeLeaf] = {}
+    by_slashes: dict[str, TreeLeaf] = {}
+    for leaf in leaves:
+        for seen, joined in ((by_dots, leaf.param_name), (by_slashes, leaf.name)):
+            if (other := seen.setdefault(joined, leaf)) is not leaf:
+                raise FormatError(
+                    f"{where}: the paths {_show(other.path)} and {_show(leaf.path)} both become "
+                    f"{joined!r} once joined, so their files or names cannot be told apart; rename "
+                    "one of the keys in the program that saves the checkpoint"
+                )
+
+
+def _show(path: Sequence[PathKey]) -> str:
+    return "(" + ", ".join(repr(key.key) for key in path) + ")"
+
+
+def read_strings(directory: Path, leaves: Sequence[TreeLeaf]) -> dict[str, str]:
+    """The text of each string leaf by param name, from ``_strings.json``.
+
+    Orbax writes them through JSON pointers made of the param name, so a slash in it nests.
+
+    Raises CorruptError where a leaf's text is not there.
+    """
+    wanted = [leaf for leaf in leaves if leaf.is_string]
+    if not wanted:
+        return {}
+    path = directory / STRINGS
+    if not path.exists():
+        raise CorruptError(
+            f"{path} is missing, but {len(wanted)} leaves are strings, {wanted[0].name!r} among "
+            "them; restore it from a copy"
+        )
+    document = expect(read_json(path), dict, "the strings", str(path))
+    return {leaf.param_name: _string_at(document, leaf, str(path)) for leaf in wanted}
+
+
+def _string_at(document: Any, leaf: TreeLeaf, where: str) -> str:
+    value = document
+    for part in leaf.param_name.split("/"):
+        value = (
+            value.get(part.replace("~1", "/").replace("~0", "~"))
+            if isinstance(value, dict)
+            else None
+        )
+    return expect(value, str, f"the text of {leaf.name!r}", where)
+
+
+def read_ext_metadata(directory: Path, wanted: set[str]) -> dict[str, Mapping[str, Any] | None]:
+    """The ``ext_metadata`` (a PRNG key's implementation) by param name, from ``array_metadatas/``.
+
+    Every process of a save writes a file about each array it holds, so thousands of files say the
+    same; files are read in the order of their process until each wanted name was met.
+    """
+    found: dict[str, Mapping[str, Any] | None] = {}
+    for path in _process_files(directory / ARRAY_METADATAS):
+        _read_process(path, wanted, found)
+        if len(found) == len(wanted):
+            break
+    return found
+
+
+def _read_process(path: Path, wanted: set[str], found: dict[str, Mapping[str, Any] | None]) -> None:
+    cursor = JsonCursor.open(path)
+    for member in cursor.members():
+        if member != "array_metadatas":
+            cursor.value()
+            continue
+        for _ in cursor.elements():
+            name, ext = _array_metadata(cursor.value(), cursor.where)
+            if name in wanted:
+                found[name] = ext
+    cursor.finish()
+
+
+def _array_metadata(entry: Any, where: str) -> tuple[str, Mapping[str, Any] | None]:
+    fields = expect(entry, dict, "an entry of array_metadatas", where)
+    array = expect(fields.get("array_metadata"), dict, "array_metadata", where)
+    name = expect(array.get("param_name"), str, "param_name", where)
+    ext = array.get("ext_metadata")
+    return name, None if ext is None else expect(ext, dict, f"ext_metadata of {name!r}", where)
+
+
+def _process_files(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        return []
+    files = [p for p in directory.iterdir() if p.name.startswith("process_")]
+    return sorted(files, key=lambda p: (len(p.name), p.name))

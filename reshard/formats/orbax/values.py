@@ -1,0 +1,64 @@
+"""Where the values of a key-value store lie in local files: what both kinds of storage offer.
+
+Orbax keeps arrays under keys such as ``params.kernel/.zarray`` and ``params.kernel/0.1``, either as
+plain files of those names (``plain_files``) or inside an OCDBT database (``ocdbt_index``).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol
+
+from reshard.errors import CorruptError, StorageError
+from reshard.formats.base import Extent
+
+MAX_ZARR_BYTES = 1 << 20
+"""An array's metadata file takes some hundred bytes."""
+
+
+class Values(Protocol):
+    """Look-up of the extent of each value; safe from any thread."""
+
+    def find(self, key: str, what: str) -> Extent | None:
+        """The value's extent, within its file, or None where there is no such value.
+
+        Raises CorruptError, naming ``what``, where the extent reaches beyond the end of its file.
+        """
+        ...
+
+    def tensorstore_spec(self, key: str, what: str) -> dict[str, Any]:
+        """A TensorStore kvstore spec for everything below ``key``.
+
+        Raises FormatError, naming ``what``, where no single spec stands for that.
+        """
+        ...
+
+    @property
+    def metadata_bytes(self) -> int:
+        """Estimate of what the look-up keeps in memory."""
+        ...
+
+
+def read_extent(extent: Extent, what: str, start: int = 0, length: int | None = None) -> bytes:
+    """Bytes of a value: ``length`` of them from ``start``, or all.
+
+    Raises StorageError where the file cannot be read, CorruptError, naming ``what``, where it ends
+    too early.
+    """
+    size = extent.length - start if length is None else length
+    if extent.inline is not None:
+        return extent.inline[start : start + size]
+    try:
+        descriptor = os.open(extent.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.pread(descriptor, size, extent.offset + start)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise StorageError(f"{what}: {extent.path} cannot be read: {error.strerror}") from error
+    if len(data) != size:
+        raise CorruptError(
+            f"{what}: truncated: expected {size:,} bytes from offset {extent.offset + start:,} of "
+            f"{extent.path}, found {len(data):,}; restore the file from a copy"
+        )
+    return data

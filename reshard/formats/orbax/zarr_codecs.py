@@ -1,0 +1,126 @@
+"""Codec chains of zarr 2 and zarr 3, read into an Encoding, or left to TensorStore."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reshard.errors import CorruptError, FormatError
+from reshard.formats.base import Encoding
+from reshard.formats.orbax.safe_json import expect, shorten
+
+BY_TENSORSTORE = Encoding("tensorstore")
+"""Stands for a chain that only TensorStore may know; whoever knows the place completes ``spec``."""
+
+SUPPORTED = "none, zstd, gzip and blosc, each with or without crc32c, and what TensorStore decodes"
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The parts of a ``sharding_indexed`` codec that say where its inner chunks lie."""
+
+    chunk_shape: Any
+    at_end: bool
+    checksum: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """How a chunk is encoded, and the shard it lies in, if it lies in one."""
+
+    encoding: Encoding
+    shard: Shard | None = None
+
+
+def zarr2_encoding(fields: Mapping[str, Any], where: str) -> Encoding:
+    """The encoding that ``compressor`` names; ``filters`` are refused, as TensorStore knows none."""
+    if fields.get("filters"):
+        raise FormatError(
+            f"{where}: zarr 2 filters ({shorten(fields['filters'])}) are not supported; supported "
+            f"are no filters and the compressors {SUPPORTED}"
+        )
+    compressor = fields.get("compressor")
+    if compressor is None:
+        return Encoding()
+    configuration = expect(compressor, dict, "compressor", where)
+    return _compressed(configuration.get("id"), configuration, where)
+
+
+def zarr3_encoding(codecs: Any, several_bytes: bool, where: str) -> Chain:
+    """The chain that ``codecs`` names.
+
+    Args:
+        codecs: the value of ``codecs``, outermost first.
+        several_bytes: whether an element takes several bytes, so that their order matters.
+        where: tensor and file, for errors.
+    """
+    chain = [_codec(entry, where) for entry in expect(codecs, list, "codecs", where)]
+    if not chain:
+        raise CorruptError(f"{where}: codecs should name at least 'bytes', but the list is empty")
+    if [name for name, _ in chain] == ["sharding_indexed"]:
+        return _sharded(chain[0][1], several_bytes, where)
+    return Chain(_flat(chain, several_bytes, where))
+
+
+def _sharded(configuration: Mapping[str, Any], several_bytes: bool, where: str) -> Chain:
+    inner = zarr3_encoding(configuration.get("codecs"), several_bytes, where)
+    index = expect(configuration.get("index_codecs"), list, "index_codecs", where)
+    names = [
+        name for name, c in (_codec(e, where) for e in index) if name != "bytes" or _is_little(c)
+    ]
+    location = configuration.get("index_location", "end")
+    if location not in ("start", "end"):
+        raise CorruptError(
+            f"{where}: index_location should be 'start' or 'end', but is {shorten(location)}"
+        )
+    known = names in (["bytes"], ["bytes", "crc32c"])
+    if inner.shard is not None or inner.encoding is BY_TENSORSTORE or not known:
+        return Chain(BY_TENSORSTORE)
+    shard = Shard(configuration.get("chunk_shape"), location == "end", "crc32c" in names)
+    return Chain(inner.encoding, shard)
+
+
+def _flat(chain: list[tuple[str, Mapping[str, Any]]], several_bytes: bool, where: str) -> Encoding:
+    (first, configuration), *rest = chain
+    if first != "bytes" or (several_bytes and not _is_little(configuration)):
+        return BY_TENSORSTORE
+    checksum = bool(rest) and rest[-1][0] == "crc32c"
+    compressors = rest[:-1] if checksum else rest
+    if not compressors:
+        return Encoding(checksum=checksum)
+    if len(compressors) > 1:
+        return BY_TENSORSTORE
+    found = _compressed(*compressors[0], where)
+    if found is BY_TENSORSTORE:
+        return found
+    return Encoding(found.compressor, found.level, checksum, found.spec)
+
+
+def _codec(entry: Any, where: str) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(entry, str):
+        return entry, {}
+    fields = expect(entry, dict, "a codec", where)
+    name = expect(fields.get("name"), str, "a codec's name", where)
+    return name, expect(
+        fields.get("configuration", {}), dict, f"the configuration of {name!r}", where
+    )
+
+
+def _is_little(configuration: Mapping[str, Any]) -> bool:
+    return bool(configuration.get("endian", "little") == "little")
+
+
+def _compressed(name: Any, configuration: Mapping[str, Any], where: str) -> Encoding:
+    level = configuration.get("level", configuration.get("clevel"))
+    if level is not None:
+        level = expect(level, int, f"the level of {shorten(name)}", where)
+    if name == "zstd":
+        return Encoding("zstd", level)
+    if name == "gzip":
+        return Encoding("gzip", level)
+    if name == "blosc":
+        kept = {k: v for k, v in configuration.items() if k != "id"}
+        return Encoding("blosc", level, spec=json.dumps(kept, sort_keys=True))
+    return BY_TENSORSTORE

@@ -1,0 +1,238 @@
+"""``.zarray`` (zarr 2) and ``zarr.json`` (zarr 3): shape, dtype, chunks, codecs and fill of an array.
+
+Sources: https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html and …/v3/core/v3.0.html, the
+sharding codec …/v3/codecs/sharding-indexed/v1.0.html, and what TensorStore 0.1 writes beyond them
+(``bfloat16``, ``int4`` and ``float8_*`` as plain dtype names in both).
+
+A codec chain that is row-major little-endian elements, then at most one of zstd, gzip and blosc,
+then at most a CRC32C, is decoded without TensorStore. Every other chain is left to TensorStore,
+which must open the array (``tensorstore_array``), or it is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from reshard.errors import CorruptError, FormatError
+from reshard.formats.base import Encoding
+from reshard.formats.orbax.fill_value import fill_bytes
+from reshard.formats.orbax.safe_json import expect, expect_sizes, parse_json, shorten
+from reshard.formats.orbax.zarr_codecs import BY_TENSORSTORE, zarr2_encoding, zarr3_encoding
+from reshard.layout.dtypes import DTYPES, storage_bytes
+
+ZARR2_FILE = ".zarray"
+ZARR3_FILE = "zarr.json"
+
+MAX_RANK = 32
+"""As in TensorStore."""
+
+MAX_CHUNKS = 1 << 22
+"""Chunks of one tensor: at this number a tensor of 1 TiB still has chunks of only 256 KiB."""
+
+MAX_BYTES = 1 << 62
+
+_ZARR2_NAMES = {
+    "b1": "bool", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64", "u1": "uint8",
+    "u2": "uint16", "u4": "uint32", "u8": "uint64", "f2": "float16", "f4": "float32",
+    "f8": "float64", "c8": "complex64", "c16": "complex128",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIndexing:
+    """How a zarr 3 shard, which is one stored value, holds inner chunks.
+
+    Attributes:
+        parts: number of inner chunks along each dimension of a shard.
+        at_end: whether the index follows the chunks, else it precedes them.
+        checksum: whether a CRC32C follows the index.
+    """
+
+    parts: tuple[int, ...]
+    at_end: bool
+    checksum: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ZarrArray:
+    """What is known of an array from its metadata file.
+
+    Attributes:
+        value_shape: shape of what one key holds: a chunk, or a shard of inner chunks.
+        chunk_shape: shape of what is encoded at once; edges are padded to it.
+        separator: between the parts of a key's chunk position.
+        prefixed: whether that position begins with ``c`` (zarr 3's default).
+        indexing: how a shard is laid out, or None where values are chunks.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    value_shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    encoding: Encoding
+    fill: bytes
+    separator: Literal["/", "."]
+    prefixed: bool
+    indexing: ShardIndexing | None = None
+
+    def value_key(self, position: Sequence[int]) -> str:
+        """The key, below the array's own, of the value at ``position`` in the grid of values."""
+        text = self.separator.join(map(str, position))
+        if self.prefixed:
+            return f"c{self.separator}{text}" if text else "c"
+        return text or "0"
+
+
+def parse_zarr(data: bytes, file_name: str, where: str) -> ZarrArray:
+    """Parse the metadata of an array.
+
+    Args:
+        data: the file's bytes.
+        file_name: ``ZARR2_FILE`` or ``ZARR3_FILE``.
+        where: tensor and file, for errors.
+
+    Raises:
+        CorruptError: it contradicts itself or the format.
+        FormatError: it uses what is not supported, or sizes beyond any real array.
+    """
+    fields = expect(parse_json(data, where), dict, "the array's metadata", where)
+    array = _parse_zarr2(fields, where) if file_name == ZARR2_FILE else _parse_zarr3(fields, where)
+    _refuse_absurd(array, where)
+    return array
+
+
+def _parse_zarr2(fields: Mapping[str, Any], where: str) -> ZarrArray:
+    _check_format(fields, 2, where)
+    shape = expect_sizes(fields.get("shape"), "shape", where)
+    chunks = expect_sizes(fields.get("chunks"), "chunks", where, smallest=1)
+    dtype, is_little = _zarr2_dtype(fields.get("dtype"), where)
+    order = fields.get("order", "C")
+    if order not in ("C", "F"):
+        raise CorruptError(f"{where}: order should be 'C' or 'F', but is {shorten(order)}")
+    encoding = zarr2_encoding(fields, where)
+    if not is_little or (order == "F" and len(shape) > 1):
+        encoding = BY_TENSORSTORE
+    return ZarrArray(
+        shape, dtype, chunks, chunks, encoding,
+        fill_bytes(fields.get("fill_value"), dtype, where),
+        _separator(fields.get("dimension_separator", "."), where), prefixed=False,
+    )  # fmt: skip
+
+
+def _zarr2_dtype(text: Any, where: str) -> tuple[str, bool]:
+    """The dtype's name, and whether its elements are stored little-endian."""
+    if isinstance(text, str) and text in DTYPES:
+        return text, True
+    name = _ZARR2_NAMES.get(text[1:]) if isinstance(text, str) and text[:1] in "<>|" else None
+    if name is None:
+        raise _unknown_dtype(text, where)
+    return name, text[0] != ">" or name in ("bool", "int8", "uint8")
+
+
+def _parse_zarr3(fields: Mapping[str, Any], where: str) -> ZarrArray:
+    _check_format(fields, 3, where)
+    if fields.get("node_type") != "array":
+        raise CorruptError(
+            f"{where}: node_type should be 'array', but is {shorten(fields.get('node_type'))}"
+        )
+    shape = expect_sizes(fields.get("shape"), "shape", where)
+    values = _zarr3_grid(fields.get("chunk_grid"), where)
+    dtype = fields.get("data_type")
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise _unknown_dtype(dtype, where)
+    separator, prefixed = _zarr3_keys(fields.get("chunk_key_encoding"), where)
+    chain = zarr3_encoding(fields.get("codecs"), storage_bytes(dtype) > 1, where)
+    chunks, indexing = values, None
+    if chain.shard is not None:
+        chunks = expect_sizes(
+            chain.shard.chunk_shape, "the chunk_shape of sharding_indexed", where, 1
+        )
+        indexing = ShardIndexing(
+            _divide(values, chunks, where), chain.shard.at_end, chain.shard.checksum
+        )
+    return ZarrArray(
+        shape, dtype, values, chunks, chain.encoding,
+        fill_bytes(fields.get("fill_value"), dtype, where), separator, prefixed, indexing,
+    )  # fmt: skip
+
+
+def _zarr3_grid(grid: Any, where: str) -> tuple[int, ...]:
+    fields = expect(grid, dict, "chunk_grid", where)
+    if fields.get("name") != "regular":
+        raise FormatError(
+            f"{where}: the chunk grid {shorten(fields.get('name'))} is not supported; supported is "
+            "'regular'"
+        )
+    configuration = expect(fields.get("configuration"), dict, "chunk_grid's configuration", where)
+    return expect_sizes(configuration.get("chunk_shape"), "chunk_shape", where, smallest=1)
+
+
+def _zarr3_keys(encoding: Any, where: str) -> tuple[Literal["/", "."], bool]:
+    fields = expect(encoding, dict, "chunk_key_encoding", where)
+    name = fields.get("name")
+    if name not in ("default", "v2"):
+        raise FormatError(
+            f"{where}: the chunk key encoding {shorten(name)} is not supported; supported are "
+            "'default' and 'v2'"
+        )
+    configuration = expect(fields.get("configuration", {}), dict, "chunk_key_encoding", where)
+    usual = "/" if name == "default" else "."
+    return _separator(configuration.get("separator", usual), where), name == "default"
+
+
+def _separator(value: Any, where: str) -> Literal["/", "."]:
+    if value == "/":
+        return "/"
+    if value == ".":
+        return "."
+    raise CorruptError(f"{where}: the separator should be '/' or '.', but is {shorten(value)}")
+
+
+def _divide(values: tuple[int, ...], chunks: tuple[int, ...], where: str) -> tuple[int, ...]:
+    if len(values) != len(chunks) or any(v % c for v, c in zip(values, chunks, strict=True)):
+        raise CorruptError(
+            f"{where}: shards of shape {list(values)} should divide into inner chunks, but those "
+            f"have shape {list(chunks)}"
+        )
+    return tuple(v // c for v, c in zip(values, chunks, strict=True))
+
+
+def _check_format(fields: Mapping[str, Any], version: int, where: str) -> None:
+    if fields.get("zarr_format") != version:
+        raise CorruptError(
+            f"{where}: zarr_format should be {version}, but is {shorten(fields.get('zarr_format'))}"
+        )
+
+
+def _unknown_dtype(value: Any, where: str) -> FormatError:
+    return FormatError(
+        f"{where}: the dtype {shorten(value)} is not supported; supported are {', '.join(DTYPES)}"
+    )
+
+
+def _refuse_absurd(array: ZarrArray, where: str) -> None:
+    """Refuse what no program wrote in earnest, before anything of that size is built."""
+    rank = len(array.shape)
+    if rank > MAX_RANK:
+        raise FormatError(f"{where}: {rank} dimensions are too many; at most {MAX_RANK} are read")
+    if len(array.chunk_shape) != rank:
+        raise CorruptError(
+            f"{where}: shape {list(array.shape)} and chunk shape {list(array.chunk_shape)} should "
+            "have the same number of dimensions"
+        )
+    itemsize = storage_bytes(array.dtype)
+    for what, shape in (("the tensor", array.shape), ("a chunk", array.value_shape)):
+        if math.prod(shape) * itemsize > MAX_BYTES:
+            raise FormatError(
+                f"{where}: {what} of shape {list(shape)} would take "
+                f"{math.prod(shape) * itemsize:.3g} bytes; no storage holds that"
+            )
+    chunks = math.prod(-(-n // c) for n, c in zip(array.shape, array.chunk_shape, strict=True))
+    if chunks > MAX_CHUNKS or (array.indexing and math.prod(array.indexing.parts) > MAX_CHUNKS):
+        raise FormatError(
+            f"{where}: shape {list(array.shape)} in chunks of {list(array.chunk_shape)} makes more "
+            f"than {MAX_CHUNKS:,} chunks, which is more than is read"
+        )

@@ -1,0 +1,108 @@
+"""Meshes and layouts to and from ``jax.sharding``; jax is imported only when a bridge is crossed.
+
+A mesh without devices becomes an ``AbstractMesh``, one with devices a ``Mesh``. Axis types travel
+along. What a TensorLayout cannot say (unconstrained dimensions, unreduced or reduced axes) is
+refused, never dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from reshard.errors import LayoutError
+from reshard.layout.mesh import DeviceMesh, TensorLayout
+
+if TYPE_CHECKING:
+    import jax
+    from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+
+def mesh_from_jax(mesh: Mesh | AbstractMesh) -> DeviceMesh:
+    """The same axes, sizes and axis types, without the devices."""
+    from jax.sharding import AbstractMesh, Mesh
+
+    if not isinstance(mesh, Mesh | AbstractMesh):
+        raise LayoutError(
+            f"expected a jax.sharding.Mesh or AbstractMesh, found a {type(mesh).__name__}"
+        )
+    types = None if mesh.axis_types is None else [str(t.name) for t in mesh.axis_types]
+    return DeviceMesh(tuple(mesh.axis_sizes), mesh.axis_names, axis_types=types)
+
+
+def mesh_to_jax(
+    mesh: DeviceMesh, devices: Sequence[jax.Device] | None = None
+) -> Mesh | AbstractMesh:
+    """An ``AbstractMesh``, or with ``devices`` (row-major, one per place) a ``Mesh`` of them."""
+    import numpy as np
+    from jax.sharding import AbstractMesh, AxisType, Mesh
+
+    types: Any = mesh.axis_types and tuple(AxisType[t] for t in mesh.axis_types)
+    if devices is None:
+        return AbstractMesh(mesh.shape, mesh.axis_names, axis_types=types)
+    places = np.array(devices, dtype=object)
+    if places.size != mesh.size:
+        raise LayoutError(
+            f"{mesh} has {mesh.size} places, but {places.size} devices were given; give one each"
+        )
+    return Mesh(places.reshape(mesh.shape), mesh.axis_names, axis_types=types)
+
+
+def layout_from_sharding(
+    sharding: NamedSharding | PartitionSpec, device_mesh: DeviceMesh | None = None
+) -> TensorLayout:
+    """The layout of a ``NamedSharding``, or of a ``PartitionSpec`` over ``device_mesh`` (or none).
+
+    Memory kinds are no part of a layout. Raises LayoutError for other kinds of sharding and for
+    what a layout cannot say.
+    """
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    if isinstance(sharding, NamedSharding):
+        return _layout(sharding.spec, mesh_from_jax(sharding.mesh))
+    if isinstance(sharding, PartitionSpec):
+        return _layout(sharding, device_mesh)
+    raise LayoutError(
+        f"expected a jax.sharding.NamedSharding or PartitionSpec, found a {type(sharding).__name__}; "
+        f"only these name the mesh axes that split a tensor"
+    )
+
+
+def layout_to_spec(layout: TensorLayout) -> PartitionSpec:
+    """The layout's axes as a ``PartitionSpec``."""
+    from jax.sharding import PartitionSpec
+
+    spec: Any = PartitionSpec  # its constructor is not annotated
+    made: PartitionSpec = spec(*layout.axes)
+    return made
+
+
+def layout_to_sharding(
+    layout: TensorLayout, devices: Sequence[jax.Device] | None = None
+) -> NamedSharding:
+    """A ``NamedSharding`` over an ``AbstractMesh``, or over a ``Mesh`` of ``devices``."""
+    from jax.sharding import NamedSharding
+
+    if layout.device_mesh is None:
+        raise LayoutError("a layout without a mesh has no sharding; give it a mesh")
+    return NamedSharding(mesh_to_jax(layout.device_mesh, devices), layout_to_spec(layout))
+
+
+def _layout(spec: PartitionSpec, mesh: DeviceMesh | None) -> TensorLayout:
+    _check_sayable(spec)
+    axes: tuple[Any, ...] = tuple(spec)
+    return TensorLayout(axes, mesh)
+
+
+def _check_sayable(spec: PartitionSpec) -> None:
+    from jax.sharding import PartitionSpec
+
+    for kind in ("unreduced", "reduced"):
+        if getattr(spec, kind, None):
+            raise LayoutError(
+                f"{spec!r} has {kind} axes, whose devices do not hold slices of one tensor; reduce it first"
+            )
+    if any(entry is PartitionSpec.UNCONSTRAINED for entry in spec):
+        raise LayoutError(
+            f"{spec!r} leaves a dimension unconstrained, so its shards are unknown; name its mesh axes or None"
+        )

@@ -1,0 +1,293 @@
+"""Layout files: which mesh, which tensors are split how, and what is changed on the way.
+
+::
+
+    mesh: {axes: [data, model], shape: [4, 2]}
+    rules:                                # regex search on the tensor's name, first match wins
+      - {match: "embed", axes: [[data, model], null]}
+      - {match: ".*/kernel", axes: [null, model]}
+    partitions:                           # by count or size; these come before rules
+      - {match: "table/.*", fixed_shards: 6, axis: 0}
+      - {match: "vocab/.*", max_size: 64MiB, max_shards: 32}
+    unmatched: replicate                  # or: error
+    select: ["^params/"]                  # the same words as on the command line
+    drop: ["/mu$"]
+    rename: [{match: "^params/", to: "model/"}]
+    cast: [{match: "kernel$", dtype: bfloat16}]
+
+Every error names file, line and key, what was expected and what was found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast, get_args
+
+from reshard.errors import LayoutError
+from reshard.layout.changes import Changes
+from reshard.layout.dtypes import DTYPES
+from reshard.layout.layout_text import Document, Steps, read_document
+from reshard.layout.layout_value import Value
+from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout
+from reshard.layout.partitioners import (
+    FixedShardsPartitioner,
+    MaxSizePartitioner,
+    MinSizePartitioner,
+    Partitioner,
+)
+from reshard.layout.sizes import parse_bytes
+
+Strategy = Literal["fixed_shards", "min_size", "max_size"]
+Unmatched = Literal["replicate", "error"]
+T = TypeVar("T")
+
+CHANGE_KEYS = ("select", "drop", "rename", "cast")
+KEYS = ("mesh", "rules", "partitions", "unmatched", *CHANGE_KEYS)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Tensors whose name matches are split by these mesh axes.
+
+    Attributes:
+        match: regular expression, searched for in the name.
+        label: ``rules[0] 'embed' (layout.yaml:3)``, for messages; no part of the rule's value.
+    """
+
+    match: str
+    axes: tuple[Axis, ...]
+    label: str = field(default="", compare=False)
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return re.compile(self.match)
+
+
+@dataclass(frozen=True)
+class PartitionRule:
+    """Tensors whose name matches are split along one axis, by count or by size.
+
+    Attributes:
+        amount: shards for ``fixed_shards``, bytes for ``min_size`` and ``max_size``.
+        axis: the axis that is split; negative counts from the end.
+    """
+
+    match: str
+    strategy: Strategy
+    amount: int
+    axis: int = 0
+    max_shards: int | None = None
+    label: str = field(default="", compare=False)
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return re.compile(self.match)
+
+    @property
+    def partitioner(self) -> Partitioner:
+        """What decides on the number of shards."""
+        if self.strategy == "fixed_shards":
+            return FixedShardsPartitioner(self.amount)
+        if self.strategy == "min_size":
+            return MinSizePartitioner(self.amount, self.max_shards or 1)
+        return MaxSizePartitioner(self.amount, self.max_shards)
+
+
+@dataclass(frozen=True)
+class LayoutFile:
+    """What a layout file says; ``where`` names it in messages and is no part of its value.
+
+    Making one with a mesh checks the axes of every rule against it.
+    """
+
+    mesh: DeviceMesh | None = None
+    rules: tuple[Rule, ...] = ()
+    partitions: tuple[PartitionRule, ...] = ()
+    unmatched: Unmatched = "replicate"
+    changes: Changes = field(default_factory=Changes)
+    where: str = field(default="layout", compare=False)
+
+    def __post_init__(self) -> None:
+        for rule in self.rules:
+            label = rule.label or f"rule {rule.match!r}"
+            _named(label, partial(TensorLayout, rule.axes, self.mesh))
+
+    def with_mesh(self, mesh: DeviceMesh) -> LayoutFile:
+        """The same rules over another mesh, such as that of ``--mesh``."""
+        return replace(self, mesh=mesh)
+
+
+def load_layout(path: str | Path) -> LayoutFile:
+    """Read a layout file, JSON where its name ends in ``.json``, else YAML.
+
+    Raises StorageError where it cannot be read, LayoutError with file and line where it is wrong.
+    """
+    return _layout_file(read_document(path))
+
+
+def parse_layout(
+    mapping: Mapping[str, Any], where: str = "layout", lines: Mapping[Steps, int] | None = None
+) -> LayoutFile:
+    """The layout file that plain data (of a JSON body, say) stands for; ``where`` names it in errors."""
+    data = dict(mapping) if isinstance(mapping, Mapping) else mapping
+    return _layout_file(Document(data, where, lines or {}))
+
+
+def layout_to_mapping(layout: LayoutFile) -> dict[str, Any]:
+    """Plain data that ``parse_layout`` reads back to an equal value; empty sections are left out."""
+    sections: dict[str, Any] = {
+        "mesh": layout.mesh and _mesh_mapping(layout.mesh),
+        "rules": [{"match": r.match, "axes": _plain_axes(r.axes)} for r in layout.rules],
+        "partitions": list(map(_partition_mapping, layout.partitions)),
+        "unmatched": layout.unmatched,
+        "select": list(layout.changes.select),
+        "drop": list(layout.changes.drop),
+        "rename": [{"match": m, "to": to} for m, to in layout.changes.rename],
+        "cast": [{"match": m, "dtype": dtype} for m, dtype in layout.changes.cast],
+    }
+    return {key: section for key, section in sections.items() if section}
+
+
+def _mesh_mapping(mesh: DeviceMesh) -> dict[str, Any]:
+    types = {} if mesh.axis_types is None else {"axis_types": list(mesh.axis_types)}
+    return {"axes": list(mesh.axis_names), "shape": list(mesh.shape), **types}
+
+
+def _plain_axes(axes: tuple[Axis, ...]) -> list[Any]:
+    return [list(axis) if isinstance(axis, tuple) else axis for axis in axes]
+
+
+def _partition_mapping(rule: PartitionRule) -> dict[str, Any]:
+    limit = {} if rule.max_shards is None else {"max_shards": rule.max_shards}
+    return {"match": rule.match, rule.strategy: rule.amount, "axis": rule.axis, **limit}
+
+
+def _layout_file(document: Document) -> LayoutFile:
+    sections = Value(document.data, document).mapping(KEYS)
+    mesh = _mesh(sections["mesh"]) if "mesh" in sections else None
+    unmatched = (
+        sections["unmatched"].choice("choice", get_args(Unmatched))
+        if "unmatched" in sections
+        else "replicate"
+    )
+    return LayoutFile(
+        mesh=mesh,
+        rules=_each(sections, "rules", "mappings with match and axes", _rule),
+        partitions=_each(
+            sections, "partitions", "mappings with match and a count or size", _partition
+        ),
+        unmatched=cast("Unmatched", unmatched),
+        changes=Changes(
+            select=_each(sections, "select", "regular expressions", Value.regex),
+            drop=_each(sections, "drop", "regular expressions", Value.regex),
+            rename=_each(sections, "rename", "mappings with match and to", _rename),
+            cast=_each(sections, "cast", "mappings with match and dtype", _cast),
+        ),
+        where=document.where,
+    )
+
+
+def _each(
+    sections: dict[str, Value], key: str, kind: str, read: Callable[[Value], T]
+) -> tuple[T, ...]:
+    items = sections[key].items(f"a list of {kind}") if key in sections else []
+    return tuple(map(read, items))
+
+
+def _named(label: str, make: Callable[[], T]) -> T:
+    """What ``make`` returns; its LayoutError gets a label in front."""
+    try:
+        return make()
+    except LayoutError as error:
+        raise LayoutError(f"{label}: {error}") from None
+
+
+def _label(value: Value, match: str) -> str:
+    return f"{value.key} {match!r} ({value.place})"
+
+
+def _mesh(value: Value) -> DeviceMesh:
+    parts = value.mapping(("axes", "shape", "axis_types"), required=("axes", "shape"))
+    names = [v.text("the name of a mesh axis") for v in parts["axes"].items("a list of axis names")]
+    sizes = [
+        v.whole("a whole number of at least 1", least=1)
+        for v in parts["shape"].items("a list of sizes, one per axis")
+    ]
+    types = None
+    if "axis_types" in parts:
+        types = [v.text("an axis type") for v in parts["axis_types"].items("a list, one per axis")]
+    return _named(f"{value.place}: mesh", lambda: DeviceMesh(sizes, names, axis_types=types))
+
+
+def _rule(value: Value) -> Rule:
+    parts = value.mapping(("match", "axes"), required=("match", "axes"))
+    match = parts["match"].regex()
+    expected = "a list with an entry per dimension, such as [null, model] ([] replicates)"
+    axes = tuple(map(_axis, parts["axes"].items(expected)))
+    label = _label(value, match)
+    return Rule(match, _named(label, lambda: TensorLayout(axes)).axes, label)
+
+
+def _axis(value: Value) -> Axis:
+    if value.data is None or (isinstance(value.data, str) and value.data):
+        return value.data
+    expected = "null, the name of a mesh axis or a list of names"
+    return tuple(v.text("the name of a mesh axis") for v in value.items(expected))
+
+
+def _partition(value: Value) -> PartitionRule:
+    strategies: tuple[Strategy, ...] = get_args(Strategy)
+    parts = value.mapping(("match", *strategies, "axis", "max_shards"), required=("match",))
+    match = parts["match"].regex()
+    given = [s for s in strategies if s in parts]
+    if len(given) != 1:
+        value.refuse(f"expected exactly one of {', '.join(strategies)}, found {len(given)}")
+    strategy = given[0]
+    if strategy == "fixed_shards" and "max_shards" in parts:
+        parts["max_shards"].refuse("only min_size and max_size have a max_shards; remove it")
+    if strategy == "min_size" and "max_shards" not in parts:
+        value.refuse("min_size needs max_shards, the number of shards to stop at")
+    return PartitionRule(
+        match=match,
+        strategy=strategy,
+        amount=_shards(parts[strategy]) if strategy == "fixed_shards" else _size(parts[strategy]),
+        axis=parts["axis"].whole("the number of a dimension") if "axis" in parts else 0,
+        max_shards=_shards(parts["max_shards"]) if "max_shards" in parts else None,
+        label=_label(value, match),
+    )
+
+
+def _shards(value: Value) -> int:
+    return value.whole("a number of shards of at least 1", least=1)
+
+
+def _size(value: Value) -> int:
+    expected = "a size of at least 1 byte such as 256KiB"
+    if not isinstance(value.data, str):
+        return value.whole(expected, least=1)
+    size = _named(f"{value.place}: {value.key}", lambda: parse_bytes(value.data))
+    return size if size >= 1 else value.expect(expected)
+
+
+def _rename(value: Value) -> tuple[str, str]:
+    parts = value.mapping(("match", "to"), required=("match", "to"))
+    match = parts["match"].regex()
+    to = parts["to"].data
+    if not isinstance(to, str):
+        parts["to"].expect("the text that replaces the match")
+    try:
+        re.compile(match).sub(to, "")
+    except (re.error, IndexError) as error:
+        parts["to"].refuse(
+            f"{to!r} cannot replace {match!r}: {error}; use groups of it such as \\1, and \\\\ for a backslash"
+        )
+    return match, to
+
+
+def _cast(value: Value) -> tuple[str, str]:
+    parts = value.mapping(("match", "dtype"), required=("match", "dtype"))
+    return parts["match"].regex(), parts["dtype"].choice("dtype", DTYPES)

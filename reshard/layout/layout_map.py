@@ -1,0 +1,157 @@
+"""LayoutMap: from the names of tensors to their layouts, by exact name or regular expression."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, MutableMapping
+from typing import Any, Literal, TypeVar, get_args, overload
+
+from reshard.errors import LayoutError
+from reshard.layout.mesh import AxesLike, DeviceMesh, TensorLayout
+
+Match = Literal["search", "match", "fullmatch"]
+Ambiguous = Literal["error", "first"]
+T = TypeVar("T")
+
+
+class LayoutMap(MutableMapping[str, TensorLayout | None]):
+    """Layouts by name: the exact key first, else the keys as regular expressions.
+
+    A dict whose *look-up* (``map[name]``, ``get``) takes the name of a tensor, while everything else
+    (``in``, ``del``, ``pop``, ``setdefault``, ``len``, iteration) is about the keys as they were set.
+
+    Args:
+        device_mesh: given to every layout that is set without a mesh of its own.
+        match: which function of ``re`` a key must satisfy: ``search`` finds it anywhere in the name,
+            ``match`` at its beginning, ``fullmatch`` from beginning to end.
+        ambiguous: where several keys match, ``error`` refuses and ``first`` takes the first one set.
+
+    >>> layouts = LayoutMap(DeviceMesh((8,), ("model",)))
+    >>> layouts["dense.*kernel"] = (None, "model")
+    >>> layouts["my_model/dense_1/kernel"].axes
+    (None, 'model')
+    """
+
+    def __init__(
+        self,
+        device_mesh: DeviceMesh | None = None,
+        match: Match = "search",
+        ambiguous: Ambiguous = "error",
+    ) -> None:
+        _check_choice("match", match, get_args(Match))
+        _check_choice("ambiguous", ambiguous, get_args(Ambiguous))
+        self._device_mesh = device_mesh
+        self._match = match
+        self._ambiguous = ambiguous
+        self._layouts: dict[str, TensorLayout] = {}
+        self._patterns: dict[str, re.Pattern[str]] = {}
+
+    @property
+    def device_mesh(self) -> DeviceMesh | None:
+        """The mesh that layouts without one are given."""
+        return self._device_mesh
+
+    def __getitem__(self, name: str) -> TensorLayout | None:
+        """The layout of the tensor ``name``, or None where no key matches.
+
+        Raises LayoutError where several match and ``ambiguous`` is ``"error"``.
+        """
+        if name in self._layouts:
+            return self._layouts[name]
+        keys = self.match(name)
+        if len(keys) > 1 and self._ambiguous == "error":
+            raise LayoutError(
+                f"{name!r} matches multiple layout specification keys: {', '.join(map(repr, keys))}; "
+                f"narrow them, set the exact name, or use ambiguous='first'"
+            )
+        return self._layouts[keys[0]] if keys else None
+
+    def match(self, name: str) -> list[str]:
+        """All keys that match ``name``, an equal one first and then in the order they were set."""
+        exact = [name] if name in self._layouts else []
+        return exact + [
+            key
+            for key, pattern in self._patterns.items()
+            if key != name and getattr(pattern, self._match)(name)
+        ]
+
+    @overload
+    def get(self, name: str, default: None = None, /) -> TensorLayout | None: ...
+    @overload
+    def get(self, name: str, default: T, /) -> TensorLayout | T: ...
+    def get(self, name: str, default: object = None, /) -> object:
+        """Look ``name`` up as ``map[name]`` does; ``default`` where no key matches."""
+        layout = self[name]
+        return default if layout is None else layout
+
+    def __setitem__(self, key: str, layout: TensorLayout | AxesLike | None) -> None:
+        """Add a layout, or a tuple or list of its axes; a key that is there must be deleted first."""
+        if not isinstance(key, str):
+            raise LayoutError(f"a key of a layout map must be a string, not {key!r}")
+        if key in self._layouts:
+            raise LayoutError(
+                f"{key!r} already exists in the layout map with {self._layouts[key]}; delete it first"
+            )
+        pattern = _compile(key)
+        self._layouts[key] = self._layout(key, layout)
+        self._patterns[key] = pattern
+
+    def _layout(self, key: str, layout: TensorLayout | AxesLike | None) -> TensorLayout:
+        if isinstance(layout, TensorLayout) and layout.device_mesh is not None:
+            return layout
+        axes = layout.axes if isinstance(layout, TensorLayout) else layout
+        if not isinstance(axes, tuple | list):
+            raise LayoutError(
+                f"{key!r} was given {layout!r}; expected a TensorLayout or a tuple of its axes"
+            )
+        try:
+            return TensorLayout(axes, self._device_mesh)
+        except LayoutError as error:
+            raise LayoutError(f"{key!r}: {error}") from None
+
+    def __delitem__(self, key: str) -> None:
+        if key not in self._layouts:
+            raise KeyError(key)
+        del self._layouts[key], self._patterns[key]
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Remove exactly this key and return its layout."""
+        layout = self._layouts.pop(key, *default)
+        self._patterns.pop(key, None)
+        return layout
+
+    def setdefault(self, key: str, default: TensorLayout | AxesLike | None = None) -> TensorLayout:
+        """The layout of exactly this key, which is set to ``default`` where it is missing."""
+        if key not in self._layouts:
+            self[key] = default
+        return self._layouts[key]
+
+    def __contains__(self, key: object) -> bool:
+        """Whether exactly this key was set; ``map[name] is not None`` asks whether a name has a layout."""
+        return key in self._layouts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._layouts)
+
+    def __len__(self) -> int:
+        return len(self._layouts)
+
+    def __repr__(self) -> str:
+        return f"LayoutMap({self._device_mesh}, match={self._match!r}, {self._layouts})"
+
+
+def _check_choice(option: str, found: str, known: tuple[str, ...]) -> None:
+    if found not in known:
+        raise LayoutError(f"{option}={found!r} is not one of {', '.join(map(repr, known))}")
+
+
+def _compile(key: str) -> re.Pattern[str]:
+    try:
+        return re.compile(key)
+    except re.error as error:
+        raise LayoutError(
+            f"key {key!r} is not a regular expression: {error.msg} at position {error.pos}; put a "
+            f"backslash before characters meant as they are"
+        ) from None
+    except (OverflowError, RecursionError):
+        raise LayoutError(f"key {key[:80]!r} is too large for a regular expression") from None

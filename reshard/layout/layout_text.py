@@ -1,0 +1,185 @@
+"""The text of a layout file, YAML or JSON, as plain data with the line of each part.
+
+Only maps, lists, strings, numbers, booleans and null are read. Before anything is built the text's
+events are read in a stream, and size, depth, aliases and tags are checked there, so that neither a
+deep nor an exploding document costs memory or stack.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from reshard.errors import LayoutError, StorageError
+
+Steps = tuple[str | int, ...]
+"""The keys and positions that lead to a part of the data."""
+
+MAX_BYTES = 4 << 20
+"""Largest layout file: a rule for each of 50,000 tensors."""
+
+MAX_DEPTH = 16
+"""Deepest nesting; a valid file needs 5."""
+
+_STRING = "tag:yaml.org,2002:str"
+
+
+@dataclass(frozen=True)
+class Document:
+    """Plain data, and where it was written.
+
+    Attributes:
+        where: the file, as the user named it.
+        lines: first line of each part, counted from 1; empty for JSON.
+    """
+
+    data: Any
+    where: str
+    lines: Mapping[Steps, int] = field(default_factory=dict)
+
+    def place(self, steps: Steps) -> str:
+        """``file:line`` of a part, or the file alone where the line is not known."""
+        return f"{self.where}:{self.lines[steps]}" if steps in self.lines else self.where
+
+
+def read_document(path: str | Path) -> Document:
+    """The document in a file; JSON where its name ends in ``.json``, else YAML.
+
+    Raises StorageError where it cannot be read, LayoutError where its text is refused.
+    """
+    where = str(path)
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StorageError(f"layout file {where!r} cannot be read: {reason}") from None
+    if len(data) > MAX_BYTES:
+        raise LayoutError(f"{where}: a layout file may have at most {MAX_BYTES >> 20} MiB")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise LayoutError(f"{where}: not UTF-8 text, at byte {error.start}") from None
+    return parse_json(text, where) if where.endswith(".json") else parse_yaml(text, where)
+
+
+def parse_json(text: str, where: str) -> Document:
+    """The document of a JSON text; a repeated key, NaN and deep nesting are LayoutErrors."""
+
+    def refuse_constant(name: str) -> NoReturn:
+        raise LayoutError(f"{where}: {name} is not a JSON number")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise LayoutError(f"{where}: key {key!r} appears twice in one object; keep one")
+            found[key] = value
+        return found
+
+    try:
+        data = json.loads(text, object_pairs_hook=unique, parse_constant=refuse_constant)
+    except json.JSONDecodeError as error:
+        raise LayoutError(
+            f"{where}:{error.lineno}: not JSON: {error.msg} at column {error.colno}"
+        ) from None
+    except RecursionError:
+        _refuse_depth(where)
+    except LayoutError:
+        raise
+    except ValueError:
+        raise LayoutError(f"{where}: a number has too many digits") from None
+    _check_depth(data, where)
+    return Document(data, where)
+
+
+def _check_depth(data: Any, where: str, depth: int = 1) -> None:
+    children = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    if children and depth > MAX_DEPTH:
+        _refuse_depth(where)
+    for child in children:
+        _check_depth(child, where, depth + 1)
+
+
+def _refuse_depth(where: str) -> NoReturn:
+    raise LayoutError(f"{where}: nested deeper than {MAX_DEPTH} levels; a layout file needs 5")
+
+
+def parse_yaml(text: str, where: str) -> Document:
+    """The document of a YAML text; aliases, tags, repeated keys and deep nesting are LayoutErrors."""
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        _check_events(yaml.parse(text, Loader=loader), where)
+        root = yaml.compose(text, Loader=loader)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark is not None else ""
+        raise LayoutError(f"{where}{line}: not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise LayoutError(f"{where}: not YAML: {' '.join(str(error).split())}") from None
+    lines: dict[Steps, int] = {}
+    data = None if root is None else _build(root, (), where, lines)
+    return Document(data, where, lines)
+
+
+def _check_events(events: Any, where: str) -> None:
+    import yaml
+
+    depth = 0
+    for event in events:
+        place = f"{where}:{event.start_mark.line + 1}"
+        if isinstance(event, yaml.AliasEvent):
+            raise LayoutError(f"{place}: aliases (*{event.anchor}) are refused; write the part out")
+        if getattr(event, "tag", None) is not None:
+            raise LayoutError(f"{place}: tags ({event.tag}) are refused; write plain values")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        if isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            _refuse_depth(place)
+
+
+def _build(node: Any, steps: Steps, where: str, lines: dict[Steps, int]) -> Any:
+    import yaml
+
+    lines[steps] = node.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        found: dict[str, Any] = {}
+        for key_node, value in node.value:
+            key = _key(key_node, where)
+            if key in found:
+                raise LayoutError(
+                    f"{where}:{key_node.start_mark.line + 1}: key {key!r} appears twice; keep one"
+                )
+            found[key] = _build(value, (*steps, key), where, lines)
+        return found
+    if isinstance(node, yaml.SequenceNode):
+        return [_build(v, (*steps, i), where, lines) for i, v in enumerate(node.value)]
+    return _scalar(node, where)
+
+
+def _key(node: Any, where: str) -> str:
+    if node.tag != _STRING:
+        found = repr(node.value[:40]) if isinstance(node.value, str) else "a list or a mapping"
+        raise LayoutError(
+            f"{where}:{node.start_mark.line + 1}: a key must be a string, not {found}; quote it"
+        )
+    return str(node.value)
+
+
+def _scalar(node: Any, where: str) -> Any:
+    import yaml
+
+    if node.tag == _STRING:
+        return str(node.value)
+    try:
+        return yaml.constructor.SafeConstructor().construct_object(node)
+    except (ValueError, yaml.YAMLError):
+        raise LayoutError(
+            f"{where}:{node.start_mark.line + 1}: {node.value[:40]!r} is not a value; quote it if it is text"
+        ) from None

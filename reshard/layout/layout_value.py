@@ -1,0 +1,110 @@
+"""Reading plain data strictly: each value knows its place, so that each error can say it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from reshard.errors import LayoutError
+from reshard.layout.layout_text import Document, Steps
+
+
+@dataclass(frozen=True)
+class Value:
+    """A part of a document, with checks that name its file, line and key when they fail.
+
+    Every method raises LayoutError where the value is not what it asks for.
+    """
+
+    data: Any
+    document: Document
+    steps: Steps = ()
+
+    @property
+    def place(self) -> str:
+        """``file:line`` where the value stands."""
+        return self.document.place(self.steps)
+
+    @property
+    def key(self) -> str:
+        """The path of keys, such as ``rules[2].match``; "" for the whole document."""
+        return "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in self.steps).lstrip(".")
+
+    def refuse(self, problem: str) -> NoReturn:
+        raise LayoutError(": ".join(filter(None, (self.place, self.key, problem))))
+
+    def expect(self, expected: str) -> NoReturn:
+        self.refuse(f"expected {expected}, found {_brief(self.data)}")
+
+    def mapping(self, known: Sequence[str], required: Sequence[str] = ()) -> dict[str, Value]:
+        """The values by key; a key beyond ``known`` or a missing one of ``required`` is refused."""
+        if not isinstance(self.data, dict):
+            self.expect(f"a mapping with the keys {', '.join(known)}")
+        for key in self.data:
+            if key not in known:
+                self.at(key).refuse(_unknown("key", key, known))
+        for key in required:
+            if key not in self.data:
+                self.refuse(f"the key {key!r} is missing")
+        return {key: self.at(key) for key in self.data}
+
+    def at(self, step: str | int) -> Value:
+        """The value below this one at a key or position."""
+        return Value(self.data[step], self.document, (*self.steps, step))
+
+    def items(self, expected: str) -> list[Value]:
+        """The values of a list."""
+        if not isinstance(self.data, list | tuple):
+            self.expect(expected)
+        return [self.at(i) for i in range(len(self.data))]
+
+    def text(self, expected: str) -> str:
+        """A string that is not empty."""
+        if not isinstance(self.data, str) or not self.data:
+            self.expect(expected)
+        return self.data
+
+    def whole(self, expected: str, least: int | None = None) -> int:
+        """A whole number, not below ``least``."""
+        if not isinstance(self.data, int) or isinstance(self.data, bool):
+            self.expect(expected)
+        if least is not None and self.data < least:
+            self.expect(expected)
+        return self.data
+
+    def choice(self, kind: str, known: Sequence[str]) -> str:
+        """One of the strings of ``known``."""
+        if not isinstance(self.data, str):
+            self.expect(f"one of {', '.join(known)}")
+        if self.data not in known:
+            self.refuse(_unknown(kind, self.data, known))
+        return self.data
+
+    def regex(self) -> str:
+        """A regular expression that compiles."""
+        pattern = self.text("a regular expression")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            self.refuse(
+                f"{pattern!r} is not a regular expression: {error.msg} at position {error.pos}"
+            )
+        except (OverflowError, RecursionError):
+            self.refuse(f"{_brief(pattern)} is too large for a regular expression")
+        return pattern
+
+
+def _unknown(kind: str, found: Any, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(str(found)[:100], known, n=1)
+    hint = f"did you mean {near[0]!r}? known" if near else "known"
+    return f"unknown {kind} {_brief(found)}; {hint}: {', '.join(known)}"
+
+
+def _brief(data: Any) -> str:
+    if isinstance(data, dict | list | tuple) and len(data) > 8:
+        return f"a {type(data).__name__} of {len(data)} entries"
+    shown = "null" if data is None else repr(data)
+    return shown if len(shown) <= 120 else f"{shown[:117]}…"

@@ -1,0 +1,164 @@
+"""Partitioners: into how many shards a tensor is split, by count or by bytes, along one axis.
+
+The formulas are those of ``tf.distribute.experimental.partitioners``, in whole numbers: with d the
+size of the axis, N the number of elements and b the bytes of one,
+
+- fixed: ``min(k, d)``
+- min size m: ``max(1, min(d, max_shards, ceil(N·b / m)))``
+- max size M: ``ceil(d / max(1, floor(M / (N/d·b))))``, at most ``max_shards``
+
+and shards are cut as by TensorFlow's 'div' strategy: the first ones have one row more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from reshard.errors import LayoutError
+from reshard.layout.dtypes import DTYPES, storage_bytes
+from reshard.layout.grid import MAX_PARTS, Cuts
+
+
+class Partitioner(Protocol):
+    """Says how many parts a tensor is split into along each dimension."""
+
+    def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedShardsPartitioner:
+    """A fixed number of shards, fewer where the axis has fewer elements.
+
+    >>> FixedShardsPartitioner(3)((4, 10), "float32", axis=-1)
+    [1, 3]
+    """
+
+    num_shards: int
+
+    def __post_init__(self) -> None:
+        _check_at_least(1, num_shards=self.num_shards)
+
+    def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:  # noqa: ARG002
+        """Parts along each dimension: the number of shards at ``axis``, 1 elsewhere."""
+        axis = _axis_index(shape, axis)
+        return _parts(shape, axis, min(self.num_shards, shape[axis]))
+
+
+@dataclass(frozen=True, slots=True)
+class MinSizePartitioner:
+    """As many shards as have at least ``min_shard_bytes`` each, and at most ``max_shards``.
+
+    >>> MinSizePartitioner(4, max_shards=2)((6, 1), "float32")
+    [2, 1]
+    """
+
+    min_shard_bytes: int = 256 << 10
+    max_shards: int = 1
+    bytes_per_string: int = 16
+
+    def __post_init__(self) -> None:
+        _check_at_least(
+            1,
+            min_shard_bytes=self.min_shard_bytes,
+            max_shards=self.max_shards,
+            bytes_per_string=self.bytes_per_string,
+        )
+
+    def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:
+        """Parts along each dimension: the number of shards at ``axis``, 1 elsewhere."""
+        axis = _axis_index(shape, axis)
+        total_bytes = math.prod(shape) * _element_bytes(dtype, self.bytes_per_string)
+        shards = min(shape[axis], self.max_shards, -(-total_bytes // self.min_shard_bytes))
+        return _parts(shape, axis, max(1, shards))
+
+
+@dataclass(frozen=True, slots=True)
+class MaxSizePartitioner:
+    """As few shards as have at most ``max_shard_bytes`` each, unless that needs more than ``max_shards``.
+
+    ``max_shards`` None or 0 sets no limit. A slice of one element along the axis is never split.
+
+    >>> MaxSizePartitioner(4)((6, 1), "float32")
+    [6, 1]
+    """
+
+    max_shard_bytes: int
+    max_shards: int | None = None
+    bytes_per_string: int = 16
+
+    def __post_init__(self) -> None:
+        _check_at_least(
+            1, max_shard_bytes=self.max_shard_bytes, bytes_per_string=self.bytes_per_string
+        )
+        _check_at_least(0, max_shards=self.max_shards or 0)
+
+    def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:
+        """Parts along each dimension: the number of shards at ``axis``, 1 elsewhere."""
+        axis = _axis_index(shape, axis)
+        if not math.prod(shape):
+            raise LayoutError(
+                f"shape {list(shape)} has no elements, so no shard size can be kept; leave it whole"
+            )
+        element_bytes = _element_bytes(dtype, self.bytes_per_string)
+        slice_bytes = math.prod(shape) // shape[axis] * element_bytes
+        rows = max(1, self.max_shard_bytes // slice_bytes)
+        shards = -(-shape[axis] // rows)
+        return _parts(shape, axis, min(self.max_shards, shards) if self.max_shards else shards)
+
+
+def div_cuts(size: int, shards: int) -> Cuts:
+    """Cuts of ``size`` rows into ``shards``, the first ``size % shards`` with one row more.
+
+    An empty dimension has the single cut 0. More shards than rows are a LayoutError.
+
+    >>> div_cuts(13, 5)
+    (0, 3, 6, 9, 11, 13)
+    """
+    if size == 0:
+        return (0,)
+    if not 1 <= shards <= min(size, MAX_PARTS):
+        raise LayoutError(
+            f"{size} rows cannot be split into {shards} shards; expected 1 to {min(size, MAX_PARTS)}"
+        )
+    base, extra = divmod(size, shards)
+    return tuple(i * base + min(i, extra) for i in range(shards + 1))
+
+
+def _check_at_least(least: int, **arguments: int) -> None:
+    for name, value in arguments.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise LayoutError(f"{name} must be a whole number of at least {least}, not {value!r}")
+
+
+def _axis_index(shape: Sequence[int], axis: int) -> int:
+    if not shape:
+        raise LayoutError("a scalar cannot be partitioned; it has no axis to split")
+    if not -len(shape) <= axis < len(shape):
+        raise LayoutError(
+            f"axis {axis} is out of range for shape {list(shape)}; expected {-len(shape)} to {len(shape) - 1}"
+        )
+    return axis % len(shape)
+
+
+def _parts(shape: Sequence[int], axis: int, shards: int) -> list[int]:
+    return [shards if dim == axis else 1 for dim in range(len(shape))]
+
+
+def _element_bytes(dtype: Any, bytes_per_string: int) -> int:
+    name = dtype if isinstance(dtype, str) else _canonical(dtype)
+    if name in {"string", "object"} or name.startswith(("str", "bytes")):
+        return bytes_per_string
+    return storage_bytes(name if name in DTYPES else _canonical(name))
+
+
+def _canonical(dtype: Any) -> str:
+    """The name of a dtype given in another of numpy's ways (``"f4"``, ``np.float32``)."""
+    import numpy as np
+
+    try:
+        return str(np.dtype(dtype).name)
+    except TypeError:
+        return str(dtype)

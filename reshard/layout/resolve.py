@@ -1,0 +1,149 @@
+"""From a layout file and a tensor's name to its slices, and which rules did the work.
+
+Partitions are looked at before rules, since they stand *instead of* mesh axes; among each the first
+match wins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reshard.errors import LayoutError
+from reshard.layout.grid import Grid
+from reshard.layout.layout_file import LayoutFile, PartitionRule, Rule
+from reshard.layout.mesh import TensorLayout, show_axes
+from reshard.layout.partitioners import div_cuts
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """How one tensor is split.
+
+    Attributes:
+        layout: one entry per dimension, over the file's mesh; unsplit where a partition splits it.
+        partition: strategy, its amount, axis and number of shards, where a partition splits it.
+        slices: who needs what.
+        rule_index: position in ``rules`` of the rule that decided, or None.
+        partition_index: position in ``partitions`` of the one that decided, or None.
+    """
+
+    layout: TensorLayout
+    partition: Mapping[str, Any] | None
+    slices: Grid
+    rule_index: int | None = None
+    partition_index: int | None = None
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Tensors that two rules match: ``winner`` decided, ``shadowed`` would have, coming later."""
+
+    winner: str
+    shadowed: str
+    names: tuple[str, ...]
+
+
+def layout_for(file: LayoutFile, name: str, shape: Sequence[int], dtype: str) -> Resolved:
+    """How the file splits a tensor; ``dtype`` counts where a partition goes by size.
+
+    Axes shorter than the rank are padded with None on the right. Raises LayoutError, naming tensor,
+    shape and rule, for more axes than dimensions, a dimension that does not divide, a partition axis
+    out of range, a missing mesh, and a tensor without a rule under ``unmatched: error``.
+    """
+    for index, partition in enumerate(file.partitions):
+        if partition.pattern.search(name):
+            return _partitioned(file, index, name, tuple(shape), dtype)
+    for index, rule in enumerate(file.rules):
+        if rule.pattern.search(name):
+            return _by_rule(file, index, name, tuple(shape))
+    if file.unmatched == "error":
+        raise LayoutError(
+            f"{name!r} of shape {list(shape)} matches no rule of {file.where}, which has "
+            f"'unmatched: error'; add a rule for it or write 'unmatched: replicate'"
+        )
+    return Resolved(_replicated(file, len(shape)), None, Grid.whole(shape))
+
+
+def unmatched_rules(file: LayoutFile, names: Iterable[str]) -> list[Rule | PartitionRule]:
+    """The rules and partitions that match none of ``names``, whether or not another came before."""
+    missing: list[Rule | PartitionRule] = [*file.partitions, *file.rules]
+    for name in names:
+        missing = [rule for rule in missing if not rule.pattern.search(name)]
+        if not missing:
+            break
+    return missing
+
+
+def overlaps(file: LayoutFile, names: Iterable[str]) -> list[Overlap]:
+    """Each pair of rules that match the same tensors, the one that wins first."""
+    rules: list[Rule | PartitionRule] = [*file.partitions, *file.rules]
+    found: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        matching = [_label(rule) for rule in rules if rule.pattern.search(name)]
+        for shadowed in matching[1:]:
+            found.setdefault((matching[0], shadowed), []).append(name)
+    return [Overlap(*pair, tuple(shared)) for pair, shared in found.items()]
+
+
+def _label(rule: Rule | PartitionRule) -> str:
+    return rule.label or f"rule {rule.match!r}"
+
+
+def _replicated(file: LayoutFile, rank: int) -> TensorLayout:
+    return TensorLayout((None,) * rank, file.mesh)
+
+
+def _by_rule(file: LayoutFile, index: int, name: str, shape: tuple[int, ...]) -> Resolved:
+    rule = file.rules[index]
+    # A scalar has one layout, so a rule that splits nothing says it, whatever rank it was made for.
+    axes = () if not shape and not any(rule.axes) else rule.axes
+    if len(axes) > len(shape):
+        raise LayoutError(
+            f"{name!r} of shape {list(shape)}: {_label(rule)} has more axes than dimensions, "
+            f"{show_axes(axes)} for {len(shape)}; give this tensor an earlier rule of its own"
+        )
+    layout = TensorLayout((*axes, *[None] * (len(shape) - len(axes))), file.mesh)
+    return Resolved(layout, None, _slices(file, rule, layout, name, shape), rule_index=index)
+
+
+def _slices(
+    file: LayoutFile, rule: Rule, layout: TensorLayout, name: str, shape: tuple[int, ...]
+) -> Grid:
+    if not any(layout.axes):
+        return Grid.whole(shape)
+    if file.mesh is None:
+        raise LayoutError(
+            f"{name!r}: {_label(rule)} splits it by mesh axes {show_axes(rule.axes)}, but there is no "
+            f"mesh; add 'mesh: {{axes: [...], shape: [...]}}' to {file.where} or pass --mesh"
+        )
+    try:
+        return layout.grid(shape, name)
+    except LayoutError as error:
+        raise LayoutError(f"{error}; asked for by {_label(rule)}") from None
+
+
+def _partitioned(
+    file: LayoutFile, index: int, name: str, shape: tuple[int, ...], dtype: str
+) -> Resolved:
+    rule = file.partitions[index]
+    if not -len(shape) <= rule.axis < len(shape):
+        raise LayoutError(
+            f"{name!r} of shape {list(shape)}: {_label(rule)} splits axis {rule.axis}, which it does not "
+            f"have; give this tensor an earlier partition of its own, or narrow this one"
+        )
+    axis = rule.axis % len(shape)
+    # An empty tensor is whole however it is split, and has no shard size to keep.
+    shards = rule.partitioner(shape, dtype, axis)[axis] if math.prod(shape) else 1
+    cuts = tuple(div_cuts(n, shards if d == axis else 1) for d, n in enumerate(shape))
+    partition = {
+        "strategy": rule.strategy,
+        rule.strategy: rule.amount,
+        "axis": axis,
+        "shards": shards,
+    }
+    return Resolved(
+        _replicated(file, len(shape)), partition, Grid(shape, cuts), partition_index=index
+    )

@@ -1,0 +1,68 @@
+"""Sizes in bytes as people write and read them: ``256KiB``, ``1.5GiB``, ``64MB``, ``4096``."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from reshard.errors import LayoutError
+
+MAX_BYTES = 1 << 63
+"""No file system or memory holds more; a larger number is a slip or an attack."""
+
+_PREFIXES = "KMGTPE"
+_UNITS = {"": 1, "b": 1} | {
+    f"{prefix.lower()}{suffix}": base**power
+    for power, prefix in enumerate(_PREFIXES, start=1)
+    for suffix, base in (("ib", 1024), ("i", 1024), ("b", 1000), ("", 1000))
+}
+_SIZE = re.compile(r"\s*(\d{1,20}(?:\.\d{1,9})?)\s*([A-Za-z]{0,3})\s*", re.ASCII)
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes that ``text`` stands for; powers of 1024 with an ``i``, of 1000 without.
+
+    A fraction is rounded down to whole bytes. Raises LayoutError for anything else, for negative
+    numbers and for more than any machine holds.
+
+    >>> parse_bytes("1.5KiB"), parse_bytes("2MB"), parse_bytes("100"), parse_bytes(100)
+    (1536, 2000000, 100, 100)
+    """
+    found = _SIZE.fullmatch(str(text)) if _is_size(text) else None
+    if found is None or found[2].lower() not in _UNITS:
+        raise LayoutError(
+            f"{_brief(text)} is not a size in bytes; expected a number with a unit such as 1GiB, 256MiB, "
+            "64KB, or whole bytes such as 4096"
+        )
+    size = int(Decimal(found[1]) * _UNITS[found[2].lower()])
+    if size > MAX_BYTES:
+        raise LayoutError(
+            f"{_brief(text)} is more bytes than any machine holds; expected at most 8EiB"
+        )
+    return size
+
+
+def format_bytes(size: float) -> str:
+    """Three digits and a unit of 1024; whole bytes below 1 KiB.
+
+    >>> format_bytes(512), format_bytes(1536), format_bytes(3 << 30)
+    ('512 B', '1.50 KiB', '3.00 GiB')
+    """
+    value, unit = float(size), "B"
+    for prefix in _PREFIXES:
+        if abs(value) < 999.5:
+            break
+        value, unit = value / 1024, f"{prefix}iB"
+    if unit == "B":
+        return f"{value:.0f} B"
+    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:.{digits}f} {unit}"
+
+
+def _is_size(text: object) -> bool:
+    return isinstance(text, str | int) and not isinstance(text, bool)
+
+
+def _brief(text: object) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= 60 else f"{shown[:56]}…"

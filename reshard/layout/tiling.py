@@ -1,0 +1,156 @@
+"""Whether loose boxes tile a tensor: all in bounds, no two overlapping, nothing left out.
+
+Boxes that form a grid are recognised in one pass. Any others are halved again and again at the
+edge, near the middle, that cuts the fewest of them, until a part is held by one box. The element
+counts say which half is worth a look: a half that holds too many elements has an overlap, one
+that holds too few has a gap, so an error is found on the way down a single path. Sorting
+dominates; pairs of boxes are never compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from reshard.errors import LayoutError
+from reshard.layout.box import Box
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What a part of the tensor holds of a box, with its number of elements and the box itself."""
+
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    size: int
+    whole: Box
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A region of the tensor, and the pieces of boxes in it."""
+
+    region: Box
+    pieces: Sequence[_Piece]
+
+    @property
+    def surplus(self) -> int:
+        """Elements that the pieces hold beyond the region's own; negative where some lack."""
+        return sum(piece.size for piece in self.pieces) - self.region.size
+
+
+def check_tiling(name: str, shape: Sequence[int], boxes: Sequence[Box]) -> None:
+    """Refuse boxes that do not hold each element of the tensor exactly once.
+
+    Empty boxes are allowed anywhere in bounds. The LayoutError names the tensor and the box that is
+    out of bounds, the two boxes that overlap, or a region that no box holds.
+    """
+    region = Box.full(shape)
+    for box in boxes:
+        _check_bounds(name, region, box)
+    filled = [box for box in boxes if box.size]
+    if region.size and not _is_grid(region, filled):
+        pieces = [_Piece(box.start, box.stop, box.size, box) for box in filled]
+        _check_parts(name, _Part(region, pieces))
+
+
+def _check_bounds(name: str, region: Box, box: Box) -> None:
+    ranks = {len(box.start), len(box.stop)}
+    if ranks != {region.rank}:
+        raise LayoutError(
+            f"{name!r} of shape {list(region.stop)}: piece {_show(box)} needs a start and a stop for "
+            f"each of its {region.rank} dimensions; correct or drop the record of that piece"
+        )
+    if not region.contains(box) or any(n < 0 for n in box.shape):
+        raise LayoutError(
+            f"{name!r} of shape {list(region.stop)}: piece {box} is out of bounds, expected "
+            f"0 <= start <= stop <= size in each dimension; correct or drop the record of that piece"
+        )
+
+
+def _show(box: Box) -> str:
+    return f"start={list(box.start)} stop={list(box.stop)}"
+
+
+def _is_grid(region: Box, boxes: Sequence[Box]) -> bool:
+    starts = [sorted({box.start[d] for box in boxes}) for d in range(region.rank)]
+    if math.prod(map(len, starts)) != len(boxes) or any(s[:1] != [0] for s in starts):
+        return False
+    follows = [dict(itertools.pairwise([*s, n])) for s, n in zip(starts, region.stop, strict=True)]
+    return len({box.start for box in boxes}) == len(boxes) and all(
+        b == follow[a]
+        for box in boxes
+        for follow, a, b in zip(follows, box.start, box.stop, strict=True)
+    )
+
+
+def _check_parts(name: str, whole: _Part) -> None:
+    todo = [whole]
+    while todo:
+        part = todo.pop()
+        halves = _halve(part)
+        if halves is None:
+            _check_filled_once(name, whole.region, part)
+            continue
+        # A wrong count proves a fault in that half, so the rest need not be looked at.
+        faulty = [half for half in halves if half.surplus]
+        todo = faulty[:1] or [*todo, *halves]
+
+
+def _check_filled_once(name: str, whole: Box, part: _Part) -> None:
+    """Check a part in which no box has an edge: each of its boxes fills it."""
+    if not part.pieces:
+        _refuse(name, whole, f"no piece holds {part.region}")
+    if len(part.pieces) > 1:
+        first, second = part.pieces[:2]
+        _refuse(name, whole, f"pieces {first.whole} and {second.whole} overlap")
+
+
+def _refuse(name: str, whole: Box, found: str) -> NoReturn:
+    raise LayoutError(
+        f"{name!r} of shape {list(whole.stop)}: {found}; expected each element in exactly one "
+        f"piece, so a part of the checkpoint is missing or belongs to another one"
+    )
+
+
+def _halve(part: _Part) -> tuple[_Part, _Part] | None:
+    """Cut a part at the best edge, or None where no box has an edge in it."""
+    cuts = [(d, cut) for d in range(part.region.rank) if (cut := _middle_edge(part, d)) is not None]
+    if not cuts:
+        return None
+    dim, cut = min(cuts, key=lambda c: _crossing(part, *c))
+    low, high = _halves(part.region.start, part.region.stop, dim, cut)
+    below, above = [], []
+    for piece in part.pieces:
+        if piece.stop[dim] <= cut:
+            below.append(piece)
+        elif piece.start[dim] >= cut:
+            above.append(piece)
+        else:
+            first, second = _halves(piece.start, piece.stop, dim, cut)
+            below.append(_Piece(first.start, first.stop, first.size, piece.whole))
+            above.append(_Piece(second.start, second.stop, second.size, piece.whole))
+    return _Part(low, below), _Part(high, above)
+
+
+def _halves(start: tuple[int, ...], stop: tuple[int, ...], dim: int, cut: int) -> tuple[Box, Box]:
+    low = Box(start, (*stop[:dim], cut, *stop[dim + 1 :]))
+    return low, Box((*start[:dim], cut, *start[dim + 1 :]), stop)
+
+
+def _crossing(part: _Part, dim: int, cut: int) -> int:
+    return sum(p.start[dim] < cut < p.stop[dim] for p in part.pieces)
+
+
+def _middle_edge(part: _Part, dim: int) -> int | None:
+    """The median start of a piece, among those that are no edge of the part itself."""
+    low = part.region.start[dim]
+    inner = [p.start[dim] for p in part.pieces if p.start[dim] > low]
+    if not inner:
+        high = part.region.stop[dim]
+        return max((p.stop[dim] for p in part.pieces if p.stop[dim] < high), default=None)
+    inner.sort()
+    return inner[len(inner) // 2]

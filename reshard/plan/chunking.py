@@ -1,0 +1,84 @@
+"""Which chunks a target is stored in: its shards, merged when tiny, subdivided when huge."""
+
+from __future__ import annotations
+
+import math
+
+from reshard.layout.grid import Grid
+
+MERGE_BELOW_BYTES = 1 << 20
+"""Smaller files cost more to open than to read."""
+
+SPLIT_ABOVE_BYTES = 256 << 20
+"""Larger chunks keep readers from sharing the work and from bounding their memory."""
+
+
+def chunk_shape(
+    slices: Grid,
+    itemsize: int,
+    merge_below: int = MERGE_BELOW_BYTES,
+    split_above: int = SPLIT_ABOVE_BYTES,
+) -> tuple[int, ...]:
+    """Shape of the chunks for a tensor whose holders need ``slices``.
+
+    A regular grid is all that zarr can store, so an uneven dimension takes its largest part.
+
+    >>> chunk_shape(Grid.regular((1024, 1024), (1024, 128)), 4)
+    (1024, 256)
+    """
+    chunk = [max(1, part) for part in slices.largest]
+    chunk = _merged(chunk, slices.shape, itemsize, merge_below, split_above)
+    return tuple(_subdivided(chunk, slices.shape, itemsize, split_above))
+
+
+def _merged(
+    chunk: list[int], shape: tuple[int, ...], itemsize: int, below: int, above: int
+) -> list[int]:
+    """Doubles (or completes) split dimensions, last first: wide rows read fastest."""
+    for dim in reversed(range(len(chunk))):
+        while chunk[dim] < shape[dim] and math.prod(chunk) * itemsize < below:
+            grown = [*chunk[:dim], _next_multiple(chunk[dim], shape[dim]), *chunk[dim + 1 :]]
+            if math.prod(grown) * itemsize > above:
+                break
+            chunk = grown
+    return chunk
+
+
+def _next_multiple(part: int, size: int) -> int:
+    """The next larger multiple of ``part`` that cuts ``size`` evenly, else the whole size."""
+    count = -(-size // part)
+    for fewer in range(count // 2, 0, -1):
+        if size % part == 0 and count % fewer == 0:
+            return size // fewer
+    return size
+
+
+def _subdivided(chunk: list[int], shape: tuple[int, ...], itemsize: int, above: int) -> list[int]:
+    """Divides the first dimensions that can be, so that the pieces stay contiguous."""
+    chunk = list(chunk)
+    for dim in range(len(chunk)):
+        rest = math.prod(chunk[:dim] + chunk[dim + 1 :]) * itemsize
+        if chunk[dim] * rest > above:
+            chunk[dim] = _divided(chunk[dim], shape[dim], max(1, above // max(1, rest)))
+    return chunk
+
+
+def _divided(part: int, size: int, at_most: int) -> int:
+    """A smaller part whose cuts include those of ``part``, near ``at_most`` elements.
+
+    A dimension that is not split has no cuts to keep. Where a shard has only far smaller divisors
+    (its size is a prime, say) it stays whole, and the next dimension is divided.
+    """
+    if part >= size:
+        return -(-size // -(-size // at_most))
+    divisor = _largest_divisor(part, at_most)
+    return divisor if 8 * divisor >= at_most else part
+
+
+def _largest_divisor(size: int, at_most: int) -> int:
+    """The largest divisor of ``size`` that is at most ``at_most``."""
+    best = 1
+    for small in range(1, math.isqrt(size) + 1):
+        if size % small == 0:
+            best = max([best, *(d for d in (small, size // small) if d <= at_most)])
+    return best

@@ -1,0 +1,173 @@
+"""The price of a strategy, in closed form: it grows with cuts, never with pairs of chunks."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from functools import lru_cache
+from itertools import pairwise
+
+from reshard.layout.grid import Cuts, Grid
+from reshard.plan.move import Price, Side, Strategy
+from reshard.plan.placement import Placement, inverse
+
+DECODE_BYTES_PER_SECOND = 1.4e9
+COPY_BYTES_PER_SECOND = 3.0e9
+ENCODE_BYTES_PER_SECOND = 0.5e9
+SECONDS_PER_WRITE = 6e-6
+SECONDS_PER_TASK = 1e-4
+"""Orders of magnitude on one core of a small server; they only rank strategies."""
+
+CACHED_BYTES = 8 << 20
+"""Bands above this leave the processor's cache between decoding and writing."""
+
+TASK_OVERHEAD_BYTES = 2 << 20
+"""Checksum scratch, file objects and small arrays that each task needs besides its buffers."""
+
+CAST_SCRATCH_BYTES = 2 << 20
+"""Casts run over slabs of 64 Ki elements, whose statistics need a few temporaries."""
+
+
+def scatter_bytes(
+    placement: Placement, source: Side, target: Side, lanes: int, band_bytes: int
+) -> int:
+    """Memory of one scatter or weave task: decoders, the decoded band, and its rearranged copy."""
+    rearranged = band_bytes * target.spec.itemsize // source.spec.itemsize
+    return lanes * source.stream_bytes + band_bytes + rearranged + _fixed_bytes(placement)
+
+
+def block_bytes(
+    placement: Placement, source: Side, target: Side, units: Grid, band_bytes: int
+) -> int:
+    """Memory of one block task: the target chunks of the largest unit, a decoder, a band, an encoder."""
+    chunks = math.prod(
+        _parts_per_unit(u, t)
+        for u, t in zip(units.cuts, _target_cuts(placement, target), strict=True)
+    )
+    assembled = chunks * _stored_chunk_bytes(target)
+    return (
+        assembled + target.stream_bytes + source.stream_bytes + band_bytes + _fixed_bytes(placement)
+    )
+
+
+def _fixed_bytes(placement: Placement) -> int:
+    return TASK_OVERHEAD_BYTES + (CAST_SCRATCH_BYTES if placement.is_cast else 0)
+
+
+def price(
+    strategy: Strategy,
+    placement: Placement,
+    source: Side,
+    target: Side,
+    units: Grid,
+    task_bytes: int,
+    band_bytes: int,
+) -> Price:
+    """What ``strategy`` over ``units`` costs."""
+    source_grid = placement.source_grid(source.spec.storage)
+    stored = _touched_bytes(source_grid, source)
+    decoded = _overlapped_bytes(units, source_grid, source)
+    moved = math.prod(placement.shape) * target.spec.itemsize
+    target_grid = placement.target_grid(target.spec.storage)
+    written = _written_bytes(target_grid, target, moved)
+    if strategy in ("copy", "block"):
+        writes = target_grid.count
+    else:
+        writes = _scattered_writes(placement, units, target_grid, target)
+    seconds = _seconds(strategy, source, target, decoded, moved, writes, units.count)
+    if band_bytes > CACHED_BYTES:
+        seconds += moved / COPY_BYTES_PER_SECOND
+    return Price(units.count, decoded, stored, written, writes, task_bytes, seconds)
+
+
+def _seconds(
+    strategy: Strategy,
+    source: Side,
+    target: Side,
+    decoded: int,
+    moved: int,
+    writes: int,
+    tasks: int,
+) -> float:
+    if strategy == "copy":
+        return moved / COPY_BYTES_PER_SECOND / 2 + writes * SECONDS_PER_WRITE
+    decode = 0.0 if source.raw else decoded / DECODE_BYTES_PER_SECOND
+    encode = 0.0 if target.raw else moved / ENCODE_BYTES_PER_SECOND
+    copy = moved / COPY_BYTES_PER_SECOND * (1.3 if strategy == "block" else 1.0)
+    return decode + encode + copy + writes * SECONDS_PER_WRITE + tasks * SECONDS_PER_TASK
+
+
+def _touched_bytes(grid: Grid, source: Side) -> int:
+    """Stored bytes of the source chunks that the placement touches, each counted once."""
+    return _overlapped_bytes(Grid.whole(grid.shape), grid, source)
+
+
+def _overlapped_bytes(units: Grid, grid: Grid, source: Side) -> int:
+    """Sum over units of the stored bytes of the source chunks that each touches.
+
+    The chunks of a unit form a box of chunks, so the sum is a product of sums per dimension.
+    """
+    if 0 in grid.shape:
+        return 0
+    total = source.spec.itemsize
+    for dim, (unit_cuts, cuts) in enumerate(zip(units.cuts, grid.cuts, strict=True)):
+        pairs = _overlaps(unit_cuts, cuts)
+        total *= pairs * _chunk_extent(source, dim)
+    return total
+
+
+def _chunk_extent(source: Side, dim: int) -> int:
+    """Stored elements of one chunk along ``dim``."""
+    if source.spec.chunk_shape is not None:
+        return source.spec.chunk_shape[dim]
+    return max(b - a for a, b in pairwise(source.spec.storage.cuts[dim]))
+
+
+@lru_cache(maxsize=4096)
+def _overlaps(units: Cuts, cuts: Cuts) -> int:
+    """How many pairs of a unit and a part of ``cuts`` overlap."""
+    return sum(bisect_left(cuts, b) - bisect_right(cuts, a) + 1 for a, b in pairwise(units))
+
+
+def _written_bytes(grid: Grid, target: Side, moved: int) -> int:
+    if target.spec.chunk_shape is None:
+        return moved
+    return grid.count * (_stored_chunk_bytes(target) + 4)
+
+
+def _stored_chunk_bytes(side: Side) -> int:
+    shape = side.spec.chunk_shape or side.spec.storage.largest
+    return math.prod(shape) * side.spec.itemsize
+
+
+def _scattered_writes(placement: Placement, units: Grid, target_grid: Grid, target: Side) -> int:
+    """Contiguous writes that fill the target when pieces cut by both grids are written one by one.
+
+    Within a target chunk, trailing dimensions that no unit cuts run on; the innermost one that is
+    cut ends the run.
+    """
+    refined = units.refine(target_grid)
+    target_dims = inverse(placement.axis_order)
+    run = 1
+    for dim in placement.axis_order[::-1]:
+        run *= max(1, refined.largest[dim])
+        if refined.parts[dim] != target_grid.parts[dim] or _is_padded(target, target_dims[dim]):
+            break
+    return max(1, math.prod(placement.shape) // run)
+
+
+def _is_padded(target: Side, dim: int) -> bool:
+    chunk = target.spec.chunk_shape
+    return chunk is not None and target.spec.shape[dim] % chunk[dim] != 0
+
+
+def _target_cuts(placement: Placement, target: Side) -> tuple[Cuts, ...]:
+    return placement.target_grid(target.spec.storage).cuts
+
+
+@lru_cache(maxsize=4096)
+def _parts_per_unit(units: Cuts, cuts: Cuts) -> int:
+    """The most parts of ``cuts`` that one unit overlaps."""
+    return max(
+        (bisect_left(cuts, b) - bisect_right(cuts, a) + 1 for a, b in pairwise(units)), default=0
+    )

@@ -1,0 +1,138 @@
+"""What a plan says: moves, their strategy and their price. Frozen data, no I/O."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from reshard.layout.grid import Grid
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.plan.placement import Placement
+
+Strategy = Literal["copy", "scatter", "weave", "block"]
+"""How a move is done.
+
+copy: identical chunks travel encoded.
+scatter: each source chunk is decoded once in a stream; its pieces go straight to their places in
+  raw target chunks.
+weave: as scatter, but the source chunks that lie side by side are decoded in lock step, so that
+  whole target rows pass.
+block: target chunks are assembled in memory and written whole; for compressed targets, and where
+  the pieces would be too short. A block that exceeds the memory is cut, and then source chunks
+  may be decoded more than once.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """How one end of a move stores its tensor.
+
+    Attributes:
+        codec: two sides with equal codec, dtype, chunk shape and cuts hold identical bytes.
+        raw: elements lie at fixed offsets, so that a source can be read and a target written in pieces.
+        stream_bytes: memory of one decoder (source) or of encoding one chunk (target).
+    """
+
+    spec: TensorSpec
+    codec: str
+    raw: bool
+    stream_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a move costs.
+
+    Attributes:
+        tasks: independent units of work.
+        decoded_bytes: bytes decoded from source chunks, padding and repetition included.
+        source_bytes: what the source chunks that are touched hold; ``decoded / source`` is the amplification.
+        written_bytes: bytes written, padding and checksums included.
+        writes: contiguous writes.
+        task_bytes: memory of one task.
+        seconds: estimated processor time, for comparing strategies only.
+    """
+
+    tasks: int
+    decoded_bytes: int
+    source_bytes: int
+    written_bytes: int
+    writes: int
+    task_bytes: int
+    seconds: float
+
+    @property
+    def amplification(self) -> float:
+        return self.decoded_bytes / self.source_bytes if self.source_bytes else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One placement with the way it is carried out.
+
+    Attributes:
+        units: the boxes, in the placement's coordinates, that one task each fills.
+        band_bytes: decoded bytes in memory at once for each task.
+    """
+
+    placement: Placement
+    source: Side
+    target: Side
+    strategy: Strategy
+    units: Grid
+    band_bytes: int
+    price: Price
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that moves, and what it costs.
+
+    Attributes:
+        max_memory: bytes that all buffers of the run together may take.
+        workers: tasks that run at the same time, memory permitting.
+        metadata_bytes: what the checkpoint's index and the plan itself keep in memory.
+    """
+
+    moves: tuple[Move, ...]
+    max_memory: int
+    workers: int
+    metadata_bytes: int = 0
+
+    @property
+    def tasks(self) -> int:
+        return sum(m.price.tasks for m in self.moves)
+
+    @property
+    def decoded_bytes(self) -> int:
+        return sum(m.price.decoded_bytes for m in self.moves)
+
+    @property
+    def source_bytes(self) -> int:
+        return sum(m.price.source_bytes for m in self.moves)
+
+    @property
+    def written_bytes(self) -> int:
+        return sum(m.price.written_bytes for m in self.moves)
+
+    @property
+    def amplification(self) -> float:
+        return self.decoded_bytes / self.source_bytes if self.source_bytes else 1.0
+
+    @property
+    def peak_bytes(self) -> int:
+        """Buffers in memory at the worst moment; never above ``max_memory``."""
+        return min(self.max_memory, peak_of((m.price for m in self.moves), self.workers))
+
+
+def peak_of(prices: Iterable[Price], workers: int) -> int:
+    """The most that ``workers`` tasks at once can take."""
+    biggest: list[int] = []
+    for price in prices:
+        for _ in range(min(price.tasks, workers)):
+            heapq.heappush(biggest, price.task_bytes)
+            if len(biggest) > workers:
+                heapq.heappop(biggest)
+    return sum(biggest)

@@ -1,0 +1,255 @@
+"""From placements to a plan: the cheapest strategy per tensor that fits the memory.
+
+Between cuts that source and target share lie aligned blocks: within one, each source chunk can be
+decoded once and each target chunk be finished. Three ways to fill a block, told apart by price:
+
+- scatter, where the target is raw: one source chunk a task, tiny buffers;
+- weave, where the target is raw but the pieces of a single chunk would be short: the chunks that
+  lie side by side along the trailing dimensions are decoded in lock step;
+- block: the block's target chunks in memory. A block that does not fit is halved along the
+  dimension that repeats the least decoding, until one target chunk is left.
+
+Memory: a task's need is arithmetic over chunk shapes, known before anything is read. A strategy is
+first sought within ``max_memory / workers``; where none fits, within all of ``max_memory``, which
+then lets fewer tasks run at once; where still none fits the plan is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import pairwise
+
+from reshard.errors import MemoryBudgetError
+from reshard.layout.grid import Cuts, Grid
+from reshard.plan.cost import block_bytes, price, scatter_bytes
+from reshard.plan.move import Move, Plan, Side, Strategy
+from reshard.plan.placement import Placement
+
+BAND_BYTES = 2 << 20
+"""Decoded bytes at once: large enough that calls cost little, small enough to stay in cache."""
+
+SMALLEST_BAND_BYTES = 64 << 10
+"""Below this, calls cost more than bytes."""
+
+MAX_LANES = 128
+"""Streams open at once in a task; far below the usual limit of 1,024 open files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A placement and how both its ends are stored."""
+
+    placement: Placement
+    source: Side
+    target: Side
+
+
+def make_plan(
+    requests: Sequence[Request], max_memory: int, workers: int, metadata_bytes: int = 0
+) -> Plan:
+    """A plan for all requests.
+
+    Raises MemoryBudgetError, naming the tensor, its need and the smallest budget that works for
+    everything, where a request fits in no way.
+    """
+    moves = tuple(plan_moves(requests, max_memory, workers))
+    return Plan(moves, max_memory, workers, metadata_bytes)
+
+
+def plan_moves(requests: Sequence[Request], max_memory: int, workers: int) -> Iterator[Move]:
+    """One move per request, in order; requests that differ in name only are priced once."""
+    known: dict[Hashable, Move] = {}
+    for request in requests:
+        key = _geometry(request)
+        if key not in known:
+            move = _cheapest(request, max_memory // workers) or _cheapest(request, max_memory)
+            if move is None:
+                raise _refusal(requests, max_memory)
+            known[key] = move
+        yield replace(
+            known[key], placement=request.placement, source=request.source, target=request.target
+        )
+
+
+def _geometry(request: Request) -> Hashable:
+    """Everything that the choice of a strategy depends on."""
+    placement = replace(request.placement, source="", target="")
+    sides = (
+        (s.spec.shape, s.spec.storage.cuts, s.spec.chunk_shape, s.codec, s.raw, s.stream_bytes)
+        for s in (request.source, request.target)
+    )
+    return (placement, *sides)
+
+
+def _cheapest(request: Request, memory: int) -> Move | None:
+    fitting = [m for m in _candidates(request, memory) if m.price.task_bytes <= memory]
+    return min(fitting, key=lambda m: m.price.seconds, default=None)
+
+
+def _candidates(request: Request, memory: int) -> Iterator[Move]:
+    if _is_identical(request):
+        yield _copy(request)
+        return
+    if request.target.raw:
+        rank = len(request.placement.shape)
+        for first_lane_dim in range(rank, 0, -1):
+            yield from _scatter(request, memory, first_lane_dim)
+    yield from _block(request, memory)
+
+
+def _is_identical(request: Request) -> bool:
+    """Whether every target chunk is some source chunk, byte for byte and encoded alike."""
+    placement, source, target = request.placement, request.source, request.target
+    return (
+        not source.raw
+        and source.codec == target.codec
+        and not placement.is_cast
+        and placement == Placement.whole(source.spec, target.spec)
+        and source.spec.storage == target.spec.storage
+        and source.spec.chunk_shape == target.spec.chunk_shape
+    )
+
+
+def _copy(request: Request) -> Move:
+    units = request.placement.target_grid(request.target.spec.storage)
+    return _move(request, "copy", units, SMALLEST_BAND_BYTES, 4 << 20)
+
+
+def _scatter(request: Request, memory: int, first_lane_dim: int) -> Iterator[Move]:
+    """Source chunks from dimension ``first_lane_dim`` on decoded side by side, as many as fit.
+
+    With ``first_lane_dim`` equal to the rank there is one lane, and the move is a plain scatter.
+    """
+    placement, source, target = request.placement, request.source, request.target
+    source_grid = placement.source_grid(source.spec.storage)
+    units = _lane_units(source_grid, placement.target_grid(target.spec.storage), first_lane_dim)
+    while True:
+        lanes = _lanes(units, source_grid)
+        least = _least_band(units, source.spec.itemsize, first_lane_dim)
+        need = partial(scatter_bytes, placement, source, target, lanes)
+        band = _fit_band(need, memory, least)
+        if lanes <= MAX_LANES and need(band) <= memory:
+            break
+        finer = _fewer_lanes(units, source_grid)
+        if finer is None:
+            break
+        units = finer
+    if lanes <= MAX_LANES and (lanes > 1) == (first_lane_dim < len(units.shape)):
+        yield _move(request, "weave" if lanes > 1 else "scatter", units, band, need(band))
+
+
+def _lane_units(source_grid: Grid, target_grid: Grid, first_lane_dim: int) -> Grid:
+    """Source chunks joined, along the lane dimensions, up to the cuts that both grids share."""
+    common = source_grid.common(target_grid)
+    cuts = source_grid.cuts[:first_lane_dim] + common.cuts[first_lane_dim:]
+    return Grid(source_grid.shape, cuts)
+
+
+def _fewer_lanes(units: Grid, source_grid: Grid) -> Grid | None:
+    """Half the lanes along the first dimension that has several: rows stay as wide as they can."""
+    for dim, cuts in enumerate(units.cuts):
+        finer = _halve(cuts, source_grid.cuts[dim])
+        if finer != cuts:
+            return Grid(units.shape, (*units.cuts[:dim], finer, *units.cuts[dim + 1 :]))
+    return None
+
+
+def _lanes(units: Grid, source_grid: Grid) -> int:
+    """Most source chunks in one unit."""
+    return math.prod(map(_most_within, units.cuts, source_grid.cuts))
+
+
+@lru_cache(maxsize=4096)
+def _most_within(outer: Cuts, inner: Cuts) -> int:
+    """Most parts of ``inner`` within one part of ``outer``, whose cuts ``inner`` has too."""
+    position = {cut: i for i, cut in enumerate(inner)}
+    return max((position[b] - position[a] for a, b in pairwise(outer)), default=1)
+
+
+def _least_band(units: Grid, itemsize: int, first_lane_dim: int) -> int:
+    """Lanes advance by whole rows of the lane dimensions; for a single lane a row is one element."""
+    rows = math.prod(units.largest[first_lane_dim:]) * itemsize
+    return max(rows, SMALLEST_BAND_BYTES)
+
+
+def _fit_band(need: Callable[[int], int], memory: int, least: int) -> int:
+    band = max(BAND_BYTES, least)
+    while band > least and need(band) > memory:
+        band = max(least, band // 2)
+    return band
+
+
+def _block(request: Request, memory: int) -> Iterator[Move]:
+    placement, source, target = request.placement, request.source, request.target
+    target_grid = placement.target_grid(target.spec.storage)
+    units = placement.source_grid(source.spec.storage).common(target_grid)
+    while True:
+        need_of_band = partial(block_bytes, placement, source, target, units)
+        band = _fit_band(need_of_band, memory, SMALLEST_BAND_BYTES)
+        need = need_of_band(band)
+        halved = None if need <= memory else _best_halving(request, units, target_grid)
+        if halved is None:
+            break
+        units = halved
+    yield _move(request, "block", units, band, need)
+
+
+def _best_halving(request: Request, units: Grid, target_grid: Grid) -> Grid | None:
+    """The units halved along the dimension that adds the least decoding, or None at single chunks."""
+    halvings = [
+        Grid(units.shape, (*units.cuts[:d], finer, *units.cuts[d + 1 :]))
+        for d, cuts in enumerate(units.cuts)
+        if (finer := _halve(cuts, target_grid.cuts[d])) != cuts
+    ]
+    prices = [
+        (_move(request, "block", u, 0, 0).price.decoded_bytes, i) for i, u in enumerate(halvings)
+    ]
+    return halvings[min(prices)[1]] if prices else None
+
+
+@lru_cache(maxsize=4096)
+def _halve(units: Cuts, cuts: Cuts) -> Cuts:
+    """A cut of ``cuts`` added in the middle of every unit that holds more than one part."""
+    position = {cut: i for i, cut in enumerate(cuts)}
+    finer = [0]
+    for a, b in pairwise(units):
+        middle = (position[a] + position[b]) // 2
+        if middle > position[a]:
+            finer.append(cuts[middle])
+        finer.append(b)
+    return tuple(finer)
+
+
+def _move(request: Request, strategy: Strategy, units: Grid, band: int, task_bytes: int) -> Move:
+    placement, source, target = request.placement, request.source, request.target
+    cost = price(strategy, placement, source, target, units, task_bytes, band)
+    return Move(placement, source, target, strategy, units, band, cost)
+
+
+def smallest_memory(request: Request) -> int:
+    """The least memory with which any strategy carries out ``request``."""
+    return min(m.price.task_bytes for m in _candidates(request, 0))
+
+
+def _refusal(requests: Sequence[Request], max_memory: int) -> MemoryBudgetError:
+    unlike = {_geometry(r): r for r in requests}.values()
+    need, name, request = max(
+        ((smallest_memory(r), r.placement.target, r) for r in unlike), key=lambda n: n[:2]
+    )
+    mib = -(-need // (1 << 20))
+    remedy = f"allow --max-memory {mib}MiB"
+    if not request.target.raw:
+        remedy += ", write smaller chunks (--chunk-bytes), or write without compression"
+    return MemoryBudgetError(
+        f"{name!r} of shape {list(request.target.spec.shape)} needs at least {mib} MiB of buffers "
+        f"({request.source.codec} chunks of {_shape(request.source)} to {request.target.codec} chunks of "
+        f"{_shape(request.target)}), but {max_memory / (1 << 20):.4g} MiB are allowed; {remedy}",
+        smallest_bytes=mib << 20,
+    )
+
+
+def _shape(side: Side) -> str:
+    return "×".join(map(str, side.spec.chunk_shape or side.spec.storage.largest)) or "a scalar"

@@ -1,0 +1,177 @@
+"""Select, drop, rename and cast: rules over names, made into one rewrite per kept leaf.
+
+Every rule searches the source's name. ``select`` keeps what any of its patterns finds, ``drop``
+then removes; of the ``rename`` and of the ``cast`` rules the first that matches applies. A rule
+that matches nothing is an error, because a typing mistake here loses weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from reshard.errors import PlanError
+from reshard.layout.changes import Changes
+from reshard.layout.dtypes import DTYPES
+from reshard.layout.tensor_spec import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A leaf that is kept, its name in the target, and the dtype it is cast to (None: unchanged)."""
+
+    source: str
+    target: str
+    dtype: str | None = None
+
+
+def rewrites(
+    changes: Changes,
+    names: Sequence[str],
+    tensors: Mapping[str, TensorSpec],
+    keys: Collection[str] = (),
+) -> tuple[Rewrite, ...]:
+    """One Rewrite per leaf of ``names`` that is kept, in order.
+
+    ``tensors`` holds the specs of those leaves that are tensors, ``keys`` names those that are PRNG keys.
+    Raises PlanError for a rule that matches nothing, a bad pattern, names that collide, a selection
+    without tensors, and a cast that would change a value's kind without being asked for by name.
+    """
+    select = [_compiled("select", p) for p in changes.select]
+    drop = [_compiled("drop", p) for p in changes.drop]
+    rename = [(_compiled("rename", p), to) for p, to in changes.rename]
+    cast = [(_compiled("cast", p), to) for p, to in changes.cast]
+    _refuse_idle("select", select, names)
+    selected = [n for n in names if not select or any(p.search(n) for p in select)]
+    _refuse_idle("drop", drop, selected)
+    kept = [n for n in selected if not any(p.search(n) for p in drop)]
+    if tensors and not any(n in tensors for n in kept):
+        raise PlanError(
+            f"nothing is left to write: select and drop rules keep none of the {len(tensors)} tensors; "
+            "loosen them"
+        )
+    _refuse_idle("rename", [p for p, _ in rename], kept)
+    _refuse_idle("cast", [p for p, _ in cast], [n for n in kept if n in tensors])
+    result = tuple(
+        Rewrite(n, _renamed(n, rename), _cast(n, tensors.get(n), cast, n in keys)) for n in kept
+    )
+    _refuse_collisions(result)
+    return result
+
+
+def _compiled(kind: str, pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise PlanError(
+            f"--{kind} {pattern!r} is no regular expression: {error}; escape special characters with a backslash"
+        ) from error
+
+
+def _refuse_idle(kind: str, patterns: Sequence[re.Pattern[str]], names: Sequence[str]) -> None:
+    for pattern in patterns:
+        if not any(map(pattern.search, names)):
+            some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+            raise PlanError(
+                f"--{kind} {pattern.pattern!r} matches none of the {len(names)} names it could apply to "
+                f"({some}); correct or remove it"
+            )
+
+
+def _renamed(name: str, rules: Sequence[tuple[re.Pattern[str], str]]) -> str:
+    for pattern, to in rules:
+        if pattern.search(name):
+            return _checked_name(name, _substituted(pattern, to, name))
+    return name
+
+
+def _substituted(pattern: re.Pattern[str], to: str, name: str) -> str:
+    try:
+        return pattern.sub(to, name, count=1)
+    except (re.error, IndexError) as error:
+        raise PlanError(
+            f"--rename {pattern.pattern!r}={to!r}: the replacement cannot be made: {error}; "
+            f"the pattern has {pattern.groups} groups"
+        ) from error
+
+
+def _checked_name(name: str, renamed: str) -> str:
+    if (
+        not renamed
+        or any(part in ("", ".", "..") for part in renamed.split("/"))
+        or "\0" in renamed
+    ):
+        raise PlanError(
+            f"{name!r} would be renamed to {renamed!r}, which is no usable name; every part between slashes "
+            "must be there and be neither '.' nor '..'"
+        )
+    return renamed
+
+
+def _refuse_collisions(result: Sequence[Rewrite]) -> None:
+    seen: dict[str, str] = {}
+    for rewrite in result:
+        if rewrite.target in seen:
+            raise PlanError(
+                f"{seen[rewrite.target]!r} and {rewrite.source!r} would both be written as "
+                f"{rewrite.target!r}; rename or drop one of them"
+            )
+        seen[rewrite.target] = rewrite.source
+    for name in seen:
+        parent = name.rpartition("/")[0]
+        while parent:
+            if parent in seen and seen[name] != name:
+                raise PlanError(
+                    f"{seen[name]!r} would be written as {name!r}, but {parent!r} is a leaf itself; choose another name"
+                )
+            parent = parent.rpartition("/")[0]
+
+
+def _cast(
+    name: str, spec: TensorSpec | None, rules: Sequence[tuple[re.Pattern[str], str]], is_key: bool
+) -> str | None:
+    for pattern, dtype in rules:
+        if spec is not None and pattern.search(name):
+            return _checked_cast(name, spec.dtype, pattern.pattern, dtype, is_key)
+    return None
+
+
+def _checked_cast(name: str, source: str, pattern: str, dtype: str, is_key: bool) -> str | None:
+    if dtype not in DTYPES:
+        raise PlanError(
+            f"--cast {pattern!r}={dtype!r}: no such dtype; expected one of: {', '.join(DTYPES)}"
+        )
+    if is_key:
+        raise PlanError(
+            f"--cast {pattern!r}={dtype} matches {name!r}, which is a PRNG key: its bits have no numeric meaning; "
+            "narrow the pattern so that it leaves the key out"
+        )
+    if dtype == source:
+        return None
+    if kind_of(source) == "complex" and kind_of(dtype) != "complex":
+        raise PlanError(
+            f"--cast {pattern!r}={dtype} matches {name!r} of dtype {source}: the imaginary part would be lost; "
+            "narrow the pattern"
+        )
+    if kind_of(source) != kind_of(dtype) and not _is_by_name(pattern, name):
+        raise PlanError(
+            f"--cast {pattern!r}={dtype} matches {name!r} of dtype {source}: {kind_of(source)} to "
+            f"{kind_of(dtype)} is done only when asked for by name; narrow the pattern, or add "
+            f"--cast '{name}={dtype}' before it if that is what you want"
+        )
+    return dtype
+
+
+def kind_of(dtype: str) -> str:
+    """``"bool"``, ``"int"``, ``"float"`` or ``"complex"``."""
+    kinds: tuple[tuple[str, Callable[[str], bool]], ...] = (
+        ("bool", lambda d: d == "bool"),
+        ("int", lambda d: d.startswith(("int", "uint"))),
+        ("complex", lambda d: d.startswith("complex")),
+    )
+    return next((kind for kind, test in kinds if test(dtype)), "float")
+
+
+def _is_by_name(pattern: str, name: str) -> bool:
+    return pattern.removeprefix("^").removesuffix("$") in (name, re.escape(name))

@@ -1,0 +1,97 @@
+"""Files of this host: positioned writes, and the one place where an OSError becomes ours."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from reshard.errors import StorageError
+
+_REMEDY = {
+    errno.ENOSPC: "free space on that file system (or choose another) and run the same command again",
+    errno.EDQUOT: "raise the quota or free space and run the same command again",
+    errno.EACCES: "grant this user the permission",
+    errno.EPERM: "grant this user the permission",
+    errno.EROFS: "choose a target on a writable file system",
+    errno.ENOENT: "check the path; something may have removed it meanwhile",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.EIO: "the device reports a read or write error; check it before trusting it again",
+}
+
+
+def storage_error(action: str, path: str | Path, error: OSError) -> StorageError:
+    """``error`` as a StorageError that says what was tried, where, why it failed and what to do."""
+    reason = error.strerror or type(error).__name__
+    remedy = _REMEDY.get(error.errno or 0, "see the reason given by the system")
+    return StorageError(f"cannot {action} {str(path)!r}: {reason}; {remedy}")
+
+
+@contextmanager
+def storage_errors(action: str, path: str | Path) -> Iterator[None]:
+    """Turns an OSError in the block into a StorageError about ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(action, path, error) from error
+
+
+def write_all(fd: int, data: memoryview, offset: int, path: str) -> None:
+    """Writes all of ``data`` (contiguous bytes) at ``offset``; a short write is continued."""
+    with storage_errors("write", path):
+        done = 0
+        while done < len(data):
+            done += os.pwrite(fd, data[done:], offset + done)
+
+
+class OpenFiles:
+    """Files open for writing below a folder, made on first use; the oldest is closed beyond ``limit``."""
+
+    def __init__(self, root: str, limit: int = 64) -> None:
+        self._root = root
+        self._limit = limit
+        self._fds: OrderedDict[str, int] = OrderedDict()
+
+    def fd(self, file: str) -> int:
+        """A descriptor for ``file`` (relative to the folder), whose parents are made if missing."""
+        if file in self._fds:
+            self._fds.move_to_end(file)
+            return self._fds[file]
+        while len(self._fds) >= self._limit:
+            self._close(self._fds.popitem(last=False))
+        fd = self._fds[file] = open_new(self.path(file))
+        return fd
+
+    def path(self, file: str) -> str:
+        return f"{self._root}/{file}"
+
+    def __enter__(self) -> OpenFiles:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        while self._fds:
+            self._close(self._fds.popitem())
+
+    def _close(self, item: tuple[str, int]) -> None:
+        with storage_errors("close", self.path(item[0])):
+            os.close(item[1])
+
+
+def open_new(path: str) -> int:
+    """Opens ``path`` for writing, making it and its parents if missing; never through a link."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    with storage_errors("create", path):
+        try:
+            return os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            return os.open(path, flags, 0o666)

@@ -1,0 +1,137 @@
+"""The planner: every plan covers everything once, respects its memory, and says its price."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reshard.errors import MemoryBudgetError
+from reshard.layout.grid import Grid
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.plan.move import Side
+from reshard.plan.placement import Placement
+from reshard.plan.planner import Request, make_plan, smallest_memory
+from tests.plan.strategies import boxes, requests
+
+MIB = 1 << 20
+
+
+def request(shape, source_chunk, target_chunk, *, raw_target=True, raw_source=False, name="w"):
+    source = TensorSpec(name, shape, "float32", Grid.regular(shape, source_chunk), source_chunk)
+    target = TensorSpec(name, shape, "float32", Grid.regular(shape, target_chunk), target_chunk)
+    return Request(
+        Placement.whole(source, target),
+        Side(source, "raw" if raw_source else "zstd:1", raw_source, 0 if raw_source else 3 * MIB),
+        Side(target, "raw+crc32c" if raw_target else "zstd:3", raw_target, 0 if raw_target else MIB),
+    )
+
+
+@given(requests(), st.sampled_from([16 * MIB, 256 * MIB]))
+def test_units_cover_every_element_once(req, memory):
+    (move,) = make_plan([req], memory, 2).moves
+    seen = np.zeros(req.placement.shape, int)
+    for box in boxes(move.units):
+        seen[box.slices] += 1
+    assert (seen == 1).all()
+
+
+@given(requests())
+def test_a_unit_never_cuts_what_its_strategy_must_keep_whole(req):
+    (move,) = make_plan([req], 256 * MIB, 2).moves
+    kept = {
+        "copy": move.target.spec.storage,
+        "block": move.target.spec.storage,
+        "scatter": move.source.spec.storage,
+        "weave": move.source.spec.storage,
+    }[move.strategy]
+    for unit_cuts, cuts in zip(move.units.cuts, kept.cuts, strict=True):
+        assert set(unit_cuts) <= set(cuts)
+
+
+@given(requests(max_size=6))
+def test_decoded_bytes_are_those_of_the_chunks_that_each_unit_touches(req):
+    (move,) = make_plan([req], 256 * MIB, 2).moves
+    stored = math.prod(req.source.spec.chunk_shape) * req.source.spec.itemsize
+    touched = sum(
+        stored
+        for unit in boxes(move.units)
+        for chunk in boxes(req.source.spec.storage)
+        if unit.intersect(chunk) is not None or not unit.rank
+    )
+    assert move.price.decoded_bytes == touched
+    assert move.price.source_bytes == stored * req.source.spec.storage.count
+
+
+@given(st.lists(requests(max_size=2000), min_size=1, max_size=4), st.integers(1, 8))
+def test_the_smallest_memory_that_a_refusal_names_is_enough(reqs, workers):
+    need = max(map(smallest_memory, reqs))
+    plan = make_plan(reqs, need, workers)
+    assert plan.peak_bytes <= need
+    assert all(m.price.task_bytes <= need for m in plan.moves)
+
+
+@given(requests(max_size=2000))
+def test_less_than_the_smallest_memory_is_refused(req):
+    with pytest.raises(MemoryBudgetError):
+        make_plan([req], smallest_memory(req) - 1, 1)
+
+
+def test_refusal_names_the_tensor_the_need_and_the_smallest_budget_that_works():
+    big = request((65536, 2048), (16384, 1024), (8192, 2048), raw_target=False, name="emb")
+    small = request((8, 8), (8, 8), (8, 8), name="bias")
+    with pytest.raises(MemoryBudgetError) as caught:
+        make_plan([small, big], 32 * MIB, 2)
+    assert str(caught.value) == (
+        "'emb' of shape [65536, 2048] needs at least 71 MiB of buffers (zstd:1 chunks of 16384×1024 to "
+        "zstd:3 chunks of 8192×2048), but 32 MiB are allowed; allow --max-memory 71MiB, write smaller "
+        "chunks (--chunk-bytes), or write without compression"
+    )
+    assert make_plan([small, big], caught.value.smallest_bytes, 2).tasks > 0
+
+
+def test_rows_to_columns_scatter_each_source_chunk_once():
+    (move,) = make_plan([request((8192, 8192), (1024, 8192), (8192, 1024))], 64 * MIB, 2).moves
+    assert (move.strategy, move.price.amplification, move.price.tasks) == ("scatter", 1.0, 8)
+
+
+def test_columns_to_rows_weave_the_chunks_side_by_side():
+    (move,) = make_plan([request((8192, 8192), (8192, 1024), (1024, 8192))], 128 * MIB, 2).moves
+    assert (move.strategy, move.price.amplification, move.units.parts) == ("weave", 1.0, (1, 1))
+
+
+def test_a_weave_that_does_not_fit_takes_fewer_lanes():
+    (move,) = make_plan([request((8192, 8192), (8192, 64), (64, 8192))], 64 * MIB, 2).moves
+    assert (move.strategy, move.price.amplification) == ("weave", 1.0)
+    assert move.units.parts[1] > 1
+
+
+def test_compressed_targets_are_assembled_and_a_block_too_large_repeats_decoding_at_a_price():
+    req = request((8192, 8192), (8192, 1024), (1024, 8192), raw_target=False)
+    (whole,) = make_plan([req], 1024 * MIB, 2).moves
+    (cut,) = make_plan([req], 128 * MIB, 2).moves
+    assert (whole.strategy, whole.price.amplification) == ("block", 1.0)
+    assert (cut.strategy, cut.price.amplification > 1.0) == ("block", True)
+
+
+def test_identical_compressed_chunks_travel_encoded():
+    shape, chunk = (64, 64), (16, 64)
+    spec = TensorSpec("w", shape, "float32", Grid.regular(shape, chunk), chunk)
+    side = Side(spec, "zstd:1", raw=False, stream_bytes=MIB)
+    (move,) = make_plan([Request(Placement.whole(spec, spec), side, side)], 64 * MIB, 2).moves
+    assert move.strategy == "copy"
+
+
+def test_a_trillion_parameters_are_planned_in_seconds():
+    reqs = [
+        request((16384, 32768), (128, 256), (16384, 32), name=f"layers/{i}/kernel")
+        for i in range(2000)
+    ]
+    started = time.monotonic()
+    plan = make_plan(reqs, 1024 * MIB, 2)
+    assert plan.source_bytes == 2000 * 16384 * 32768 * 4
+    assert time.monotonic() - started < 30  # a bound against pairs of chunks, not a timing

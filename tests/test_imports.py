@@ -1,0 +1,246 @@
+"""Imports run one way, in no circle, and nothing heavy is loaded before it is needed.
+
+The checker reads the source with ``ast``; it is itself held against a made-up tree that breaks each
+of its rules once.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras")
+
+# Each may import itself and what comes after it; plan and formats stand beside each other.
+ORDER = (
+    "__main__", "demo", "cli", "api", "engine", "plan formats", "storage", "variables", "layout",
+    "errors",
+)  # fmt: skip
+RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts.split()}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement: who, what, and whether it runs when the importer is loaded."""
+
+    importer: str
+    target: str
+    line: int
+    at_load: bool
+    relative: bool = False
+
+
+def modules(root: Path, package: str) -> dict[str, Path]:
+    """Every module of a package by its dotted name."""
+    names = {}
+    for path in sorted((root / package).rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return names
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+
+
+def statements(node: ast.AST, at_load: bool = True) -> Iterator[tuple[ast.stmt, bool]]:
+    """Every import statement below ``node``, and whether loading the module runs it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child, at_load
+        later = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield from statements(child, at_load and not later and not is_type_checking(child))
+
+
+def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[Import]:
+    """What a module imports; ``from package import module`` counts as the module."""
+    for node, at_load in statements(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        else:
+            assert isinstance(node, ast.ImportFrom)
+            base = node.module or ""
+            if node.level:
+                up = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+                up = up[: len(up) - node.level + 1]
+                base = ".".join([*up, *([node.module] if node.module else [])])
+            inner = [f"{base}.{alias.name}" for alias in node.names]
+            targets = [i if i in known else base for i in inner]
+        relative = isinstance(node, ast.ImportFrom) and node.level > 0
+        for target in dict.fromkeys(targets):
+            yield Import(name, target, node.lineno, at_load, relative)
+
+
+def all_imports(root: Path, package: str) -> list[Import]:
+    known = modules(root, "reshard") | modules(root, package)
+    return [i for name, path in modules(root, package).items() for i in imports(name, path, known)]
+
+
+def part(module: str) -> str | None:
+    """``reshard.layout.box`` → ``layout``; None for the top of the package and for other packages."""
+    names = module.split(".")
+    return names[1] if names[0] == "reshard" and len(names) > 1 else None
+
+
+def wrong_way(found: Import) -> bool:
+    importer, target = part(found.importer), part(found.target)
+    if found.target.split(".")[0] != "reshard":
+        return found.target.split(".")[0] == "reshard_server"
+    if importer is None:
+        return False  # reshard/__init__.py gathers the public names
+    if target is None or importer not in RANK or target not in RANK:
+        return True  # importing the top from below is a circle; a part without a rank needs one
+    return importer != target and RANK[target] <= RANK[importer]
+
+
+def problems(root: Path) -> list[str]:
+    """Every broken rule of the two packages, one line each."""
+    ours, server = all_imports(root, "reshard"), all_imports(root, "reshard_server")
+    server += all_imports(root / "server", "reshard_server")
+    found = [(i, "runs the wrong way") for i in ours if wrong_way(i)]
+    found += [(i, "is loaded at once; import it where it is used") for i in ours
+              if i.at_load and i.target.split(".")[0] in HEAVY]  # fmt: skip
+    found += [(i, "is relative; use the full name") for i in [*ours, *server] if i.relative]
+    found += [(i, "is not a public name of reshard") for i in server
+              if part(i.target) is not None]  # fmt: skip
+    lines = [f"{i.importer}:{i.line}: import of {i.target} {why}" for i, why in found]
+    return [*lines, *circles(root, ours)]
+
+
+def circles(root: Path, found: list[Import]) -> list[str]:
+    known = modules(root, "reshard")
+    graph: dict[str, set[str]] = {name: set() for name in known}
+    for i in found:
+        if i.at_load and i.target in known and i.target != i.importer:
+            graph[i.importer].add(i.target)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return [f"circle: {', '.join(sorted(set(error.args[1])))}"]
+    return []
+
+
+def loaded(root: Path, names: list[str]) -> dict[str, list[str]]:
+    """For each module, the heavy packages that importing it (after those before it) has loaded."""
+    code = (
+        "import importlib, json, sys\nfound = {}\n"
+        f"for name in {names!r}:\n"
+        "    importlib.import_module(name)\n"
+        f"    found[name] = [h for h in {HEAVY!r} if h in sys.modules]\n"
+        "print(json.dumps(found))"
+    )
+    path = os.pathsep.join([str(root), str(root / "server")])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        cwd=root,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, list[str]] = json.loads(done.stdout)
+    return answer
+
+
+def test_imports_run_one_way() -> None:
+    assert len(modules(ROOT, "reshard")) > 10
+    assert problems(ROOT) == []
+
+
+def test_every_part_has_a_rank() -> None:
+    parts = {p for name in modules(ROOT, "reshard") if (p := part(name)) is not None}
+    assert parts <= set(RANK)
+
+
+def test_importing_reshard_loads_nothing_heavy() -> None:
+    assert loaded(ROOT, ["reshard"]) == {"reshard": []}
+
+
+def test_importing_every_module_loads_nothing_heavy() -> None:
+    names = [name for name in modules(ROOT, "reshard") if not name.endswith("__main__")]
+    assert {name: heavy for name, heavy in loaded(ROOT, names).items() if heavy} == {}
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+SOUND = {
+    "reshard/__init__.py": "from reshard.api import convert",
+    "reshard/api.py": "from reshard.engine.run import go\nfrom reshard import errors",
+    "reshard/engine/__init__.py": "",
+    "reshard/engine/run.py": "from reshard.plan import planner\nfrom reshard.formats.base import R\ndef go(): import jax",
+    "reshard/plan/__init__.py": "",
+    "reshard/plan/planner.py": "from reshard.layout import box",
+    "reshard/formats/__init__.py": "",
+    "reshard/formats/base.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import jax",
+    "reshard/layout/__init__.py": "",
+    "reshard/layout/box.py": "import numpy\nfrom reshard.errors import E",
+    "reshard/errors.py": "",
+    "server/reshard_server/app.py": "import reshard\nfrom reshard import convert",
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, []),
+        ({"reshard/layout/box.py": "from reshard.plan.planner import p"},
+         ["reshard.layout.box:1: import of reshard.plan.planner runs the wrong way",
+          "circle: reshard.layout.box, reshard.plan.planner"]),
+        ({"reshard/layout/box.py": "def f():\n    from reshard.api import convert"},
+         ["reshard.layout.box:2: import of reshard.api runs the wrong way"]),
+        ({"reshard/layout/box.py": "def f():\n    import reshard"},
+         ["reshard.layout.box:2: import of reshard runs the wrong way"]),
+        ({"reshard/layout/box.py": "from . import grid", "reshard/layout/grid.py": ""},
+         ["reshard.layout.box:1: import of reshard.layout.grid is relative; use the full name"]),
+        ({"reshard/plan/planner.py": "from reshard import formats"},
+         ["reshard.plan.planner:1: import of reshard.formats runs the wrong way"]),
+        ({"reshard/formats/base.py": "from reshard.plan import planner"},
+         ["reshard.formats.base:1: import of reshard.plan.planner runs the wrong way"]),
+        ({"reshard/errors.py": "import reshard_server.app"},
+         ["reshard.errors:1: import of reshard_server.app runs the wrong way"]),
+        ({"reshard/odd.py": "from reshard import errors"},
+         ["reshard.odd:1: import of reshard.errors runs the wrong way"]),
+        ({"reshard/layout/box.py": "try:\n    from jax.sharding import Mesh\nexcept ImportError: pass"},
+         ["reshard.layout.box:2: import of jax.sharding is loaded at once; import it where it is used"]),
+        ({"reshard/layout/grid.py": "from reshard.layout.box import B", "reshard/layout/box.py": "from reshard.layout import grid"},
+         ["circle: reshard.layout.box, reshard.layout.grid"]),
+        ({"server/reshard_server/app.py": "from reshard.errors import E\nimport reshard.api"},
+         ["reshard_server.app:1: import of reshard.errors is not a public name of reshard",
+          "reshard_server.app:2: import of reshard.api is not a public name of reshard"]),
+    ],
+)  # fmt: skip
+def test_the_checker_notices(tmp_path: Path, files: dict[str, str], expected: list[str]) -> None:
+    assert problems(tree(tmp_path, SOUND | files)) == expected
+
+
+def test_the_subprocess_notices(tmp_path: Path) -> None:
+    files = {
+        "jax/__init__.py": "",
+        "reshard/__init__.py": "",
+        "reshard/late.py": "def f():\n    import jax",
+        "reshard/layout/__init__.py": "import reshard.hidden",
+        "reshard/hidden.py": "__import__('jax')",
+    }
+    names = ["reshard", "reshard.late", "reshard.layout"]
+    assert loaded(tree(tmp_path, files), names) == {
+        "reshard": [],
+        "reshard.late": [],
+        "reshard.layout": ["jax"],
+    }
