@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import tempfile
@@ -90,6 +91,11 @@ def tree_bytes(path: Path) -> int:
     return total
 
 
+def memory_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def _start(command: list[str], cwd: Path, output: IO[bytes]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
@@ -101,7 +107,7 @@ def _start(command: list[str], cwd: Path, output: IO[bytes]) -> subprocess.Popen
     )
 
 
-def _wait(process: subprocess.Popen[bytes], limit_s: float):
+def _wait(process: subprocess.Popen[bytes], limit_s: float) -> tuple[int, resource.struct_rusage]:
     """Exit status and resource usage of the process, which is killed after ``limit_s``."""
     expired = threading.Event()
 

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.contenders import CONTENDERS, Workplace
-from benchmarks.measure import Cost, RunFailedError, RunTooLongError, run_once
+from benchmarks.measure import (
+    Cost,
+    RunFailedError,
+    RunTooLongError,
+    memory_bytes,
+    run_once,
+    tree_bytes,
+)
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -79,9 +86,12 @@ def _attempt(name: str, work: Workplace, limit_s: float, results: Results) -> Co
 
 
 def _warm(work: Workplace) -> None:
-    """Read what will be read, so that all find it in the page cache, as far as memory holds it."""
+    """Read what will be read, so that all find it in the page cache, unless memory cannot hold it."""
+    roots = (work.source, work.raw, work.zstd)
+    if sum(map(tree_bytes, roots)) > memory_bytes() / 2:
+        return
     buffer = bytearray(2**20)
-    for root in (work.source, work.raw, work.zstd):
+    for root in roots:
         for folder, _, names in os.walk(root):
             for name in names:
                 with open(os.path.join(folder, name), "rb", buffering=0) as file:  # noqa: PTH118, PTH123

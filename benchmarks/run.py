@@ -26,6 +26,7 @@ from benchmarks.contenders import (
     Workplace,
     write_layouts,
 )
+from benchmarks.measure import memory_bytes
 from benchmarks.rounds import REPOSITORY, Results, run_rounds, tell
 from benchmarks.sizes import TreeSize
 
@@ -66,6 +67,7 @@ def _arguments() -> argparse.Namespace:
     add("--max-memory", help="budget for this project, such as 256MiB")
     add("--limit", type=float, default=600, help="seconds after which a run is stopped")
     add("--json", type=Path, help="file for everything that was measured")
+    add("--markdown", type=Path, help="file for the table, for a document")
     add("--picture", type=Path, help="file for a picture, .svg or .png")
     return parser.parse_args()
 
@@ -102,7 +104,7 @@ def _check_disk(root: Path, size: TreeSize) -> None:
 def _source(arguments: argparse.Namespace, root: Path) -> Path:
     """The given tree, or one made now in a process of its own."""
     if arguments.tree:
-        return arguments.tree.resolve(strict=True)
+        return Path(arguments.tree).resolve(strict=True)
     tell("making the source checkpoint with stock Orbax")
     source = root / "source"
     command = [sys.executable, "-m", "benchmarks.make_tree", str(source)]
@@ -113,7 +115,7 @@ def _source(arguments: argparse.Namespace, root: Path) -> Path:
 
 def _affordable(names: list[str], size: TreeSize) -> tuple[list[str], dict[str, str]]:
     """The contenders that memory allows, and why the others are left out."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total = memory_bytes()
     needed = {name: CONTENDERS[name].memory_trees * size.nbytes for name in names}
     left_out = {
         name: f"needs about {needed[name] / 2**30:.0f} GiB, this machine has {total / 2**30:.0f}"
@@ -125,13 +127,15 @@ def _affordable(names: list[str], size: TreeSize) -> tuple[list[str], dict[str, 
 
 def _report(results: Results, arguments: argparse.Namespace, size: TreeSize) -> None:
     from benchmarks.summary import as_json
-    from benchmarks.table import print_table
+    from benchmarks.table import as_markdown, print_table
 
-    kind = f"{size.small:,} tensors of 4 KiB" if size.small else f"{size.nbytes / 1e9:.3g} GB"
-    title = f"{kind}, mesh (4, 2) to (8,), {arguments.rounds} rounds"
+    title = f"{_amount(size)}, mesh (4, 2) to (8,), {arguments.rounds} rounds"
     print_table(results, title)
+    for file in filter(None, (arguments.json, arguments.markdown, arguments.picture)):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    if arguments.markdown:
+        arguments.markdown.write_text(as_markdown(results, title), encoding="utf-8")
     if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         data = {"tree_bytes": size.nbytes, "tensors": len(list(size.tensors()))}
         document = {"title": title, **data, "machine": _machine(), **as_json(results)}
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")
@@ -141,11 +145,17 @@ def _report(results: Results, arguments: argparse.Namespace, size: TreeSize) -> 
         draw(results, title, arguments.picture)
 
 
+def _amount(size: TreeSize) -> str:
+    if size.small:
+        return f"{size.small:,} tensors of 4 KiB"
+    return f"{size.nbytes / 1e9:.2f} GB" if size.nbytes > 1e9 else f"{size.nbytes / 1e6:.3g} MB"
+
+
 def _machine() -> dict[str, Any]:
     installed = {d.name: d.version for d in importlib.metadata.distributions()}
     return {
         "cpus": os.cpu_count(),
-        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
+        "memory_gib": round(memory_bytes() / 2**30, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
         "versions": {name: installed[name] for name in PACKAGES if name in installed},

@@ -13,7 +13,10 @@ from benchmarks.rounds import Results
 
 def median_cost(costs: list[Cost]) -> Cost:
     """The median of each part of the cost."""
-    return Cost(**{f.name: _median([getattr(c, f.name) for c in costs]) for f in fields(Cost)})
+    medians: dict[str, Any] = {
+        f.name: _median([getattr(c, f.name) for c in costs]) for f in fields(Cost)
+    }
+    return Cost(**medians)
 
 
 def ratio(ours: list[Cost], theirs: list[Cost]) -> float:

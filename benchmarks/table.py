@@ -1,4 +1,4 @@
-"""The result as a table for people."""
+"""The result as a table: for a terminal, or as Markdown for a document."""
 
 from __future__ import annotations
 
@@ -9,43 +9,54 @@ from benchmarks.contenders import CONTENDERS
 from benchmarks.rounds import Results
 from benchmarks.summary import median_cost, ratios
 
-WIDTH = 118
+WIDTH = 140
 YARDSTICKS = {"cp": "× cp", "orbax": "× Orbax", "orbax-tuned": "× tuned"}
-"""Columns of ratios; a contender compared with another yardstick says so in its label's row."""
+"""Columns of ratios; a contender compared with anything else names it in the last column."""
+
+COSTS = ("wall s", "start-up s", "CPU s", "peak MiB", "written MiB")
+HEADS = ("medians", *COSTS, *YARDSTICKS.values(), "× other")
 
 
 def print_table(results: Results, title: str) -> None:
     """Print medians, ratios and what was left out."""
     console = Console(width=None if Console().is_terminal else WIDTH)
-    console.print(_table(results, title))
-    for name, reason in results.left_out.items():
-        console.print(f"left out: {CONTENDERS[name].label}: {reason}", markup=False)
-    for name, reason in results.failed.items():
-        console.print(f"FAILED: {CONTENDERS[name].label}: {reason}", markup=False)
+    table = Table(*HEADS, title=title)
+    for column in table.columns[1:]:
+        column.justify, column.no_wrap = "right", True
+    for row in _rows(results):
+        table.add_row(*row)
+    console.print(table)
+    for line in _remarks(results):
+        console.print(line, markup=False, highlight=False)
 
 
-def _table(results: Results, title: str) -> Table:
-    table = Table(title=title)
-    table.add_column("medians")
-    heads = ("wall s", "start-up s", "CPU s", "peak MiB", "written MiB", *YARDSTICKS.values())
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("× other", justify="right")
-    for name in CONTENDERS:
-        if name in results.costs:
-            table.add_row(CONTENDERS[name].label, *_cells(name, results))
-    return table
+def as_markdown(results: Results, title: str) -> str:
+    """The same table for a document."""
+    lines = [HEADS, ("---", *["---:"] * (len(HEADS) - 1)), *_rows(results)]
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    remarks = "".join(f"\n- {line}" for line in _remarks(results))
+    return f"{title}\n\n{table}\n{remarks}\n"
 
 
-def _cells(name: str, results: Results) -> list[str]:
+def _rows(results: Results) -> list[tuple[str, ...]]:
+    return [_row(name, results) for name in CONTENDERS if name in results.costs]
+
+
+def _row(name: str, results: Results) -> tuple[str, ...]:
     cost, found = median_cost(results.costs[name]), ratios(name, results)
-    other = [f"{r:.2f} × {n}" for n, r in found.items() if n not in YARDSTICKS]
-    return [
+    return (
+        CONTENDERS[name].label,
         f"{cost.wall_s:.2f}",
         "" if cost.startup_s is None else f"{cost.startup_s:.1f}",
         f"{cost.cpu_s:.2f}",
         f"{cost.peak_mib:.0f}",
         f"{cost.written_mib:.0f}",
         *(f"{found[y]:.2f}" if y in found else "" for y in YARDSTICKS),
-        ", ".join(other),
-    ]
+        ", ".join(f"{r:.2f} × {n}" for n, r in found.items() if n not in YARDSTICKS),
+    )
+
+
+def _remarks(results: Results) -> list[str]:
+    left_out = [f"left out: {CONTENDERS[n].label}: {why}" for n, why in results.left_out.items()]
+    failed = [f"FAILED: {CONTENDERS[n].label}: {why}" for n, why in results.failed.items()]
+    return left_out + failed

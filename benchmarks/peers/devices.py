@@ -11,6 +11,7 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 SOURCE_AXES = PartitionSpec("data", "model")
@@ -29,7 +30,5 @@ def target_sharding(name: str) -> NamedSharding:
     return NamedSharding(mesh, spec)
 
 
-def _devices(shape: tuple[int, ...]):
-    import numpy as np
-
+def _devices(shape: tuple[int, ...]) -> np.ndarray:
     return np.array(jax.devices()).reshape(shape)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 from benchmarks.peers.devices import target_sharding
 
@@ -24,7 +25,7 @@ def checkpointer(settings: str) -> ocp.StandardCheckpointer:
     return ocp.StandardCheckpointer()
 
 
-def target_tree(settings: str, source: str):
+def target_tree(settings: str, source: str) -> Any:
     """The tree of shapes, dtypes and target shardings that the checkpoint's metadata describes."""
     with checkpointer(settings) as reader:
         metadata = reader.metadata(source).item_metadata.tree

@@ -70,10 +70,13 @@ def linear_of_box(crc: Crc, piece: Array, box: Box, shape: tuple[int, ...]) -> i
 
     The XOR over disjoint boxes that cover the tensor, given to ``finish`` with the tensor's bytes,
     is the CRC of the whole. ``piece`` has the box's shape and any strides; it is not changed.
+    ValueError where it has another shape.
     """
+    if piece.shape != box.shape:
+        raise ValueError(f"a piece of shape {piece.shape} cannot lie at {box}")
     if not piece.size:
         return 0
-    runs = runs_of(box.shape, shape, piece.itemsize)
+    runs = runs_of(piece.shape, shape, piece.itemsize)
     start = 0
     for offset, size in zip(box.start, shape, strict=True):
         start = start * size + offset

@@ -20,7 +20,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import lt
+from operator import lt, sub
 
 from reshard.errors import LayoutError
 from reshard.layout.box import Box
@@ -31,9 +31,9 @@ Index = tuple[int, ...]
 MAX_PARTS = 1 << 20
 """Most parts along one dimension. More is damaged or hostile metadata, and would cost 40 MB of cuts."""
 
-# Layers of a model repeat their shapes, so a few hundred entries serve a tree of any size; more
-# would only keep large cuts of past trees in memory.
-_CACHED = 256
+# Layers of a model repeat their shapes, so tensors share their cuts. Larger cuts, which only damaged
+# or hostile metadata brings in numbers, are not kept.
+_SHARED_PARTS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,12 @@ class Grid:
         >>> Grid.regular((10,), (4,)).cuts
         ((0, 4, 8, 10),)
         """
-        return cls(tuple(shape), tuple(map(_regular_cuts, shape, chunk)))
+        if len(shape) != len(chunk):
+            raise LayoutError(
+                f"a chunk of shape {tuple(chunk)} has {len(chunk)} dimensions, the tensor of shape "
+                f"{tuple(shape)} has {len(shape)}"
+            )
+        return _risen(tuple(shape), tuple(map(_regular_cuts, shape, chunk)))
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -110,12 +115,12 @@ class Grid:
     def common(self, other: Grid) -> Grid:
         """The grid of the cuts that both share: its boxes are the aligned blocks."""
         self._check_same_shape(other)
-        return Grid(self.shape, tuple(map(_common_cuts, self.cuts, other.cuts)))
+        return _risen(self.shape, tuple(map(_common_cuts, self.cuts, other.cuts)))
 
     def refine(self, other: Grid) -> Grid:
         """The grid of the cuts of both: its boxes lie in one box of each."""
         self._check_same_shape(other)
-        return Grid(self.shape, tuple(map(_union_cuts, self.cuts, other.cuts)))
+        return _risen(self.shape, tuple(map(_union_cuts, self.cuts, other.cuts)))
 
     def _check_same_shape(self, other: Grid) -> None:
         if self.shape != other.shape:
@@ -133,7 +138,7 @@ class Grid:
         cuts = tuple(
             _clip_cuts(c, a, b) for c, a, b in zip(self.cuts, box.start, box.stop, strict=True)
         )
-        return Grid(box.shape, cuts)
+        return _risen(box.shape, cuts)
 
     def permute(self, order: Sequence[int]) -> Grid:
         """The grid whose dimension ``d`` is this one's dimension ``order[d]``."""
@@ -141,7 +146,7 @@ class Grid:
             raise LayoutError(
                 f"{tuple(order)} is not an order of the {len(self.shape)} dimensions of {self.shape}"
             )
-        return Grid(tuple(self.shape[o] for o in order), tuple(self.cuts[o] for o in order))
+        return _risen(tuple(self.shape[o] for o in order), tuple(self.cuts[o] for o in order))
 
     @property
     def largest(self) -> tuple[int, ...]:
@@ -149,32 +154,56 @@ class Grid:
         return tuple(map(_largest_part, self.cuts))
 
 
-@lru_cache(maxsize=_CACHED)
 def _regular_cuts(size: int, step: int) -> Cuts:
+    if size < 0:
+        raise LayoutError(f"a dimension cannot have the size {size}")
     if size == 0:
         return (0,)
     if step < 1:
         raise LayoutError(f"a chunk of {step} elements cannot cut a dimension of {size}")
-    if -(-size // step) > MAX_PARTS:
+    parts = -(-size // step)
+    if parts > MAX_PARTS:
         raise LayoutError(
-            f"a dimension of {size} in steps of {step} has {-(-size // step)} parts; at most {MAX_PARTS} are allowed"
+            f"a dimension of {size} in steps of {step} has {parts} parts; at most {MAX_PARTS} are allowed"
         )
+    return _shared_cuts(size, step) if parts <= _SHARED_PARTS else (*range(0, size, step), size)
+
+
+@lru_cache(maxsize=256)
+def _shared_cuts(size: int, step: int) -> Cuts:
     return (*range(0, size, step), size)
 
 
-@lru_cache(maxsize=_CACHED)
 def _common_cuts(a: Cuts, b: Cuts) -> Cuts:
-    return tuple(sorted(set(a) & set(b)))
+    if a is b:
+        return a
+    few, many = sorted((a, b), key=len)
+    return tuple(c for c in few if _is_cut(many, c))
 
 
-@lru_cache(maxsize=_CACHED)
 def _union_cuts(a: Cuts, b: Cuts) -> Cuts:
-    return tuple(sorted(set(a) | set(b)))
+    if a is b:
+        return a
+    few, many = sorted((a, b), key=len)
+    new = [c for c in few if not _is_cut(many, c)]
+    return tuple(sorted((*many, *new))) if new else many
 
 
-@lru_cache(maxsize=_CACHED)
+def _is_cut(cuts: Cuts, at: int) -> bool:
+    # A bisect for each of the fewer cuts: a set of the many would cost more than all else.
+    return cuts[bisect_left(cuts, at)] == at
+
+
 def _largest_part(cuts: Cuts) -> int:
-    return max((b - a for a, b in itertools.pairwise(cuts)), default=0)
+    return max(map(sub, cuts[1:], cuts), default=0)
+
+
+def _risen(shape: tuple[int, ...], cuts: tuple[Cuts, ...]) -> Grid:
+    """A grid whose cuts are known to rise: to look at them again would take most of a plan's time."""
+    grid = object.__new__(Grid)
+    object.__setattr__(grid, "shape", shape)
+    object.__setattr__(grid, "cuts", cuts)
+    return grid
 
 
 def _rises(cuts: Cuts, size: int) -> bool:

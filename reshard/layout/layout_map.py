@@ -153,3 +153,5 @@ def _compile(key: str) -> re.Pattern[str]:
             f"key {key!r} is not a regular expression: {error.msg} at position {error.pos}; put a "
             f"backslash before characters meant as they are"
         ) from None
+    except (OverflowError, RecursionError):
+        raise LayoutError(f"key {key[:80]!r} is too large for a regular expression") from None

@@ -27,16 +27,20 @@ def chunk_shape(
     (1024, 256)
     """
     chunk = [max(1, part) for part in slices.largest]
-    chunk = _merged(chunk, slices.shape, itemsize, min(merge_below, split_above))
+    chunk = _merged(chunk, slices.shape, itemsize, merge_below, split_above)
     return tuple(_subdivided(chunk, slices.shape, itemsize, split_above))
 
 
-def _merged(chunk: list[int], shape: tuple[int, ...], itemsize: int, below: int) -> list[int]:
+def _merged(
+    chunk: list[int], shape: tuple[int, ...], itemsize: int, below: int, above: int
+) -> list[int]:
     """Doubles (or completes) split dimensions, last first: wide rows read fastest."""
-    chunk = list(chunk)
     for dim in reversed(range(len(chunk))):
         while chunk[dim] < shape[dim] and math.prod(chunk) * itemsize < below:
-            chunk[dim] = _next_multiple(chunk[dim], shape[dim])
+            grown = [*chunk[:dim], _next_multiple(chunk[dim], shape[dim]), *chunk[dim + 1 :]]
+            if math.prod(grown) * itemsize > above:
+                break
+            chunk = grown
     return chunk
 
 

@@ -14,6 +14,7 @@ from benchmarks.measure import Cost, RunFailedError, RunTooLongError, run_once
 from benchmarks.rounds import Results
 from benchmarks.sizes import TreeSize
 from benchmarks.summary import ratio, ratios
+from benchmarks.table import as_markdown
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,6 +62,15 @@ def test_ratios_are_taken_round_by_round() -> None:
     assert ratio([cost(1), cost(30), cost(2)], [cost(2), cost(40), cost(4)]) == 0.5
     results = Results({"raw": [cost(3)], "cp": [cost(2)]})
     assert ratios("raw", results) == {"cp": 1.5}
+
+
+def test_the_document_shows_ratios_and_what_was_left_out() -> None:
+    costs = {"raw": [cost(3)], "cp": [cost(2)], "raw-raw": [cost(1)], "cp-raw": [cost(4)]}
+    lines = as_markdown(Results(costs, {"orbax": "needs 70 GiB"}), "A tree").splitlines()
+    assert lines[0] == "A tree"
+    assert "| reshard, uncompressed | 3.00 |  | 1.00 | 10 | 5 | 1.50 |  |  |  |" in lines
+    assert "| reshard, raw to raw | 1.00 |  | 1.00 | 10 | 5 |  |  |  | 0.25 × cp-raw |" in lines
+    assert lines[-1] == "- left out: Orbax restore + save: needs 70 GiB"
 
 
 def test_every_comparison_names_a_contender() -> None:

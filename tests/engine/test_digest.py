@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import doctest
 import itertools
 import math
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from reshard.engine import crc_linear, runs
+from reshard.engine import crc_linear, digest, runs
 from reshard.engine.digest import (
     CRC32C,
     CRC64NVME,
@@ -48,7 +49,7 @@ def as_view(piece: np.ndarray) -> np.ndarray:
 
 
 def as_transposed(piece: np.ndarray) -> np.ndarray:
-    return np.asfortranarray(piece)
+    return np.array(piece, order="F")
 
 
 def as_window(piece: np.ndarray) -> np.ndarray:
@@ -82,10 +83,10 @@ def cut_arrays(draw):
 @given(case=cut_arrays())
 def test_shuffled_boxes_give_the_plain_crc(crc, case):
     array, boxes, forms = case
-    digest = BoxDigest(crc, array.shape, array.itemsize)
+    whole = BoxDigest(crc, array.shape, array.itemsize)
     for box, form in zip(boxes, forms, strict=True):
-        digest.add(form(array[(..., *box.slices)]), box)
-    assert digest.value() == plain(crc, array.tobytes())
+        whole.add(form(array[(..., *box.slices)]), box)
+    assert whole.value() == plain(crc, array.tobytes())
 
 
 @both
@@ -158,17 +159,26 @@ def test_one_flipped_bit_or_a_swapped_pair_of_pieces_changes_the_value(crc):
     assert swapped.value() != plain(crc, array.tobytes())
     flipped = bytearray(array.tobytes())
     flipped[1234] ^= 4
-    digest = BoxDigest(crc, (32, 64), 4)
+    whole = BoxDigest(crc, (32, 64), 4)
     for box in left, right:
-        digest.add(np.frombuffer(bytes(flipped), "V4").reshape(32, 64)[box.slices], box)
-    assert digest.value() == plain(crc, bytes(flipped)) != plain(crc, array.tobytes())
+        whole.add(np.frombuffer(bytes(flipped), "V4").reshape(32, 64)[box.slices], box)
+    assert whole.value() == plain(crc, bytes(flipped)) != plain(crc, array.tobytes())
 
 
 def test_a_value_before_every_byte_was_added_is_refused():
-    digest = BoxDigest(CRC64NVME, (4, 4), 2)
-    digest.add(np.zeros((2, 4), np.int16), Box((0, 0), (2, 4)))
+    whole = BoxDigest(CRC64NVME, (4, 4), 2)
+    whole.add(np.zeros((2, 4), np.int16), Box((0, 0), (2, 4)))
     with pytest.raises(ValueError, match="needs all of them, but 16 were added"):
-        digest.value()
+        whole.value()
+
+
+def test_a_piece_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match=r"shape \(2, 3\) cannot lie at \[0:2, 0:4\]"):
+        linear_of_box(CRC64NVME, np.zeros((2, 3)), Box((0, 0), (2, 4)), (4, 4))
+
+
+def test_the_example_in_the_docstring():
+    assert doctest.testmod(digest) == (0, 3)
 
 
 def test_contributions_of_several_threads_merge():
@@ -189,8 +199,8 @@ def test_contributions_of_several_threads_merge():
     for thread in threads:
         thread.join()
     total = BoxDigest(CRC64NVME, array.shape, 4)
-    for digest in digests:
-        total.merge(digest.contribution, digest.seen_bytes)
+    for part in digests:
+        total.merge(part.contribution, part.seen_bytes)
     assert total.value() == plain(CRC64NVME, array.tobytes())
 
 

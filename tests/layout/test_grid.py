@@ -41,6 +41,7 @@ def grid_and_box(draw: st.DrawFn) -> tuple[Grid, Box]:
 
 def labels(grid: Grid) -> np.ndarray:
     """The number of the box that holds each element: the model that all else is held against."""
+    assert Grid(grid.shape, grid.cuts) == grid, "its cuts do not rise"
     array = np.full(grid.shape, -1)
     for number, box in enumerate(grid.boxes()):
         assert (array[box.slices] == -1).all(), "two boxes hold one element"
@@ -132,12 +133,16 @@ def test_cuts_that_do_not_rise_are_refused(cuts: tuple[int, ...]) -> None:
 
 
 def test_negative_sizes_are_refused() -> None:
-    with pytest.raises(LayoutError, match="must rise from 0 to its size -4"):
+    with pytest.raises(LayoutError, match="a dimension cannot have the size -4"):
         Grid.regular((-4,), (1,))
 
 
 def test_one_tuple_of_cuts_per_dimension() -> None:
     with pytest.raises(LayoutError, match=r"needs 2 tuples of cuts, not 1"):
+        Grid((4, 4), ((0, 4),))
+    with pytest.raises(
+        LayoutError, match=r"a chunk of shape \(2,\) has 1 dimensions, the tensor of shape"
+    ):
         Grid.regular((4, 4), (2,))
 
 

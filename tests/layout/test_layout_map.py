@@ -130,6 +130,7 @@ def test_duplicates_are_refused(layouts: LayoutMap) -> None:
     ("key", "layout", "message"),
     [
         ("a(", ROWS, r"key 'a\(' is not a regular expression: missing \), unterminated subpattern at position 1"),
+        ("a{99999999999}", ROWS, r"key 'a\{99999999999\}' is too large for a regular expression"),
         ("a", "model", "'a' was given 'model'; expected a TensorLayout or a tuple of its axes"),
         ("a", None, "'a' was given None; expected a TensorLayout"),
         ("a", {"model"}, "expected a TensorLayout or a tuple"),

@@ -99,6 +99,20 @@ def test_overlap_and_gap_of_the_same_size_do_not_cancel() -> None:
         check_tiling("w", (2, 2), [Box((0, 0), (2, 1))] * 2)
 
 
+def test_a_fault_below_halves_that_hold_the_right_number() -> None:
+    twice = Box((0, 0), (2, 2))
+    with pytest.raises(
+        LayoutError, match=r"pieces \[0:2, 0:2\] and \[0:2, 0:2\] overlap|no piece holds"
+    ):
+        check_tiling("w", (4, 4), [twice, twice, Box((2, 0), (4, 4))])
+
+
+def test_a_grid_with_one_box_twice_and_one_missing() -> None:
+    cells = list(Grid.regular((2, 2), (1, 1)).boxes())
+    with pytest.raises(LayoutError, match=r"overlap|no piece holds"):
+        check_tiling("w", (2, 2), [*cells[:3], cells[1]])
+
+
 def test_gap_names_the_region() -> None:
     with pytest.raises(LayoutError, match=r"no piece holds \[0:2, 2:4\]"):
         check_tiling("w", (2, 4), [Box((0, 0), (2, 2))])

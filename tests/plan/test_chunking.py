@@ -26,12 +26,12 @@ def test_chunks_align_with_shards(slices, itemsize, merge_below, split_above):
         assert part == size or piece % part == 0 or part % piece == 0
 
 
-@given(even_splits(), st.integers(64, 40_000))
-def test_a_chunk_above_the_limit_is_subdivided_as_far_as_divisors_go(slices, split_above):
-    chunk = chunk_shape(slices, 4, 1, split_above)
-    if math.prod(chunk) * 4 > split_above:
-        prime_like = [p for p, n in zip(chunk, slices.shape, strict=True) if 1 < p < n]
-        assert prime_like
+@given(st.lists(st.integers(0, 6), max_size=3), st.integers(0, 3), st.integers(64, 40_000))
+def test_a_chunk_with_enough_divisors_respects_the_limit(logs, split_log, split_above):
+    shape = [2**n for n in logs]
+    slices = Grid.regular(shape, [max(1, n >> split_log) for n in shape])
+    chunk = chunk_shape(slices, 4, split_above // 2, split_above)
+    assert math.prod(chunk) * 4 <= split_above
 
 
 def test_a_shard_is_a_chunk():

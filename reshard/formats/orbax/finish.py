@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -98,16 +97,3 @@ def _write(root: Path, name: str, data: bytes) -> None:
     if "/" in name:
         make_folder(str(path.parent))
     write_file(str(path), data)
-
-
-def chunk_folders(grid: Grid) -> list[str]:
-    """The folders that an array's chunk files lie in, parents first.
-
-    >>> chunk_folders(Grid.regular((4, 4), (2, 2)))
-    ['c', 'c/0', 'c/1']
-    """
-    if not grid.shape or not grid.count:
-        return []
-    levels = range(len(grid.shape))
-    indices = (i for depth in levels for i in itertools.product(*map(range, grid.parts[:depth])))
-    return ["/".join(("c", *map(str, index))) for index in indices]

@@ -65,8 +65,9 @@ class OcdbtWriter:
         database = self._databases.get(item)
         if database is None:
             raise FormatError(f"chunk {list(index)} of {name!r} was put before prepare")
+        key = f"{param}/{chunk_key(self._target.tensors[name].spec.storage, index)}"
         try:
-            database.write(f"{param}/{chunk_key(index)}", bytes(data)).result()
+            database.write(key, bytes(data)).result()
         except (ValueError, OSError) as error:
             raise StorageError(f"cannot store chunk {list(index)} of {name!r}: {error}") from error
 

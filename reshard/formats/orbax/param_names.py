@@ -7,6 +7,7 @@ is also a path below the item's folder.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 from reshard.errors import FormatError
@@ -14,6 +15,9 @@ from reshard.formats.base import Leaf, PathKey
 
 MAX_COMPONENT_BYTES = 255
 """Longest file name that Linux and macOS file systems take."""
+
+_CHUNK_FILE = re.compile(r"(c(\.[0-9]+)*|zarr\.json)\Z")
+"""What an array's own folder may hold."""
 
 ITEM_FILES = frozenset(
     {
@@ -84,7 +88,7 @@ def _check_inside(param: str, leaf: str, folders: dict[str, str]) -> None:
     parts = param.split("/")
     for depth in range(1, len(parts)):
         outer = folders.get("/".join(parts[:depth]))
-        if outer is not None and parts[depth] in ("c", "zarr.json"):
+        if outer is not None and _CHUNK_FILE.match(parts[depth]):
             raise FormatError(
                 f"tensors {outer!r} and {leaf!r} would be written to the same files (the second to "
                 f"{param!r}, inside the first's folder); rename one on the way (--rename)"

@@ -83,7 +83,7 @@ class OrbaxReader:
         indexing = array.zarr.indexing
         parts = indexing.parts if indexing else (1,) * len(index)
         position = tuple(i // p for i, p in zip(index, parts, strict=True))
-        key = array.key + array.zarr.value_key(position)
+        key = array.key(array.zarr.value_key(position))
         what = f"tensor {name!r}, chunk {list(index)}"
         extent = array.values.find(key, what)
         if extent is not None and indexing is not None:

@@ -1,16 +1,14 @@
 """JSON from strangers: size and depth are capped before anything is built from it.
 
-The depth is found without recursion and before parsing: strings are cut out, each bracket left
-counts +1 or -1, and the largest running sum is the depth.
+The depth is found without recursion and before parsing: each bracket outside of strings counts +1
+or -1, and the largest running sum is the depth.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,10 +20,8 @@ MAX_JSON_BYTES = 1 << 30
 MAX_JSON_DEPTH = 64
 """Orbax nests 6 deep; users' own metadata deeper, but not this deep."""
 
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_IRRELEVANT = bytes(set(range(256)) - set(b'[]{}"'))
 
-ObjectHook = Callable[[dict[str, Any]], Any]
 T = TypeVar("T")
 
 
@@ -35,76 +31,84 @@ def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
     Raises StorageError where the system refuses, FormatError where the file does not qualify.
     """
     try:
-        # Without O_NONBLOCK a named pipe put in place of a metadata file would hang the reader.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return _read_plain(path, max_bytes)
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise FormatError(f"{path} should be a plain file with metadata, but is none")
-        if status.st_size > max_bytes:
-            raise FormatError(
-                f"{path} has {status.st_size:,} bytes, but at most {max_bytes:,} bytes of metadata "
-                "are read; this is no checkpoint that can be handled safely"
-            )
-        return _read_all(file.read, path)
 
 
-def _read_all(read: Callable[[], bytes], path: Path) -> bytes:
+def _read_plain(path: Path, max_bytes: int) -> bytes:
+    # Without O_NONBLOCK a named pipe put in place of a metadata file would hang the reader.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        return read()
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+        _refuse_unfit(os.fstat(descriptor), path, max_bytes)
+    except FormatError:
+        os.close(descriptor)
+        raise
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(max_bytes)
 
 
-def read_json(path: Path, hook: ObjectHook | None = None) -> Any:
-    """The value in a JSON file; errors name the file and the line.
+def _refuse_unfit(status: os.stat_result, path: Path, max_bytes: int) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise FormatError(f"{path} should be a plain file with metadata, but is none")
+    if status.st_size > max_bytes:
+        raise FormatError(
+            f"{path} has {status.st_size:,} bytes, but at most {max_bytes:,} bytes of metadata are "
+            "read; this is no checkpoint that can be handled safely"
+        )
 
-    Args:
-        hook: called with each object from the inside out, and its result taken instead; for
-            sharing equal parts before the whole is built.
-    """
-    return parse_json(read_bytes(path), str(path), hook)
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file; errors name the file and the line."""
+    return parse_json(read_bytes(path), str(path))
 
 
-def parse_json(data: bytes, where: str, hook: ObjectHook | None = None) -> Any:
+def parse_json(data: bytes, where: str) -> Any:
     """The value of JSON text; ``where`` names its origin in errors.
 
     Raises CorruptError for what is no JSON, FormatError for what is nested too deeply.
     """
+    text = checked_text(data, where)
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise not_json(where, text, error.pos, error.msg) from None
+    except ValueError as error:  # a number of thousands of digits
+        raise not_json(where, text, 0, str(error)) from None
+
+
+def checked_text(data: bytes, where: str) -> str:
+    """The text of JSON that is not nested too deeply; CorruptError where it is no UTF-8."""
     if (depth := _depth(data)) > MAX_JSON_DEPTH:
         raise FormatError(
             f"{where} nests {depth} levels deep, but metadata of at most {MAX_JSON_DEPTH} is read"
         )
     try:
-        return json.loads(data.decode("utf-8"), object_hook=hook)
-    except json.JSONDecodeError as error:
-        raise _not_json(where, error.lineno, error.colno, error.msg, len(data)) from None
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        column = error.start - data.rfind(b"\n", 0, error.start)
-        raise _not_json(where, line, column, "bytes that are no UTF-8", len(data)) from None
-    except ValueError as error:  # a number of thousands of digits
-        raise CorruptError(f"{where} is not valid JSON ({error}); restore it from a copy") from None
+        text = data[: error.start].decode("utf-8")
+        raise not_json(where, text, len(text), "bytes that are no UTF-8") from None
 
 
-def _not_json(where: str, line: int, column: int, reason: str, size: int) -> CorruptError:
+def not_json(where: str, text: str, position: int, found: str) -> CorruptError:
+    """The error for text that stops being JSON at ``position``."""
+    line = text.count("\n", 0, position) + 1
+    column = position - text.rfind("\n", 0, position)
     return CorruptError(
-        f"{where}, line {line}, column {column}: expected JSON, found: {reason}; the file of "
-        f"{size:,} bytes is damaged or was cut short; restore it from a copy"
+        f"{where}, line {line}, column {column}: expected JSON, found: {found}; the file is damaged "
+        "or was cut short; restore it from a copy"
     )
 
 
 def _depth(data: bytes) -> int:
     import numpy as np
 
-    brackets = _STRING.sub(b"", data).translate(None, _NOT_BRACKETS)
-    if len(brackets) <= MAX_JSON_DEPTH:
-        return 0
-    codes = np.frombuffer(brackets, np.uint8)
-    steps = np.where((codes == ord("[")) | (codes == ord("{")), 1, -1).astype(np.int32)
-    return int(np.cumsum(steps, dtype=np.int32).max())
+    unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    codes = np.frombuffer(unescaped.translate(None, _IRRELEVANT), np.uint8)
+    in_string = np.cumsum(codes == ord('"'), dtype=np.int32) & 1
+    brackets = codes[(in_string == 0) & (codes != ord('"'))]
+    steps = np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1)
+    return int(np.cumsum(steps).max(initial=0))
 
 
 def expect(value: Any, kind: type[T], what: str, where: str) -> T:

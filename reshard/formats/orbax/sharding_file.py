@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from reshard.errors import CorruptError, LayoutError
-from reshard.formats.orbax.safe_json import expect, expect_sizes, parse_json, read_json, shorten
+from reshard.formats.orbax.json_cursor import JsonCursor
+from reshard.formats.orbax.safe_json import expect, expect_sizes, parse_json, shorten
 from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout
 
 SHARDING = "_sharding"
@@ -38,18 +39,17 @@ def read_shardings(path: Path) -> Mapping[str, TensorLayout]:
     """
     if not path.exists():
         return {}
-    where = str(path)
-    document = expect(read_json(path), dict, "the shardings", where)
+    cursor = JsonCursor.open(path)
     known: dict[str, TensorLayout | None] = {}
     layouts: dict[str, TensorLayout] = {}
-    for key, text in document.items():
-        name = _param_name(key, where)
+    for key in cursor.members():
+        name = _param_name(key, cursor.where)
+        text = expect(cursor.value(), str, f"the sharding of {name!r}", cursor.where)
         if text not in known:
-            known[text] = parse_sharding(
-                expect(text, str, f"the sharding of {name!r}", where), name, where
-            )
+            known[text] = parse_sharding(text, name, cursor.where)
         if (layout := known[text]) is not None:
             layouts[name] = layout
+    cursor.finish()
     return layouts
 
 

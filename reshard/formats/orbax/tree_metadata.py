@@ -9,13 +9,14 @@ collide once joined with slashes, and names that would lead out of the checkpoin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import PathKey
+from reshard.formats.orbax.json_cursor import JsonCursor
 from reshard.formats.orbax.safe_json import expect, read_json, shorten
 
 STRINGS = "_strings.json"
@@ -76,55 +77,70 @@ def read_tree_metadata(path: Path) -> TreeMetadata:
     Raises CorruptError for what contradicts the format, FormatError for names that collide or
     lead elsewhere.
     """
-    where = str(path)
-    root = expect(read_json(path, _share_equal_parts()), dict, "the tree's metadata", where)
-    entries = expect(root.get("tree_metadata"), dict, "tree_metadata", where)
-    leaves = tuple(_leaf(title, entry, where) for title, entry in entries.items())
-    refuse_collisions((leaf.path for leaf in leaves), where)
-    kept = {"custom_metadata": root.get("custom_metadata")}
-    if root.get("value_metadata_tree") is not None:
-        kept["value_metadata_tree"] = root["value_metadata_tree"]
-    uses_zarr3 = _flag(root, "use_zarr3", where)
-    stores_fill = _flag(root, "store_array_data_equal_to_fill_value", where)
-    return TreeMetadata(leaves, uses_zarr3, stores_fill, kept)
+    cursor = JsonCursor.open(path)
+    leaves: tuple[TreeLeaf, ...] | None = None
+    fields: dict[str, Any] = {}
+    for member in cursor.members():
+        if member == "tree_metadata":
+            leaves = tuple(_read_leaves(cursor))
+        else:
+            fields[member] = cursor.value()
+    cursor.finish()
+    if leaves is None:
+        raise CorruptError(f"{path}: expected a list of leaves (tree_metadata), found none")
+    refuse_collisions(leaves, str(path))
+    uses_zarr3 = _flag(fields, "use_zarr3", str(path))
+    stores_fill = _flag(fields, "store_array_data_equal_to_fill_value", str(path))
+    return TreeMetadata(leaves, uses_zarr3, stores_fill, _kept(fields))
 
 
-def _flag(root: Mapping[str, Any], name: str, where: str) -> bool:
-    value = root.get(name)
+def _flag(fields: Mapping[str, Any], name: str, where: str) -> bool:
+    value = fields.get(name)
     return value is not None and expect(value, bool, name, where)
 
 
-def _share_equal_parts() -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """A JSON hook that keeps one copy of each distinct key entry and value entry.
-
-    In a tree of 100,000 leaves nearly all are alike, and the whole would take ten times the room.
-    """
-    seen: dict[Any, dict[str, Any]] = {}
-
-    def share(value: dict[str, Any]) -> dict[str, Any]:
-        if len(value) > 3 or not ("key_type" in value or "value_type" in value):
-            return value
-        signature = tuple((k, repr(v)) for k, v in value.items())
-        return seen.setdefault(signature, value)
-
-    return share
+def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {"custom_metadata": fields.get("custom_metadata")}
+    if fields.get("value_metadata_tree") is not None:
+        kept["value_metadata_tree"] = fields["value_metadata_tree"]
+    return kept
 
 
-def _leaf(title: str, entry: Any, where: str) -> TreeLeaf:
-    what = f"the entry of {shorten(title)}"
-    fields = expect(entry, dict, what, where)
-    keys = expect(fields.get("key_metadata"), list, f"key_metadata in {what}", where)
-    if len(keys) > MAX_PATH_KEYS:
-        raise FormatError(
-            f"{where}: {what} nests {len(keys)} levels deep; at most {MAX_PATH_KEYS} are read"
-        )
-    path = tuple(_path_key(key, what, where) for key in keys)
-    value = expect(fields.get("value_metadata"), dict, f"value_metadata in {what}", where)
+def _read_leaves(cursor: JsonCursor) -> Iterator[TreeLeaf]:
+    """The leaves one by one; equal keys and equal values are one object, as most are alike."""
+    keys: dict[PathKey, PathKey] = {}
+    values: dict[str, dict[str, Any]] = {}
+    where = cursor.where
+    for title in cursor.members():
+        what = f"the entry of {shorten(title)}"
+        fields = expect(cursor.value(), dict, what, where)
+        value = expect(fields.get("value_metadata"), dict, f"value_metadata in {what}", where)
+        if (known := values.get(signature := repr(value))) is None:
+            known = values[signature] = _checked_value(value, what, where)
+        path = [keys.setdefault(key, key) for key in _path(fields.get("key_metadata"), what, where)]
+        yield _leaf(tuple(path), known, where)
+
+
+def _checked_value(value: dict[str, Any], what: str, where: str) -> dict[str, Any]:
     expect(value.get("value_type"), str, f"value_type in {what}", where)
     expect(value.get("skip_deserialize"), bool, f"skip_deserialize in {what}", where)
-    param_name = ".".join(key.key for key in path)
+    return value
+
+
+def _path(entries: Any, what: str, where: str) -> list[PathKey]:
+    found = expect(entries, list, f"key_metadata in {what}", where)
+    if len(found) > MAX_PATH_KEYS:
+        raise FormatError(
+            f"{where}: {what} nests {len(found)} levels deep; at most {MAX_PATH_KEYS} are read"
+        )
+    return [_path_key(entry, what, where) for entry in found]
+
+
+def _leaf(path: tuple[PathKey, ...], value: Mapping[str, Any], where: str) -> TreeLeaf:
+    keys = [key.key for key in path]
+    param_name = ".".join(keys)
     refuse_unsafe(param_name, where)
-    return TreeLeaf("/".join(key.key for key in path), path, param_name, value)
+    return TreeLeaf("/".join(keys), path, param_name, value)
 
 
 def _path_key(entry: Any, what: str, where: str) -> PathKey:
@@ -144,25 +160,26 @@ def refuse_unsafe(param_name: str, where: str) -> None:
     if not param_name:
         return  # a checkpoint that is one bare array keeps its files at the top
     parts = param_name.split("/")
-    if "\0" in param_name or any(part in ("", ".", "..") for part in parts):
+    is_text = param_name.isascii() or not any("\ud800" <= c <= "\udfff" for c in param_name)
+    if not is_text or "\0" in param_name or any(part in ("", ".", "..") for part in parts):
         raise FormatError(
             f"{where}: the name {shorten(param_name)} cannot name files: as a path it has an empty "
-            "part, '.', '..' or a NUL in it; rename that key in the program that saves the checkpoint"
+            "part, '.', '..', a NUL or half a character in it; rename that key in the program that "
+            "saves the checkpoint"
         )
 
 
-def refuse_collisions(paths: Iterable[Sequence[PathKey]], where: str) -> None:
+def refuse_collisions(leaves: Iterable[TreeLeaf], where: str) -> None:
     """A FormatError, naming both paths, where two are equal once joined with dots or slashes."""
-    by_dots: dict[str, Sequence[PathKey]] = {}
-    by_slashes: dict[str, Sequence[PathKey]] = {}
-    for path in paths:
-        keys = [key.key for key in path]
-        for seen, joined in ((by_dots, ".".join(keys)), (by_slashes, "/".join(keys))):
-            if (other := seen.setdefault(joined, path)) is not path:
+    by_dots: dict[str, TreeLeaf] = {}
+    by_slashes: dict[str, TreeLeaf] = {}
+    for leaf in leaves:
+        for seen, joined in ((by_dots, leaf.param_name), (by_slashes, leaf.name)):
+            if (other := seen.setdefault(joined, leaf)) is not leaf:
                 raise FormatError(
-                    f"{where}: the paths {_show(other)} and {_show(path)} both become {joined!r} "
-                    "once joined, so their files or names cannot be told apart; rename one of the "
-                    "keys in the program that saves the checkpoint"
+                    f"{where}: the paths {_show(other.path)} and {_show(leaf.path)} both become "
+                    f"{joined!r} once joined, so their files or names cannot be told apart; rename "
+                    "one of the keys in the program that saves the checkpoint"
                 )
 
 
@@ -216,17 +233,24 @@ def read_ext_metadata(directory: Path, wanted: set[str]) -> dict[str, Mapping[st
 
 
 def _read_process(path: Path, wanted: set[str], found: dict[str, Mapping[str, Any] | None]) -> None:
-    where = str(path)
-    document = expect(read_json(path), dict, "the arrays' metadata", where)
-    for entry in expect(document.get("array_metadatas", []), list, "array_metadatas", where):
-        fields = expect(entry, dict, "an entry of array_metadatas", where)
-        array = expect(fields.get("array_metadata"), dict, "array_metadata", where)
-        name = expect(array.get("param_name"), str, "param_name", where)
-        ext = array.get("ext_metadata")
-        if name in wanted:
-            found[name] = (
-                ext if ext is None else expect(ext, dict, f"ext_metadata of {name!r}", where)
-            )
+    cursor = JsonCursor.open(path)
+    for member in cursor.members():
+        if member != "array_metadatas":
+            cursor.value()
+            continue
+        for _ in cursor.elements():
+            name, ext = _array_metadata(cursor.value(), cursor.where)
+            if name in wanted:
+                found[name] = ext
+    cursor.finish()
+
+
+def _array_metadata(entry: Any, where: str) -> tuple[str, Mapping[str, Any] | None]:
+    fields = expect(entry, dict, "an entry of array_metadatas", where)
+    array = expect(fields.get("array_metadata"), dict, "array_metadata", where)
+    name = expect(array.get("param_name"), str, "param_name", where)
+    ext = array.get("ext_metadata")
+    return name, None if ext is None else expect(ext, dict, f"ext_metadata of {name!r}", where)
 
 
 def _process_files(directory: Path) -> list[Path]:

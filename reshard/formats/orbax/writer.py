@@ -10,10 +10,10 @@ from reshard.errors import FormatError
 from reshard.formats.base import TargetCheckpoint, Writer
 from reshard.formats.orbax.copy_item import copy_items
 from reshard.formats.orbax.files import make_folder, write_file
-from reshard.formats.orbax.finish import chunk_folders, finish_checkpoint, slice_entry
+from reshard.formats.orbax.finish import finish_checkpoint, slice_entry
 from reshard.formats.orbax.item_tree import ItemTree, item_trees
 from reshard.formats.orbax.param_names import check_files
-from reshard.formats.orbax.zarr3_json import chunk_key, zarr_json
+from reshard.formats.orbax.zarr3_json import chunk_folders, chunk_key, zarr_json
 from reshard.layout.grid import Index
 
 
@@ -57,8 +57,9 @@ class OrbaxWriter:
         copy_items(self._target, root)
 
     def chunk_file(self, name: str, index: Index) -> str | None:
-        """Path below the root: ``<item>/<dotted name>/c/0/1``."""
-        return f"{self._folders[name]}/{chunk_key(index)}"
+        """Path below the root: ``<item>/<dotted name>/c/0/1``, or ``c.0.0`` of an only chunk."""
+        grid = self._target.tensors[name].spec.storage
+        return f"{self._folders[name]}/{chunk_key(grid, index)}"
 
     def put(self, name: str, index: Index, data: bytes | memoryview) -> None:
         """Write the chunk's file; StorageError where the file system refuses."""

@@ -5,6 +5,7 @@ Format: Zarr v3 core specification; data type and codec names as TensorStore's z
 
 from __future__ import annotations
 
+import itertools
 import json
 from functools import lru_cache
 from typing import Any
@@ -29,18 +30,39 @@ def zarr_json(spec: TensorSpec, encoding: Encoding) -> bytes:
     """The file's bytes; FormatError, naming the tensor, where zarr3 has no way to say it."""
     chunk = _chunk_shape(spec)
     try:
-        return _render(spec.shape, chunk, spec.dtype, encoding)
+        return _render(spec.shape, chunk, spec.dtype, encoding, _separator(spec.storage))
     except FormatError as error:
         raise FormatError(f"tensor {spec.name!r} cannot be written: {error}") from None
 
 
-def chunk_key(index: Index) -> str:
+def chunk_key(grid: Grid, index: Index) -> str:
     """Path of a chunk below its array's folder.
 
-    >>> chunk_key((0, 1)), chunk_key(())
-    ('c/0/1', 'c')
+    An array of one chunk keeps it beside its ``zarr.json``: of a hundred thousand small arrays that
+    saves two folders each, which is most of the time that it takes to make them.
+
+    >>> grid = Grid.regular((4, 4), (4, 2))
+    >>> chunk_key(grid, (0, 1)), chunk_key(Grid.whole((4, 4)), (0, 0)), chunk_key(Grid.whole(()), ())
+    ('c/0/1', 'c.0.0', 'c')
     """
-    return "/".join(("c", *map(str, index)))
+    return _separator(grid).join(("c", *map(str, index)))
+
+
+def chunk_folders(grid: Grid) -> list[str]:
+    """The folders that an array's chunk files lie in, parents first.
+
+    >>> chunk_folders(Grid.regular((4, 4), (2, 2))), chunk_folders(Grid.whole((4, 4)))
+    (['c', 'c/0', 'c/1'], [])
+    """
+    if _separator(grid) == ".":
+        return []
+    levels = range(len(grid.shape))
+    indices = (i for depth in levels for i in itertools.product(*map(range, grid.parts[:depth])))
+    return ["/".join(("c", *map(str, index))) for index in indices]
+
+
+def _separator(grid: Grid) -> str:
+    return "/" if grid.count > 1 else "."
 
 
 def _chunk_shape(spec: TensorSpec) -> tuple[int, ...]:
@@ -60,7 +82,7 @@ def _chunk_shape(spec: TensorSpec) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def _render(
-    shape: tuple[int, ...], chunk: tuple[int, ...], dtype: str, encoding: Encoding
+    shape: tuple[int, ...], chunk: tuple[int, ...], dtype: str, encoding: Encoding, separator: str
 ) -> bytes:
     if len(shape) > MAX_RANK:
         raise FormatError(f"it has {len(shape)} dimensions, but TensorStore reads {MAX_RANK}")
@@ -75,7 +97,7 @@ def _render(
         "shape": list(shape),
         "data_type": dtype,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": separator}},
         "fill_value": _fill_value(dtype),
         "codecs": _codecs(dtype, encoding),
         "attributes": {},

@@ -1,0 +1,88 @@
+"""Decoding and encoding of chunks: streams of bounded memory over the codecs' own libraries."""
+
+from __future__ import annotations
+
+from reshard.formats.base import Encoding, Extent
+from reshard.formats.codecs.array import ArrayStream, array_decoder_bytes
+from reshard.formats.codecs.blosc import BloscStream, blosc_decoder_bytes
+from reshard.formats.codecs.encode import encode_chunk, encoder_bytes
+from reshard.formats.codecs.gzip import GzipStream, gzip_decoder_bytes
+from reshard.formats.codecs.raw import FillStream, RawStream
+from reshard.formats.codecs.source import FileDescriptors, Source
+from reshard.formats.codecs.stream import DecodeStream
+from reshard.formats.codecs.zstd import ZstdStream, zstd_decoder_bytes
+from reshard.layout.box import Box
+
+__all__ = [
+    "DecodeStream",
+    "FileDescriptors",
+    "decoder_bytes",
+    "encode_chunk",
+    "encoder_bytes",
+    "is_seekable",
+    "open_fill",
+    "open_stream",
+]
+
+
+def open_stream(
+    encoding: Encoding,
+    extent: Extent,
+    decoded_bytes: int,
+    where: str,
+    *,
+    box: Box | None = None,
+    dtype: str = "",
+    fds: FileDescriptors | None = None,
+) -> DecodeStream:
+    """The decoded bytes of one chunk, of which there must be ``decoded_bytes``.
+
+    Args:
+        where: names tensor and chunk in messages, such as ``"tensor 'a/b', chunk (0, 1)"``.
+        box: the chunk's elements in the tensor, and
+        dtype: their type: both needed where the compressor is ``"tensorstore"``.
+        fds: shares open files; without it the stream opens one and closes it.
+
+    Raises StorageError where the file cannot be read, CorruptError where sizes contradict.
+    """
+    if encoding.compressor == "tensorstore":
+        if box is None or not dtype:
+            raise ValueError(f"{where}: TensorStore needs the chunk's box and dtype to read it")
+        return ArrayStream(encoding.spec, box, dtype, decoded_bytes, where)
+    source = Source(extent, where, encoding.checksum, fds)
+    try:
+        return _decoder(encoding, source, decoded_bytes)
+    except BaseException:
+        source.close()
+        raise
+
+
+def open_fill(fill: bytes, decoded_bytes: int) -> DecodeStream:
+    """The decoded bytes of a chunk that is not stored: the element ``fill`` repeated."""
+    return FillStream(fill, decoded_bytes)
+
+
+def decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
+    """Upper bound of the memory that one stream takes; arithmetic only."""
+    if encoding.compressor == "zstd":
+        return zstd_decoder_bytes(encoding.level)
+    if encoding.compressor == "gzip":
+        return gzip_decoder_bytes()
+    if encoding.compressor == "blosc":
+        return blosc_decoder_bytes(encoding.spec, decoded_bytes)
+    return array_decoder_bytes(decoded_bytes) if encoding.compressor == "tensorstore" else 0
+
+
+def is_seekable(encoding: Encoding) -> bool:
+    """Whether ``skip`` costs nothing, so that a part of a chunk can be read alone."""
+    return encoding.compressor == "none"
+
+
+def _decoder(encoding: Encoding, source: Source, decoded_bytes: int) -> DecodeStream:
+    if encoding.compressor == "zstd":
+        return ZstdStream(source, decoded_bytes, encoding.level)
+    if encoding.compressor == "gzip":
+        return GzipStream(source, decoded_bytes)
+    if encoding.compressor == "blosc":
+        return BloscStream(source, decoded_bytes, encoding.spec)
+    return RawStream(source, decoded_bytes)

@@ -1,0 +1,103 @@
+"""Encoding whole chunks: compress, then append the checksum."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any
+
+from reshard.errors import FormatError
+from reshard.formats.base import Encoding
+from reshard.formats.codecs.blosc import LARGEST_FRAME, block_limits
+from reshard.formats.codecs.source import TRAILER_BYTES
+
+Part = bytes | memoryview
+"""Bytes to be written one after another."""
+
+_DEFAULT_LEVEL = {"zstd": 1, "gzip": 6, "blosc": 5}
+_SLACK_BYTES = 64 << 10
+
+
+def encode_chunk(encoding: Encoding, data: memoryview) -> tuple[Part, ...]:
+    """The stored bytes of a chunk, in parts that follow one another; raw bytes are not copied.
+
+    ``data`` is the chunk's row-major elements, contiguous; blosc shuffles by its item size, where
+    the parameters name no other. A zstd frame carries its own checksum
+    also. FormatError where nothing here encodes that way.
+    """
+    itemsize, data = data.itemsize, data.cast("B")
+    encoded = data if encoding.compressor == "none" else _compress(encoding, data, itemsize)
+    return (encoded, _trailer(encoded)) if encoding.checksum else (encoded,)
+
+
+def encoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
+    """Upper bound of the memory that encoding a chunk takes beside its own bytes."""
+    if encoding.compressor == "none":
+        return TRAILER_BYTES
+    # No codec here grows a chunk by more than a 128th; zlib and zstd resize a buffer of that size.
+    grown = decoded_bytes + decoded_bytes // 128 + _SLACK_BYTES
+    if encoding.compressor == "zstd":
+        return grown + _zstd_context_bytes(_level(encoding), decoded_bytes)
+    if encoding.compressor == "gzip":
+        return 2 * grown + (512 << 10)
+    return grown + 4 * block_limits(encoding.spec, decoded_bytes)[1] + (1 << 20)
+
+
+def _compress(encoding: Encoding, data: memoryview, itemsize: int) -> bytes:
+    if encoding.compressor == "zstd":
+        import zstandard
+
+        compressor = zstandard.ZstdCompressor(level=_level(encoding), write_checksum=True)
+        return compressor.compress(data)
+    if encoding.compressor == "gzip":
+        packer = zlib.compressobj(_level(encoding), wbits=16 + zlib.MAX_WBITS)
+        return packer.compress(data) + packer.flush()
+    if encoding.compressor == "blosc":
+        return _blosc(encoding, data, itemsize)
+    raise FormatError(
+        f"chunks cannot be written with codec {encoding.compressor!r}; choose none, zstd, gzip or blosc"
+    )
+
+
+def _blosc(encoding: Encoding, data: memoryview, itemsize: int) -> bytes:
+    import numcodecs.blosc
+
+    if len(data) > LARGEST_FRAME:
+        raise FormatError(
+            f"blosc holds at most {LARGEST_FRAME} bytes a chunk, not {len(data)}; choose smaller "
+            "chunks or another codec"
+        )
+    given: dict[str, Any] = json.loads(encoding.spec) if encoding.spec else {}
+    frame = numcodecs.blosc.compress(
+        data,
+        str(given.get("cname", "lz4")).encode(),
+        _level(encoding),
+        _shuffle(given),
+        int(given.get("blocksize") or 0),
+        typesize=int(given.get("typesize") or itemsize),
+    )
+    return bytes(frame)
+
+
+def _shuffle(given: dict[str, Any]) -> int:
+    """zarr3 names the shuffle, zarr2 numbers it."""
+    names = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
+    shuffle = given.get("shuffle", 1)
+    return names[shuffle] if shuffle in names else int(shuffle)
+
+
+def _level(encoding: Encoding) -> int:
+    return _DEFAULT_LEVEL[encoding.compressor] if encoding.level is None else encoding.level
+
+
+def _zstd_context_bytes(level: int, decoded_bytes: int) -> int:
+    from zstandard import ZstdCompressionParameters
+
+    parameters = ZstdCompressionParameters.from_level(level, source_size=max(1, decoded_bytes))
+    return parameters.estimated_compression_context_size()
+
+
+def _trailer(data: Part) -> bytes:
+    from awscrt.checksums import crc32c
+
+    return int(crc32c(data)).to_bytes(TRAILER_BYTES, "little")

@@ -1,0 +1,158 @@
+"""The stored bytes of one chunk, read in order and never beyond their end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from reshard.errors import CorruptError, StorageError
+from reshard.formats.base import Extent
+
+T = TypeVar("T")
+
+TRAILER_BYTES = 4
+"""A CRC32C, little-endian, as zarr3's crc32c codec appends it."""
+
+_REST_BYTES = 256 << 10
+
+REMEDY = "the source is damaged there: restore it from a replica or take another step"
+
+
+class FileDescriptors(Protocol):
+    """Open files shared by several streams."""
+
+    def fd(self, path: str) -> int:
+        """A descriptor for reading ``path``, open at least until the stream that asked is closed."""
+        ...
+
+
+class Source:
+    """The encoded bytes of a chunk without their trailer; opens at most one file.
+
+    Args:
+        where: tensor and chunk, for messages.
+        checksum: whether a CRC32C of the encoded bytes follows them.
+        fds: shares open files; without it one is opened and closed here.
+
+    Attributes:
+        position: how many bytes were read or passed over.
+        length: how many there are, without the trailer.
+
+    Raises StorageError where the file cannot be opened or read, CorruptError where it is too short.
+    """
+
+    def __init__(
+        self, extent: Extent, where: str, checksum: bool, fds: FileDescriptors | None = None
+    ) -> None:
+        self.extent = extent
+        self.where = where
+        self.position = 0
+        self.length = extent.length - (TRAILER_BYTES if checksum else 0)
+        self.has_checksum = checksum
+        self._crc = 0
+        self._in_order = True
+        self._own_fd: int | None = None
+        self._check_extent()
+        self._fd = -1 if extent.inline is not None else self._open(fds)
+
+    def read(self, nbytes: int = -1) -> bytes:
+        """The next bytes, fewer only at the end."""
+        left = self.length - self.position
+        data = self.at(self.position, left if nbytes < 0 else min(nbytes, left))
+        self._passed(data)
+        return data
+
+    def readinto(self, out: memoryview) -> None:
+        """Fill ``out`` with the next bytes, straight from the file."""
+        self._fill(self.position, out)
+        self._passed(out)
+
+    def seek(self, nbytes: int) -> None:
+        """Pass over bytes without reading them, which leaves the checksum unknown."""
+        self.position += nbytes
+        self._in_order = self._in_order and not nbytes
+
+    def at(self, position: int, nbytes: int) -> bytes:
+        """``nbytes`` bytes from ``position``, wherever the stream is."""
+        if self.extent.inline is not None:
+            return self.extent.inline[position : position + nbytes]
+        data = self._system(os.pread, self._fd, nbytes, self.extent.offset + position)
+        if len(data) == nbytes:
+            return data
+        buffer = bytearray(nbytes)
+        self._fill(position, memoryview(buffer))
+        return bytes(buffer)
+
+    def read_rest(self) -> None:
+        """Read what was not read in order, for the checksum's sake."""
+        while self.read(_REST_BYTES):
+            pass
+
+    def check_trailer(self) -> bool:
+        """Compare the checksum; False where there is one but not every byte was read in order."""
+        if not self.has_checksum:
+            return True
+        if not self._in_order or self.position != self.length:
+            return False
+        stored = int.from_bytes(self.at(self.length, TRAILER_BYTES), "little")
+        if stored != self._crc:
+            raise self.corrupt(
+                f"its CRC32C is recorded as {stored:08x}, but its bytes give {self._crc:08x}"
+            )
+        return True
+
+    def corrupt(self, what: str) -> CorruptError:
+        """The error for a chunk whose bytes are wrong, to be raised."""
+        extent = self.extent
+        return CorruptError(
+            f"{self.where}: {what} (stored in {extent.path}, {extent.length} bytes at offset "
+            f"{extent.offset}); {REMEDY}"
+        )
+
+    def close(self) -> None:
+        """Close the file if it was opened here; may be called twice."""
+        fd, self._own_fd = self._own_fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def _check_extent(self) -> None:
+        extent = self.extent
+        if extent.offset < 0 or self.length < 0:
+            raise self.corrupt("no chunk can lie there")
+        if extent.inline is not None and len(extent.inline) != extent.length:
+            raise self.corrupt(f"its index carries {len(extent.inline)} bytes of it")
+
+    def _open(self, fds: FileDescriptors | None) -> int:
+        if fds is not None:
+            return fds.fd(self.extent.path)
+        self._own_fd = self._system(os.open, self.extent.path, os.O_RDONLY | os.O_CLOEXEC)
+        return self._own_fd
+
+    def _fill(self, position: int, out: memoryview) -> None:
+        if self.extent.inline is not None:
+            out[:] = self.extent.inline[position : position + len(out)]
+            return
+        done = 0
+        while done < len(out):
+            place = self.extent.offset + position + done
+            got = self._system(os.preadv, self._fd, [out[done:]], place)
+            if not got:
+                raise self.corrupt(f"the file ends at byte {place}")
+            done += got
+
+    def _passed(self, data: bytes | memoryview) -> None:
+        self.position += len(data)
+        if self.has_checksum and self._in_order:
+            from awscrt.checksums import crc32c
+
+            self._crc = crc32c(data, self._crc)
+
+    def _system(self, call: Callable[..., T], *args: object) -> T:
+        try:
+            return call(*args)
+        except OSError as error:
+            raise StorageError(
+                f"{self.where}: cannot read {self.extent.path}: {error.strerror or error}; "
+                "check that the file is there and may be read"
+            ) from error

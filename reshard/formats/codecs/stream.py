@@ -1,0 +1,90 @@
+"""What every decoding stream shares: position, bounds, and the checks at the end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+from reshard.formats.codecs.source import Source
+
+INPUT_BYTES = 256 << 10
+"""Encoded bytes read at once; 64 KiB to 1 MiB were equally fast, the smaller the less memory."""
+
+SKIP_BYTES = 256 << 10
+"""Scratch into which skipped bytes are decoded."""
+
+
+class DecodeStream(Protocol):
+    """The decoded bytes of one chunk, in order; used by one thread at a time."""
+
+    def readinto(self, out: memoryview) -> None:
+        """Fill ``out`` (contiguous bytes) with the next decoded bytes, all of it, or raise CorruptError."""
+        ...
+
+    def skip(self, nbytes: int) -> None:
+        """Pass over decoded bytes: a seek where bytes are raw, else they are decoded into a scratch."""
+        ...
+
+    def close_checked(self) -> bool:
+        """Check what remains to be checked, then close.
+
+        Skips to the end, then raises CorruptError where encoded bytes are left over, the frame is
+        cut off or the CRC32C trailer is wrong. Returns False where there is a trailer that says
+        nothing because bytes of a raw chunk were skipped: then they were never read.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close without checks; may be called twice."""
+        ...
+
+
+class SourceStream(ABC):
+    """A stream over a Source; subclasses say how the next bytes are made."""
+
+    def __init__(self, source: Source, decoded_bytes: int) -> None:
+        self._source = source
+        self._decoded_bytes = decoded_bytes
+        self._position = 0
+
+    def readinto(self, out: memoryview) -> None:
+        out = out.cast("B") if out.format != "B" or out.ndim != 1 else out
+        self._advance(len(out))
+        self._make(out)
+
+    def skip(self, nbytes: int) -> None:
+        self._advance(nbytes)
+        scratch = memoryview(bytearray(min(nbytes, SKIP_BYTES)))
+        for done in range(0, nbytes, SKIP_BYTES):
+            self._make(scratch[: nbytes - done])
+
+    def close_checked(self) -> bool:
+        try:
+            self.skip(self._decoded_bytes - self._position)
+            self._check_end()
+            return self._source.check_trailer()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._source.close()
+
+    @abstractmethod
+    def _make(self, out: memoryview) -> None:
+        """Fill ``out`` with the next decoded bytes or raise CorruptError."""
+
+    @abstractmethod
+    def _check_end(self) -> None:
+        """Raise CorruptError unless exactly the encoded bytes were used."""
+
+    def _advance(self, nbytes: int) -> None:
+        self._position += nbytes
+        if nbytes < 0 or self._position > self._decoded_bytes:
+            raise self._source.corrupt(
+                f"it holds {self._decoded_bytes} decoded bytes, but byte {self._position} is wanted"
+            )
+
+    def _cut_off(self, made: int) -> Exception:
+        return self._source.corrupt(
+            f"its encoded bytes end after {made} of {self._decoded_bytes} decoded bytes"
+        )

@@ -1,0 +1,143 @@
+"""One zstd frame (RFC 8878), decoded in a stream.
+
+The decoder itself reports neither a frame that is cut off nor bytes after it, so the block headers
+are followed as they pass: 3 little-endian bytes, bit 0 last block, bits 1-2 type (1 = one repeated
+byte), the rest its size; 4 bytes of checksum follow the last block where the header says so.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from reshard.formats.codecs.source import Source
+from reshard.formats.codecs.stream import INPUT_BYTES, SKIP_BYTES, SourceStream
+
+UNKNOWN_WINDOW_BYTES = 8 << 20
+"""Largest window where the level is unknown: what every decoder must support (RFC 8878, 3.1.1.1.2)."""
+
+_LEVELS = (-131072, 22)
+_DECODER_BYTES = 512 << 10  # tables and the block being decoded
+_HEADER_BYTES = 18
+
+
+@lru_cache(maxsize=64)
+def window_bytes(level: int | None) -> int:
+    """The largest window that a frame of this level refers back to, whatever the chunk's size."""
+    if level is None:
+        return UNKNOWN_WINDOW_BYTES
+    from zstandard import ZstdCompressionParameters
+
+    lowest, highest = _LEVELS
+    parameters = ZstdCompressionParameters.from_level(max(lowest, min(level, highest)))
+    return 1 << parameters.window_log
+
+
+def zstd_decoder_bytes(level: int | None) -> int:
+    """Memory of one stream: window, decoder, input, and the scratch for skipping."""
+    return window_bytes(level) + 2 * INPUT_BYTES + SKIP_BYTES + _DECODER_BYTES
+
+
+class ZstdStream(SourceStream):
+    """A single zstd frame; output and window are bounded by what was planned, not by its header."""
+
+    def __init__(self, source: Source, decoded_bytes: int, level: int | None) -> None:
+        super().__init__(source, decoded_bytes)
+        import zstandard
+
+        self._error = zstandard.ZstdError
+        self._frame = _Frame(source)
+        allowed = window_bytes(level)
+        self._check_header(self._frame.header, allowed)
+        decoder = zstandard.ZstdDecompressor(max_window_size=allowed)
+        self._reader = decoder.stream_reader(self._frame, read_size=INPUT_BYTES)  # type: ignore[arg-type]
+
+    def _check_header(self, header: Any, allowed: int) -> None:
+        size = self._decoded_bytes
+        if header.content_size not in (size, _UNKNOWN_SIZE):
+            raise self._source.corrupt(
+                f"its zstd frame should hold {size} bytes, but says {header.content_size}"
+            )
+        if header.window_size > allowed:
+            raise self._source.corrupt(
+                f"its zstd frame needs a window of {header.window_size} bytes, but its recorded level allows {allowed}"
+            )
+        if header.dict_id:
+            raise self._source.corrupt(f"its zstd frame needs dictionary {header.dict_id}")
+
+    def _make(self, out: memoryview) -> None:
+        done = 0
+        while done < len(out):
+            try:
+                made = self._reader.readinto(out[done:])
+            except self._error as error:
+                raise self._source.corrupt(f"zstd cannot decode it: {error}") from error
+            if not made:
+                raise self._cut_off(self._position - len(out) + done)
+            done += made
+
+    def _check_end(self) -> None:
+        self._refuse_what_follows()
+        self._make_nothing()
+        self._refuse_what_follows()
+        if self._frame.end is None or self._frame.end > self._source.position:
+            raise self._cut_off(self._position)
+
+    def _refuse_what_follows(self) -> None:
+        end, length = self._frame.end, self._source.length
+        if end is not None and end < length:
+            raise self._source.corrupt(f"{length - end} bytes follow the end of its zstd frame")
+
+    def _make_nothing(self) -> None:
+        """Let the decoder reach the frame's end and its checksum, and find that nothing comes."""
+        try:
+            more = self._reader.read(1)
+        except self._error as error:
+            raise self._source.corrupt(f"zstd cannot decode it: {error}") from error
+        if more:
+            raise self._source.corrupt(f"it decodes to more than {self._decoded_bytes} bytes")
+
+
+_UNKNOWN_SIZE = (1 << 64) - 1
+
+
+class _Frame:
+    """Hands the source's bytes to the decoder and follows where the frame's blocks lie.
+
+    Attributes:
+        header: the frame's parameters.
+        end: how many bytes the frame takes, once its last block was seen.
+    """
+
+    def __init__(self, source: Source) -> None:
+        import zstandard
+
+        start = source.at(0, min(_HEADER_BYTES, source.length))
+        try:
+            self.header = zstandard.get_frame_parameters(start)
+            self._next_block = zstandard.frame_header_size(start)
+        except zstandard.ZstdError as error:
+            raise source.corrupt(f"it is no zstd frame: {error}") from error
+        self.end: int | None = None
+        self._source = source
+        self._kept = b""
+
+    def read(self, nbytes: int) -> bytes:
+        """The next bytes of the source."""
+        data = self._source.read(nbytes)
+        if self.end is None:
+            self._follow(self._kept + data)
+        return data
+
+    def _follow(self, data: bytes) -> None:
+        start = self._source.position - len(data)
+        while self._next_block + 3 <= start + len(data):
+            place = self._next_block - start
+            head = int.from_bytes(data[place : place + 3], "little")
+            self._next_block += 3 + (1 if head >> 1 & 3 == 1 else head >> 3)
+            if head & 1:
+                self.end = self._next_block + 4 * self.header.has_checksum
+                return
+        self._kept = (
+            data[self._next_block - start :] if self._next_block < start + len(data) else b""
+        )

@@ -1,0 +1,95 @@
+"""A large JSON document read member by member, so that it is never in memory as objects.
+
+The metadata of 100,000 tensors would take 400 MiB as dicts and lists; read this way it takes the
+text and whatever the reader keeps of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from reshard.errors import CorruptError
+from reshard.formats.orbax.safe_json import checked_text, not_json, read_bytes
+
+_SPACE = re.compile(r"\s*", re.ASCII)
+_OBJECT = re.compile(r"\{\s*\}?", re.ASCII)
+_ARRAY = re.compile(r"\[\s*\]?", re.ASCII)
+_COLON = re.compile(r"\s*:\s*", re.ASCII)
+_AFTER_MEMBER = re.compile(r"\s*(?:\}|,\s*)", re.ASCII)
+_AFTER_ELEMENT = re.compile(r"\s*(?:\]|,\s*)", re.ASCII)
+_DECODER = json.JSONDecoder()
+
+
+class JsonCursor:
+    """A place in JSON text, moved on by what is read there.
+
+    ``members`` and ``elements`` stop at each value; the caller reads it, with ``value`` or by
+    iterating over it in turn, before going on. Errors name the file and the line.
+    """
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self.where = where
+        self._text = checked_text(data, where)
+        self._at = 0
+        self._match(_SPACE, "")
+
+    @classmethod
+    def open(cls, path: Path) -> JsonCursor:
+        """At the start of the text of a file."""
+        return cls(read_bytes(path), str(path))
+
+    def value(self) -> Any:
+        """The whole value here, as Python objects."""
+        try:
+            found, self._at = _DECODER.raw_decode(self._text, self._at)
+        except json.JSONDecodeError as error:
+            raise not_json(self.where, self._text, error.pos, error.msg) from None
+        except ValueError as error:  # a number of thousands of digits
+            raise not_json(self.where, self._text, self._at, str(error)) from None
+        return found
+
+    def members(self) -> Iterator[str]:
+        """The keys of the object here, each with the cursor at its value."""
+        if self._match(_OBJECT, "an object").endswith("}"):
+            return
+        while True:
+            yield self._key()
+            if self._match(_AFTER_MEMBER, "',' or '}'").endswith("}"):
+                return
+
+    def elements(self) -> Iterator[None]:
+        """Stops with the cursor at each value of the array here."""
+        if self._match(_ARRAY, "an array").endswith("]"):
+            return
+        while True:
+            yield
+            if self._match(_AFTER_ELEMENT, "',' or ']'").endswith("]"):
+                return
+
+    def finish(self) -> None:
+        """A CorruptError unless the text ends here."""
+        self._match(_SPACE, "")
+        if self._at != len(self._text):
+            raise not_json(self.where, self._text, self._at, "more text after the end")
+
+    def _key(self) -> str:
+        if not self._text.startswith('"', self._at):
+            raise self._unexpected("a key in quotes")
+        key: str = self.value()
+        self._match(_COLON, "':'")
+        return key
+
+    def _match(self, pattern: re.Pattern[str], what: str) -> str:
+        match = pattern.match(self._text, self._at)
+        if match is None:
+            raise self._unexpected(what)
+        self._at = match.end()
+        return match[0].rstrip()
+
+    def _unexpected(self, what: str) -> CorruptError:
+        found = repr(self._text[self._at]) if self._at < len(self._text) else "the end"
+        return not_json(self.where, self._text, self._at, f"{found} in place of {what}")

@@ -1,0 +1,82 @@
+"""Decodes what a reader locates, with code that shares nothing with the project's own."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numcodecs
+import numpy as np
+import zstandard
+
+from reshard.formats.base import Extent, Reader
+
+
+def read_tensor(reader: Reader, name: str) -> np.ndarray:
+    """The whole tensor, put together from its located chunks."""
+    tensor = reader.tensors[name]
+    spec = tensor.spec
+    kind = np.dtype(getattr(ml_dtypes, spec.dtype, spec.dtype))
+    if tensor.encoding.compressor == "tensorstore":
+        import tensorstore as ts
+
+        return np.asarray(ts.open(json.loads(tensor.encoding.spec)).result().read().result())
+    whole = np.empty(spec.shape, kind)
+    for index in spec.storage.indices():
+        extent = reader.locate(name, index)
+        shape = spec.stored_shape(index)
+        if extent is None:
+            chunk = np.full(shape, np.frombuffer(tensor.fill, kind)[0])
+        else:
+            data = decode(load(extent), tensor.encoding.compressor, tensor.encoding.checksum)
+            chunk = np.frombuffer(data, kind).reshape(shape)
+        box = spec.storage.box(index)
+        whole[box.slices] = chunk[tuple(slice(0, n) for n in box.shape)]
+    return whole
+
+
+def load(extent: Extent) -> bytes:
+    """The encoded bytes of a chunk."""
+    if extent.inline is not None:
+        assert len(extent.inline) == extent.length
+        return extent.inline
+    with Path(extent.path).open("rb") as file:
+        file.seek(extent.offset)
+        data = file.read(extent.length)
+    assert len(data) == extent.length
+    return data
+
+
+def decode(data: bytes, compressor: str, checksum: bool) -> bytes:
+    """The bytes of a chunk's elements."""
+    if checksum:
+        data, recorded = data[:-4], data[-4:]
+        assert crc32c(data) == int.from_bytes(recorded, "little")
+    if compressor == "zstd":
+        return zstandard.ZstdDecompressor().decompressobj().decompress(data)
+    if compressor == "gzip":
+        return gzip.decompress(data)
+    if compressor == "blosc":
+        return bytes(numcodecs.Blosc().decode(data))
+    assert compressor == "none"
+    return data
+
+
+def crc32c(data: bytes) -> int:
+    """Castagnoli's CRC bit by bit."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    return value ^ 0xFFFFFFFF
+
+
+def assert_same_bits(found: np.ndarray, expected: np.ndarray, name: Any = "") -> None:
+    """Equal shape, dtype and bytes."""
+    assert found.shape == expected.shape, name
+    assert found.dtype == expected.dtype, name
+    assert found.tobytes() == np.ascontiguousarray(expected).tobytes(), name

@@ -1,0 +1,110 @@
+"""The index of an OCDBT database against TensorStore's own reads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import tensorstore as ts
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reshard.errors import CorruptError
+from reshard.formats.orbax.ocdbt_index import OcdbtIndex, find_databases, parse_location
+from reshard.formats.orbax.values import read_extent
+
+KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+
+
+def write(directory, values, **config):
+    spec = {"driver": "ocdbt", "base": f"file://{directory}/", "config": config}
+    store = ts.KvStore.open(spec).result()
+    with ts.Transaction() as transaction:
+        for key, value in values.items():
+            store.with_transaction(transaction).write(key, value)
+    return store
+
+
+def read_all(index, keys):
+    return {key: read_extent(index.find(key, "it"), "it") for key in keys}
+
+
+def test_deep_tree_with_shared_prefixes_and_inline_values(tmp_path):
+    values = {f"params.layer_{i:04d}.kernel/{i % 7}.0": os.urandom(i % 300) for i in range(4000)}
+    write(tmp_path, values, max_inline_value_bytes=100, max_decoded_node_bytes=2000)
+    index = OcdbtIndex([tmp_path])
+    assert len(index) == len(values)
+    assert read_all(index, values) == values
+    assert index.find("params.layer_0000.kernel/0.1", "it") is None
+    assert index.find("zzz", "it") is None
+
+
+@given(st.dictionaries(KEYS, st.binary(max_size=40), min_size=1, max_size=40))
+def test_any_keys(tmp_path_factory, values):
+    directory = tmp_path_factory.mktemp("any")
+    write(directory, values, max_inline_value_bytes=8, max_decoded_node_bytes=100)
+    assert read_all(OcdbtIndex([directory]), values) == values
+
+
+def test_latest_version_counts(tmp_path):
+    store = write(tmp_path, {"a": b"old", "b": b"2"})
+    store.write(b"a", b"newer").result()
+    store.delete_range(ts.KvStore.KeyRange("b", "c")).result()
+    index = OcdbtIndex([tmp_path])
+    assert len(index) == 1
+    assert read_all(index, ["a"]) == {"a": b"newer"}
+
+
+def test_numbered_manifests_and_uncompressed_nodes(tmp_path):
+    write(
+        tmp_path,
+        {"a": b"1" * 500},
+        manifest_kind="numbered",
+        max_inline_value_bytes=0,
+        compression=None,
+    )
+    assert read_all(OcdbtIndex([tmp_path]), ["a"]) == {"a": b"1" * 500}
+
+
+def test_empty_database(tmp_path):
+    write(tmp_path, {"a": b""}).delete_range(ts.KvStore.KeyRange()).result()
+    assert len(OcdbtIndex([tmp_path])) == 0
+    assert OcdbtIndex([tmp_path]).find("a", "it") is None
+
+
+def test_union_of_processes(tmp_path):
+    for i, values in enumerate(({"m": b"same", "a": b"1"}, {"m": b"same", "b": b"2" * 2000})):
+        write(tmp_path / f"ocdbt.process_{i}", values)
+    databases = find_databases(tmp_path)
+    assert [d.name for d in databases] == ["ocdbt.process_0", "ocdbt.process_1"]
+    assert read_all(OcdbtIndex(databases), ["a", "b", "m"]) == {
+        "a": b"1",
+        "b": b"2" * 2000,
+        "m": b"same",
+    }
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "value::../x:0:5", "value:../:x:0:5", "value::%2e%2e/x:0:5", "value::/etc/passwd:0:5",
+        "value:::0:5", "value::a//b:0:5", "value::a%00b:0:5", "value::a:-1:5", "value::a:0:-5",
+        "value::a:0", "value::a:0:x", "value::a:0:5:6", "", "value::a:٣:5", "value::./a:0:1",
+    ],
+)  # fmt: skip
+def test_locations_that_lead_elsewhere(location):
+    with pytest.raises(
+        CorruptError, match="should name a data file below the database's folder, an offset"
+    ):
+        parse_location(Path("/db"), location)
+
+
+def test_locations():
+    assert parse_location(Path("/db"), "value:ocdbt.process_0/:d/a%3ab:7:9") == (
+        "/db/ocdbt.process_0/d/a:b",
+        7,
+        9,
+    )
+    with pytest.raises(CorruptError, match="is beyond the end of any file"):
+        parse_location(Path("/db"), f"value::a:{1 << 61}:{1 << 62}")
