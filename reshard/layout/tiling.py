@@ -20,16 +20,26 @@ from reshard.layout.box import Box
 
 
 @dataclass(frozen=True, slots=True)
+class _Piece:
+    """What a part of the tensor holds of a box, with its number of elements and the box itself."""
+
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    size: int
+    whole: Box
+
+
+@dataclass(frozen=True, slots=True)
 class _Part:
-    """A region of the tensor, and the whole boxes that reach into it."""
+    """A region of the tensor, and the pieces of boxes in it."""
 
     region: Box
-    boxes: Sequence[Box]
+    pieces: Sequence[_Piece]
 
     @property
     def surplus(self) -> int:
-        """Elements that the boxes hold here beyond the region's own; negative where some lack."""
-        return sum(_size_within(box, self.region) for box in self.boxes) - self.region.size
+        """Elements that the pieces hold beyond the region's own; negative where some lack."""
+        return sum(piece.size for piece in self.pieces) - self.region.size
 
 
 def check_tiling(name: str, shape: Sequence[int], boxes: Sequence[Box]) -> None:
@@ -43,7 +53,8 @@ def check_tiling(name: str, shape: Sequence[int], boxes: Sequence[Box]) -> None:
         _check_bounds(name, region, box)
     filled = [box for box in boxes if box.size]
     if region.size and not _is_grid(region, filled):
-        _check_parts(name, _Part(region, filled))
+        pieces = [_Piece(box.start, box.stop, box.size, box) for box in filled]
+        _check_parts(name, _Part(region, pieces))
 
 
 def _check_bounds(name: str, region: Box, box: Box) -> None:
@@ -91,10 +102,11 @@ def _check_parts(name: str, whole: _Part) -> None:
 
 def _check_filled_once(name: str, whole: Box, part: _Part) -> None:
     """Check a part in which no box has an edge: each of its boxes fills it."""
-    if not part.boxes:
+    if not part.pieces:
         _refuse(name, whole, f"no piece holds {part.region}")
-    if len(part.boxes) > 1:
-        _refuse(name, whole, f"pieces {part.boxes[0]} and {part.boxes[1]} overlap")
+    if len(part.pieces) > 1:
+        first, second = part.pieces[:2]
+        _refuse(name, whole, f"pieces {first.whole} and {second.whole} overlap")
 
 
 def _refuse(name: str, whole: Box, found: str) -> NoReturn:
@@ -109,23 +121,36 @@ def _halve(part: _Part) -> tuple[_Part, _Part] | None:
     cuts = [(d, cut) for d in range(part.region.rank) if (cut := _middle_edge(part, d)) is not None]
     if not cuts:
         return None
-    dim, cut = min(cuts, key=lambda c: sum(b.start[c[0]] < c[1] < b.stop[c[0]] for b in part.boxes))
-    start, stop = part.region.start, part.region.stop
+    dim, cut = min(cuts, key=lambda c: _crossing(part, *c))
+    low, high = _halves(part.region.start, part.region.stop, dim, cut)
+    below, above = [], []
+    for piece in part.pieces:
+        if piece.stop[dim] <= cut:
+            below.append(piece)
+        elif piece.start[dim] >= cut:
+            above.append(piece)
+        else:
+            first, second = _halves(piece.start, piece.stop, dim, cut)
+            below.append(_Piece(first.start, first.stop, first.size, piece.whole))
+            above.append(_Piece(second.start, second.stop, second.size, piece.whole))
+    return _Part(low, below), _Part(high, above)
+
+
+def _halves(start: tuple[int, ...], stop: tuple[int, ...], dim: int, cut: int) -> tuple[Box, Box]:
     low = Box(start, (*stop[:dim], cut, *stop[dim + 1 :]))
-    high = Box((*start[:dim], cut, *start[dim + 1 :]), stop)
-    return (
-        _Part(low, [box for box in part.boxes if box.start[dim] < cut]),
-        _Part(high, [box for box in part.boxes if box.stop[dim] > cut]),
-    )
+    return low, Box((*start[:dim], cut, *start[dim + 1 :]), stop)
+
+
+def _crossing(part: _Part, dim: int, cut: int) -> int:
+    return sum(p.start[dim] < cut < p.stop[dim] for p in part.pieces)
 
 
 def _middle_edge(part: _Part, dim: int) -> int | None:
-    low, high = part.region.start[dim], part.region.stop[dim]
-    edges = {box.start[dim] for box in part.boxes} | {box.stop[dim] for box in part.boxes}
-    inner = sorted(e for e in edges if low < e < high)
-    return inner[len(inner) // 2] if inner else None
-
-
-def _size_within(box: Box, region: Box) -> int:
-    shared = box.intersect(region)
-    return shared.size if shared is not None else 0
+    """The median start of a piece, among those that are no edge of the part itself."""
+    low = part.region.start[dim]
+    inner = [p.start[dim] for p in part.pieces if p.start[dim] > low]
+    if not inner:
+        high = part.region.stop[dim]
+        return max((p.stop[dim] for p in part.pieces if p.stop[dim] < high), default=None)
+    inner.sort()
+    return inner[len(inner) // 2]
