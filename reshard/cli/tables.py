@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -13,10 +16,47 @@ from reshard.cli.text import safe
 
 T = TypeVar("T")
 
+NARROWEST_NAME = 16
+"""A column of names is never narrower, whatever else the table holds."""
+
 MOST_ROWS = 40
 """A table that a person still reads; ``--all`` shows the rest."""
 
-Cell = str | Text
+
+class Name:
+    """A tensor's name, broken after slashes where it does not fit, with a note below it."""
+
+    def __init__(self, name: str, note: str = "") -> None:
+        self._name = safe(name)
+        self._note = safe(note)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        widest = max(len(self._name), len(self._note))
+        return Measurement(min(NARROWEST_NAME, widest), widest).clamp(0, options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text("\n".join(broken(self._name, options.max_width)))
+        if self._note:
+            yield Text(self._note, style="dim")
+
+
+def broken(name: str, width: int) -> list[str]:
+    """Lines of at most ``width`` characters, ending in a slash where that is possible.
+
+    >>> broken("params/layers/attention/kernel", 16)
+    ['params/layers/', 'attention/kernel']
+    """
+    lines = [""]
+    for piece in re.findall(r"[^/]*/|[^/]+", name):
+        if len(lines[-1]) + len(piece) > width and lines[-1]:
+            lines.append("")
+        lines[-1] += piece
+        while len(lines[-1]) > width > 0:
+            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return lines
+
+
+Cell = str | Text | Name
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
@@ -37,15 +77,15 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) ->
             justify="right" if column.startswith(">") else "left",
             overflow="fold",
             ratio=1 if position == 0 else None,
-            min_width=16 if position == 0 else None,
+            min_width=NARROWEST_NAME if position == 0 else None,
         )
     for row in rows:
         made.add_row(*map(_cell, row))
     return made
 
 
-def _cell(cell: Cell) -> Text:
-    return cell if isinstance(cell, Text) else Text(safe(cell, keep="\n"))
+def _cell(cell: Cell) -> RenderableType:
+    return Text(safe(cell, keep="\n")) if isinstance(cell, str) else cell
 
 
 def capped(rows: Sequence[T], show_all: bool, most: int = MOST_ROWS) -> Sequence[T]:

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from reshard.cli.grouping import Group, grouped, single
-from reshard.cli.tables import cap_note, capped, table
+from reshard.cli.tables import Cell, Name, cap_note, capped, table
 from reshard.cli.text import (
     axes_text,
     chunks_text,
@@ -68,11 +68,11 @@ def _alike(tensor: TensorInfo) -> Hashable:
     return spec.shape, spec.dtype, storage, spec.layout, tensor.is_key
 
 
-def _row(group: Group[TensorInfo], marks: Mapping[DeviceMesh, str]) -> tuple[str, ...]:
+def _row(group: Group[TensorInfo], marks: Mapping[DeviceMesh, str]) -> tuple[Cell, ...]:
     info, spec = group.first, group.first.spec
     mesh = spec.layout.device_mesh if spec.layout else None
     return (
-        group.name,
+        Name(group.name),
         f"{group.count:,}",
         f"{shape_text(spec.shape)}\n{spec.dtype}{' (key)' if info.is_key else ''}",
         f"{chunks_text(spec)}\n{encoding_text(info.encoding)}",

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from reshard.cli.grouping import Group, grouped, single
-from reshard.cli.tables import cap_note, capped, table, warning
+from reshard.cli.tables import Cell, Name, cap_note, capped, table, warning
 from reshard.cli.text import (
     axes_text,
     chunks_text,
@@ -71,11 +71,11 @@ def _geometry(spec: TensorSpec) -> Hashable:
     return spec.shape, spec.dtype, spec.storage.cuts, spec.chunk_shape, spec.layout
 
 
-def _row(group: Group[PlannedTensor]) -> tuple[str, ...]:
+def _row(group: Group[PlannedTensor]) -> tuple[Cell, ...]:
     source, target, move = group.first.source, group.first.target, group.first.move
     tasks = sum(t.move.price.tasks for t in group.members)
     return (
-        f"{group.name}\n{axes_text(source.layout)} → {axes_text(target.layout)}",
+        Name(group.name, f"{axes_text(source.layout)} → {axes_text(target.layout)}"),
         f"{group.count:,}",
         f"{shape_text(source.shape)}\n{dtype_text(source.dtype, target.dtype)}",
         f"{chunks_text(source)}\n→ {chunks_text(target)}",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard.cli.tables import cap_note, capped, table, warning
+from reshard.cli.tables import Cell, Name, cap_note, capped, table, warning
 from reshard.cli.text import (
     count_text,
     dtype_text,
@@ -74,10 +74,10 @@ def _casts(tensors: Sequence[TensorReport], show_all: bool) -> Iterator[Renderab
         yield Text(note, style="dim")
 
 
-def _cast_row(cast: tuple[TensorReport, CastStats]) -> tuple[str | Text, ...]:
+def _cast_row(cast: tuple[TensorReport, CastStats]) -> tuple[Cell, ...]:
     tensor, stats = cast
     return (
-        tensor.target,
+        Name(tensor.target),
         dtype_text(tensor.source_dtype, tensor.target_dtype),
         Text(f"{stats.overflows:,}", style="bold red" if stats.overflows else ""),
         f"{stats.nans:,}",
@@ -94,12 +94,12 @@ def _digests(tensors: Sequence[TensorReport], show_all: bool) -> Iterator[Render
         yield Text(note, style="dim")
 
 
-def _digest_row(tensor: TensorReport) -> tuple[str, ...]:
+def _digest_row(tensor: TensorReport) -> tuple[Cell, ...]:
     name = tensor.source if tensor.source == tensor.target else f"{tensor.source} → {tensor.target}"
     digest = tensor.target_digest or "–"
     if tensor.source_digest and tensor.source_digest != tensor.target_digest:
         digest = f"{tensor.source_digest} →\n{digest}"
-    return name, tensor.strategy, format_bytes(tensor.nbytes), digest, tensor.proof
+    return Name(name), tensor.strategy, format_bytes(tensor.nbytes), digest, tensor.proof
 
 
 def _proofs(tensors: Sequence[TensorReport]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard.cli.tables import cap_note, capped, table
+from reshard.cli.tables import Cell, Name, cap_note, capped, table
 from reshard.cli.text import count_text, safe, some_text
 from reshard.engine.compare import TensorVerdict, Verification
 
@@ -39,10 +39,10 @@ def _table(
         yield Text(note, style="dim")
 
 
-def _row(verdict: TensorVerdict) -> tuple[str | Text, ...]:
+def _row(verdict: TensorVerdict) -> tuple[Cell, ...]:
     is_fine = verdict.status in _AGREEING
     return (
-        verdict.name,
+        Name(verdict.name),
         Text(verdict.status, style="green" if is_fine else "bold red"),
         f"{verdict.digest_a or '–'}\n{verdict.digest_b or '–'}",
         verdict.detail,
