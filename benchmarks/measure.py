@@ -7,6 +7,7 @@ before the last measurement is made.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
@@ -113,7 +114,8 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float) -> tuple[int, resour
 
     def stop() -> None:
         expired.set()
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
     timer = threading.Timer(limit_s, stop)
     timer.start()

@@ -191,17 +191,19 @@ def _options(
     style: Style | None,
     overwrite: bool,
 ) -> Options:
+    from reshard.engine.layouts import layout_of
     from reshard.engine.options import Options, parse_compression
+    from reshard.layout.layout_file import LayoutFile
     from reshard.plan.chunking import SPLIT_ABOVE_BYTES
 
-    file = _layout(layout, mesh)
+    found = layout_of(layout, mesh)
     limits = _limits(max_memory, workers)
     limit = _bytes(chunk_bytes)
     return Options(
         max_memory=limits.max_memory,
         workers=limits.workers,
-        layout=file,
-        changes=changes if file is None else file.changes + changes,
+        layout=found,
+        changes=found.changes + changes if isinstance(found, LayoutFile) else changes,
         encoding=parse_compression(compression),
         chunk_bytes=SPLIT_ABOVE_BYTES if limit is None else limit,
         ocdbt=ocdbt,
@@ -214,15 +216,3 @@ def _bytes(size: int | str | None) -> int | None:
     from reshard.layout.sizes import parse_bytes
 
     return parse_bytes(size) if isinstance(size, str) else size
-
-
-def _layout(layout: LayoutLike, mesh: str | DeviceMesh | None) -> LayoutFile | None:
-    from reshard.layout.layout_file import LayoutFile, layout_of
-    from reshard.layout.mesh import parse_mesh
-
-    if layout is None and mesh is None:
-        return None
-    file = LayoutFile() if layout is None else layout_of(layout)
-    if mesh is None:
-        return file
-    return file.with_mesh(parse_mesh(mesh) if isinstance(mesh, str) else mesh)

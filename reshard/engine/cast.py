@@ -85,5 +85,5 @@ def _integer_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
 
     if dtype.kind == "b":
         return 0, 1
-    info = ml_dtypes.iinfo(dtype)
+    info = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     return int(info.min), int(info.max)

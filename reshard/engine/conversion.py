@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from reshard.engine.layouts import layout_warnings
 from reshard.engine.options import Options
 from reshard.engine.read_digests import ReadLimits, tensor_digests
 from reshard.engine.report import ConversionReport, Progress, Proof, Stage, TensorReport
@@ -18,7 +19,6 @@ from reshard.errors import CorruptError, StorageError, VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.detect import open_reader
 from reshard.formats.orbax.writer import open_writer
-from reshard.layout.resolve import overlaps, unmatched_rules
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.plan.move import Move, Plan
 from reshard.plan.planner import make_plan
@@ -82,7 +82,7 @@ def prepare(source: str, target: str, options: Options) -> Prepared:
         tuple(PlannedTensor(m.source.spec, m.target.spec, m) for m in plan.moves),
         tuple(leaf.name for leaf in goal.checkpoint.leaves if not leaf.tensor),
         goal.dropped,
-        tuple(_warnings(goal, options)),
+        tuple(layout_warnings(options.layout, list(goal.checkpoint.tensors))),
         _free_bytes(target),
     )
     return Prepared(reader, goal, summary)
@@ -227,20 +227,6 @@ def _tensor_report(move: Move, result: MoveResult, proof: Proof) -> TensorReport
         proof,
         result.cast if placement.is_cast else None,
     )
-
-
-def _warnings(goal: Target, options: Options) -> Iterator[str]:
-    if options.layout is None:
-        return
-    names = list(goal.checkpoint.tensors)
-    for rule in unmatched_rules(options.layout, names):
-        yield f"{rule.label or rule.match!r} of the layout matches no tensor"
-    for overlap in overlaps(options.layout, names):
-        some = ", ".join(overlap.names[:3]) + (", …" if len(overlap.names) > 3 else "")
-        yield (
-            f"{len(overlap.names)} tensors match both {overlap.winner} and {overlap.shadowed}; "
-            f"the first decides ({some})"
-        )
 
 
 def _free_bytes(target: str) -> int:

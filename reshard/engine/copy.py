@@ -104,8 +104,9 @@ def _transfer(
                 digest ^= linear_of_box(CRC64NVME, view, box, task.placement.shape)
                 moved += view.nbytes
             sink.put(parts, _joint_box(parts))
+    parts_written = tuple(sink.close())
     read = sum(s.extent.length for s in task.sources if s.extent)
-    return TaskResult(task.move, digest, sink.digest, moved, read, tuple(sink.close()), sink.cast)
+    return TaskResult(task.move, digest, sink.digest, moved, read, parts_written, sink.cast)
 
 
 def _decoded(task: Task, group: Sequence[SourceChunk], memory: Bytes) -> Iterator[list[Part]]:

@@ -74,7 +74,7 @@ class Lane:
             self._stream.skip(len(out))
             self._skipped = True
             return None
-        self._stream.readinto(memoryview(out))
+        self._stream.readinto(out.data)
         inside = box.relative_to(self._origin).relative_to(local.start)
         return out.view(dtype).reshape(local.shape)[inside.slices], box
 
@@ -82,7 +82,7 @@ class Lane:
         """Whether this band, and so every later one, lies behind everything wanted."""
         start = (*band.lead, band.start)
         last = tuple(w - 1 - o for w, o in zip(self.wanted.stop, self._origin, strict=True))
-        return start > last[: len(start)]
+        return bool(last) and start > last[: len(start)]
 
     def check_end(self) -> None:
         """After the last band: nothing may be left over, and a checksum must fit (unless bands were skipped)."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from reshard.engine.layouts import Layout
 from reshard.errors import PlanError
 from reshard.formats.base import Encoding, Style
 from reshard.layout.changes import Changes
-from reshard.layout.layout_file import LayoutFile
 from reshard.plan.chunking import SPLIT_ABOVE_BYTES
 
 Check = Literal["written", "readback"]
@@ -32,7 +32,7 @@ class Options:
 
     max_memory: int
     workers: int
-    layout: LayoutFile | None = None
+    layout: Layout | None = None
     changes: Changes = field(default_factory=Changes)
     encoding: Encoding | None = field(default_factory=lambda: Encoding(checksum=True))
     chunk_bytes: int = SPLIT_ABOVE_BYTES

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from reshard.engine.layouts import split
 from reshard.engine.options import Options
 from reshard.formats.base import (
     Container,
@@ -21,9 +20,6 @@ from reshard.formats.base import (
 from reshard.formats.codecs import decoder_bytes, encoder_bytes, is_seekable
 from reshard.formats.leaf_paths import renamed
 from reshard.layout.grid import Grid
-from reshard.layout.layout_file import LayoutFile
-from reshard.layout.mesh import TensorLayout
-from reshard.layout.resolve import layout_for
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.plan.chunking import chunk_shape
 from reshard.plan.move import Side
@@ -94,21 +90,11 @@ def _target_tensor(
     source = stored.spec
     dtype = rewrite.dtype or source.dtype
     bare = TensorSpec(leaf.name, source.shape, dtype, Grid.whole(source.shape))
-    layout, slices, partition = _split(bare, source, options.layout)
-    chunk = _chunks(stored, bare, slices, options)
+    parts = split(bare, source, options.layout)
+    chunk = _chunks(stored, bare, parts.slices, options)
     storage = Grid.regular(source.shape, chunk)
-    spec = replace(bare, storage=storage, chunk_shape=chunk, layout=layout)
-    return TargetTensor(spec, _encoding(stored, options), leaf, partition)
-
-
-def _split(
-    target: TensorSpec, source: TensorSpec, file: LayoutFile | None
-) -> tuple[TensorLayout | None, Grid, Mapping[str, Any] | None]:
-    if file is None:
-        return source.layout, source.slices, None
-    resolved = layout_for(file, target.name, target.shape, target.dtype)
-    layout = resolved.layout if resolved.layout.device_mesh is not None else None
-    return layout, resolved.slices, resolved.partition
+    spec = replace(bare, storage=storage, chunk_shape=chunk, layout=parts.layout)
+    return TargetTensor(spec, _encoding(stored, options), leaf, parts.partition)
 
 
 def _chunks(

@@ -113,7 +113,7 @@ class _Parser:
         if types is not None and len(types) != len(axes):
             self.fail(f"{where} has {len(axes)} axes but {len(types)} axis types")
         try:
-            return DeviceMesh(shape, axes, types)
+            return DeviceMesh(shape, axes, axis_types=types)
         except LayoutError as error:
             self.fail(f"{where}: {error}")
 

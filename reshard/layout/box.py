@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import EllipsisType
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,9 @@ class Box:
         return Box(tuple(self.start[o] for o in order), tuple(self.stop[o] for o in order))
 
     @property
-    def slices(self) -> tuple[slice, ...]:
-        """For indexing an array: ``array[box.slices]``."""
-        return tuple(map(slice, self.start, self.stop))
+    def slices(self) -> tuple[slice | EllipsisType, ...]:
+        """For indexing an array: ``array[box.slices]`` is always a view, a scalar's too."""
+        return (*map(slice, self.start, self.stop), ...)
 
     def __str__(self) -> str:
         return "[" + ", ".join(f"{a}:{b}" for a, b in zip(self.start, self.stop, strict=True)) + "]"

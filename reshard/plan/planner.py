@@ -170,9 +170,9 @@ def _most_within(outer: Cuts, inner: Cuts) -> int:
 
 
 def _least_band(units: Grid, itemsize: int, first_lane_dim: int) -> int:
-    """Lanes advance by whole rows of the lane dimensions; a single lane by any number of elements."""
+    """Lanes advance by whole rows of the lane dimensions; for a single lane a row is one element."""
     rows = math.prod(units.largest[first_lane_dim:]) * itemsize
-    return rows if first_lane_dim < len(units.shape) else max(itemsize, SMALLEST_BAND_BYTES)
+    return max(rows, SMALLEST_BAND_BYTES)
 
 
 def _fit_band(need: Callable[[int], int], memory: int, least: int) -> int:

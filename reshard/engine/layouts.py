@@ -1,0 +1,95 @@
+"""Which part of each target tensor every device needs, by a layout file, a LayoutMap, or the source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from reshard.errors import LayoutError
+from reshard.layout.grid import Grid
+from reshard.layout.layout_file import LayoutFile, load_layout, parse_layout
+from reshard.layout.layout_map import LayoutMap
+from reshard.layout.mesh import DeviceMesh, TensorLayout, parse_mesh
+from reshard.layout.resolve import layout_for, overlaps, unmatched_rules
+from reshard.layout.tensor_spec import TensorSpec
+
+Layout = LayoutFile | LayoutMap
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Layout and slices of one target tensor, and how it is partitioned beyond mesh axes."""
+
+    layout: TensorLayout | None
+    slices: Grid
+    partition: Mapping[str, Any] | None = None
+
+
+def layout_of(
+    layout: str | os.PathLike[str] | Mapping[str, Any] | Layout | None,
+    mesh: str | DeviceMesh | None,
+) -> Layout | None:
+    """What the user gave as one Layout: a file's path or content, or what it stands for.
+
+    ``mesh`` takes the place of a layout file's own. Raises LayoutError where either makes no sense.
+    """
+    if isinstance(mesh, str):
+        mesh = parse_mesh(mesh)
+    if isinstance(layout, LayoutMap):
+        if mesh is not None:
+            raise LayoutError(
+                "a LayoutMap has a mesh of its own; leave 'mesh' out, or give it to the LayoutMap"
+            )
+        return layout
+    if layout is None:
+        return None if mesh is None else LayoutFile(mesh=mesh, where="--mesh")
+    file = _file(layout)
+    return file if mesh is None else file.with_mesh(mesh)
+
+
+def _file(layout: str | os.PathLike[str] | Mapping[str, Any] | LayoutFile) -> LayoutFile:
+    if isinstance(layout, LayoutFile):
+        return layout
+    return parse_layout(layout) if isinstance(layout, Mapping) else load_layout(os.fspath(layout))
+
+
+def split(target: TensorSpec, source: TensorSpec, layout: Layout | None) -> Split:
+    """How ``target`` is split; without a layout, as the source was."""
+    if layout is None:
+        return Split(source.layout, source.slices)
+    if isinstance(layout, LayoutMap):
+        return _split_by_map(target, layout)
+    resolved = layout_for(layout, target.name, target.shape, target.dtype)
+    recorded = resolved.layout if resolved.layout.device_mesh is not None else None
+    return Split(recorded, resolved.slices, resolved.partition)
+
+
+def _split_by_map(target: TensorSpec, layout: LayoutMap) -> Split:
+    found = layout[target.name]
+    if found is None:
+        if layout.device_mesh is None:
+            return Split(None, Grid.whole(target.shape))
+        found = TensorLayout((), layout.device_mesh)
+    padded = (*found.axes, *[None] * (len(target.shape) - len(found.axes)))
+    found = replace(found, axes=padded)
+    return Split(found, found.grid(target.shape, target.name))
+
+
+def layout_warnings(layout: Layout | None, names: Sequence[str]) -> Iterator[str]:
+    """Rules that match nothing, and tensors that several rules match; one sentence each."""
+    if isinstance(layout, LayoutMap):
+        matched = {key for name in names for key in layout.match(name)}
+        yield from (
+            f"the layout map's key {k!r} matches no tensor" for k in layout if k not in matched
+        )
+    elif layout is not None:
+        for rule in unmatched_rules(layout, names):
+            yield f"{rule.label or repr(rule.match)} matches no tensor"
+        for overlap in overlaps(layout, names):
+            some = ", ".join(overlap.names[:3]) + (", …" if len(overlap.names) > 3 else "")
+            yield (
+                f"{len(overlap.names)} tensors match both {overlap.winner} and {overlap.shadowed}; "
+                f"the first decides ({some})"
+            )
