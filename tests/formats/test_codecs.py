@@ -572,7 +572,7 @@ print(status("VmHWM") - before)
     ],
 )
 def test_encoding_stays_within_its_price(case):
-    encoding, nbytes = CASES[case][1], 24 << 20
+    encoding, nbytes = CASES[case][1], 12 << 20
     argument = json.dumps([dataclasses.asdict(encoding), nbytes])
     done = subprocess.run(
         [sys.executable, "-c", ENCODE, argument], capture_output=True, text=True, check=True
