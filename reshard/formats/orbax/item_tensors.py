@@ -80,7 +80,7 @@ def open_item(directory: Path, item: Item, prefix: str, recorded: Recorded | Non
     tensors, arrays = {}, {}
     for leaf in tree.leaves:
         if leaf.is_tensor:
-            name = prefix + leaf.name
+            name = _name(prefix, leaf)
             arrays[name] = found[leaf.param_name]
             tensors[name] = assemble(name, leaf, arrays[name])
     leaves = tuple(_leaf(leaf, prefix, item.name, ext, strings) for leaf in tree.leaves)
@@ -101,7 +101,12 @@ def _leaf(
         meta["ext_metadata"] = ext.get(leaf.param_name)
     if leaf.is_string:
         meta["string"] = strings[leaf.param_name]
-    return Leaf(prefix + leaf.name, leaf.path, item, leaf.is_tensor, meta)
+    return Leaf(_name(prefix, leaf), leaf.path, item, leaf.is_tensor, meta)
+
+
+def _name(prefix: str, leaf: TreeLeaf) -> str:
+    """A bare array, which has no keys, is named like its item."""
+    return prefix + leaf.name if leaf.path else prefix.removesuffix("/")
 
 
 def _leaf_bytes(leaves: Sequence[Leaf], tensors: Mapping[str, StoredTensor]) -> int:
