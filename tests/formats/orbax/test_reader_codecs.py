@@ -163,7 +163,14 @@ REFUSED = {
     ),
     "size": (
         ".zarray", zarr2((4, 4)), {"shape": [1 << 40, 1 << 40], "chunks": [1 << 40, 1 << 40]},
-        "the tensor of shape [1099511627776, 1099511627776] would take 4.84e+24 bytes",
+        "the tensor of shape [1099511627776, 1099511627776] would take more than 2^62 bytes",
+    ),
+    "astronomical": (
+        ".zarray", zarr2((4, 4)), {"shape": [1 << 62] * 32, "chunks": [1] * 32},
+        "the tensor of shape [4611686018427387904, 4611",
+    ),
+    "beyond 64 bits": (
+        ".zarray", zarr2((4, 4)), {"shape": [10**4000, 1]}, "should hold numbers from 0 to 2^62, but is [1000",
     ),
     "chunk": (
         ".zarray", zarr2((4, 4)), {"chunks": [1 << 62, 1 << 62]}, "no storage holds that",
