@@ -31,7 +31,7 @@ from reshard.layout.tensor_spec import TensorSpec
 if TYPE_CHECKING:
     from reshard.formats.orbax.recorded_slices import Recorded
 
-MAX_CUTS = 1 << 24
+MAX_CUTS = 1 << 22
 """Cuts of all different grids of an item together, each some 40 bytes in memory."""
 
 _KEY_IMPLEMENTATION = "random_key_impl"
@@ -235,8 +235,14 @@ class _TensorAssembly:
                     f"{self._where}: up to {name!r} the tensors are cut in more than {MAX_CUTS:,} "
                     "places, which is more than is read"
                 )
-            grid = self._grids[key] = Grid.regular(*key)
+            grid = self._grids[key] = self._cut(name, *key)
         return grid
+
+    def _cut(self, name: str, shape: tuple[int, ...], chunk: tuple[int, ...]) -> Grid:
+        try:
+            return Grid.regular(shape, chunk)
+        except LayoutError as error:
+            raise FormatError(f"{self._where}: the chunks of {name!r}: {error}") from error
 
     def _check_fit(self, name: str, layout: TensorLayout | None, shape: tuple[int, ...]) -> None:
         if layout is None or (layout, shape) in self._fitting:
