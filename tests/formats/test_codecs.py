@@ -331,6 +331,7 @@ def test_blosc_headers_that_lie_are_refused(tmp_path):
         return placed(bytes(bad), tmp_path)
 
     for at, value, message in [
+        (0, 5, "has format 5, but 2 is expected"),
         (4, 1 << 31, "should hold 360000 bytes, but says 2147483648"),
         (8, 1, "blocks have 1 bytes, but 4096 to 360000 are expected"),
         (8, 1 << 30, "blocks have 1073741824 bytes"),
@@ -447,6 +448,17 @@ def test_fill_streams(fill):
         stream.skip(1)
 
 
+def test_long_fills_keep_their_phase():
+    fill = bytes(range(1, 13))
+    stream, expected = open_fill(fill, 120_000), fill * 10_000
+    out = bytearray(120_000)
+    for start, stop in [(0, 5), (5, 50_005), (50_005, 119_999), (119_999, 120_000)]:
+        stream.readinto(memoryview(out)[start:stop])
+    assert out == expected
+    with pytest.raises(ValueError, match="no multiple of a fill of 7"):
+        open_fill(b"1234567", 20)
+
+
 def test_what_only_tensorstore_decodes(tmp_path):
     array = f4_array((100, 70))
     spec = {
@@ -549,7 +561,15 @@ print(status("VmHWM") - before)
 
 
 @pytest.mark.parametrize(
-    "case", ["zarr3-crc", "zarr3-zstd-crc", "zarr2-gzip", "zarr2-lz4", "zarr2-blosc-big-blocks"]
+    "case",
+    [
+        "zarr3-crc",
+        "zarr3-zstd-crc",
+        "zarr2-gzip",
+        "zarr2-lz4",
+        "zarr2-blosc-zstd",
+        "zarr2-blosc-big-blocks",
+    ],
 )
 def test_encoding_stays_within_its_price(case):
     encoding, nbytes = CASES[case][1], 24 << 20

@@ -27,6 +27,7 @@ _BYTES_PER_START = 160
 _HEADER = struct.Struct("<4B3I")
 _STORED, _UNSPLIT = 0x02, 0x10
 _SNAPPY = 2
+_VERSION = 2
 
 
 def block_limits(spec: str, decoded_bytes: int) -> tuple[int, int]:
@@ -34,7 +35,8 @@ def block_limits(spec: str, decoded_bytes: int) -> tuple[int, int]:
 
     c-blosc rounds a wanted size down to whole elements, or up to 64 KiB where it splits blocks.
     """
-    wanted = int(json.loads(spec).get("blocksize") or 0) if spec else 0
+    wanted = json.loads(spec).get("blocksize") if spec else 0
+    wanted = wanted if isinstance(wanted, int) and wanted > 0 else 0
     least = max(1, wanted // 2) if wanted else _SMALLEST_AUTOMATIC_BLOCK
     return min(least, decoded_bytes), min(max(wanted, _LARGEST_AUTOMATIC_BLOCK), decoded_bytes)
 
@@ -64,6 +66,10 @@ class BloscStream(SourceStream):
         self._index = 0
 
     def _check_sizes(self, decoded: int, encoded: int) -> None:
+        if self._version != _VERSION:
+            raise self._source.corrupt(
+                f"its blosc frame has format {self._version}, but {_VERSION} is expected"
+            )
         if decoded != self._decoded_bytes:
             raise self._source.corrupt(
                 f"its blosc frame should hold {self._decoded_bytes} bytes, but says {decoded}"
