@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from reshard.cli.layout_picture import layout_picture
@@ -7,6 +10,7 @@ from reshard.cli.views.layout import show_layout
 from reshard.errors import LayoutError
 from reshard.layout.layout_file import parse_layout
 from reshard.layout.mesh import DeviceMesh
+from reshard.layout.tensor_spec import TensorSpec
 from tests.cli.show import console, text_of
 from tests.cli.specimens import info, spec
 
@@ -16,15 +20,19 @@ SERVING = {
 }
 
 
-def shown(mapping: dict[str, object], *specs: object, width: int = 80, all_: bool = False) -> str:
+def shown(
+    mapping: Mapping[str, Any], *specs: TensorSpec, width: int = 80, all_: bool = False
+) -> str:
     target = console(width)
-    show_layout(target, layout_picture(info(*specs), parse_layout(mapping)), all_)  # type: ignore[arg-type]
+    show_layout(target, layout_picture(info(*specs), parse_layout(mapping)), all_)
     return text_of(target)
 
 
 def test_source_and_target_stand_beside_each_other() -> None:
     text = shown(SERVING, spec("a/kernel"), spec("b/kernel"), spec("bias", (8,), (None,)))
-    assert text == """\
+    assert (
+        text
+        == """\
 source mesh data=4, model=2             target mesh model=8
 8 devices: model across, data down      8 devices: model across
 ┌─────────────────┬─────────────────┐   ┌───┬───┬───┬───┬───┬───┬───┬───┐
@@ -54,6 +62,7 @@ source [data, model]                    target [null, model]
 whole on every device, before and after: 1 tensor, 32 B
 bias
 """
+    )
 
 
 def test_a_narrow_terminal_gets_one_below_the_other() -> None:
@@ -82,7 +91,10 @@ def test_partitions_and_missing_records() -> None:
 
 def test_changes_of_the_file_are_applied_and_idle_rules_named() -> None:
     mapping = SERVING | {
-        "rules": [{"match": "^model/.*kernel", "axes": [None, "model"]}, {"match": "no", "axes": []}],
+        "rules": [
+            {"match": "^model/.*kernel", "axes": [None, "model"]},
+            {"match": "no", "axes": []},
+        ],
         "rename": [{"match": "^params/", "to": "model/"}],
         "drop": ["^opt/"],
     }

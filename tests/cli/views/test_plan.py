@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from reshard.cli.views.plan import plan_groups, plan_view
 from reshard.cli.views.shares import shares_view
+from reshard.layout.tensor_spec import TensorSpec
 from tests.cli.show import lines, show
 from tests.cli.specimens import SERVED, planned, spec
 
 
-def pair(name: str, dtype: str = "float32") -> tuple:  # type: ignore[type-arg]
+def pair(name: str, dtype: str = "float32") -> tuple[TensorSpec, TensorSpec]:
     target = spec(name.replace("params", "model"), axes=(None, "model"), mesh=SERVED, dtype=dtype)
     return spec(name), target
 
@@ -32,7 +33,10 @@ def test_a_plan_at_a_glance() -> None:
     assert text[row + 1].startswith(
         f"[data, model] → [null, model] float32 → bfloat16 → 8 of 16×1 {12 * price.tasks} tasks "
     )
-    assert f"total: 12 tensors in {plan.plan.tasks} tasks; reads 6.00 KiB, writes 3.38 KiB, amplification 1.00×" in text
+    assert (
+        f"total: 12 tensors in {plan.plan.tasks} tasks; reads 6.00 KiB, writes 3.38 KiB, amplification 1.00×"
+        in text
+    )
     assert "space: 64.0 GiB free at the target" in text
     assert "carried along unchanged: note" in text
     assert "left out: opt/a, opt/b" in text
@@ -41,7 +45,9 @@ def test_a_plan_at_a_glance() -> None:
 
 def test_the_memory_line_names_peak_metadata_and_allowance() -> None:
     memory = next(x for x in lines(plan_view(planned(pair("params/a")), False)) if "memory:" in x)
-    assert memory.endswith("of buffers at the worst moment and 5.00 MiB of metadata, 1.00 GiB allowed; 2 workers")
+    assert memory.endswith(
+        "of buffers at the worst moment and 5.00 MiB of metadata, 1.00 GiB allowed; 2 workers"
+    )
 
 
 def test_all_shows_each_tensor_and_every_row_fits_80_columns() -> None:
