@@ -15,7 +15,8 @@ from reshard.formats.orbax.container_metadata import (
 )
 from reshard.formats.orbax.files import make_folder, write_file
 from reshard.formats.orbax.item_tree import ItemTree, WrittenLeaf
-from reshard.formats.orbax.write_metadata import metadata_files
+from reshard.formats.orbax.write_metadata import metadata_files, string_document
+from reshard.formats.orbax.write_sharding import sharding_value
 from reshard.formats.slices import (
     FILE_NAME,
     SliceEntry,
@@ -50,6 +51,14 @@ def finish_checkpoint(
         slices = slice_file(tree, digests, known)
         _write(root, tree.below(FILE_NAME), render_slices(slices))
     _write_markers(root, target, trees)
+
+
+def check_tree(tree: ItemTree) -> None:
+    """Raise now what ``finish_checkpoint`` would raise of this tree once its data is written."""
+    string_document(tree)
+    for leaf, tensor in tree.tensors:
+        sharding_value(tensor.spec.layout)
+        slice_entry(leaf, tensor, None)
 
 
 def slice_file(tree: ItemTree, digests: Mapping[str, str], files: Mapping[str, bytes]) -> SliceFile:
