@@ -172,7 +172,9 @@ def cases(draw: st.DrawFn, *, offsets: bool = False) -> Case:
     dtype = draw(st.sampled_from(SOURCES))
     target_dtype = draw(st.sampled_from((dtype, *CASTS[dtype])))
     source = tensor("in/w", shape, draw(_chunks(shape)), dtype)
-    placement, target = draw(_placements(source, target_dtype) if offsets else _whole(source, target_dtype))
+    placement, target = draw(
+        _placements(source, target_dtype) if offsets else _whole(source, target_dtype)
+    )
     encodings = draw(st.tuples(*[st.sampled_from((RAW, RAW_CRC, ZSTD, ZSTD_CRC))] * 2))
     sides = side(source, encodings[0]), side(target, encodings[1])
     strategy: Strategy = draw(st.sampled_from(("scatter", "weave", "block")))
@@ -205,7 +207,9 @@ def _placements(draw: st.DrawFn, source: TensorSpec, dtype: str) -> tuple[Placem
     moved = Box(start, stop).permute(order).shape
     chunk = tuple(draw(st.sampled_from([d for d in range(1, n + 1) if n % d == 0])) for n in moved)
     before = tuple(c * draw(st.integers(0, 2)) for c in chunk)
-    shape = tuple(b + n + c * draw(st.integers(0, 1)) for b, n, c in zip(before, moved, chunk, strict=True))
+    shape = tuple(
+        b + n + c * draw(st.integers(0, 1)) for b, n, c in zip(before, moved, chunk, strict=True)
+    )
     target = tensor("out/w", shape, chunk, dtype)
     place = Box.full(moved).shift(before)
     return (
@@ -215,7 +219,9 @@ def _placements(draw: st.DrawFn, source: TensorSpec, dtype: str) -> tuple[Placem
 
 
 @st.composite
-def _units(draw: st.DrawFn, strategy: Strategy, placement: Placement, source: Side, target: Side) -> Grid:
+def _units(
+    draw: st.DrawFn, strategy: Strategy, placement: Placement, source: Side, target: Side
+) -> Grid:
     source_grid = placement.source_grid(source.spec.storage)
     target_grid = placement.target_grid(target.spec.storage)
     common = source_grid.common(target_grid)

@@ -82,7 +82,9 @@ def test_a_box_arrives_turned_and_at_its_place(case):
         for index in touched or {()}:
             box = spec.storage.box(index)
             piece = tensor("out/w", box.shape, spec.chunk_shape, spec.dtype)
-            found[box.slices] = Renumbered(target, index).read(root / "t", piece, case.target_encoding)
+            found[box.slices] = Renumbered(target, index).read(
+                root / "t", piece, case.target_encoding
+            )
     assert_same_bits(found[place.slices], case.expected)
     source_crc = target_crc = 0
     for result in results:
@@ -97,7 +99,9 @@ class Renumbered(Folder):
     """One chunk of a folder as if it were a tensor of its own."""
 
     def __init__(self, folder: Folder, index: tuple[int, ...]) -> None:
-        super().__init__(folder.packed, {("out/w", (0,) * len(index)): folder.values.get(("out/w", index))})
+        super().__init__(
+            folder.packed, {("out/w", (0,) * len(index)): folder.values.get(("out/w", index))}
+        )
         self._file = folder.chunk_file("out/w", index)
 
     def chunk_file(self, name, index):
@@ -129,7 +133,11 @@ def test_identical_chunks_travel_encoded(encoding, packed, tmp_path):
     target = Folder(packed)
     (result,) = carry_out([move], store, tmp_path / "t", target, {"w": encoding})
     assert_same_bits(target.read(tmp_path / "t", spec, encoding), values)
-    assert (result.source_digest, result.target_digest, result.moved_bytes) == (None, None, values.nbytes)
+    assert (result.source_digest, result.target_digest, result.moved_bytes) == (
+        None,
+        None,
+        values.nbytes,
+    )
     for index in spec.storage.indices():
         if not packed and (extent := store.locate("w", index)):
             stored = (tmp_path / "source").read_bytes()[extent.offset :][: extent.length]
@@ -163,7 +171,9 @@ def test_tensorstore_reads_what_each_strategy_writes(strategy, target_encoding, 
 def planned(draw):
     case = draw(cases())
     placement = case.move.placement
-    request = Request(placement, side(case.move.source.spec, case.source_encoding), case.move.target)
+    request = Request(
+        placement, side(case.move.source.spec, case.source_encoding), case.move.target
+    )
     return case, request
 
 
@@ -173,7 +183,10 @@ def test_what_the_planner_chooses_arrives(planned, workers):
     case, request = planned
     plan = make_plan([request], 64 * MIB, workers)
     with tempfile.TemporaryDirectory() as folder:
-        root, target = Path(folder), Folder(case.packed and plan.moves[0].strategy in ("block", "copy"))
+        root, target = (
+            Path(folder),
+            Folder(case.packed and plan.moves[0].strategy in ("block", "copy")),
+        )
         encodings = {"out/w": case.target_encoding}
         carry_out(plan.moves, store_of(case, root), root / "t", target, encodings, workers)
         found = target.read(root / "t", case.move.target.spec, case.target_encoding)
@@ -188,7 +201,12 @@ def damaged(tmp_path, encoding, damage, strategy="scatter"):
     store.path.write_bytes(damage(store.path.read_bytes()))
     units = source.storage if strategy == "scatter" else Grid.whole((64, 64))
     move = by_hand(
-        Placement.whole(source, target), side(source, encoding), side(target, RAW_CRC), strategy, units, 999
+        Placement.whole(source, target),
+        side(source, encoding),
+        side(target, RAW_CRC),
+        strategy,
+        units,
+        999,
     )
     carry_out([move], store, tmp_path / "t", Folder(), {"layer/w": RAW_CRC})
 
@@ -200,11 +218,18 @@ def flipped(data):
 @pytest.mark.parametrize("strategy", ["scatter", "block"])
 @pytest.mark.parametrize(
     ("encoding", "damage"),
-    [(ZSTD, lambda d: d[:-100]), (RAW, lambda d: d[:-100]), (RAW_CRC, flipped), (ZSTD_CRC, flipped)],
+    [
+        (ZSTD, lambda d: d[:-100]),
+        (RAW, lambda d: d[:-100]),
+        (RAW_CRC, flipped),
+        (ZSTD_CRC, flipped),
+    ],
     ids=["zstd short", "raw short", "raw flipped", "zstd flipped"],
 )
 def test_a_damaged_chunk_is_named(encoding, damage, strategy, tmp_path):
-    with pytest.raises(CorruptError, match=r"tensor 'layer/w', chunk \[\d, 0\]: .*stored in .*/source"):
+    with pytest.raises(
+        CorruptError, match=r"tensor 'layer/w', chunk \[\d, 0\]: .*stored in .*/source"
+    ):
         damaged(tmp_path, encoding, damage, strategy)
 
 
@@ -215,7 +240,9 @@ def test_an_encoded_chunk_that_ends_early_is_refused(tmp_path):
     store.path.write_bytes(store.path.read_bytes()[:-10])
     both = side(spec, ZSTD)
     move = by_hand(Placement.whole(spec, spec), both, both, "copy", spec.storage, 1)
-    with pytest.raises(CorruptError, match="ends inside a chunk: expected .* restore it from another copy"):
+    with pytest.raises(
+        CorruptError, match="ends inside a chunk: expected .* restore it from another copy"
+    ):
         carry_out([move], store, tmp_path / "t", Folder(), {"w": ZSTD})
 
 
