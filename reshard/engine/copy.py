@@ -30,7 +30,7 @@ from reshard.engine.sinks import (
 from reshard.engine.task import SourceChunk, Task, TaskResult
 from reshard.layout.box import Box
 from reshard.layout.dtypes import storage_bytes
-from reshard.plan.planner import BAND_BYTES
+from reshard.plan.cost import BAND_BYTES
 from reshard.storage.local import OpenFiles
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def execute(
 
 
 def _execute_one(task: Task, root: str, pool: ArenaPool | None, put: Put | None) -> TaskResult:
-    with OpenFiles(root) as files:
+    with OpenFiles(root, task.open_files) as files:
         if task.strategy == "copy":
             return pass_through(task, files, put)
         plan = _Buffers.of(task)
@@ -89,7 +89,10 @@ class _Buffers:
         band = max((_band_capacity(task, group) for group in _groups(task)), default=0)
         if task.strategy == "block":
             return cls(band, 0, 0, BAND_BYTES, sum(map(_aligned, _target_bytes(task))))
-        itemsizes = storage_bytes(task.placement.target_dtype), storage_bytes(task.placement.source_dtype)
+        itemsizes = (
+            storage_bytes(task.placement.target_dtype),
+            storage_bytes(task.placement.source_dtype),
+        )
         pieces = band * itemsizes[0] // itemsizes[1]
         return cls(band, band if task.strategy == "weave" else 0, pieces, pieces, 0)
 
