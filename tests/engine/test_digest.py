@@ -85,7 +85,7 @@ def test_shuffled_boxes_give_the_plain_crc(crc, case):
     array, boxes, forms = case
     whole = BoxDigest(crc, array.shape, array.itemsize)
     for box, form in zip(boxes, forms, strict=True):
-        whole.add(form(array[(..., *box.slices)]), box)
+        whole.add(form(array[box.slices]), box)
     assert whole.value() == plain(crc, array.tobytes())
 
 
