@@ -23,7 +23,7 @@ HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras")
 
 # Each may import itself and what comes after it; plan and formats stand beside each other.
 ORDER = (
-    "__main__", "demo", "cli", "api", "engine", "plan formats", "storage", "variables", "layout",
+    "__main__", "cli", "demo", "api", "engine", "plan formats", "storage", "variables", "layout",
     "errors",
 )  # fmt: skip
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts.split()}

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import threading
 import zlib
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
 
 from reshard.errors import FormatError
 from reshard.formats.base import Encoding
 from reshard.formats.codecs.blosc import LARGEST_FRAME, block_limits
 from reshard.formats.codecs.source import TRAILER_BYTES
+
+T = TypeVar("T")
 
 Part = bytes | memoryview
 """Bytes to be written one after another."""
@@ -40,7 +46,7 @@ def encoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
         return grown + _zstd_context_bytes(_level(encoding), decoded_bytes)
     if encoding.compressor == "gzip":
         return 2 * grown + (512 << 10)
-    return grown + 4 * block_limits(encoding.spec, decoded_bytes)[1] + (1 << 20)
+    return grown + _blosc_context_bytes(encoding, decoded_bytes)
 
 
 def _compress(encoding: Encoding, data: memoryview, itemsize: int) -> bytes:
@@ -68,7 +74,8 @@ def _blosc(encoding: Encoding, data: memoryview, itemsize: int) -> bytes:
             "chunks or another codec"
         )
     given: dict[str, Any] = json.loads(encoding.spec) if encoding.spec else {}
-    frame = numcodecs.blosc.compress(
+    call = partial(
+        numcodecs.blosc.compress,
         data,
         str(given.get("cname", "lz4")).encode(),
         _level(encoding),
@@ -76,7 +83,15 @@ def _blosc(encoding: Encoding, data: memoryview, itemsize: int) -> bytes:
         int(given.get("blocksize") or 0),
         typesize=int(given.get("typesize") or itemsize),
     )
-    return bytes(frame)
+    return bytes(_off_the_main_thread(call))
+
+
+def _off_the_main_thread(call: Callable[[], T]) -> T:
+    """On the main thread numcodecs lets blosc use all cores, with scratches for each of them."""
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    with ThreadPoolExecutor(1) as worker:
+        return worker.submit(call).result()
 
 
 def _shuffle(given: dict[str, Any]) -> int:
@@ -95,6 +110,17 @@ def _zstd_context_bytes(level: int, decoded_bytes: int) -> int:
 
     parameters = ZstdCompressionParameters.from_level(level, source_size=max(1, decoded_bytes))
     return parameters.estimated_compression_context_size()
+
+
+def _blosc_context_bytes(encoding: Encoding, decoded_bytes: int) -> int:
+    """Four blocks, and a zstd context: c-blosc's levels stand for every other one of zstd's."""
+    block = block_limits(encoding.spec, decoded_bytes)[1]
+    level = _level(encoding)
+    zstd_level = {9: 22, 8: 20}.get(level, 2 * level - 1)
+    cname = json.loads(encoding.spec).get("cname") if encoding.spec else None
+    return (
+        4 * block + (1 << 20) + (_zstd_context_bytes(zstd_level, block) if cname == "zstd" else 0)
+    )
 
 
 def _trailer(data: Part) -> bytes:

@@ -7,6 +7,8 @@ import numpy as np
 from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import SourceStream
 
+_TILE_BYTES = 16 << 10
+
 
 class RawStream(SourceStream):
     """Element bytes as they lie: read straight into the caller's buffer.
@@ -37,23 +39,27 @@ class FillStream:
     def __init__(self, fill: bytes, decoded_bytes: int) -> None:
         if not fill or decoded_bytes % len(fill):
             raise ValueError(f"{decoded_bytes} bytes are no multiple of a fill of {len(fill)}")
-        self._fill = np.frombuffer(fill if any(fill) else b"\0", np.uint8)
-        self._left = decoded_bytes
-        self._phase = 0
+        pattern = np.frombuffer(fill if any(fill) else b"\0", np.uint8)
+        self._period = len(pattern)
+        # Twice, so that a whole tile can begin at any byte of the element.
+        self._tiles = np.tile(pattern, 2 * max(1, _TILE_BYTES // self._period))
+        self._position = 0
+        self._decoded_bytes = decoded_bytes
 
     def readinto(self, out: memoryview) -> None:
         octets = np.frombuffer(out, np.uint8)
-        turned = np.roll(self._fill, -self._phase)
-        whole = len(octets) - len(octets) % len(turned)
-        octets[:whole].reshape(-1, len(turned))[:] = turned
-        octets[whole:] = turned[: len(octets) - whole]
+        phase = self._position % self._period
         self.skip(len(octets))
+        tile = self._tiles[phase : phase + len(self._tiles) // 2]
+        whole = len(octets) - len(octets) % len(tile)
+        octets[:whole].reshape(-1, len(tile))[:] = tile
+        octets[whole:] = tile[: len(octets) - whole]
 
     def skip(self, nbytes: int) -> None:
-        if not 0 <= nbytes <= self._left:
-            raise ValueError(f"{nbytes} bytes are wanted of a chunk with {self._left} left")
-        self._left -= nbytes
-        self._phase = (self._phase + nbytes) % len(self._fill)
+        left = self._decoded_bytes - self._position
+        if not 0 <= nbytes <= left:
+            raise ValueError(f"{nbytes} bytes are wanted of a chunk with {left} left")
+        self._position += nbytes
 
     def close_checked(self) -> bool:
         return True

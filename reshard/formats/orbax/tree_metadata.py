@@ -9,6 +9,7 @@ collide once joined with slashes, and names that would lead out of the checkpoin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,9 @@ MAX_PATH_KEYS = 256
 
 _SEQUENCE, _DICT = 1, 2
 _STRING_TYPE = "string"
+
+_UNSAFE = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|[\0\ud800-\udfff]")
+"""An empty part of a path, ``.``, ``..``, a NUL, or half a character of UTF-16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,32 +112,45 @@ def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_leaves(cursor: JsonCursor) -> Iterator[TreeLeaf]:
     """The leaves one by one; equal keys and equal values are one object, as most are alike."""
-    keys: dict[PathKey, PathKey] = {}
+    keys: dict[tuple[str, int], PathKey] = {}
     values: dict[str, dict[str, Any]] = {}
-    where = cursor.where
     for title in cursor.members():
-        what = f"the entry of {shorten(title)}"
-        fields = expect(cursor.value(), dict, what, where)
-        value = expect(fields.get("value_metadata"), dict, f"value_metadata in {what}", where)
+        where = f"{cursor.where}, the entry of {title[:80]!r}"
+        fields = expect(cursor.value(), dict, "it", where)
+        value = expect(fields.get("value_metadata"), dict, "value_metadata", where)
         if (known := values.get(signature := repr(value))) is None:
-            known = values[signature] = _checked_value(value, what, where)
-        path = [keys.setdefault(key, key) for key in _path(fields.get("key_metadata"), what, where)]
-        yield _leaf(tuple(path), known, where)
+            known = values[signature] = _checked_value(value, where)
+        yield _leaf(_path(fields.get("key_metadata"), keys, where), known, where)
 
 
-def _checked_value(value: dict[str, Any], what: str, where: str) -> dict[str, Any]:
-    expect(value.get("value_type"), str, f"value_type in {what}", where)
-    expect(value.get("skip_deserialize"), bool, f"skip_deserialize in {what}", where)
+def _checked_value(value: dict[str, Any], where: str) -> dict[str, Any]:
+    expect(value.get("value_type"), str, "value_type", where)
+    expect(value.get("skip_deserialize"), bool, "skip_deserialize", where)
     return value
 
 
-def _path(entries: Any, what: str, where: str) -> list[PathKey]:
-    found = expect(entries, list, f"key_metadata in {what}", where)
+def _path(entries: Any, known: dict[tuple[str, int], PathKey], where: str) -> tuple[PathKey, ...]:
+    found = expect(entries, list, "key_metadata", where)
     if len(found) > MAX_PATH_KEYS:
         raise FormatError(
-            f"{where}: {what} nests {len(found)} levels deep; at most {MAX_PATH_KEYS} are read"
+            f"{where} nests {len(found)} levels deep; at most {MAX_PATH_KEYS} are read"
         )
-    return [_path_key(entry, what, where) for entry in found]
+    return tuple([_path_key(entry, known, where) for entry in found])
+
+
+def _path_key(entry: Any, known: dict[tuple[str, int], PathKey], where: str) -> PathKey:
+    fields = expect(entry, dict, "a part of key_metadata", where)
+    key, key_type = fields.get("key"), fields.get("key_type")
+    if type(key) is str and type(key_type) is int and (key, key_type) in known:
+        return known[key, key_type]
+    key = expect(key, str, "key", where)
+    key_type = expect(key_type, int, "key_type", where)
+    if key_type not in (_SEQUENCE, _DICT):
+        raise FormatError(
+            f"{where}: the key_type of {key!r} is {key_type}; known are {_SEQUENCE} (sequence) and "
+            f"{_DICT} (dict)"
+        )
+    return known.setdefault((key, key_type), PathKey(key, key_type == _SEQUENCE))
 
 
 def _leaf(path: tuple[PathKey, ...], value: Mapping[str, Any], where: str) -> TreeLeaf:
@@ -143,25 +160,11 @@ def _leaf(path: tuple[PathKey, ...], value: Mapping[str, Any], where: str) -> Tr
     return TreeLeaf("/".join(keys), path, param_name, value)
 
 
-def _path_key(entry: Any, what: str, where: str) -> PathKey:
-    fields = expect(entry, dict, f"a key in {what}", where)
-    key = expect(fields.get("key"), str, f"a key in {what}", where)
-    key_type = expect(fields.get("key_type"), int, f"the key_type of {key!r} in {what}", where)
-    if key_type not in (_SEQUENCE, _DICT):
-        raise FormatError(
-            f"{where}: the key_type of {key!r} in {what} is {key_type}; known are {_SEQUENCE} "
-            f"(sequence) and {_DICT} (dict)"
-        )
-    return PathKey(key, key_type == _SEQUENCE)
-
-
 def refuse_unsafe(param_name: str, where: str) -> None:
     """A FormatError for a name that, as a relative path, would not stay where it belongs."""
     if not param_name:
         return  # a checkpoint that is one bare array keeps its files at the top
-    parts = param_name.split("/")
-    is_text = param_name.isascii() or not any("\ud800" <= c <= "\udfff" for c in param_name)
-    if not is_text or "\0" in param_name or any(part in ("", ".", "..") for part in parts):
+    if _UNSAFE.search(param_name):
         raise FormatError(
             f"{where}: the name {shorten(param_name)} cannot name files: as a path it has an empty "
             "part, '.', '..', a NUL or half a character in it; rename that key in the program that "

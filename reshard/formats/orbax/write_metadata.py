@@ -35,7 +35,7 @@ def metadata_files(tree: ItemTree, *, ocdbt: bool) -> dict[str, bytes]:
         documents["array_metadatas/.zarray"] = _EMPTY_ZARR2
     if shardings := _shardings(tree, values):
         documents["_sharding"] = shardings
-    if strings := _strings(tree):
+    if strings := string_document(tree):
         documents["_strings.json"] = strings
     documents["_METADATA"] = _tree_metadata(tree, values, ocdbt=ocdbt)
     return {name: json.dumps(document).encode() for name, document in documents.items()}
@@ -130,7 +130,7 @@ def _shardings(tree: ItemTree, values: Mapping[tuple[str, ...], dict[str, Any]])
     }
 
 
-def _strings(tree: ItemTree) -> dict[str, Any]:
+def string_document(tree: ItemTree) -> dict[str, Any]:
     """The strings, nested where a name has slashes: Orbax takes the name for a JSON pointer."""
     document: dict[str, Any] = {}
     for leaf in tree.leaves:

@@ -10,7 +10,7 @@ from reshard.errors import FormatError
 from reshard.formats.base import TargetCheckpoint, Writer
 from reshard.formats.orbax.copy_item import copy_items
 from reshard.formats.orbax.files import make_folder, write_file
-from reshard.formats.orbax.finish import finish_checkpoint, slice_entry
+from reshard.formats.orbax.finish import check_tree, finish_checkpoint
 from reshard.formats.orbax.item_tree import ItemTree, item_trees
 from reshard.formats.orbax.param_names import check_files
 from reshard.formats.orbax.zarr3_json import chunk_folders, chunk_key, zarr_json
@@ -28,8 +28,7 @@ def open_writer(target: TargetCheckpoint, *, ocdbt: bool = False) -> Writer:
     """
     trees = item_trees(target)
     for tree in trees:
-        for leaf, tensor in tree.tensors:
-            slice_entry(leaf, tensor, None)
+        check_tree(tree)
     if ocdbt:
         from reshard.formats.orbax.ocdbt_writer import OcdbtWriter
 

@@ -22,6 +22,7 @@ from reshard.formats.base import (
     PathKey,
     TargetCheckpoint,
     TargetTensor,
+    Writer,
 )
 from reshard.formats.orbax.writer import open_writer
 from reshard.layout.grid import Grid
@@ -90,7 +91,7 @@ def encode(chunk: np.ndarray, encoding: Encoding) -> bytes:
         data = gzip.compress(data, encoding.level or 6)
     elif encoding.compressor == "blosc":
         params = json.loads(encoding.spec)
-        data = bytes(Blosc(params["cname"], 5, int(params["shuffle"])).encode(chunk))
+        data = bytes(Blosc(params["cname"], 5, params["shuffle"]).encode(chunk))
     return data + crc32c(data).to_bytes(4, "little") if encoding.checksum else data
 
 
@@ -102,27 +103,33 @@ def write(
     *,
     ocdbt: bool = False,
 ) -> Path:
-    target = target_of(entries, container, copied)
-    writer = open_writer(target, ocdbt=ocdbt)
-    writer.prepare(root)
+    """Write below a staging folder, over what is there already, and rename it as the engine does."""
+    writer = open_writer(target_of(entries, container, copied), ocdbt=ocdbt)
+    staging = root.with_name(f".{root.name}.staging")
+    if root.exists():
+        root.rename(staging)
+    writer.prepare(staging)
     digests = {}
     for entry in entries:
-        if entry.value is None:
-            continue
-        value, spec = np.asarray(entry.value), entry.target.spec
-        digests[spec.name] = f"{zlib.crc32(value.tobytes()):016x}"
-        for index in spec.storage.indices():
-            box = spec.storage.box(index)
-            chunk = np.zeros(spec.stored_shape(index), value.dtype)
-            chunk[tuple(slice(0, n) for n in box.shape)] = value[box.slices]
-            file = writer.chunk_file(spec.name, index)
-            data = encode(chunk, entry.encoding)
-            if file is None:
-                writer.put(spec.name, index, memoryview(data))
-            else:
-                (root / file).write_bytes(data)
-    writer.finish(root, digests)
-    return root
+        if entry.value is not None:
+            write_chunks(writer, staging, entry)
+            digests[entry.leaf.name] = f"{zlib.crc32(np.asarray(entry.value).tobytes()):016x}"
+    writer.finish(staging, digests)
+    return staging.rename(root)
+
+
+def write_chunks(writer: Writer, root: Path, entry: Entry) -> None:
+    value, spec = np.asarray(entry.value), entry.target.spec
+    for index in spec.storage.indices():
+        box = spec.storage.box(index)
+        chunk = np.zeros(spec.stored_shape(index), value.dtype)
+        chunk[tuple(slice(0, n) for n in box.shape)] = value[box.slices]
+        data = encode(chunk, entry.encoding)
+        file = writer.chunk_file(spec.name, index)
+        if file is None:
+            writer.put(spec.name, index, memoryview(data))
+        else:
+            (root / file).write_bytes(data)
 
 
 @pytest.fixture

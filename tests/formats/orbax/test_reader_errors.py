@@ -150,27 +150,33 @@ LEAF = {"key_metadata": [{"key": "a", "key_type": 2}], "value_metadata": {"value
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        (7, "the entry of 'x' should be of type dict, but is 7"),
-        ({}, "value_metadata in the entry of 'x' should be of type dict, but is None"),
-        ({**LEAF, "key_metadata": 5}, "key_metadata in the entry of 'x' should be of type list"),
-        ({**LEAF, "key_metadata": [5]}, "a key in the entry of 'x' should be of type dict"),
-        ({**LEAF, "key_metadata": [{"key": 1, "key_type": 2}]}, "should be of type str, but is 1"),
+        (7, "the entry of 'x': it should be of type dict, but is 7"),
+        ({}, "the entry of 'x': value_metadata should be of type dict, but is None"),
+        ({**LEAF, "key_metadata": 5}, "key_metadata should be of type list, but is 5"),
+        ({**LEAF, "key_metadata": [5]}, "a part of key_metadata should be of type dict, but is 5"),
+        (
+            {**LEAF, "key_metadata": [{"key": 1, "key_type": 2}]},
+            "key should be of type str, but is 1",
+        ),
         (
             {**LEAF, "key_metadata": [{"key": "a", "key_type": 3}]},
-            "the key_type of 'a' in the entry of 'x' is 3",
+            "the key_type of 'a' is 3; known are 1",
         ),
         (
             {**LEAF, "key_metadata": [{"key": "a", "key_type": True}]},
             "should be of type int, but is True",
         ),
-        ({**LEAF, "key_metadata": [{"key": "a", "key_type": 2}] * 300}, "nests 300 levels deep"),
+        (
+            {**LEAF, "key_metadata": [{"key": "a", "key_type": 2}] * 300},
+            "'x' nests 300 levels deep",
+        ),
         (
             {**LEAF, "value_metadata": {"value_type": "jax.Array"}},
-            "skip_deserialize in the entry of 'x'",
+            "skip_deserialize should be of type bool",
         ),
         (
             {**LEAF, "value_metadata": {"value_type": 1}},
-            "value_type in the entry of 'x' should be of type str",
+            "value_type should be of type str, but is 1",
         ),
     ],
 )

@@ -1,0 +1,103 @@
+"""The command line put together: which commands there are, and how a run of it ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from inspect import getdoc
+from typing import Annotated
+
+import typer
+
+from reshard.cli.commands.convert import CONVERT_EXAMPLES, convert
+from reshard.cli.commands.demo import DEMO_EXAMPLES, demo
+from reshard.cli.commands.inspect import INSPECT_EXAMPLES, inspect
+from reshard.cli.commands.layout import LAYOUT_EXAMPLES, layout
+from reshard.cli.commands.plan import PLAN_EXAMPLES, plan
+from reshard.cli.commands.verify import VERIFY_EXAMPLES, verify
+from reshard.cli.failures import INTERRUPTED, interrupted, misused, refused
+from reshard.cli.options import examples
+from reshard.errors import ReshardError
+
+_EPILOG = examples(
+    "reshard inspect ckpt/1000",
+    "reshard plan ckpt/1000 served --layout serving.yaml",
+    "reshard convert ckpt/1000 served --layout serving.yaml",
+    "reshard verify ckpt/1000 served",
+)
+
+
+def make_app() -> typer.Typer:
+    """The typer application with every command."""
+    app = typer.Typer(
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        epilog=_EPILOG,
+    )
+    app.callback(help=_prose(about))(about)
+    commands: tuple[tuple[Callable[..., None], str], ...] = (
+        (inspect, INSPECT_EXAMPLES),
+        (layout, LAYOUT_EXAMPLES),
+        (plan, PLAN_EXAMPLES),
+        (convert, CONVERT_EXAMPLES),
+        (verify, VERIFY_EXAMPLES),
+        (demo, DEMO_EXAMPLES),
+    )
+    for command, epilog in commands:
+        app.command(help=_prose(command), epilog=epilog)(command)
+    return app
+
+
+def _prose(command: Callable[..., None]) -> str:
+    """A docstring with one line for each paragraph, for help as wide as the terminal."""
+    paragraphs = (getdoc(command) or "").split("\n\n")
+    return "\n\n".join(" ".join(p.split()) for p in paragraphs)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        try:
+            typer.echo(f"reshard {version('reshard')}")
+        except PackageNotFoundError:
+            typer.echo("reshard (not installed)")
+        raise typer.Exit
+
+
+def about(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Converts sharded checkpoints from one device mesh to another.
+
+    Needs neither mesh's devices, stays within the memory you allow, and proves that not one bit
+    changed. Exit codes: 0 done, 1 refused or failed, 2 usage, 3 verification found a difference.
+    """
+
+
+def run(args: Sequence[str]) -> int:
+    """One run of the command line; its exit code."""
+    as_json = "--json" in args
+    command = typer.main.get_command(make_app())
+    try:
+        code = command.main(list(args) or ["--help"], prog_name="reshard", standalone_mode=False)
+    except ReshardError as error:
+        return refused(error, as_json)
+    except typer.TyperException as error:
+        return misused(error, as_json)
+    except KeyboardInterrupt:
+        return interrupted(as_json)
+    return interrupted(as_json) if code == INTERRUPTED else code or 0
+
+
+def main() -> None:
+    """What ``reshard`` on a command line calls."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character gets its escape, never a traceback.
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,146 @@
+"""``reshard convert``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import typer
+
+from reshard.cli.options import (
+    OUTPUT,
+    Cast,
+    ChunkBytes,
+    Compression,
+    Drop,
+    Json,
+    Layout,
+    MaxMemory,
+    Mesh,
+    Ocdbt,
+    Overwrite,
+    Rename,
+    Select,
+    ShowAll,
+    Source,
+    Style,
+    Target,
+    Workers,
+    casts,
+    examples,
+    renames,
+)
+
+CONVERT_EXAMPLES = examples(
+    "reshard convert ckpt/1000 served --layout serving.yaml",
+    "reshard convert ckpt/1000 served --layout serving.yaml \\",
+    "    --select '^params/' --cast '.=bfloat16'",
+    "reshard convert ckpt/1000 served --layout serving.yaml \\",
+    "    --max-memory 256MiB --verify readback",
+    "reshard convert ckpt/1000 served --layout serving.yaml \\",
+    r"    --rename '^params/(\w+)/=model/\1/'",
+)
+
+Verify = Annotated[
+    Literal["written", "readback"],
+    typer.Option(
+        help="written: compare the digests of what was read and what was handed to the file system. "
+        "readback: also read the output again from storage, and only then call it proved.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Restart = Annotated[
+    bool,
+    typer.Option(
+        "--restart",
+        help="Start over, whatever an interrupted run left behind. Every run does so at present.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+
+def convert(
+    src: Source,
+    dst: Target,
+    layout: Layout = None,
+    mesh: Mesh = None,
+    select: Select = None,
+    drop: Drop = None,
+    rename: Rename = None,
+    cast: Cast = None,
+    compression: Compression = "none",
+    chunk_bytes: ChunkBytes = None,
+    ocdbt: Ocdbt = False,
+    style: Style = None,
+    verify: Verify = "written",
+    overwrite: Overwrite = False,
+    restart: Restart = False,  # noqa: ARG001
+    max_memory: MaxMemory = None,
+    workers: Workers = None,
+    show_all: ShowAll = False,
+    as_json: Json = False,
+) -> None:
+    """Convert a checkpoint to another mesh, dtype or selection of tensors.
+
+    Bytes stream from file to file through small buffers; DST appears whole or not at all, and
+    stock Orbax restores it. The report tells the digests and what was proved. Rules that match
+    nothing are errors, so that a slip loses no weights.
+    """
+    import reshard.api
+    from reshard.cli.json_output import conversion_report, print_json
+    from reshard.cli.progress import watching
+
+    changes = [("select", select), ("drop", drop), ("rename", rename), ("cast", cast)]
+    if not as_json:
+        _announce(src, dst, layout, mesh, changes, verify)
+    renaming, casting = renames(rename), casts(cast)
+    with watching(as_json) as progress:
+        report = reshard.api.convert(
+            src,
+            dst,
+            layout=layout,
+            mesh=mesh,
+            select=select or (),
+            drop=drop or (),
+            rename=renaming,
+            cast=casting,
+            max_memory=max_memory,
+            workers=workers,
+            compression=compression,
+            chunk_bytes=chunk_bytes,
+            ocdbt=ocdbt,
+            style=style,
+            overwrite=overwrite,
+            verify=verify,
+            progress=progress,
+        )
+    if as_json:
+        print_json(conversion_report(report))
+        return
+    from reshard.cli.console import print_all
+    from reshard.cli.views.report import report_view
+
+    print_all(report_view(report, show_all))
+
+
+def _announce(
+    src: str,
+    dst: str,
+    layout: str | None,
+    mesh: str | None,
+    changes: Sequence[tuple[str, list[str] | None]],
+    verify: str,
+) -> None:
+    """One line on stderr that says what will be done."""
+    from reshard.cli.console import stderr_console
+    from reshard.cli.text import safe
+
+    rules = (f"{kind} {rule}" for kind, given in changes for rule in given or ())
+    words = [
+        f"layout {layout}" if layout else "layout as in the source",
+        *([f"mesh {mesh}"] if mesh else []),
+        *rules,
+        f"verify {verify}",
+    ]
+    line = f"converting {src} → {dst}: {', '.join(words)}"
+    stderr_console().print(safe(line), soft_wrap=True)

@@ -1,0 +1,56 @@
+"""``reshard demo``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reshard.cli.options import Json, examples
+
+DEMO_EXAMPLES = examples("reshard demo", "reshard demo --dir ./demo")
+
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir", metavar="DIR", help="Keep everything here. Default: a temporary folder, removed."
+    ),
+]
+
+
+def demo(directory: Folder = None, as_json: Json = False) -> None:
+    """Reshard a real checkpoint before your eyes, by the commands you would type.
+
+    Trains a small transformer on 4×2 simulated devices, saves it with Orbax, converts it to a mesh
+    of 8, verifies, restores it with stock Orbax and compares bit by bit. Needs jax, optax and
+    orbax-checkpoint, and some twenty seconds.
+    """
+    from reshard.cli.json_output import print_json
+    from reshard.demo import run_demo
+
+    if not as_json:
+        run_demo(directory)
+        return
+    with _story_on_stderr():
+        run_demo(directory)
+    print_json({"command": "demo", "directory": str(directory) if directory else None})
+
+
+@contextmanager
+def _story_on_stderr() -> Iterator[None]:
+    """Sends what this process and its children print to stderr, so that stdout holds JSON only."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

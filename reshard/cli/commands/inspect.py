@@ -1,0 +1,28 @@
+"""``reshard inspect``."""
+
+from __future__ import annotations
+
+from reshard.cli.options import Json, ShowAll, Source, examples
+
+INSPECT_EXAMPLES = examples(
+    "reshard inspect ckpt/1000",
+    "reshard inspect ckpt/1000 --json | jq '.tensors[] | [.name, .shape, .dtype]'",
+)
+
+
+def inspect(src: Source, show_all: ShowAll = False, as_json: Json = False) -> None:
+    """Show what a checkpoint holds: names, shapes, dtypes, chunks, layouts, bytes.
+
+    Reads metadata only. Tensors that differ in numbers only (layers/0, layers/1, …) share a row.
+    """
+    import reshard.api
+    from reshard.cli.json_output import inspection, print_json
+
+    info = reshard.api.inspect(src)
+    if as_json:
+        print_json(inspection(info))
+        return
+    from reshard.cli.console import print_all
+    from reshard.cli.views.inspection import inspection_view
+
+    print_all(inspection_view(info, show_all))

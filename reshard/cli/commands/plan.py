@@ -1,0 +1,110 @@
+"""``reshard plan``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reshard.cli.options import (
+    Cast,
+    ChunkBytes,
+    Compression,
+    Drop,
+    Json,
+    Layout,
+    MaxMemory,
+    Mesh,
+    Ocdbt,
+    Overwrite,
+    Rename,
+    Select,
+    ShowAll,
+    Source,
+    Style,
+    Target,
+    Workers,
+    casts,
+    examples,
+    renames,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from reshard.engine.conversion import ConversionPlan
+
+PLAN_EXAMPLES = examples(
+    "reshard plan ckpt/1000 served --layout serving.yaml",
+    "reshard plan ckpt/1000 served --layout serving.yaml --max-memory 256MiB --shares",
+    "reshard plan ckpt/1000 served --mesh data=4,model=2 --select '^params/'",
+)
+
+Shares = Annotated[
+    bool,
+    typer.Option("--shares", help="Also show what share of each target shard's bytes lay where."),
+]
+
+
+def plan(
+    src: Source,
+    dst: Target,
+    layout: Layout = None,
+    mesh: Mesh = None,
+    select: Select = None,
+    drop: Drop = None,
+    rename: Rename = None,
+    cast: Cast = None,
+    compression: Compression = "none",
+    chunk_bytes: ChunkBytes = None,
+    ocdbt: Ocdbt = False,
+    style: Style = None,
+    overwrite: Overwrite = False,
+    max_memory: MaxMemory = None,
+    workers: Workers = None,
+    shares: Shares = False,
+    show_all: ShowAll = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a conversion would do and what it would cost; moves nothing.
+
+    For each tensor: chunks before and after, the strategy, tasks, bytes read and written, the
+    amplification (bytes decoded for each byte stored) and the memory of one task.
+    Refuses what convert would refuse.
+    """
+    import reshard.api
+    from reshard.cli.json_output import conversion_plan, print_json
+
+    planned = reshard.api.plan(
+        src,
+        dst,
+        layout=layout,
+        mesh=mesh,
+        select=select or (),
+        drop=drop or (),
+        rename=renames(rename),
+        cast=casts(cast),
+        max_memory=max_memory,
+        workers=workers,
+        compression=compression,
+        chunk_bytes=chunk_bytes,
+        ocdbt=ocdbt,
+        style=style,
+        overwrite=overwrite,
+    )
+    if as_json:
+        print_json(conversion_plan(planned, with_shares=shares))
+        return
+    from reshard.cli.console import print_all
+
+    print_all(_views(planned, shares, show_all))
+
+
+def _views(planned: ConversionPlan, shares: bool, show_all: bool) -> Iterator[RenderableType]:
+    from reshard.cli.views.plan import plan_groups, plan_view
+    from reshard.cli.views.shares import shares_view
+
+    yield from plan_view(planned, show_all)
+    if shares:
+        yield from shares_view(plan_groups(planned.tensors, show_all), show_all)

@@ -1,0 +1,46 @@
+"""Where text goes: stdout for answers, stderr for progress and errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import Console, RenderableType
+
+PLAIN_COLUMNS = 120
+"""Width where the output is no terminal and COLUMNS says nothing."""
+
+
+def stdout_console() -> Console:
+    """For answers; as wide as the terminal, or as ``COLUMNS`` says, else 120."""
+    return _console(stderr=False)
+
+
+def stderr_console() -> Console:
+    """For progress and warnings, so that answers can be piped."""
+    return _console(stderr=True)
+
+
+def print_all(views: Iterable[RenderableType]) -> None:
+    """Prints an answer, part by part."""
+    console = stdout_console()
+    for view in views:
+        console.print(view)
+
+
+def _console(stderr: bool) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    is_sized = stream.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Console(
+        stderr=stderr,
+        width=None if is_sized else PLAIN_COLUMNS,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )

@@ -1,0 +1,244 @@
+"""``--json``: one object on one line of stdout for each command, with keys that stay.
+
+Sizes are bytes, times seconds, shapes and axes lists, names strings as they are in the checkpoint.
+What is not known is null. Every object begins with ``command``; a failure gives
+``{"error": {"type": …, "message": …}}`` instead, with the exit code that it has without ``--json``.
+
+inspect: ``uri format style nbytes tensors items meshes leaves``
+    tensors: ``name item shape dtype nbytes chunk_shape chunks compressor level checksum mesh axes
+    digest is_key``; items: ``name directory is_tree handler``; leaves: ``name item is_tensor``.
+plan: ``source target tensors totals carried dropped warnings free_bytes``
+    tensors: ``source target shape source_dtype target_dtype source_chunk_shape target_chunk_shape
+    source_chunks target_chunks source_mesh target_mesh source_axes target_axes strategy tasks
+    source_bytes decoded_bytes written_bytes amplification task_bytes``, with ``--shares`` also
+    ``shares``: a list of ``[target shard, source shard, share]``; totals: ``tensors tasks
+    source_bytes decoded_bytes written_bytes amplification peak_bytes max_memory metadata_bytes
+    workers``.
+convert: ``source target tensors nbytes read_bytes moved_bytes written_bytes seconds warnings``
+    tensors: ``source target shape source_dtype target_dtype strategy nbytes source_digest
+    target_digest proof cast``; cast: ``overflows nans largest_relative_error`` or null.
+verify: ``a b equal differences tensors``
+    tensors: ``name status digest_a digest_b detail``.
+layout: ``file source tensors warnings``
+    tensors: ``source target shape dtype source_mesh source_axes source_shards target_mesh
+    target_axes target_shards partition``.
+demo: ``directory``.
+
+A mesh is ``{"axes": […], "shape": […]}``; axes are as in a layout file, ``[["data", "model"], null]``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reshard.cli.layout_picture import LaidOut, LayoutPicture
+    from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
+    from reshard.engine.compare import Verification
+    from reshard.engine.conversion import ConversionPlan, PlannedTensor
+    from reshard.engine.report import ConversionReport
+    from reshard.layout.mesh import DeviceMesh, TensorLayout
+    from reshard.plan.move import Plan
+
+Document = dict[str, Any]
+
+
+def print_json(document: Document) -> None:
+    """Writes one line to stdout; only ASCII, so that no name can steer a terminal."""
+    sys.stdout.write(json.dumps(_plain(document), allow_nan=False) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity; what is not finite becomes a string."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(_plain, value))
+    return value
+
+
+def failure(error: BaseException, kind: str | None = None) -> Document:
+    """What went wrong, by the name of its class."""
+    return {"error": {"type": kind or type(error).__name__, "message": str(error)}}
+
+
+def inspection(info: CheckpointInfo) -> Document:
+    """The object of ``inspect``."""
+    return {
+        "command": "inspect",
+        "uri": info.uri,
+        "format": info.format,
+        "style": info.style,
+        "nbytes": info.nbytes,
+        "tensors": list(map(_tensor, info.tensors)),
+        "items": [
+            {"name": i.name, "directory": i.directory, "is_tree": i.is_tree, "handler": i.handler}
+            for i in info.items
+        ],
+        "meshes": list(map(_mesh, info.meshes)),
+        "leaves": [{"name": x.name, "item": x.item, "is_tensor": x.tensor} for x in info.leaves],
+    }
+
+
+def _tensor(tensor: TensorInfo) -> Document:
+    spec, encoding = tensor.spec, tensor.encoding
+    return {
+        "name": spec.name,
+        "item": tensor.item,
+        "shape": spec.shape,
+        "dtype": spec.dtype,
+        "nbytes": spec.nbytes,
+        "chunk_shape": spec.chunk_shape,
+        "chunks": spec.storage.count,
+        "compressor": encoding.compressor,
+        "level": encoding.level,
+        "checksum": encoding.checksum,
+        "mesh": _mesh_of(spec.layout),
+        "axes": _axes_of(spec.layout),
+        "digest": tensor.digest,
+        "is_key": tensor.is_key,
+    }
+
+
+def _mesh(mesh: DeviceMesh) -> Document:
+    return {"axes": mesh.axis_names, "shape": mesh.shape}
+
+
+def _mesh_of(layout: TensorLayout | None) -> Document | None:
+    return _mesh(layout.device_mesh) if layout and layout.device_mesh else None
+
+
+def _axes_of(layout: TensorLayout | None) -> object:
+    return None if layout is None else layout.axes
+
+
+def conversion_plan(planned: ConversionPlan, with_shares: bool) -> Document:
+    """The object of ``plan``."""
+    return {
+        "command": "plan",
+        "source": planned.source,
+        "target": planned.target,
+        "tensors": [_planned(t, with_shares) for t in planned.tensors],
+        "totals": _totals(planned.plan),
+        "carried": planned.carried,
+        "dropped": planned.dropped,
+        "warnings": planned.warnings,
+        "free_bytes": planned.free_bytes,
+    }
+
+
+def _planned(tensor: PlannedTensor, with_shares: bool) -> Document:
+    from reshard.plan.shares import shares
+
+    source, target, price = tensor.source, tensor.target, tensor.move.price
+    listed = {"shares": [(s.target, s.source, s.share) for s in shares(tensor.move)]}
+    return {
+        "source": source.name,
+        "target": target.name,
+        "shape": target.shape,
+        "source_dtype": source.dtype,
+        "target_dtype": target.dtype,
+        "source_chunk_shape": source.chunk_shape,
+        "target_chunk_shape": target.chunk_shape,
+        "source_chunks": source.storage.count,
+        "target_chunks": target.storage.count,
+        "source_mesh": _mesh_of(source.layout),
+        "target_mesh": _mesh_of(target.layout),
+        "source_axes": _axes_of(source.layout),
+        "target_axes": _axes_of(target.layout),
+        "strategy": tensor.move.strategy,
+        "tasks": price.tasks,
+        "source_bytes": price.source_bytes,
+        "decoded_bytes": price.decoded_bytes,
+        "written_bytes": price.written_bytes,
+        "amplification": price.amplification,
+        "task_bytes": price.task_bytes,
+        **(listed if with_shares else {}),
+    }
+
+
+def _totals(plan: Plan) -> Document:
+    return {
+        "tensors": len(plan.moves),
+        "tasks": plan.tasks,
+        "source_bytes": plan.source_bytes,
+        "decoded_bytes": plan.decoded_bytes,
+        "written_bytes": plan.written_bytes,
+        "amplification": plan.amplification,
+        "peak_bytes": plan.peak_bytes,
+        "max_memory": plan.max_memory,
+        "metadata_bytes": plan.metadata_bytes,
+        "workers": plan.workers,
+    }
+
+
+def conversion_report(report: ConversionReport) -> Document:
+    """The object of ``convert``."""
+    return {
+        "command": "convert",
+        "source": report.source,
+        "target": report.target,
+        "tensors": [asdict(t) for t in report.tensors],
+        "nbytes": sum(t.nbytes for t in report.tensors),
+        "read_bytes": report.read_bytes,
+        "moved_bytes": report.moved_bytes,
+        "written_bytes": report.written_bytes,
+        "seconds": report.seconds,
+        "warnings": report.warnings,
+    }
+
+
+def verification(found: Verification) -> Document:
+    """The object of ``verify``; ``equal`` is true where every tensor was compared and agrees."""
+    return {
+        "command": "verify",
+        "a": found.a,
+        "b": found.b,
+        "equal": all(t.status in ("equal", "recorded") for t in found.tensors),
+        "differences": found.differences,
+        "tensors": [
+            {
+                "name": t.name,
+                "status": t.status,
+                "digest_a": t.digest_a,
+                "digest_b": t.digest_b,
+                "detail": t.detail,
+            }
+            for t in found.tensors
+        ],
+    }
+
+
+def layout_document(file: str, source: str, picture: LayoutPicture) -> Document:
+    """The object of ``layout``."""
+    return {
+        "command": "layout",
+        "file": file,
+        "source": source,
+        "tensors": list(map(_laid_out, picture.tensors)),
+        "warnings": picture.warnings,
+    }
+
+
+def _laid_out(tensor: LaidOut) -> Document:
+    source, target = tensor.source, tensor.target
+    return {
+        "source": source.name,
+        "target": target.name,
+        "shape": target.shape,
+        "dtype": target.dtype,
+        "source_mesh": _mesh_of(source.layout),
+        "source_axes": _axes_of(source.layout),
+        "source_shards": source.slices.parts if source.layout else None,
+        "target_mesh": _mesh_of(target.layout),
+        "target_axes": _axes_of(target.layout),
+        "target_shards": tensor.split.grid.parts,
+        "partition": tensor.partition,
+    }

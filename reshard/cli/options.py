@@ -1,0 +1,189 @@
+"""The words of the command line that several commands share, each with the help that teaches it.
+
+Help is rich markup, where an opening bracket begins a style; brackets meant as they are have a
+backslash.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+import typer
+
+from reshard.errors import LayoutError
+from reshard.layout.sizes import parse_bytes
+
+LAYOUT, CHANGES, OUTPUT, RESOURCES = "Layout", "Changes on the way", "Output", "Resources"
+
+
+def size(text: str) -> int:
+    """Bytes that an option names; the usage error says what was expected."""
+    try:
+        return parse_bytes(text)
+    except LayoutError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def casts(rules: list[str] | None) -> list[tuple[str, str]]:
+    """``RE=DTYPE`` split at the last ``=``."""
+    return [_halves("--cast", "RE=DTYPE", rule, rule.rpartition("=")) for rule in rules or []]
+
+
+def renames(rules: list[str] | None) -> list[tuple[str, str]]:
+    r"""``RE=NEW`` split at the last ``=`` without a backslash; ``\=`` in NEW is an equals sign."""
+    pairs = [
+        _halves("--rename", "RE=NEW", rule, _at_last_bare_equals(rule)) for rule in rules or []
+    ]
+    return [(pattern, _ESCAPED_EQUALS.sub(r"\1=", new)) for pattern, new in pairs]
+
+
+_EQUALS = re.compile(r"(\\*)=")
+_ESCAPED_EQUALS = re.compile(r"((?:\\\\)*)\\=")
+
+
+def _at_last_bare_equals(rule: str) -> tuple[str, str, str]:
+    bare = [m.end() - 1 for m in _EQUALS.finditer(rule) if len(m[1]) % 2 == 0]
+    return (rule[: bare[-1]], "=", rule[bare[-1] + 1 :]) if bare else ("", "", rule)
+
+
+def _halves(option: str, form: str, rule: str, split: tuple[str, str, str]) -> tuple[str, str]:
+    pattern, equals, new = split
+    if not equals or not pattern or (not new and option == "--cast"):
+        raise typer.BadParameter(f"{option} {rule!r}: expected {form}, such as {_EXAMPLES[option]}")
+    return pattern, new
+
+
+_EXAMPLES = {"--cast": "'params/=bfloat16'", "--rename": "'^params/=model/'"}
+
+Source = Annotated[str, typer.Argument(metavar="SRC", help="The checkpoint to read.")]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="DST", help="Where the new checkpoint goes; it appears whole or not at all."
+    ),
+]
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Layout file, YAML or JSON: the target mesh, and by which axes each tensor is split. "
+        "Without it every tensor keeps the source's layout.",
+        rich_help_panel=LAYOUT,
+    ),
+]
+Mesh = Annotated[
+    str | None,
+    typer.Option(
+        metavar="AXIS=N,…",
+        help="Target mesh in place of the file's, such as data=4,model=2.",
+        rich_help_panel=LAYOUT,
+    ),
+]
+Select = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RE",
+        help="Keep only leaves whose name this regular expression finds; may be repeated. "
+        "Default: all.",
+        rich_help_panel=CHANGES,
+    ),
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RE",
+        help="Leave out what this finds, after --select; may be repeated.",
+        rich_help_panel=CHANGES,
+    ),
+]
+Rename = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RE=NEW",
+        help=r"Replace what RE finds by NEW, which may use groups (\1); the first rule that finds "
+        r"something counts. Split at the last '='; write '\=' for one in NEW.",
+        rich_help_panel=CHANGES,
+    ),
+]
+Cast = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RE=DTYPE",
+        help="Store tensors whose name RE finds as DTYPE, such as bfloat16; losses are counted and "
+        "reported. The first rule that finds something counts.",
+        rich_help_panel=CHANGES,
+    ),
+]
+Compression = Annotated[
+    str,
+    typer.Option(
+        metavar="CODEC",
+        help="none, zstd\\[:level], gzip, blosc, or keep (each tensor's own). none is the fastest to "
+        "write and to restore.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+ChunkBytes = Annotated[
+    int | None,
+    typer.Option(
+        parser=size,
+        metavar="SIZE",
+        help="Subdivide chunks above this. Default: 256MiB; a chunk is a target shard otherwise.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Ocdbt = Annotated[
+    bool,
+    typer.Option(
+        "--ocdbt",
+        help="Pack the chunks into one OCDBT database instead of plain files.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Style = Annotated[
+    Literal["v0", "v1"] | None,
+    typer.Option(
+        help="Orbax's form of checkpoint. Default: the source's.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace DST if it exists; the old one goes when the new one is complete.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+MaxMemory = Annotated[
+    int | None,
+    typer.Option(
+        parser=size,
+        metavar="SIZE",
+        help="All buffers together stay below this, such as 512MiB. Default: a quarter of the "
+        "memory, 1GiB at most.",
+        rich_help_panel=RESOURCES,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Tasks that run at once. Default: the number of processors.",
+        rich_help_panel=RESOURCES,
+    ),
+]
+ShowAll = Annotated[
+    bool, typer.Option("--all", help="A row for each tensor, however many there are.")
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="One JSON object on stdout, errors too; keys stay.")
+]
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: commands to copy, kept line by line."""
+    shown = (line if line.startswith(" ") else f"  $ {line}" for line in lines)
+    return "\b\nExamples:\n" + "\n".join(shown).replace("[", "\\[")

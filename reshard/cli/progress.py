@@ -1,0 +1,128 @@
+"""How far a conversion is: a bar on a terminal, else a plain line every few seconds; on stderr."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from reshard.cli.console import stderr_console
+from reshard.cli.text import duration_text, rate_text, safe
+from reshard.layout.sizes import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+    from reshard.engine.report import Progress
+
+Watcher = Callable[["Progress"], None]
+
+SECONDS_BETWEEN_LINES = 5.0
+MOST_NAME = 40
+
+
+def watching(as_json: bool) -> AbstractContextManager[Watcher | None]:
+    """What to hand to a run as ``progress``; nothing is shown with ``--json``."""
+    if as_json:
+        return nullcontext(None)
+    console = stderr_console()
+    return bar(console) if console.is_terminal else nullcontext(Lines(console))
+
+
+class Lines:
+    """Plain lines for logs: the first after a few seconds, so that quick runs print none."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._stage = ""
+        self._started = self._printed = clock()
+
+    def __call__(self, progress: Progress) -> None:
+        with self._lock:
+            now = self._clock()
+            if progress.stage != self._stage:
+                self._stage, self._started = progress.stage, now
+            if now - self._printed >= SECONDS_BETWEEN_LINES:
+                self._printed = now
+                self._console.print(_line(progress, now - self._started), soft_wrap=True)
+
+
+def _line(progress: Progress, seconds: float) -> str:
+    if progress.stage == "syncing":
+        return "syncing to storage"
+    done, total = progress.moved_bytes, progress.total_bytes
+    share = f"{100 * done / total:.0f}%" if total else "100%"
+    left = duration_text(seconds * (total - done) / done) if done else "unknown time"
+    return (
+        f"{progress.stage}: {share}, {format_bytes(done)} of {format_bytes(total)}, "
+        f"{rate_text(done, seconds)}, {left} left, task {progress.tasks_done:,} of "
+        f"{progress.tasks:,}, {short_name(progress.tensor)}"
+    )
+
+
+def short_name(name: str) -> str:
+    """The end of a long name, which tells more than its beginning; safe for a terminal."""
+    text = safe(name)
+    return text if len(text) <= MOST_NAME else f"…{text[-MOST_NAME + 1 :]}"
+
+
+@contextmanager
+def bar(console: Console) -> Iterator[Watcher]:
+    """A bar with bytes, rate, time left and the current tensor; gone when it is done."""
+    with _columns(console) as shown:
+        yield Bar(shown)
+
+
+def _columns(console: Console) -> RichProgress:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        TextColumn("{task.percentage:>3.0f}%", markup=False),
+        TextColumn("{task.fields[amount]}", markup=False),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[name]}", markup=False, table_column=Column(no_wrap=True)),
+        console=console,
+        transient=True,
+    )
+
+
+class Bar:
+    """One row for each stage, since every stage counts its bytes anew."""
+
+    def __init__(self, shown: RichProgress) -> None:
+        self._shown = shown
+        self._lock = threading.Lock()
+        self._rows: dict[str, TaskID] = {}
+
+    def __call__(self, progress: Progress) -> None:
+        with self._lock:
+            row = self._row(progress.stage)
+            elapsed = self._shown.tasks[row].elapsed or 0.0
+            self._shown.update(
+                row,
+                completed=progress.moved_bytes,
+                total=progress.total_bytes,
+                amount=_amount(progress, elapsed),
+                name=short_name(progress.tensor),
+            )
+
+    def _row(self, stage: str) -> TaskID:
+        if stage not in self._rows:
+            self._rows[stage] = self._shown.add_task(stage, amount="", name="")
+        return self._rows[stage]
+
+
+def _amount(progress: Progress, seconds: float) -> str:
+    if progress.stage == "syncing":
+        return "to storage"
+    done, total = format_bytes(progress.moved_bytes), format_bytes(progress.total_bytes)
+    return f"{done} of {total}, {rate_text(progress.moved_bytes, seconds)}"

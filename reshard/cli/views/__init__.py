@@ -1,0 +1,1 @@
+"""What people see: one file for each kind of answer."""

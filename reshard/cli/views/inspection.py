@@ -1,0 +1,109 @@
+"""What ``inspect`` shows: tensors, items, meshes, everything else that lies in the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from reshard.cli.grouping import Group, grouped, single
+from reshard.cli.tables import Cell, Name, cap_note, capped, table
+from reshard.cli.text import (
+    axes_text,
+    chunks_text,
+    count_text,
+    encoding_text,
+    mesh_text,
+    safe,
+    shape_text,
+    some_text,
+)
+from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
+from reshard.formats.base import Item
+from reshard.layout.mesh import DeviceMesh
+from reshard.layout.sizes import format_bytes
+
+Rows = Sequence[Group[TensorInfo]]
+
+
+def inspection_view(info: CheckpointInfo, show_all: bool) -> Iterator[RenderableType]:
+    """The checkpoint from top to bottom: what it is, its tensors, its meshes, and the rest."""
+    yield _headline(info)
+    if info.tensors:
+        yield from _tensors(info, show_all)
+    yield from map(_mesh_line, mesh_marks(info.meshes).items())
+    yield from map(_item_line, info.items)
+    yield from _others(info, show_all)
+
+
+def _headline(info: CheckpointInfo) -> Text:
+    size = f"{count_text(len(info.tensors), 'tensor')}, {format_bytes(info.nbytes)}"
+    return Text.assemble((safe(info.uri), "bold"), f": {info.format} {info.style}, {size}")
+
+
+def _tensors(info: CheckpointInfo, show_all: bool) -> Iterator[RenderableType]:
+    groups = _groups(info.tensors, show_all)
+    shown = capped(groups, show_all)
+    marks = mesh_marks(info.meshes)
+    titles = ("tensor", ">n", "shape\ndtype", "chunks\nencoding", "axes", ">bytes")
+    yield table("", titles, (_row(g, marks) for g in shown))
+    if note := cap_note(len(shown), len(groups), "rows"):
+        yield Text(note, style="dim")
+
+
+def _groups(tensors: Sequence[TensorInfo], show_all: bool) -> Rows:
+    if show_all:
+        return single(tensors, _name)
+    return grouped(tensors, _name, _alike)
+
+
+def _name(tensor: TensorInfo) -> str:
+    return tensor.spec.name
+
+
+def _alike(tensor: TensorInfo) -> Hashable:
+    spec = tensor.spec
+    storage = (spec.storage.cuts, spec.chunk_shape, tensor.encoding.compressor)
+    return spec.shape, spec.dtype, storage, spec.layout, tensor.is_key
+
+
+def _row(group: Group[TensorInfo], marks: Mapping[DeviceMesh, str]) -> tuple[Cell, ...]:
+    info, spec = group.first, group.first.spec
+    mesh = spec.layout.device_mesh if spec.layout else None
+    return (
+        Name(group.name),
+        f"{group.count:,}",
+        f"{shape_text(spec.shape)}\n{spec.dtype}{' (key)' if info.is_key else ''}",
+        f"{chunks_text(spec)}\n{encoding_text(info.encoding)}",
+        f"{axes_text(spec.layout)}{f' on {marks[mesh]}' if mesh and len(marks) > 1 else ''}",
+        format_bytes(sum(t.spec.nbytes for t in group.members)),
+    )
+
+
+def mesh_marks(meshes: Sequence[DeviceMesh]) -> dict[DeviceMesh, str]:
+    """A short name for each mesh."""
+    return {mesh: f"m{i}" for i, mesh in enumerate(meshes)}
+
+
+def _mesh_line(named: tuple[DeviceMesh, str]) -> Text:
+    mesh, mark = named
+    return Text(f"mesh {mark}: {mesh_text(mesh)} ({count_text(mesh.size, 'device')})")
+
+
+def _item_line(item: Item) -> Text:
+    kind = "a tree" if item.is_tree else "no tree, copied as it is"
+    where = f" in {safe(item.directory)}/" if item.directory else ""
+    return Text(f"item {safe(item.name) or '(unnamed)'}: {kind}{where}")
+
+
+def _others(info: CheckpointInfo, show_all: bool) -> Iterator[Text]:
+    names = [leaf.name for leaf in info.leaves if not leaf.tensor]
+    if names:
+        shown = some_text(names, len(names) if show_all else 8)
+        yield Text(f"{count_text(len(names), 'other leaf').replace('leafs', 'leaves')}: {shown}")
+    keys = [t.spec.name for t in info.tensors if t.is_key]
+    if keys:
+        yield Text(f"{count_text(len(keys), 'PRNG key')}: {some_text(keys)}")
+    with_digest = sum(t.digest is not None for t in info.tensors)
+    yield Text(f"digests recorded: {with_digest:,} of {len(info.tensors):,} tensors")

@@ -1,0 +1,176 @@
+"""What ``layout`` shows: both meshes, then each kind of tensor as the source and the target cut it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from reshard.cli.grouping import grouped
+from reshard.cli.layout_picture import LaidOut, LayoutPicture
+from reshard.cli.picture import MOST_ROWS, Frame, Split, draw, draw_mesh
+from reshard.cli.tables import cap_note, warning
+from reshard.cli.text import (
+    axes_text,
+    count_text,
+    mesh_text,
+    parts_text,
+    safe,
+    shape_text,
+    some_text,
+)
+from reshard.layout.mesh import DeviceMesh
+from reshard.layout.sizes import format_bytes
+from reshard.layout.tensor_spec import TensorSpec
+
+MOST_KINDS = 8
+MOST_DRAWN_DEVICES = 64
+GAP = "   "
+PICTURE_COLUMNS = 44
+"""Wider pictures say no more."""
+
+LINES_1D, LINES_ND = 1, 7
+"""Lines within the frame of a picture, by rank."""
+
+
+def show_layout(console: Console, picture: LayoutPicture, show_all: bool) -> None:
+    """Prints the picture, both sides beside each other where the console is wide enough."""
+    _show_meshes(console, picture.tensors)
+    cut = [t for t in picture.tensors if not t.is_whole]
+    kinds = sorted(_kinds(cut).values(), key=_nbytes, reverse=True)
+    shown = kinds if show_all else kinds[:MOST_KINDS]
+    for kind in shown:
+        _show_kind(console, kind)
+    if note := cap_note(len(shown), len(kinds), "kinds of tensors"):
+        console.print(Text(note, style="dim"))
+    _show_whole(console, [t for t in picture.tensors if t.is_whole])
+    for text in picture.warnings:
+        console.print(warning(text))
+
+
+def _show_whole(console: Console, tensors: Sequence[LaidOut]) -> None:
+    """One line for everything that is cut on neither side."""
+    if tensors:
+        size = f"{count_text(len(tensors), 'tensor')}, {format_bytes(_nbytes(tensors))}"
+        console.print()
+        console.print(Text.assemble(("whole on every device, before and after: ", "bold"), size))
+        console.print(Text(some_text(_names(tensors), 6)))
+
+
+def _names(tensors: Sequence[LaidOut]) -> list[str]:
+    return [g.name for g in grouped(tensors, lambda t: t.source.name, lambda _: None)]
+
+
+def _kinds(tensors: Sequence[LaidOut]) -> dict[object, list[LaidOut]]:
+    """Tensors of one shape that are cut alike on both sides."""
+    kinds: dict[object, list[LaidOut]] = {}
+    for tensor in tensors:
+        key = (tensor.source.shape, tensor.source.layout, tensor.split)
+        kinds.setdefault(key, []).append(tensor)
+    return kinds
+
+
+def _nbytes(kind: Sequence[LaidOut]) -> int:
+    return sum(t.source.nbytes for t in kind)
+
+
+def _show_meshes(console: Console, tensors: Sequence[LaidOut]) -> None:
+    sources = _meshes([t.source for t in tensors])
+    targets = _meshes([t.target for t in tensors])
+    frame = _frame(console, 1)
+    left = [line for mesh in sources for line in _mesh_lines("source", mesh, frame)]
+    right = [line for mesh in targets for line in _mesh_lines("target", mesh, frame)]
+    _show_beside(console, left or [Text("source mesh: not recorded")], right)
+
+
+def _meshes(specs: Sequence[TensorSpec]) -> list[DeviceMesh]:
+    layouts = (s.layout for s in specs)
+    return list(dict.fromkeys(x.device_mesh for x in layouts if x and x.device_mesh))
+
+
+def _mesh_lines(side: str, mesh: DeviceMesh, frame: Frame) -> Iterator[Text]:
+    yield Text.assemble((f"{side} mesh ", "bold"), mesh_text(mesh))
+    names = [safe(name) for name in mesh.axis_names]
+    devices, across = count_text(mesh.size, "device"), names[-1]
+    if mesh.size > MOST_DRAWN_DEVICES:
+        yield Text(f"{devices}, {across} varies fastest")
+        return
+    down = f", {', '.join(names[:-1])} down" if names[1:] else ""
+    yield Text(f"{devices}: {across} across{down}")
+    yield from draw_mesh(mesh, frame)
+
+
+def _show_kind(console: Console, kind: Sequence[LaidOut]) -> None:
+    first = kind[0]
+    title = f"{shape_text(first.source.shape)}, {count_text(len(kind), 'tensor')}, "
+    console.print()
+    console.print(Text(title + format_bytes(_nbytes(kind)), style="bold"))
+    console.print(Text(some_text(_names(kind), 4)))
+    frame = _frame(console, _lines(first))
+    _show_beside(console, list(_source_lines(first, frame)), list(_target_lines(first, frame)))
+
+
+def _lines(tensor: LaidOut) -> int:
+    """Height within the frame, the same on both sides."""
+    splits = [s for s in (tensor.source_split, tensor.split) if s is not None]
+    most = max(2 * min(split.rows, MOST_ROWS) - 1 for split in splits)
+    return max(most, LINES_1D if len(tensor.source.shape) < 2 else LINES_ND)
+
+
+def _source_lines(tensor: LaidOut, frame: Frame) -> Iterator[Text]:
+    split = tensor.source_split
+    if split is None:
+        yield Text("source: who held what was not recorded")
+        return
+    yield Text(f"source {axes_text(split.layout)}")
+    yield Text(_shards_text(tensor.source, split))
+    yield from draw(split, frame)
+
+
+def _target_lines(tensor: LaidOut, frame: Frame) -> Iterator[Text]:
+    if tensor.partition is None:
+        yield Text(f"target {axes_text(tensor.target.layout)}")
+    else:
+        yield Text(f"target {_partition_text(tensor.partition)}")
+    yield Text(_shards_text(tensor.target, tensor.split))
+    yield from draw(tensor.split, frame)
+
+
+def _partition_text(partition: Mapping[str, Any]) -> str:
+    strategy = str(partition.get("strategy"))
+    return f"{strategy} {partition.get(strategy)} along dimension {partition.get('axis')}"
+
+
+def _shards_text(spec: TensorSpec, split: Split) -> str:
+    """How many shards of which size, and on how many devices each."""
+    if not split.grid.count:
+        return "no elements"
+    nbytes = math.prod(split.grid.largest) * spec.itemsize
+    each = " each" if split.grid.count > 1 else ""
+    copies = split.holders((0,) * len(split.grid.parts)).count
+    held = ", numbered" if split.layout is None else f", {copies:,} replicas" if copies > 1 else ""
+    return f"{parts_text(split.grid)}, {format_bytes(nbytes)}{each}{held}"
+
+
+def _frame(console: Console, lines: int) -> Frame:
+    half = (console.width - len(GAP)) // 2
+    return Frame(min(PICTURE_COLUMNS, max(16, half)), lines, console.options.ascii_only)
+
+
+def _show_beside(console: Console, left: Sequence[Text], right: Sequence[Text]) -> None:
+    """Both blocks in two columns, or one after the other where they are too wide."""
+    width = max((line.cell_len for line in left), default=0)
+    other = max((line.cell_len for line in right), default=0)
+    if width + len(GAP) + other > console.width:
+        for line in (*left, *right):
+            console.print(line)
+        return
+    for row in range(max(len(left), len(right))):
+        line = left[row].copy() if row < len(left) else Text()
+        line.append(" " * (width - line.cell_len) + GAP)
+        line.append_text(right[row] if row < len(right) else Text())
+        line.rstrip()
+        console.print(line)

@@ -1,0 +1,109 @@
+"""What ``convert`` shows at its end: how much, how fast, what was proved, what casts lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from reshard.cli.tables import Cell, Name, cap_note, capped, table, warning
+from reshard.cli.text import (
+    count_text,
+    dtype_text,
+    duration_text,
+    rate_text,
+    ratio_text,
+    safe,
+)
+from reshard.engine.report import ConversionReport, Proof, TensorReport
+from reshard.engine.task import CastStats
+from reshard.layout.sizes import format_bytes
+
+MOST_DIGESTS = 8
+
+_PROOFS: dict[Proof, str] = {
+    "proved": "the output was read again from storage and has the source's digest",
+    "written": "what was decoded and what was handed to the file system have equal digests",
+    "encoded": "identical chunks travelled encoded and were not decoded",
+}
+_CAST_PROOFS: dict[Proof, str] = _PROOFS | {
+    "proved": "the output was read again from storage and has the digest of what was written",
+    "written": "the digest of what was handed to the file system is recorded",
+}
+
+
+def report_view(report: ConversionReport, show_all: bool) -> Iterator[RenderableType]:
+    """The report as a person reads it; the headline comes first."""
+    yield from _done(report)
+    yield from _casts(report.tensors, show_all)
+    yield from _digests(report.tensors, show_all)
+    yield from map(Text, _proofs(report.tensors))
+    yield from map(warning, report.warnings)
+
+
+def _done(report: ConversionReport) -> Iterator[Text]:
+    size = sum(t.nbytes for t in report.tensors)
+    yield Text.assemble(
+        ("converted ", "bold green"),
+        f"{count_text(len(report.tensors), 'tensor')}, {format_bytes(size)}, in "
+        f"{duration_text(report.seconds)} ({rate_text(size, report.seconds)}, syncing included) "
+        f"→ {safe(report.target)}",
+    )
+    yield Text(
+        f"read {format_bytes(report.read_bytes)} from files ({_times(report.read_bytes, size)} the "
+        f"tensors' size), moved {format_bytes(report.moved_bytes)} ({_times(report.moved_bytes, size)}), "
+        f"wrote {format_bytes(report.written_bytes)} ({_times(report.written_bytes, size)})"
+    )
+
+
+def _times(part: int, size: int) -> str:
+    return ratio_text(part / size) if size else "–"
+
+
+def _casts(tensors: Sequence[TensorReport], show_all: bool) -> Iterator[RenderableType]:
+    """Casts, those that lost most first."""
+    casts = [(t, t.cast) for t in tensors if t.cast is not None]
+    casts.sort(key=lambda c: (c[1].overflows, c[1].largest_relative_error), reverse=True)
+    shown = capped(casts, show_all)
+    if casts:
+        titles = ("cast tensor", "dtype", ">overflows", ">NaNs", ">largest rel. error")
+        yield table("", titles, map(_cast_row, shown))
+    if note := cap_note(len(shown), len(casts), "casts"):
+        yield Text(note, style="dim")
+
+
+def _cast_row(cast: tuple[TensorReport, CastStats]) -> tuple[Cell, ...]:
+    tensor, stats = cast
+    return (
+        Name(tensor.target),
+        dtype_text(tensor.source_dtype, tensor.target_dtype),
+        Text(f"{stats.overflows:,}", style="bold red" if stats.overflows else ""),
+        f"{stats.nans:,}",
+        f"{stats.largest_relative_error:.2g}",
+    )
+
+
+def _digests(tensors: Sequence[TensorReport], show_all: bool) -> Iterator[RenderableType]:
+    shown = capped(tensors, show_all, MOST_DIGESTS)
+    if shown:
+        titles = ("tensor", "strategy", ">bytes", "CRC-64/NVME", "proof")
+        yield table("", titles, map(_digest_row, shown))
+    if note := cap_note(len(shown), len(tensors), "tensors"):
+        yield Text(note, style="dim")
+
+
+def _digest_row(tensor: TensorReport) -> tuple[Cell, ...]:
+    name = tensor.source if tensor.source == tensor.target else f"{tensor.source} → {tensor.target}"
+    digest = tensor.target_digest or "–"
+    if tensor.source_digest and tensor.source_digest != tensor.target_digest:
+        digest = f"{tensor.source_digest} →\n{digest}"
+    return Name(name), tensor.strategy, format_bytes(tensor.nbytes), digest, tensor.proof
+
+
+def _proofs(tensors: Sequence[TensorReport]) -> Iterator[str]:
+    counts = Counter((t.proof, t.cast is not None) for t in tensors)
+    for (proof, is_cast), count in sorted(counts.items()):
+        meaning = (_CAST_PROOFS if is_cast else _PROOFS)[proof]
+        yield f"{proof}: {count_text(count, 'cast tensor' if is_cast else 'tensor')}; {meaning}"

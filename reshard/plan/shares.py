@@ -1,0 +1,61 @@
+"""Where each target shard's bytes lay before: how much of it each source shard held.
+
+Both ends' ``slices`` are grids, so that the sources of a target shard are found by a bisect per
+dimension, never by a scan over pairs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from reshard.layout.box import Box
+from reshard.layout.grid import Grid, Index
+from reshard.plan.move import Move
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part of a target shard's elements that one source shard held.
+
+    Attributes:
+        target, source: shards, numbered row-major over the grid of the layout.
+        share: above 0, at most 1.
+    """
+
+    target: int
+    source: int
+    share: float
+
+
+def shares(move: Move) -> Iterator[Share]:
+    """Every share of every target shard, target shards in order; empty tensors have none.
+
+    Elements of a target shard that the move does not fill belong to no source.
+    """
+    placement = move.placement
+    sources, targets = move.source.spec.slices, move.target.spec.slices
+    for number, index in enumerate(targets.indices()):
+        shard = targets.box(index)
+        filled = shard.intersect(placement.target_box) if shard.rank else shard
+        if filled is None:
+            continue
+        origin = placement.to_source(placement.from_target(filled))
+        for source, size in _overlaps(sources, origin):
+            yield Share(number, source, size / shard.size)
+
+
+def _overlaps(grid: Grid, box: Box) -> Iterator[tuple[int, int]]:
+    """Number of each part that ``box`` touches, and how many elements they share."""
+    for index in itertools.product(*grid.overlapping(box)):
+        common = grid.box(index).intersect(box) if box.rank else box
+        if common is not None:
+            yield _number(grid, index), common.size
+
+
+def _number(grid: Grid, index: Index) -> int:
+    number = 0
+    for place, parts in zip(index, grid.parts, strict=True):
+        number = number * parts + place
+    return number

@@ -1,0 +1,190 @@
+"""What the writer refuses, before anything is written, and how it says so."""
+
+import numpy as np
+import pytest
+
+from reshard.errors import FormatError, LayoutError, StorageError
+from reshard.formats.base import Encoding, TargetCheckpoint, TargetTensor
+from reshard.formats.orbax.writer import open_writer
+from reshard.layout.grid import Grid
+from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.tensor_spec import TensorSpec
+
+W = np.zeros(4, "f4")
+
+
+def refusal(making, *entries, ocdbt=False):
+    with pytest.raises(FormatError) as raised:
+        open_writer(making.target_of(entries), ocdbt=ocdbt)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("ocdbt", [False, True])
+def test_dotted_names_that_collide(making, ocdbt):
+    said = refusal(
+        making, making.Entry(("a.b", "c"), W), making.Entry(("a", "b.c"), W), ocdbt=ocdbt
+    )
+    assert "leaves ('a.b', 'c') and ('a', 'b.c') both have Orbax's dotted name 'a.b.c'" in said
+    assert "rename one on the way (--rename)" in said
+
+
+def test_a_string_collides_as_a_tensor_does(making):
+    said = refusal(making, making.Entry(("a.b",), W), making.Entry(("a", "b"), meta={"string": ""}))
+    assert "both have Orbax's dotted name 'a.b'" in said
+
+
+def test_leaves_without_bytes_do_not_collide(making):
+    open_writer(making.target_of([making.Entry(("a.b",), W), making.Entry(("a", "b"))]))
+
+
+def test_slashed_names_that_collide(making):
+    said = refusal(making, making.Entry(("a/b", "c"), W), making.Entry(("a", "b/c"), W))
+    assert "leaves ('a/b', 'c') and ('a', 'b/c') both have the name 'a/b/c'" in said
+
+
+def test_a_leaf_below_a_leaf(making):
+    said = refusal(making, making.Entry(("a",), W), making.Entry(("a", "b"), W))
+    assert "leaf 'a/b' lies below 'a', which is a leaf itself" in said
+
+
+@pytest.mark.parametrize("ocdbt", [False, True])
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("..", "whose part '..' is not a safe file name"),
+        ("/etc", "whose part '' is not a safe file name"),
+        ("a/../b", "whose part '..' is not a safe file name"),
+        ("a//b", "whose part '' is not a safe file name"),
+        ("a/", "whose part '' is not a safe file name"),
+        ("", "whose part '' is not a safe file name"),
+        (".", "whose part '.' is not a safe file name"),
+        ("a\0b", "whose part 'a\\x00b' is not a safe file name"),
+        ("\ud800", "is not valid Unicode"),
+        ("é" * 128, "needs a file name of 256 bytes, but file systems take 255 at most"),
+    ],
+)
+def test_names_that_are_no_safe_paths(making, key, words, ocdbt):
+    said = refusal(making, making.Entry((key,), W), ocdbt=ocdbt)
+    assert words in said
+    assert "rename it on the way (--rename) or drop it (--drop)" in said
+
+
+@pytest.mark.parametrize("key", ["_METADATA", "slices.json", "manifest.ocdbt", "array_metadatas/x"])
+def test_names_of_metadata_files(making, key):
+    said = refusal(making, making.Entry((key,), W))
+    assert f"tensor {key!r} would be written to the folder {key.partition('/')[0]!r}" in said
+    open_writer(making.target_of([making.Entry((key,), W)]), ocdbt=True)
+
+
+@pytest.mark.parametrize("inner", ["x/c/0", "x/c", "x/zarr.json", "x/c.0"])
+def test_names_inside_anothers_chunks(making, inner):
+    said = refusal(making, making.Entry((inner,), W), making.Entry(("x",), W))
+    assert f"tensors 'x' and {inner!r} would be written to the same files" in said
+
+
+def test_an_array_inside_anothers_folder_is_fine(making, tmp_path):
+    entries = [making.Entry(("x/d",), W), making.Entry(("x",), W), making.Entry(("d",), W)]
+    making.write(tmp_path / "out", entries)
+
+
+@pytest.mark.parametrize("dtype", ["uint2", "uint4", "float8_e4m3"])
+def test_dtypes_that_zarr3_does_not_have(making, dtype):
+    import ml_dtypes
+
+    said = refusal(making, making.Entry(("w",), np.zeros(4, getattr(ml_dtypes, dtype))))
+    assert (
+        f"tensor 'w' cannot be written: zarr3 as TensorStore reads it has no dtype {dtype}" in said
+    )
+    assert "--cast" in said
+
+
+def test_ranks_that_tensorstore_does_not_have(making):
+    said = refusal(making, making.Entry(("w",), np.zeros((1,) * 33, "i1")))
+    assert "it has 33 dimensions, but TensorStore reads 32" in said
+
+
+def test_encodings_that_cannot_be_written(making):
+    said = refusal(making, making.Entry(("w",), W, encoding=Encoding("tensorstore", spec="{}")))
+    assert "chunks encoded by 'tensorstore' can be read but not written as they are" in said
+
+
+def with_spec(making, spec):
+    entry = making.Entry(("w",), W)
+    target = TargetTensor(spec, Encoding(), entry.leaf)
+    return TargetCheckpoint(making.one_tree, {"w": target}, [entry.leaf], {})
+
+
+def test_cuts_that_are_no_chunks(making):
+    uneven = TensorSpec("w", (4,), "float32", Grid((4,), ((0, 3, 4),)), (2,))
+    with pytest.raises(FormatError, match=r"zarr's chunks are all of one shape \(\[2\]\)"):
+        open_writer(with_spec(making, uneven))
+    unpadded = TensorSpec("w", (4,), "float32", Grid.whole((4,)), None)
+    with pytest.raises(FormatError, match=r"needs a chunk shape of that rank, but has None"):
+        open_writer(with_spec(making, unpadded))
+
+
+def test_layouts_that_do_not_divide(making):
+    layout = TensorLayout(("x",), DeviceMesh((3,), ("x",)))
+    spec = TensorSpec("w", (4,), "float32", Grid.whole((4,)), (4,), layout)
+    with pytest.raises(LayoutError, match="dimension 0 of size 4 does not divide into 3 parts"):
+        open_writer(with_spec(making, spec))
+
+
+def test_a_tree_that_is_one_leaf(making):
+    assert "a single leaf without a name" in refusal(making, making.Entry((), W))
+
+
+def test_nothing_to_write(making):
+    assert "nothing is left to write" in refusal(making)
+
+
+def test_tensors_and_leaves_must_match(making):
+    target = making.target_of([making.Entry(("w",), W), making.Entry(("v",), W)])
+    fewer = TargetCheckpoint(target.container, target.tensors, target.leaves[:1], {})
+    with pytest.raises(
+        FormatError, match=r"tensor 'v' has no leaf in the target tree; it would be lost"
+    ):
+        open_writer(fewer)
+    unknown = TargetCheckpoint(target.container, {"w": target.tensors["w"]}, target.leaves, {})
+    with pytest.raises(
+        FormatError, match="leaf 'v' is a tensor, but nothing is known of its shape"
+    ):
+        open_writer(unknown)
+    astray = making.target_of([making.Entry(("w",), W, item="other")])
+    with pytest.raises(
+        FormatError, match="belongs to the item 'other', but the container has no such"
+    ):
+        open_writer(astray)
+
+
+def test_strings_inside_strings(making):
+    strings = [making.Entry((key,), meta={"string": "a"}) for key in ("s", "s/t")]
+    said = refusal(making, making.Entry(("w",), W), *strings)
+    assert "the string 's/t' cannot be written: its name lies inside another string's name" in said
+
+
+@pytest.mark.parametrize("ocdbt", [False, True])
+def test_the_file_system_refuses(making, tmp_path, ocdbt):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"cannot .*file/.out.staging.*Not a directory"):
+        making.write(tmp_path / "file" / "out", [making.Entry(("w",), W)], ocdbt=ocdbt)
+
+
+@pytest.mark.parametrize("ocdbt", [False, True])
+def test_a_chunk_that_cannot_be_stored_is_named(making, tmp_path, ocdbt):
+    entry = making.Entry(("w",), W)
+    writer = open_writer(making.target_of([entry]), ocdbt=ocdbt)
+    with pytest.raises(FormatError, match=r"chunk \[0\] of 'w' was put before prepare"):
+        writer.put("w", (0,), b"")
+    writer.prepare(tmp_path / "out")
+    (tmp_path / "out").rename(tmp_path / "moved")
+    (tmp_path / "out").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"cannot (write|store chunk \[0\] of 'w')"):
+        writer.put("w", (0,), bytes(20))
+
+
+def test_put_writes_a_plain_chunk(making, tmp_path):
+    writer = open_writer(making.target_of([making.Entry(("w",), W)]))
+    writer.prepare(tmp_path)
+    writer.put("w", (0,), memoryview(bytes(20)))
+    assert (tmp_path / writer.chunk_file("w", (0,))).read_bytes() == bytes(20)
