@@ -54,7 +54,7 @@ def open_reader(uri: str) -> Reader:
 
 
 def _recognise(uri: str, path: Path) -> KnownFormat:
-    _refuse_missing(uri, path)
+    _refuse_missing(uri, str(path))
     for known in FORMATS:
         if known.matches(str(path)):
             return known
