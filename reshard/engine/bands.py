@@ -34,20 +34,28 @@ class Band:
 
 
 def bands(
-    shape: Sequence[int], first_lane_dim: int, row_bytes: Sequence[int], band_bytes: int
+    shape: Sequence[int],
+    first_lane_dim: int,
+    row_bytes: Sequence[int],
+    band_bytes: int,
+    wanted: Box | None = None,
 ) -> Iterator[Band]:
     """The bands of chunks with common leading ``shape``, in row-major order.
 
     ``row_bytes[d]`` is what one index of dimension ``d`` weighs, all lanes together; the dimension
     that is cut lies before ``first_lane_dim``. A band holds at most ``band_bytes``, or one row.
+    Where only the box ``wanted`` is, in the chunks' coordinates, no band holds rows of it and others.
     """
     if not shape:
         yield Band((), 0, 1)
         return
     dim, rows = _cut(first_lane_dim, row_bytes, band_bytes)
+    edges = {0, shape[dim]} | ({wanted.start[dim], wanted.stop[dim]} if wanted else set())
+    stretches = list(itertools.pairwise(sorted(edges)))
     for lead in itertools.product(*map(range, shape[:dim])):
-        for start in range(0, shape[dim], rows):
-            yield Band(lead, start, min(start + rows, shape[dim]))
+        for first, last in stretches:
+            for start in range(first, last, rows):
+                yield Band(lead, start, min(start + rows, last))
 
 
 def band_capacity(

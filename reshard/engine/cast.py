@@ -43,7 +43,7 @@ def _cast_slab(out: Array, slab: Array) -> CastStats:
     import numpy as np
 
     with np.errstate(all="ignore"):
-        cast = slab.astype(out.dtype)
+        cast = _converted(slab, out.dtype)
         out[...] = cast
         source, result = _comparable(slab), _comparable(cast)
         nans = int(np.count_nonzero(np.isnan(source)))
@@ -55,13 +55,24 @@ def _cast_slab(out: Array, slab: Array) -> CastStats:
     )
 
 
+def _converted(slab: Array, dtype: np.dtype[Any]) -> Array:
+    """The elements in ``dtype``; float32 stands between narrow types, and holds each of them exactly."""
+    import numpy as np
+
+    if not np.can_cast(slab.dtype, dtype, "unsafe"):
+        slab = slab.astype(np.float32)
+    return slab.astype(dtype)
+
+
 def _overflows(slab: Array, cast: Array, source: Array, result: Array) -> Array:
     """Which finite elements did not fit."""
     import numpy as np
 
     if _is_integer(cast.dtype):
-        limits = _integer_limits(cast.dtype)
-        outside: Array = (source < limits[0]) | (source > limits[1]) | ~np.isfinite(source)
+        least, most = _integer_limits(cast.dtype)
+        whole = np.trunc(source)
+        # A float holds the power of two above the largest integer, but not always that integer.
+        outside: Array = (whole < least) | (whole >= most + 1) | ~np.isfinite(source)
         return outside
     lost: Array = np.isfinite(source) & ~np.isfinite(result)
     return lost

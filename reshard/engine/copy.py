@@ -143,7 +143,7 @@ def _decoded(
     dtype = source_element_type(task)
     with ExitStack() as stack:
         lanes = [stack.enter_context(closing(_lane(task, chunk))) for chunk in group]
-        for band in _group_bands(task, group):
+        for band in _group_bands(task, group, lanes[0].part):
             if lanes[0].is_behind(band):
                 return
             parts = _read(lanes, band, memory, dtype)
@@ -189,9 +189,10 @@ def _joint_box(parts: Sequence[Part]) -> Box:
     return Box(start, stop)
 
 
-def _group_bands(task: Task, group: Sequence[SourceChunk]) -> Iterator[Band]:
+def _group_bands(task: Task, group: Sequence[SourceChunk], part: Box | None) -> Iterator[Band]:
+    """``part`` is what is wanted of the first chunk: all have it alike in the dimensions that are cut."""
     shape, lane_dim, rows = _group_shape(task, group)
-    return bands(shape, lane_dim, rows, task.band_bytes)
+    return bands(shape, lane_dim, rows, task.band_bytes, part)
 
 
 def _band_capacity(task: Task, group: Sequence[SourceChunk]) -> int:

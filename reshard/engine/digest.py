@@ -135,7 +135,9 @@ def _linear_of_piece(crc: Crc, piece: Array, shape: tuple[int, ...], runs: Runs)
     found, steps = runs_in_memory(piece.shape, shape, itemsize, piece.strides)
     if found.run_bytes < min(runs.run_bytes, _SCATTERED_BYTES):
         return _linear_of_scattered(crc, piece, shape)
-    view = as_strided(piece, (*found.counts, found.run_bytes // itemsize), (*steps, itemsize))
+    # numpy makes strided views of its own element types only.
+    opaque = piece.view(f"V{itemsize}")
+    view = as_strided(opaque, (*found.counts, found.run_bytes // itemsize), (*steps, itemsize))
     return _linear(crc, view.view(np.uint8), found.strides, found.way)
 
 

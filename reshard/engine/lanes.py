@@ -60,6 +60,12 @@ class Lane:
             )
         )
 
+    @property
+    def part(self) -> Box | None:
+        """What is wanted of the chunk, counted from its start; None for all of it."""
+        inside = self.wanted.relative_to(self._origin)
+        return None if inside.shape == self.chunk.box.shape else inside
+
     def nbytes(self, band: Band) -> int:
         return band.box(self.chunk.stored_shape).size * self._itemsize
 

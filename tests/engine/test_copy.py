@@ -104,7 +104,7 @@ class Renumbered(Folder):
         )
         self._file = folder.chunk_file("out/w", index)
 
-    def chunk_file(self, name, index):
+    def chunk_file(self, name, index):  # noqa: ARG002
         return self._file
 
 
@@ -241,7 +241,7 @@ def test_an_encoded_chunk_that_ends_early_is_refused(tmp_path):
     both = side(spec, ZSTD)
     move = by_hand(Placement.whole(spec, spec), both, both, "copy", spec.storage, 1)
     with pytest.raises(
-        CorruptError, match="ends inside a chunk: expected .* restore it from another copy"
+        CorruptError, match=r"ends inside a chunk: expected .* restore it from another copy"
     ):
         carry_out([move], store, tmp_path / "t", Folder(), {"w": ZSTD})
 

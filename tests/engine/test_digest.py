@@ -23,6 +23,7 @@ from reshard.engine.digest import (
     linear_of_box,
 )
 from reshard.layout.box import Box
+from reshard.layout.dtypes import DTYPES, numpy_dtype
 from reshard.layout.grid import Grid
 
 CRCS = [CRC64NVME, CRC32C]
@@ -113,6 +114,17 @@ def test_every_way_of_summing(crc, shape, chunk, itemsize, form):
     for box in map(grid.box, grid.indices()):
         total ^= linear_of_box(crc, form(array[box.slices]), box, shape)
     assert finish(crc, total, array.nbytes) == plain(crc, array.tobytes())
+
+
+@pytest.mark.parametrize("form", MEMORY, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_element_type(form, dtype):
+    array = np.arange(24 * 16, dtype=np.uint8).astype(numpy_dtype(dtype)).reshape(24, 16)
+    grid = Grid.regular((24, 16), (7, 9))
+    total = 0
+    for box in grid.boxes():
+        total ^= linear_of_box(CRC64NVME, form(array[box.slices]), box, (24, 16))
+    assert finish(CRC64NVME, total, array.nbytes) == plain(CRC64NVME, array.tobytes())
 
 
 def test_the_cases_above_take_every_way():

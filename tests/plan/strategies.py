@@ -16,7 +16,7 @@ DTYPES = ("float32", "bfloat16", "int8", "complex128")
 
 
 @st.composite
-def chunked(draw: st.DrawFn, max_rank: int = 3, max_size: int = 12):  # noqa: ANN201
+def chunked(draw: st.DrawFn, max_rank: int = 3, max_size: int = 12):
     """A shape and two chunk shapes for it."""
     shape = tuple(draw(st.lists(st.integers(1, max_size), max_size=max_rank)))
     chunk = st.tuples(*(st.integers(1, n) for n in shape))
@@ -24,7 +24,7 @@ def chunked(draw: st.DrawFn, max_rank: int = 3, max_size: int = 12):  # noqa: AN
 
 
 @st.composite
-def requests(draw: st.DrawFn, max_rank: int = 3, max_size: int = 12):  # noqa: ANN201
+def requests(draw: st.DrawFn, max_rank: int = 3, max_size: int = 12):
     """A request with any pair of chunk grids, raw or compressed on either side."""
     shape, source_chunk, target_chunk = draw(chunked(max_rank, max_size))
     dtype, target_dtype = draw(st.sampled_from(DTYPES)), draw(st.sampled_from(DTYPES))

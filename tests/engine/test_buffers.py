@@ -1,0 +1,63 @@
+"""Buffers: taken from one allocation, reused, never more than allowed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
+
+
+@given(st.lists(st.integers(0, 500), max_size=8))
+def test_what_is_taken_is_aligned_and_never_shared(sizes):
+    arena = Arena(sum(sizes) + ALIGNMENT * len(sizes))
+    taken = [arena.take(n) for n in sizes]
+    base = arena.memory.ctypes.data
+    for number, piece in enumerate(taken):
+        piece[:] = number
+        assert (piece.ctypes.data - base) % ALIGNMENT == 0
+    assert all((piece == n).all() and len(piece) == sizes[n] for n, piece in enumerate(taken))
+
+
+def test_taking_too_much_is_refused():
+    arena = Arena(100)
+    arena.take(60)
+    with pytest.raises(MemoryError, match="a task took 114 bytes of an arena of 100"):
+        arena.take(50)
+
+
+def test_an_arena_that_was_released_is_lent_again_and_begins_anew():
+    pool = ArenaPool(1000)
+    first = pool.acquire(100)
+    first.take(100)
+    pool.release(first)
+    again = pool.acquire(90)
+    assert again is first
+    assert again.take(90).ctypes.data == first.memory.ctypes.data
+
+
+def test_a_far_larger_arena_is_not_lent_for_a_small_need():
+    pool = ArenaPool(1000)
+    pool.release(pool.acquire(500))
+    assert pool.acquire(100).nbytes == 100
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=40))
+def test_what_waits_never_exceeds_the_limit(sizes):
+    pool = ArenaPool(1000)
+    lent = []
+    for number, nbytes in enumerate(sizes):
+        while lent and sum(a.nbytes for a in lent) + nbytes + nbytes // 4 > 1000:
+            pool.release(lent.pop(number % len(lent)))
+        lent.append(pool.acquire(nbytes))
+        assert nbytes <= lent[-1].nbytes
+        waiting = sum(a.nbytes for a in pool._free)
+        assert sum(a.nbytes for a in lent) + waiting <= 1000
+
+
+def test_two_tasks_never_share_an_arena():
+    pool = ArenaPool(1000)
+    one, two = pool.acquire(100), pool.acquire(100)
+    assert not np.shares_memory(one.memory, two.memory)

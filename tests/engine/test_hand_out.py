@@ -1,0 +1,134 @@
+"""Handing out: within the budget, the first error stops, nothing outlives it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reshard.engine.hand_out import QUEUED_PER_WORKER, hand_out
+
+
+class Gauge:
+    """Adds up what runs at the same time."""
+
+    def __init__(self):
+        self.now = self.peak = self.begun = 0
+        self._lock = threading.Lock()
+
+    def work(self, nbytes):
+        with self._lock:
+            self.begun += 1
+            self.now += nbytes
+            self.peak = max(self.peak, self.now)
+        time.sleep(0.0005)
+        with self._lock:
+            self.now -= nbytes
+        return nbytes
+
+
+def threads():
+    return {t for t in threading.enumerate() if t.name.startswith("reshard")}
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 100), max_size=20), st.integers(1, 4))
+def test_every_task_runs_once_and_within_the_budget(needs, workers):
+    gauge = Gauge()
+    done = list(hand_out(needs, gauge.work, lambda n: n, 100, workers))
+    assert sorted(done) == sorted(needs)
+    assert gauge.peak <= 100
+    assert not threads()
+
+
+def test_a_task_above_the_budget_runs_alone():
+    gauge = Gauge()
+    assert sorted(hand_out([60, 500, 60], gauge.work, lambda n: n, 100, 4)) == [60, 60, 500]
+    assert gauge.peak == 500
+
+
+def test_several_run_at_once():
+    barrier = threading.Barrier(3, timeout=20)
+    done = list(hand_out(range(3), lambda _: barrier.wait() >= 0, lambda _: 1, 3, 3))
+    assert done == [True] * 3
+
+
+def test_tasks_are_made_only_as_they_are_handed_out():
+    made = []
+
+    def tasks():
+        for number in range(1000):
+            made.append(number)
+            yield number
+
+    results = hand_out(tasks(), lambda n: n, lambda _: 1, 100, 2)
+    next(results)
+    assert len(made) <= 2 * 2 * QUEUED_PER_WORKER + 1
+    results.close()
+
+
+def failing(number):
+    if number == 3:
+        raise ValueError("task 3")
+    return number
+
+
+def test_the_first_error_stops_everything():
+    started = []
+
+    def work(number):
+        started.append(number)
+        return failing(number)
+
+    with pytest.raises(ValueError, match="task 3"):
+        list(hand_out(range(1000), work, lambda _: 1, 100, 2))
+    assert len(started) < 20
+    assert not threads()
+
+
+def test_tasks_that_have_not_begun_are_cancelled_and_running_ones_waited_for():
+    began, ended = [], []
+    release = threading.Event()
+
+    def work(number):
+        if number == 0:
+            raise ValueError("at once")
+        began.append(number)
+        release.wait(20)
+        ended.append(number)
+
+    threading.Timer(0.2, release.set).start()
+    with pytest.raises(ValueError, match="at once"):
+        list(hand_out(range(4), work, lambda _: 1, 100, 2))
+    assert sorted(ended) == sorted(began)
+    assert len(began) < 4
+
+
+def test_a_caller_that_stops_leaves_no_thread():
+    results = hand_out(range(100), lambda n: n, lambda _: 1, 10, 3)
+    next(results)
+    results.close()
+    assert not threads()
+
+
+def test_an_executor_that_is_given_is_used_and_left_open():
+    with ThreadPoolExecutor(2, "theirs") as executor:
+        names = list(
+            hand_out(
+                range(5), lambda _: threading.current_thread().name, lambda _: 1, 5, 2, executor
+            )
+        )
+        assert all(name.startswith("theirs") for name in names)
+        assert executor.submit(failing, 1).result() == 1
+
+
+def test_processes_do_as_well_as_threads():
+    with ProcessPoolExecutor(1, get_context("spawn")) as executor:
+        assert sorted(hand_out([1, 2], failing, lambda _: 1, 5, 1, executor)) == [1, 2]
+        with pytest.raises(ValueError, match="task 3"):
+            list(hand_out([2, 3], failing, lambda _: 1, 5, 1, executor))

@@ -1,0 +1,184 @@
+"""Runs catch what goes wrong inside them: pieces swapped, dropped, shifted or written twice."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+
+from reshard.engine import copy as copy_module
+from reshard.engine.buffers import Arena
+from reshard.engine.run import run
+from reshard.engine.sinks import ChunkSink, PieceSink
+from reshard.engine.tasks import batches
+from reshard.errors import VerificationError
+from reshard.layout.grid import Grid
+from reshard.plan.move import Plan
+from reshard.plan.placement import Placement
+from tests.engine.stores import RAW, RAW_CRC, ZSTD, Folder, Store, by_hand, carry_out, side, tensor
+from tests.formats.orbax.decode import assert_same_bits
+
+SHAPE = (32, 24)
+SINKS = {"scatter": "PieceSink", "weave": "PieceSink", "block": "ChunkSink"}
+
+
+@pytest.fixture(autouse=True)
+def dirty_buffers(monkeypatch):
+    """What is not filled must not be right by chance, because of what was in the memory before."""
+    take = Arena.take
+
+    def dirty(arena, nbytes):
+        memory = take(arena, nbytes)
+        memory[:] = 0xAB
+        return memory
+
+    monkeypatch.setattr(Arena, "take", dirty)
+
+
+@pytest.fixture
+def moving(tmp_path):
+    """A move of each strategy from one store, carried out by ``moving(strategy)``."""
+    source, target = tensor("w", SHAPE, (8, 12)), tensor("w", SHAPE, (16, 8))
+    values = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+    store = Store(tmp_path / "source")
+    store.add(source, values, ZSTD)
+    units = {
+        "scatter": source.storage,
+        "weave": Grid(SHAPE, (source.storage.cuts[0], (0, 24))),
+        "block": Grid.whole(SHAPE),
+    }
+
+    def carry(strategy):
+        sides = side(source, ZSTD), side(target, RAW_CRC)
+        move = by_hand(Placement.whole(source, target), *sides, strategy, units[strategy], 100)
+        (result,) = carry_out([move], store, tmp_path / strategy, Folder(), {"w": RAW_CRC}, 1)
+        assert_same_bits(Folder().read(tmp_path / strategy, target, RAW_CRC), values)
+        return result
+
+    return carry
+
+
+class Swapped:
+    """The elements of two pieces change places."""
+
+    def put(self, band, box):
+        rows = band.copy()
+        rows[..., 0], rows[..., 1] = band[..., 1], band[..., 0]
+        super().put(rows, box)
+
+
+class Shifted:
+    """Everything lies a row lower, as far as there is one."""
+
+    def put(self, band, box):
+        rows = np.roll(band, 1, axis=1)
+        super().put(rows, box)
+
+
+class Dropped:
+    """A piece never arrives."""
+
+    count = 0
+
+    def put(self, band, box):
+        self.count += 1
+        if self.count != 3:
+            super().put(band, box)
+
+
+class Again:
+    """A piece arrives again in place of the next."""
+
+    last = None
+
+    def put(self, band, box):
+        if self.last is not None and self.last[0].shape == band.shape:
+            super().put(*self.last)
+            self.last = None
+        else:
+            super().put(band, box)
+            self.last = (band.copy(), box)
+
+
+class Repeated:
+    """A piece is written twice."""
+
+    def put(self, band, box):
+        super().put(band, box)
+        super().put(band, box)
+
+
+class Flipped:
+    """One bit changes on the way."""
+
+    def put(self, band, box):
+        wrong = band.copy()
+        wrong.reshape(-1).view("u1")[0] ^= 1
+        super().put(wrong, box)
+
+
+@pytest.mark.parametrize("strategy", SINKS)
+def test_without_defects_nothing_is_caught(moving, strategy):
+    result = moving(strategy)
+    assert result.source_digest == result.target_digest
+
+
+@pytest.mark.parametrize("strategy", SINKS)
+@pytest.mark.parametrize("defect", [Swapped, Shifted, Dropped, Again, Flipped])
+def test_a_defect_inside_the_sink_is_caught(moving, monkeypatch, strategy, defect):
+    sink = {"PieceSink": PieceSink, "ChunkSink": ChunkSink}[SINKS[strategy]]
+    monkeypatch.setattr(copy_module, SINKS[strategy], type("Broken", (defect, sink), {}))
+    with pytest.raises(
+        VerificationError, match=r"'w': (what was written has digest|\d of 6 chunks were)"
+    ):
+        moving(strategy)
+
+
+@pytest.mark.parametrize("strategy", ["scatter", "weave"])
+def test_a_piece_that_is_written_twice_is_caught(moving, monkeypatch, strategy):
+    """In a block a second time changes nothing, since chunks are summed when they are complete."""
+    monkeypatch.setattr(copy_module, "PieceSink", type("Broken", (Repeated, PieceSink), {}))
+    with pytest.raises(VerificationError, match="'w': "):
+        moving(strategy)
+
+
+def test_a_move_that_lacks_a_task_is_caught(tmp_path):
+    spec = tensor("w", (8, 4), (2, 4))
+    store = Store(tmp_path / "source")
+    store.add(spec, np.ones((8, 4), np.float32), RAW)
+    move = by_hand(
+        Placement.whole(spec, spec), side(spec, RAW), side(spec, RAW), "scatter", spec.storage, 64
+    )
+    plan, folder = Plan((move,), 64 << 20, 1), Folder()
+    (batch,) = batches(plan, store, folder, {"w": RAW})
+    with pytest.raises(
+        VerificationError,
+        match=r"'w': 3 of 4 chunks were completed and 96 of 128 bytes moved; this is a defect of the program",
+    ):
+        run(plan, [batch[:-1]], str(tmp_path / "t"), folder.chunk_file, {"w": RAW})
+
+
+def test_tasks_run_in_other_processes(tmp_path):
+    spec, turned = tensor("w", (8, 4), (2, 4)), tensor("w", (8, 4), (8, 1))
+    values = np.arange(32, dtype=np.float32).reshape(8, 4)
+    store, folder, seen = Store(tmp_path / "source"), Folder(), []
+    store.add(spec, values, RAW)
+    move = by_hand(
+        Placement.whole(spec, turned),
+        side(spec, RAW),
+        side(turned, RAW_CRC),
+        "scatter",
+        spec.storage,
+        64,
+    )
+    plan = Plan((move,), 64 << 20, 2)
+    tasks = [(t,) for b in batches(plan, store, folder, {"w": RAW_CRC}) for t in b]
+    with ProcessPoolExecutor(1, get_context("spawn")) as executor:
+        root = str(tmp_path / "t")
+        run(plan, tasks, root, folder.chunk_file, {"w": RAW_CRC}, None, executor, seen.append)
+    assert_same_bits(folder.read(tmp_path / "t", turned, RAW_CRC), values)
+    assert [(p.tasks_done, p.moved_bytes, p.total_bytes) for p in seen] == [
+        (n, 32 * n, 128) for n in range(1, 5)
+    ]

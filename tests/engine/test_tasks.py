@@ -1,0 +1,101 @@
+"""From plans to tasks: every unit once, small ones together, large moves first."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given, settings
+
+from reshard.engine.tasks import BATCH_BYTES, BATCH_TASKS, batches
+from reshard.layout.box import Box
+from reshard.plan.move import Plan
+from reshard.plan.placement import Placement
+from reshard.plan.planner import Request, make_plan
+from tests.engine.stores import RAW, RAW_CRC, ZSTD, Case, Folder, Store, cases, side, tensor
+
+
+def tasks_of(case: Case, tmp_path):
+    store = Store(tmp_path / "source")
+    store.add(case.move.source.spec, case.values, case.source_encoding)
+    plan = Plan((case.move,), 64 << 20, 1)
+    found = batches(plan, store, Folder(case.packed), {"out/w": case.target_encoding})
+    return [task for batch in found for task in batch]
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases(offsets=True))
+def test_tasks_are_the_units_with_every_chunk_they_touch(tmp_path_factory, case):
+    tasks = tasks_of(case, tmp_path_factory.mktemp("t"))
+    placement = case.move.placement
+    seen = np.zeros(placement.shape, int)
+    for task in tasks:
+        seen[task.unit.slices] += 1
+        assert {s.index for s in task.sources} == touching(
+            case.move.source.spec, placement.to_source(task.unit)
+        )
+        assert {t.index for t in task.targets} == touching(
+            case.move.target.spec, placement.to_target(task.unit)
+        )
+        assert len(task.targets) == task.target_grid.count
+        for target, box in zip(task.targets, task.target_grid.boxes(), strict=True):
+            there = placement.to_target(box.shift(task.unit.start))
+            assert there.intersect(target.box) == there or not there.rank
+    assert (seen == 1).all()
+
+
+def touching(spec, box: Box):
+    indices = list(spec.storage.indices())
+    return {i for i in indices if not i or spec.storage.box(i).intersect(box)}
+
+
+@settings(deadline=None, max_examples=30)
+@given(cases())
+def test_a_task_can_be_sent_to_another_process(tmp_path_factory, case):
+    tasks = tasks_of(case, tmp_path_factory.mktemp("t"))
+    assert pickle.loads(pickle.dumps(tasks)) == tasks
+
+
+def planned(sizes, tmp_path):
+    """Rows to columns, one float32 tensor of ``n × n`` for each size."""
+    store, requests = Store(tmp_path / "source"), []
+    for number, size in enumerate(sizes):
+        source = tensor(f"w{number}", (size, size), (max(1, size // 4), size))
+        target = tensor(f"w{number}", (size, size), (size, max(1, size // 4)))
+        store.add(source, np.ones((size, size), np.float32), RAW)
+        sides = side(source, ZSTD), side(target, RAW_CRC)
+        requests.append(Request(Placement.whole(source, target), *sides))
+    encodings = {f"w{n}": RAW_CRC for n in range(len(sizes))}
+    plan = make_plan(requests, 256 << 20, 2)
+    return plan, list(batches(plan, store, Folder(), encodings))
+
+
+def test_small_tasks_travel_together(tmp_path):
+    plan, found = planned([8] * 100, tmp_path)
+    assert sum(map(len, found)) == plan.tasks
+    assert len(found) == -(-plan.tasks // BATCH_TASKS)
+
+
+def test_a_batch_ends_when_it_is_heavy_enough(tmp_path):
+    _, found = planned([512] * 12, tmp_path)
+    for batch in found[:-1]:
+        weights = [t.unit.size * 4 for t in batch]
+        assert sum(weights) >= BATCH_BYTES or len(batch) == BATCH_TASKS
+        assert sum(weights[:-1]) < BATCH_BYTES
+
+
+def test_the_largest_moves_come_first(tmp_path):
+    plan, found = planned([8, 512, 64, 256], tmp_path)
+    decoded = [plan.moves[t.move].price.decoded_bytes for batch in found for t in batch]
+    assert all(a >= b for a, b in pairwise(decoded))
+
+
+def test_tensors_without_elements_have_no_tasks(tmp_path):
+    store = Store(tmp_path / "source")
+    spec = tensor("w", (0, 4), (1, 4))
+    store.add(spec, np.zeros((0, 4), np.float32), RAW)
+    plan = make_plan(
+        [Request(Placement.whole(spec, spec), side(spec, RAW), side(spec, RAW))], 64 << 20, 1
+    )
+    assert list(batches(plan, store, Folder(), {"w": RAW})) == []

@@ -1,0 +1,181 @@
+"""What is read from the source: every byte once where the plan says so, else no more than its price."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reshard import api
+from reshard.formats.detect import open_reader
+from tests.fresh_process import run_fresh
+from tests.orbax_trees import mesh, put, save_pytree
+
+MIB = 1 << 20
+LINE = mesh((8,), ("x",))
+METADATA_BYTES = 256 << 10
+"""Small files that opening a checkpoint and planning read, some of them twice."""
+
+FRAME_HEADERS_BYTES = 8 * 18
+"""A zstd frame's header is checked before a decoder is made for it, and then decoded."""
+
+COUNTED = """
+    import json, sys
+    from pathlib import Path
+    from reshard import api
+    def read_bytes():
+        return int(Path("/proc/self/io").read_text().split()[1])
+    small, source, target, options = sys.argv[1:]
+    options = json.loads(options)
+    api.convert(small, target + "-small", **options)  # whatever is imported is imported now
+    plan = api.plan(source, target, **options)
+    before = read_bytes()
+    report = api.convert(source, target, **options)
+    print(json.dumps([read_bytes() - before, plan.plan.amplification, report.read_bytes]))
+"""
+
+
+def layout(*axes):
+    return {"mesh": {"axes": ["x"], "shape": [8]}, "rules": [{"match": "w", "axes": axes}]}
+
+
+ROWS, COLUMNS = layout("x"), layout(None, "x")
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """16 MiB cut by rows and by columns, of numbers that do not compress well."""
+    root = tmp_path_factory.mktemp("sources")
+    values = np.random.default_rng(0).normal(size=(2048, 2048)).astype(np.float32)
+    for name, axes in (("rows", ("x",)), ("columns", (None, "x"))):
+        tree = {"w": put(values, *axes, on=LINE)}
+        save_pytree(root / name, tree)
+        save_pytree(root / f"{name}-raw", tree, use_compression=False, use_ocdbt=False)
+        save_pytree(root / f"{name}-zarr3", tree, use_zarr3=True, use_ocdbt=False)
+    save_pytree(root / "small", {"w": put(values[:64, :64], "x", on=LINE)})
+    return root
+
+
+def encoded_bytes(path: Path) -> int:
+    reader = open_reader(str(path))
+    extents = [reader.locate("w", i) for i in reader.tensors["w"].spec.storage.indices()]
+    return sum(e.length for e in extents)
+
+
+CASES = [
+    ("rows", COLUMNS, {}),
+    ("rows", ROWS, {}),
+    ("columns", ROWS, {}),
+    ("columns-zarr3", ROWS, {}),
+    ("columns-raw", ROWS, {}),
+    ("rows-raw", COLUMNS, {"compression": "zstd"}),
+    ("columns", ROWS, {"compression": "zstd"}),
+    ("rows-zarr3", ROWS, {"compression": "keep"}),
+    ("rows", COLUMNS, {"cast": {"w": "bfloat16"}}),
+]
+IDS = ["-".join([s, "to", "rows" if g is ROWS else "columns", *map(str, o)]) for s, g, o in CASES]
+
+
+@pytest.mark.parametrize(("source", "goal", "options"), CASES, ids=IDS)
+def test_the_kernel_counts_each_source_byte_once(sources, source, goal, options, tmp_path):
+    options = {**options, "layout": goal, "max_memory": 256 * MIB}
+    paths = map(str, (sources / "small", sources / source, tmp_path / "target"))
+    read, amplification, reported = run_fresh(COUNTED, *paths, json.dumps(options)).printed
+    once = encoded_bytes(sources / source)
+    assert (amplification, reported) == (1.0, once)
+    assert once <= read <= once + METADATA_BYTES
+
+
+@pytest.mark.parametrize("source", ["columns", "columns-zarr3"])
+def test_repeated_reading_costs_no_more_than_its_price(sources, source, tmp_path):
+    """Compressed chunks that do not fit the memory are read again, from their start to the last row needed."""
+    options = {"compression": "zstd", "layout": ROWS, "max_memory": 16 * MIB, "workers": 2}
+    paths = map(str, (sources / "small", sources / source, tmp_path / "target"))
+    read, amplification, reported = run_fresh(COUNTED, *paths, json.dumps(options)).printed
+    once = encoded_bytes(sources / source)
+    assert amplification > 1.0
+    assert reported == round(amplification * once)
+    assert once < read <= amplification * once + METADATA_BYTES
+
+
+class Reads:
+    """Every interval that is read of any file, by path."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.intervals: dict[str, list[tuple[int, int]]] = {}
+        self._lock = threading.Lock()
+        for name in ("pread", "preadv", "copy_file_range"):
+            monkeypatch.setattr(os, name, self._recording(name, getattr(os, name)))
+
+    def _recording(self, name, call):
+        def recorded(fd, *args):
+            result = call(fd, *args)
+            count = result if isinstance(result, int) else len(result)
+            offset = args[2] if name == "copy_file_range" else args[1]
+            with self._lock:
+                path = str(Path(f"/proc/self/fd/{fd}").readlink())
+                self.intervals.setdefault(path, []).append((offset, offset + count))
+            return result
+
+        return recorded
+
+    def times_read(self, path: str, start: int, stop: int) -> Counter[int]:
+        """How many bytes of ``start:stop`` were read how often."""
+        steps = Counter({start: 0, stop: 0})
+        for a, b in self.intervals.get(path, []):
+            a, b = max(a, start), min(b, stop)
+            if a < b:
+                steps[a] += 1
+                steps[b] -= 1
+        times: Counter[int] = Counter()
+        depth = 0
+        for (a, step), (b, _) in itertools.pairwise(sorted(steps.items())):
+            depth += step
+            times[depth] += b - a
+        return times
+
+
+def read_times(monkeypatch, source, target, **options):
+    """How often each byte of each chunk of ``w`` was read: bytes by count."""
+    reads = Reads(monkeypatch)
+    api.convert(source, target, **options)
+    reader = open_reader(str(source))
+    times: Counter[int] = Counter()
+    for index in reader.tensors["w"].spec.storage.indices():
+        extent = reader.locate("w", index)
+        times += reads.times_read(extent.path, extent.offset, extent.offset + extent.length)
+    return times
+
+
+@pytest.mark.parametrize(("source", "goal", "options"), CASES, ids=IDS)
+def test_no_byte_of_a_chunk_is_read_twice(sources, source, goal, options, monkeypatch, tmp_path):
+    options = {**options, "layout": goal, "max_memory": 256 * MIB}
+    times = read_times(monkeypatch, sources / source, tmp_path / "target", **options)
+    assert times.keys() <= {1, 2}
+    assert times.total() == encoded_bytes(sources / source)
+    assert times[2] <= FRAME_HEADERS_BYTES
+
+
+def test_parts_of_raw_chunks_are_read_alone(sources, monkeypatch, tmp_path):
+    """Where memory allows no whole block, ranges of raw chunks are read, each byte still once."""
+    options = {"compression": "zstd", "layout": ROWS, "max_memory": 16 * MIB, "workers": 2}
+    times = read_times(monkeypatch, sources / "columns-raw", tmp_path / "target", **options)
+    assert times == {1: encoded_bytes(sources / "columns-raw")}
+
+
+def test_a_selection_reads_nothing_else(tmp_path, monkeypatch):
+    tree = {n: put(np.random.default_rng(0).normal(size=(512, 64)), "x", on=LINE) for n in "wv"}
+    save_pytree(tmp_path / "source", tree, use_ocdbt=False)
+    reads = Reads(monkeypatch)
+    api.convert(tmp_path / "source", tmp_path / "target", select=["^w$"])
+    chunks = [
+        Path(p) for p in reads.intervals if "/source/" in p and not Path(p).name.startswith(".")
+    ]
+    folders = {path.parent.name for path in chunks}
+    assert folders == {"w"}

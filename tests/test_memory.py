@@ -1,0 +1,70 @@
+"""Peak memory of whole conversions in a fresh process: within 128 MiB and the budget."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from tests.fresh_process import run_fresh
+from tests.orbax_trees import mesh, save_pytree, save_standard
+
+MIB = 1 << 20
+SHAPE = (6144, 8192)
+"""192 MiB in float32: three times the smaller budget."""
+
+CONVERT = """
+    import json, sys
+    from reshard import api
+    source, target, options = sys.argv[1:]
+    report = api.convert(source, target, **json.loads(options))
+    print(json.dumps(sorted({t.strategy for t in report.tensors})))
+"""
+ROWS, COLUMNS = ["x"], [None, "x"]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """One large tensor, cut by rows and by columns, and many small ones."""
+    root = tmp_path_factory.mktemp("large")
+    values = np.random.default_rng(0).integers(0, 99, SHAPE, np.uint8).astype(np.float32)
+    line = mesh((8,), ("x",))
+    for name, axes in (("rows", ("x",)), ("columns", (None, "x"))):
+        array = jax.device_put(values, NamedSharding(line, PartitionSpec(*axes)))
+        save_standard(root / name, {"w": array})
+    save_pytree(root / "raw", {"w": array}, use_compression=False, use_ocdbt=False)
+    save_standard(root / "small", {f"w{i}": values[i, :64] for i in range(2000)})
+    return root
+
+
+@pytest.mark.parametrize(
+    ("strategy", "source", "axes", "options", "mib"),
+    [
+        ("scatter", "rows", COLUMNS, {}, 64),
+        ("scatter", "rows", COLUMNS, {}, 256),
+        ("weave", "columns", ROWS, {}, 64),
+        ("weave", "columns", ROWS, {}, 256),
+        ("weave", "raw", ROWS, {}, 64),
+        ("weave", "columns", [], {}, 64),
+        ("block", "columns", ROWS, {"compression": "zstd"}, 64),
+        ("block", "columns", ROWS, {"compression": "zstd"}, 256),
+        ("block", "rows", COLUMNS, {"compression": "blosc"}, 256),
+        ("block", "rows", COLUMNS, {"ocdbt": True}, 256),
+        ("weave", "columns", ROWS, {"verify": "readback"}, 64),
+        ("scatter", "rows", COLUMNS, {"cast": {"w": "bfloat16"}}, 64),
+        ("copy", "rows", ROWS, {"compression": "keep", "verify": "readback"}, 64),
+        ("scatter", "small", None, {}, 64),
+    ],
+)
+def test_peak_memory_stays_within_the_budget(
+    sources, strategy, source, axes, options, mib, tmp_path
+):
+    rules = [] if axes is None else [{"match": "w", "axes": axes}]
+    layout = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": rules}
+    text = json.dumps({**options, "layout": layout, "workers": 2, "max_memory": mib * MIB})
+    outcome = run_fresh(CONVERT, str(sources / source), str(tmp_path / "target"), text)
+    assert outcome.printed == [strategy]
+    assert outcome.peak_bytes <= (128 + mib) * MIB
