@@ -15,7 +15,7 @@ from reshard.engine.read_digests import ReadLimits, tensor_digests
 from reshard.engine.report import ConversionReport, Progress, Proof, Stage, TensorReport
 from reshard.engine.run import MoveResult, run
 from reshard.engine.target import Target, make_target
-from reshard.engine.tasks import batches
+from reshard.engine.tasks import Ends, batches
 from reshard.errors import CorruptError, StorageError, TargetExistsError, VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.detect import is_checkpoint, local_path, open_reader
@@ -124,7 +124,7 @@ def carry_out(
         writer.prepare(staging.root)
         results = run(
             summary.plan,
-            batches(summary.plan, prepared.reader, writer, encodings),
+            batches(summary.plan, Ends(prepared.reader, writer, encodings)),
             str(staging.root),
             writer.chunk_file,
             encodings,
