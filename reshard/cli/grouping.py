@@ -53,6 +53,8 @@ def common_name(names: Sequence[str]) -> str:
     >>> common_name(["a/0/w", "a/1/w", "a/2/w"])
     'a/{0…2}/w'
     """
+    if len(names) == 1:
+        return names[0]
     split = list(map(_NUMBER.split, names))
     return "".join(map(_common_piece, zip(*split, strict=True)))
 

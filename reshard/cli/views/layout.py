@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -91,15 +92,14 @@ def _meshes(specs: Sequence[TensorSpec]) -> list[DeviceMesh]:
 
 
 def _mesh_lines(side: str, mesh: DeviceMesh, frame: Frame) -> Iterator[Text]:
-    yield Text.assemble(
-        (f"{side} mesh ", "bold"), f"{mesh_text(mesh)}: {count_text(mesh.size, 'device')}"
-    )
+    yield Text.assemble((f"{side} mesh ", "bold"), mesh_text(mesh))
     names = [safe(name) for name in mesh.axis_names]
-    down, across = ", ".join(names[:-1]), names[-1]
+    devices, across = count_text(mesh.size, "device"), names[-1]
     if mesh.size > MOST_DRAWN_DEVICES:
-        yield Text(f"numbered row by row; {across} varies fastest")
+        yield Text(f"{devices}, {across} varies fastest")
         return
-    yield Text(f"{across} runs across{f', {down} down' if down else ''}")
+    down = f", {', '.join(names[:-1])} down" if names[1:] else ""
+    yield Text(f"{devices}: {across} across{down}")
     yield from draw_mesh(mesh, frame)
 
 
@@ -145,19 +145,14 @@ def _partition_text(partition: Mapping[str, Any]) -> str:
 
 
 def _shards_text(spec: TensorSpec, split: Split) -> str:
+    """How many shards of which size, and on how many devices each."""
     if not split.grid.count:
         return "no elements"
-    holding = split.holders((0,) * len(split.grid.parts)).count
-    held = "numbered" if split.layout is None else f"each on {count_text(holding, 'device')}"
-    largest = format_bytes(max(1, _largest(split)) * spec.itemsize)
-    return f"{parts_text(split.grid)}: {largest}, {held}"
-
-
-def _largest(split: Split) -> int:
-    size = 1
-    for part in split.grid.largest:
-        size *= part
-    return size
+    nbytes = math.prod(split.grid.largest) * spec.itemsize
+    each = " each" if split.grid.count > 1 else ""
+    copies = split.holders((0,) * len(split.grid.parts)).count
+    held = ", numbered" if split.layout is None else f", {copies:,} replicas" if copies > 1 else ""
+    return f"{parts_text(split.grid)}, {format_bytes(nbytes)}{each}{held}"
 
 
 def _frame(console: Console, lines: int) -> Frame:

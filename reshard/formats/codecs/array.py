@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -60,7 +59,10 @@ class ArrayStream:
 
 
 def _read(spec: str, box: Box, dtype: str) -> np.ndarray[Any, Any]:
-    array = _open(spec)
+    import tensorstore
+
+    # Opened anew each time: an array kept open would outlive a checkpoint written again in its place.
+    array = tensorstore.open(json.loads(spec), read=True, open=True).result()
     if array.dtype.name != dtype:
         raise ValueError(f"it holds {array.dtype.name}, not {dtype}")
     within = box.intersect(Box.full(array.shape))
@@ -70,10 +72,3 @@ def _read(spec: str, box: Box, dtype: str) -> np.ndarray[Any, Any]:
     if within is not None:
         region[within.relative_to(box.start).slices] = array[within.slices].read(order="C").result()
     return region
-
-
-@lru_cache(maxsize=64)
-def _open(spec: str) -> Any:
-    import tensorstore
-
-    return tensorstore.open(json.loads(spec), read=True, open=True).result()

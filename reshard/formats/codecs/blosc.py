@@ -23,6 +23,8 @@ LARGEST_FRAME = (1 << 31) - 17
 
 _SMALLEST_AUTOMATIC_BLOCK, _LARGEST_AUTOMATIC_BLOCK = 4 << 10, 1 << 20  # c-blosc 1.21
 _BYTES_PER_START = 160
+_BLOCK_OVERHEAD = 128  # the sizes of 16 parts, and some
+_NOTHING = memoryview(b"")
 
 _HEADER = struct.Struct("<4B3I")
 _STORED, _UNSPLIT = 0x02, 0x10
@@ -42,10 +44,10 @@ def block_limits(spec: str, decoded_bytes: int) -> tuple[int, int]:
 
 
 def blosc_decoder_bytes(spec: str, decoded_bytes: int) -> int:
-    """Memory of one stream: a block encoded (twice), decoded, and the library's two scratches."""
+    """Memory of one stream: a block encoded, decoded, and four of the library's scratches (measured)."""
     least, most = block_limits(spec, decoded_bytes)
     starts = _BYTES_PER_START * -(-decoded_bytes // max(1, least))
-    return 5 * most + starts + SKIP_BYTES + INPUT_BYTES + (64 << 10)
+    return 6 * most + starts + SKIP_BYTES + INPUT_BYTES + (64 << 10)
 
 
 class BloscStream(SourceStream):
@@ -61,9 +63,11 @@ class BloscStream(SourceStream):
         self._check_sizes(header[4], header[6])
         self._stored = bool(self._flags & _STORED)
         self._blocks = [] if self._stored else self._find_blocks(spec)
-        self._block = np.empty(0 if self._stored else self._block_bytes, np.uint8)
-        self._ready = memoryview(b"")
+        self._block: memoryview | None = None
+        self._ready = _NOTHING
         self._index = 0
+        room = 0 if self._stored else self._block_bytes + _BLOCK_OVERHEAD + _HEADER.size + 4
+        self._encoded = memoryview(bytearray(room))
 
     def _check_sizes(self, decoded: int, encoded: int) -> None:
         if self._version != _VERSION:
@@ -107,50 +111,68 @@ class BloscStream(SourceStream):
         return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
     def skip(self, nbytes: int) -> None:
+        """Blocks that are skipped whole are not decoded; stored bytes not even read."""
+        self._advance(nbytes)
         if self._stored and not self._source.has_checksum:
-            self._advance(nbytes)
             self._source.seek(nbytes)
-        else:
-            super().skip(nbytes)
+            return
+        if not self._stored and nbytes >= len(self._ready):
+            self._ready = _NOTHING
+            self._index, nbytes = divmod(self._position, self._block_bytes)
+            if self._position == self._decoded_bytes:
+                return
+        self._skip_decoded(nbytes)
 
     def _make(self, out: memoryview) -> None:
         if self._stored:
             self._source.readinto(out)
             return
         while out:
+            size = min(self._block_bytes, self._decoded_bytes - self._index * self._block_bytes)
+            if not self._ready and len(out) >= size:
+                self._decode(out[:size])
+                out = out[size:]
+                continue
             if not self._ready:
-                self._ready = self._next_block()
+                self._ready = self._scratch(size)
+                self._decode(self._ready)
             count = min(len(out), len(self._ready))
             out[:count] = self._ready[:count]
             out, self._ready = out[count:], self._ready[count:]
 
-    def _next_block(self) -> memoryview:
-        start, end = self._blocks[self._index]
-        left = self._decoded_bytes - self._index * self._block_bytes
-        size = min(self._block_bytes, left)
-        self._index += 1
-        return self._decode(self._source.at(start, end - start), size)
+    def _scratch(self, size: int) -> memoryview:
+        if self._block is None:
+            self._block = memoryview(bytearray(self._block_bytes))
+        return self._block[:size]
 
-    def _decode(self, data: bytes, size: int) -> memoryview:
-        """One block as a frame of its own; a shorter last block is never split by the writer."""
+    def _decode(self, out: memoryview) -> None:
+        """The next block, as a frame of its own; a shorter last block is never split by the writer."""
         import numcodecs.blosc
 
+        frame = self._next_frame(len(out))
+        try:
+            numcodecs.blosc.decompress(frame, out)
+        except (RuntimeError, ValueError) as error:
+            raise self._source.corrupt(
+                f"blosc cannot decode block {self._index}: {error}"
+            ) from error
+        self._index += 1
+
+    def _next_frame(self, size: int) -> memoryview:
+        start, end = self._blocks[self._index]
+        if end - start > size + _BLOCK_OVERHEAD:
+            raise self._source.corrupt(
+                f"block {self._index} of its blosc frame takes {end - start} bytes for {size}"
+            )
         flags = self._flags | (_UNSPLIT if size < self._block_bytes else 0)
-        start = _HEADER.size + 4
-        frame = bytearray(start + len(data))
+        first = _HEADER.size + 4
+        frame = self._encoded[: first + end - start]
         _HEADER.pack_into(
             frame, 0, self._version, self._codec, flags, self._typesize, size, size, len(frame)
         )
-        frame[_HEADER.size : start] = start.to_bytes(4, "little")
-        frame[start:] = data
-        block = self._block[:size]
-        try:
-            numcodecs.blosc.decompress(frame, block)
-        except (RuntimeError, ValueError) as error:
-            raise self._source.corrupt(
-                f"blosc cannot decode block {self._index - 1}: {error}"
-            ) from error
-        return block.data
+        frame[_HEADER.size : first] = first.to_bytes(4, "little")
+        self._source.fill(start, frame[first:])
+        return frame
 
     def _check_end(self) -> None:
         """Every byte belongs to a block by construction; a trailer is checked by reading again."""

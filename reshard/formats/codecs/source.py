@@ -65,7 +65,7 @@ class Source:
 
     def readinto(self, out: memoryview) -> None:
         """Fill ``out`` with the next bytes, straight from the file."""
-        self._fill(self.position, out)
+        self.fill(self.position, out)
         self._passed(out)
 
     def seek(self, nbytes: int) -> None:
@@ -81,7 +81,7 @@ class Source:
         if len(data) == nbytes:
             return data
         buffer = bytearray(nbytes)
-        self._fill(position, memoryview(buffer))
+        self.fill(position, memoryview(buffer))
         return bytes(buffer)
 
     def read_rest(self) -> None:
@@ -129,7 +129,8 @@ class Source:
         self._own_fd = self._system(os.open, self.extent.path, os.O_RDONLY | os.O_CLOEXEC)
         return self._own_fd
 
-    def _fill(self, position: int, out: memoryview) -> None:
+    def fill(self, position: int, out: memoryview) -> None:
+        """Fill ``out`` with the bytes from ``position``, wherever the stream is."""
         if self.extent.inline is not None:
             out[:] = self.extent.inline[position : position + len(out)]
             return

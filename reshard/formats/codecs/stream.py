@@ -54,6 +54,9 @@ class SourceStream(ABC):
 
     def skip(self, nbytes: int) -> None:
         self._advance(nbytes)
+        self._skip_decoded(nbytes)
+
+    def _skip_decoded(self, nbytes: int) -> None:
         scratch = memoryview(bytearray(min(nbytes, SKIP_BYTES)))
         for done in range(0, nbytes, SKIP_BYTES):
             self._make(scratch[: nbytes - done])

@@ -1,0 +1,85 @@
+"""Checkpoints, plans and reports made by hand from the project's own records."""
+
+from __future__ import annotations
+
+from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
+from reshard.engine.conversion import ConversionPlan, PlannedTensor
+from reshard.engine.report import ConversionReport, TensorReport
+from reshard.engine.task import CastStats
+from reshard.formats.base import Container, Encoding, Item, Leaf, PathKey
+from reshard.layout.grid import Grid
+from reshard.layout.mesh import AxesLike, DeviceMesh, TensorLayout
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.plan.move import Side
+from reshard.plan.placement import Placement
+from reshard.plan.planner import Request, make_plan
+
+TRAINED = DeviceMesh((4, 2), ("data", "model"))
+SERVED = DeviceMesh((8,), ("model",))
+
+
+def spec(
+    name: str,
+    shape: tuple[int, ...] = (16, 8),
+    axes: AxesLike | None = ("data", "model"),
+    mesh: DeviceMesh = TRAINED,
+    dtype: str = "float32",
+) -> TensorSpec:
+    """A tensor whose chunks are its shards."""
+    layout = None if axes is None else TensorLayout(axes, mesh)
+    slices = Grid.whole(shape) if layout is None else layout.grid(shape, name)
+    return TensorSpec(name, shape, dtype, slices, slices.largest, layout)
+
+
+def info(
+    *specs: TensorSpec, digest: str | None = None, others: tuple[str, ...] = ()
+) -> CheckpointInfo:
+    """A checkpoint of these tensors, with other leaves."""
+    tensors = tuple(TensorInfo(s, Encoding("zstd", 3), digest, False, "") for s in specs)
+    leaves = tuple(
+        Leaf(name, tuple(map(PathKey, name.split("/"))), tensor=name not in others)
+        for name in (*(s.name for s in specs), *others)
+    )
+    container = Container("v0", (Item("", "", True),))
+    return CheckpointInfo("ckpt/1000", "orbax", container, tensors, leaves)
+
+
+def planned(
+    *pairs: tuple[TensorSpec, TensorSpec],
+    warnings: tuple[str, ...] = (),
+    carried: tuple[str, ...] = (),
+    dropped: tuple[str, ...] = (),
+) -> ConversionPlan:
+    """The plan that the planner makes for zstd sources and raw targets."""
+    requests = [
+        Request(
+            Placement.whole(source, target),
+            Side(source, "zstd:3", False, 3 << 20),
+            Side(target, "raw+crc32c", True, 0),
+        )
+        for source, target in pairs
+    ]
+    plan = make_plan(requests, 1 << 30, 2, 5 << 20)
+    tensors = tuple(PlannedTensor(m.source.spec, m.target.spec, m) for m in plan.moves)
+    return ConversionPlan(
+        "ckpt/1000", "served", plan, tensors, carried, dropped, warnings, free_bytes=64 << 30
+    )
+
+
+def tensor_report(
+    name: str, target_dtype: str = "float32", cast: CastStats | None = None
+) -> TensorReport:
+    """A report of a tensor of 16×8 that was written."""
+    digest = "00000000000000aa"
+    return TensorReport(
+        name, name, (16, 8), "float32", target_dtype, "scatter", 512, digest,
+        "00000000000000bb" if cast else digest, "written", cast,
+    )  # fmt: skip
+
+
+def report(*tensors: TensorReport, warnings: tuple[str, ...] = ()) -> ConversionReport:
+    """A conversion of these that took two seconds."""
+    size = sum(t.nbytes for t in tensors)
+    return ConversionReport(
+        "ckpt/1000", "served", tensors, size // 2, size, size, 2.0, warnings=warnings
+    )

@@ -1,0 +1,283 @@
+"""The command line from its words to its exit code, with the library's answers made by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import reshard.api
+from reshard.cli.app import run
+from reshard.engine.compare import TensorVerdict, Verification
+from reshard.errors import PlanError, VerificationError
+from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
+
+ROOT = Path(__file__).parents[2]
+Capture = pytest.CaptureFixture[str]
+Calls = list[tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """What the commands asked of the library, which answers with specimens."""
+    made: Calls = []
+    pair = (spec("a"), spec("b", axes=(None, "model"), mesh=SERVED))
+    answers = {
+        "inspect": info(spec("a")),
+        "plan": planned(pair),
+        "convert": report(tensor_report("a")),
+        "verify": Verification("a", "b", (TensorVerdict("x", "equal", "0", "0"),)),
+    }
+
+    def answering(answer: object) -> Callable[..., object]:
+        def answered(*args: Any, **options: Any) -> object:
+            made.append((args, options))
+            return answer
+
+        return answered
+
+    for name, answer in answers.items():
+        monkeypatch.setattr(reshard.api, name, answering(answer))
+    return made
+
+
+def raising(monkeypatch: pytest.MonkeyPatch, name: str, error: BaseException) -> None:
+    def raises(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(reshard.api, name, raises)
+
+
+def test_convert_passes_every_option_on(calls: Calls, capsys: Capture) -> None:
+    words = (
+        "convert src dst --layout l.yaml --mesh data=4,model=2 --select A --select B --drop C "
+        "--rename a=b=c --rename x=y --cast w=b=int8 --max-memory 1.5GiB --workers 3 "
+        "--compression zstd:3 --chunk-bytes 64MiB --ocdbt --style v1 --verify readback "
+        "--overwrite --restart"
+    )
+    assert run(words.split()) == 0
+    args, options = calls[0]
+    assert args == ("src", "dst")
+    assert callable(options.pop("progress"))
+    assert options == {
+        "layout": "l.yaml", "mesh": "data=4,model=2", "select": ["A", "B"], "drop": ["C"],
+        "rename": [("a=b", "c"), ("x", "y")], "cast": [("w=b", "int8")],
+        "max_memory": 3 << 29, "workers": 3, "compression": "zstd:3", "chunk_bytes": 64 << 20,
+        "ocdbt": True, "style": "v1", "verify": "readback", "overwrite": True,
+    }  # fmt: skip
+    out, err = capsys.readouterr()
+    assert out.startswith("converted 1 tensor, 512 B, in 2.0 s")
+    assert err == (
+        "converting src → dst: layout l.yaml, mesh data=4,model=2, select A, select B, drop C, "
+        "rename a=b=c, rename x=y, cast w=b=int8, verify readback\n"
+    )
+
+
+def test_defaults_are_left_to_the_library(calls: Calls, capsys: Capture) -> None:
+    assert run(["plan", "src", "dst"]) == 0
+    assert calls[0][1] == {
+        "layout": None, "mesh": None, "select": (), "drop": (), "rename": [], "cast": [],
+        "max_memory": None, "workers": None, "compression": "none", "chunk_bytes": None,
+        "ocdbt": False, "style": None, "overwrite": False,
+    }  # fmt: skip
+    assert "total: 1 tensor in " in capsys.readouterr().out
+
+
+def test_plan_with_shares(calls: Calls, capsys: Capture) -> None:
+    assert run(["plan", "src", "dst", "--shares"]) == 0
+    assert "source shards 8 of 4×4 → target shards 8 of 16×1" in capsys.readouterr().out
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("inspect a", "inspect"),
+        ("plan a b --shares", "plan"),
+        ("convert a b", "convert"),
+        ("verify a b", "verify"),
+    ],
+)
+def test_json_is_one_object_and_nothing_else(
+    calls: Calls, capsys: Capture, words: str, command: str
+) -> None:
+    assert run([*words.split(), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["command"] == command
+    assert err == ""
+    assert len(calls) == 1
+
+
+def test_layout_draws_and_prints_json(calls: Calls, capsys: Capture, tmp_path: Path) -> None:
+    file = tmp_path / "l.yaml"
+    file.write_text("mesh: {axes: [model], shape: [8]}\nrules: [{match: a, axes: [null, model]}]\n")
+    assert run(["layout", str(file), "src"]) == 0
+    assert "target mesh model=8" in capsys.readouterr().out
+    assert run(["layout", str(file), "src", "--mesh", "model=4", "--json"]) == 0
+    tensor = json.loads(capsys.readouterr().out)["tensors"][0]
+    assert tensor["target_mesh"] == {"axes": ["model"], "shape": [4]}
+    assert tensor["target_shards"] == [1, 4]
+    assert calls[0][0] == ("src",)
+
+
+def test_differences_are_exit_code_3(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    found = Verification("a", "b", (TensorVerdict("x", "different", "0", "1", "bits"),))
+    monkeypatch.setattr(reshard.api, "verify", lambda *_, **__: found)
+    assert run(["verify", "a", "b"]) == 3
+    assert "different: 1 of 1 tensor" in capsys.readouterr().out
+    assert run(["verify", "a", "b", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["differences"] == 1
+
+
+def test_nothing_to_verify_is_no_success(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    found = Verification("a", None, (TensorVerdict("x", "not recorded", "0", None),))
+    monkeypatch.setattr(reshard.api, "verify", lambda *_, **__: found)
+    assert run(["verify", "a"]) == 1
+    assert "nothing verified" in capsys.readouterr().out
+
+
+def test_errors_are_one_block_on_stderr(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    raising(monkeypatch, "inspect", PlanError("'a\x1b[2J' is wrong;\ndo this"))
+    assert run(["inspect", "a"]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "error: 'a\\x1b[2J' is wrong;\ndo this\n")
+    assert run(["inspect", "a", "--json"]) == 1
+    out, err = capsys.readouterr()
+    message = "'a\x1b[2J' is wrong;\ndo this"
+    assert json.loads(out) == {"error": {"type": "PlanError", "message": message}}
+    assert err == ""
+
+
+def test_a_failed_proof_is_a_difference(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    raising(monkeypatch, "convert", VerificationError("'a' was read back otherwise"))
+    assert run(["convert", "a", "b"]) == 3
+    assert "error: 'a' was read back otherwise\n" in capsys.readouterr().err
+
+
+def test_interruption(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    raising(monkeypatch, "convert", KeyboardInterrupt())
+    assert run(["convert", "a", "b"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "interrupted; no target was published, and running the same command again starts over"
+    )
+    assert run(["convert", "a", "b", "--json"]) == 130
+    assert json.loads(capsys.readouterr().out)["error"]["type"] == "KeyboardInterrupt"
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    raising(monkeypatch, "inspect", ZeroDivisionError("a bug"))
+    with pytest.raises(ZeroDivisionError):
+        run(["inspect", "a"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("plan a", "Missing argument 'dst'"),
+        ("plan a b --ocdb", "No such option: --ocdb"),
+        ("plan a b --cast x", "--cast 'x': expected RE=DTYPE, such as 'params/=bfloat16'"),
+        ("convert a b --rename x", "--rename 'x': expected RE=NEW, such as '^params/=model/'"),
+        ("plan a b --max-memory much", "'much' is not a size in bytes; expected a number with a"),
+        ("plan a b --workers 0", "Invalid value for '--workers'"),
+        ("plan a b --style v2", "'v2' is not one of 'v0', 'v1'"),
+        ("convert a b --verify twice", "'twice' is not one of 'written', 'readback'"),
+        ("explode", "No such command 'explode'"),
+    ],
+)
+def test_usage_errors(calls: Calls, capsys: Capture, words: str, message: str) -> None:
+    assert run(words.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message.lower() in err.lower()
+    assert err.splitlines()[-1].startswith("see: reshard")
+    assert "Traceback" not in err
+    assert run([*words.split(), "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["type"] == "UsageError"
+    assert message.lower() in error["message"].lower()
+    assert calls == []
+
+
+COMMANDS = ("inspect", "plan", "convert", "verify", "layout", "demo")
+
+
+def test_help_lists_the_commands(capsys: Capture) -> None:
+    assert run([]) == 0
+    out = capsys.readouterr().out
+    assert all(f" {command} " in out for command in COMMANDS)
+    assert "3 verification found a difference" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example_that_parses(
+    calls: Calls, capsys: Capture, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert run([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"$ reshard {command} " in out or f"$ reshard {command}\n" in out.replace(" \n", "\n")
+    assert "--json" in out
+    assert not calls
+
+
+def test_version(capsys: Capture) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("reshard ")
+
+
+def fresh(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "server")])
+    env = os.environ | {"PYTHONPATH": paths} | environment
+    return subprocess.run(
+        [sys.executable, *args], capture_output=True, text=True, env=env, check=False, cwd=ROOT
+    )
+
+
+def test_help_loads_nothing_heavy_and_is_quick() -> None:
+    code = (
+        "import sys\nfrom reshard.cli.app import run\nrun(['--help'])\n"
+        "heavy = {'jax', 'tensorstore', 'torch', 'tensorflow', 'numpy', 'orbax', 'yaml'}\n"
+        "print('loaded:', sorted(heavy & set(sys.modules)), 'rich.table' in sys.modules)"
+    )
+    started = time.monotonic()
+    done = fresh("-c", code)
+    assert "loaded: []" in done.stdout
+    assert time.monotonic() - started < 5
+
+
+def test_an_ascii_terminal_gets_no_traceback(tmp_path: Path) -> None:
+    done = fresh("-m", "reshard", "inspect", str(tmp_path / "größe"), PYTHONIOENCODING="ascii")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "gr\\xf6\\xdfe" in done.stderr
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    command = f"{sys.executable} -m reshard convert --help | head -1"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False, cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.stderr == ""
+
+
+def test_ctrl_c_ends_with_130() -> None:
+    code = (
+        "import os, signal, time, reshard.api\n"
+        "def slow(*_, **__):\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(30)\n"
+        "reshard.api.convert = slow\n"
+        "import sys\nsys.argv = ['reshard', 'convert', 'a', 'b']\n"
+        "from reshard.cli import main\nmain()"
+    )
+    done = fresh("-c", code)
+    assert done.returncode == 128 + signal.SIGINT
+    assert "running the same command again starts over" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from reshard.cli import json_output
+from reshard.cli.json_output import (
+    conversion_plan,
+    conversion_report,
+    inspection,
+    layout_document,
+    print_json,
+    verification,
+)
+from reshard.cli.layout_picture import layout_picture
+from reshard.engine.compare import TensorVerdict, Verification
+from reshard.engine.task import CastStats
+from reshard.layout.layout_file import parse_layout
+from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
+
+PAIR = (spec("a"), spec("b", axes=(None, "model"), mesh=SERVED))
+LAYOUT = parse_layout({"mesh": {"axes": ["model"], "shape": [8]}})
+
+DOCUMENTS = {
+    "inspect": inspection(info(spec("a"), others=("note",))),
+    "plan": conversion_plan(planned(PAIR), with_shares=True),
+    "convert": conversion_report(report(tensor_report("a", "int8", CastStats()))),
+    "verify": verification(Verification("a", None, (TensorVerdict("x", "equal", "0", "0"),))),
+    "layout": layout_document("f", "s", layout_picture(info(spec("a")), LAYOUT)),
+}
+
+
+def documented(command: str) -> str:
+    """What the module says of a command's keys."""
+    pattern = rf"^{command}: (.*?)(?=^\w+: |\n\n)"
+    found = re.search(pattern, json_output.__doc__ or "", re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize("command", DOCUMENTS)
+def test_every_key_is_documented(command: str) -> None:
+    document = DOCUMENTS[command]
+    assert document["command"] == command
+    top = documented(command).split("``")[1].split()
+    assert [*document] == ["command", *top]
+    words = set(re.findall(r"[\w]+", documented(command)))
+    for records in ("tensors", "items", "leaves", "totals"):
+        held = document.get(records, [])
+        for record in [held] if isinstance(held, dict) else held:
+            assert set(record) <= words
+
+
+def printed(capsys: pytest.CaptureFixture[str], document: json_output.Document) -> object:
+    print_json(document)
+    out = capsys.readouterr().out
+    assert out.endswith("\n")
+    assert out.count("\n") == 1
+    assert out.isascii()
+    return json.loads(out)
+
+
+@pytest.mark.parametrize("command", DOCUMENTS)
+def test_each_is_one_line_of_json(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert isinstance(printed(capsys, DOCUMENTS[command]), dict)
+
+
+def test_names_and_numbers_survive(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "ü\x1b[2J\udc80"
+    found = printed(capsys, inspection(info(spec(name))))
+    assert isinstance(found, dict)
+    tensor = found["tensors"][0]
+    assert (tensor["name"], tensor["shape"], tensor["axes"]) == (name, [16, 8], ["data", "model"])
+    assert tensor["mesh"] == {"axes": ["data", "model"], "shape": [4, 2]}
+    assert found["nbytes"] == 512
+
+
+def test_infinity_is_a_string(capsys: pytest.CaptureFixture[str]) -> None:
+    cast = CastStats(1, 0, float("inf"))
+    found = printed(capsys, conversion_report(report(tensor_report("a", "float16", cast))))
+    assert isinstance(found, dict)
+    assert found["tensors"][0]["cast"]["largest_relative_error"] == "inf"
+
+
+def test_shares_only_when_asked_for() -> None:
+    assert "shares" not in conversion_plan(planned(PAIR), with_shares=False)["tensors"][0]
+    shares = DOCUMENTS["plan"]["tensors"][0]["shares"]
+    assert shares[:4] == [(0, 0, 0.25), (0, 2, 0.25), (0, 4, 0.25), (0, 6, 0.25)]
+
+
+def test_not_recorded_is_not_equal() -> None:
+    found = verification(Verification("a", None, (TensorVerdict("x", "not recorded", "0", None),)))
+    assert (found["equal"], found["differences"]) == (False, 0)

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+import typer
+
+from reshard.cli.options import casts, renames, size
+
+
+def test_casts_split_at_the_last_equals_sign() -> None:
+    assert casts(["a=b=float32", r"x\=y=int8"]) == [("a=b", "float32"), (r"x\=y", "int8")]
+    assert casts(None) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "pair"),
+    [
+        ("^params/=model/", ("^params/", "model/")),
+        ("a=b=c", ("a=b", "c")),
+        (r"a=b\=c", ("a", "b=c")),
+        (r"a=b\\=c", (r"a=b\\", "c")),
+        (r"a=b\\\=c", ("a", r"b\\=c")),
+        ("^params/=", ("^params/", "")),
+        (r"(\w+)/k=\1/kernel", (r"(\w+)/k", r"\1/kernel")),
+    ],
+)
+def test_renames_split_at_the_last_bare_equals_sign(rule: str, pair: tuple[str, str]) -> None:
+    assert renames([rule]) == [pair]
+
+
+@pytest.mark.parametrize("rule", ["bfloat16", "=bfloat16", "params/="])
+def test_a_cast_needs_both_halves(rule: str) -> None:
+    with pytest.raises(typer.BadParameter) as error:
+        casts([rule])
+    expected = f"--cast {rule!r}: expected RE=DTYPE, such as 'params/=bfloat16'"
+    assert error.value.format_message().endswith(expected)
+
+
+@pytest.mark.parametrize("rule", ["params", "=model", r"a\=b"])
+def test_a_rename_needs_a_pattern_and_an_equals_sign(rule: str) -> None:
+    with pytest.raises(typer.BadParameter) as error:
+        renames([rule])
+    expected = f"--rename {rule!r}: expected RE=NEW, such as '^params/=model/'"
+    assert error.value.format_message().endswith(expected)
+
+
+def test_sizes() -> None:
+    assert size("1.5MiB") == 3 << 19
+    with pytest.raises(typer.BadParameter, match="'much' is not a size in bytes"):
+        size("much")

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from reshard.cli.progress import Bar, Lines, bar, short_name, watching
+from reshard.engine.report import Progress, Stage
+from tests.cli.show import console, text_of
+
+
+def progress(done: int, stage: Stage = "copying", tensor: str = "params/a/kernel") -> Progress:
+    return Progress(done << 20, 800 << 20, done // 10, 100, tensor, stage)
+
+
+def test_lines_come_every_few_seconds() -> None:
+    now = 100.0
+    target = console()
+    lines = Lines(target, lambda: now)
+    for second in range(14):
+        now = 100.0 + second
+        lines(progress(10 * second))
+    assert text_of(target).splitlines() == [
+        "copying: 6%, 50.0 MiB of 800 MiB, 10.0 MiB/s, 1 min 15 s left, task 5 of 100, params/a/kernel",
+        "copying: 12%, 100 MiB of 800 MiB, 10.0 MiB/s, 1 min 10 s left, task 10 of 100, params/a/kernel",
+    ]
+
+
+def test_a_stage_has_its_own_rate() -> None:
+    now = 0.0
+    target = console()
+    lines = Lines(target, lambda: now)
+    now = 100.0
+    lines(progress(800, "copying"))
+    lines(progress(0, "reading back"))
+    now = 110.0
+    lines(progress(400, "reading back"))
+    now = 120.0
+    lines(progress(0, "syncing"))
+    last = text_of(target).splitlines()[1:]
+    assert last[0].startswith("reading back: 50%, 400 MiB of 800 MiB, 40.0 MiB/s, 10 s left")
+    assert last[1] == "syncing to storage"
+
+
+def test_nothing_moved_and_nothing_to_move() -> None:
+    now = 0.0
+    target = console()
+    lines = Lines(target, lambda: now)
+    now = 9.0
+    lines(Progress(0, 0, 0, 0, ""))
+    assert text_of(target).startswith(
+        "copying: 100%, 0 B of 0 B, –, unknown time left, task 0 of 0"
+    )
+
+
+def test_the_bar_shows_bytes_rate_and_tensor() -> None:
+    target = console(100, colours=True)
+    with bar(target) as watch:
+        assert isinstance(watch, Bar)
+        watch(progress(10))
+        watch(progress(200, tensor="params/[red]evil\x1b[2J/kernel"))
+    text = text_of(target)
+    assert "25%" in text
+    assert "200 MiB of 800 MiB, " in text
+    assert "params/[red]evil\\x1b[2J/kernel" in text
+    assert "\x1b[2J" not in text
+
+
+def test_the_bar_has_a_row_for_each_stage() -> None:
+    target = console(100, colours=True)
+    with bar(target) as watch:
+        watch(progress(800))
+        watch(progress(0, "reading back"))
+        watch(progress(800, "syncing"))
+    assert "reading back" in text_of(target)
+    assert "to storage" in text_of(target)
+
+
+def test_long_names_keep_their_end() -> None:
+    assert short_name("x" * 60 + "/kernel") == "…" + "x" * 32 + "/kernel"
+
+
+def test_programs_see_no_progress() -> None:
+    with watching(as_json=True) as watch:
+        assert watch is None
+    with watching(as_json=False) as watch:
+        assert isinstance(watch, Lines)

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reshard.cli.text import (
+    axes_text,
+    chunks_text,
+    count_text,
+    duration_text,
+    encoding_text,
+    mesh_text,
+    parts_text,
+    rate_text,
+    safe,
+    shape_text,
+    some_text,
+)
+from reshard.formats.base import Encoding
+from reshard.layout.grid import Grid
+from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.tensor_spec import TensorSpec
+from tests.cli.specimens import SERVED, TRAINED
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("params/größe", "params/größe"),
+        ("a\x1b[31mb", "a\\x1b[31mb"),
+        ("a\nb\tc", "a\\nb\\tc"),
+        ("a\u202eb", "a\\u202eb"),
+        ("a\u2028b", "a\\u2028b"),
+        ("a\udc80b", "a\\udc80b"),
+        ("[red]x[/red]", "[red]x[/red]"),
+    ],
+)
+def test_names_cannot_steer_a_terminal(name: str, shown: str) -> None:
+    assert safe(name) == shown
+
+
+@given(st.text())
+def test_no_control_character_survives(name: str) -> None:
+    shown = safe(name)
+    assert not {unicodedata.category(c) for c in shown} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    shown.encode("utf-8")
+
+
+def test_messages_keep_their_line_breaks() -> None:
+    assert safe("one\ntwo\x07", keep="\n") == "one\ntwo\\x07"
+
+
+def test_shapes_and_parts() -> None:
+    assert shape_text((2048, 8192)) == "2048×8192"
+    assert shape_text(()) == "scalar"
+    assert parts_text(Grid.regular((16, 8), (4, 4))) == "8 of 4×4"
+    assert parts_text(Grid((10,), ((0, 4, 7, 10),))) == "3 of ≤ 4"
+    assert parts_text(Grid.whole((3, 3))) == "whole"
+    assert parts_text(Grid.whole((0, 3))) == "none"
+
+
+def test_chunks_are_shown_with_their_padding() -> None:
+    spec = TensorSpec("a", (10,), "int8", Grid.regular((10,), (4,)), (4,))
+    assert chunks_text(spec) == "3 of 4"
+    padded = TensorSpec("a", (10,), "int8", Grid.whole((10,)), (16,))
+    assert chunks_text(padded) == "1 of 16"
+
+
+def test_encodings() -> None:
+    assert encoding_text(Encoding("zstd", 3, True)) == "zstd-3 + crc32c"
+    assert encoding_text(Encoding()) == "raw"
+    assert encoding_text(Encoding("tensorstore", spec="{}")) == "other codecs"
+
+
+def test_meshes_and_axes() -> None:
+    assert mesh_text(TRAINED) == "data=4, model=2"
+    assert axes_text(TensorLayout((("data", "model"), None), TRAINED)) == "[[data, model], null]"
+    assert axes_text(TensorLayout((None, None), SERVED)) == "replicated"
+    assert axes_text(None) == "–"
+    assert mesh_text(DeviceMesh((2,), ("a\x1b",))) == "a\\x1b=2"
+
+
+def test_counts_rates_and_times() -> None:
+    assert (count_text(1, "task"), count_text(2000, "task")) == ("1 task", "2,000 tasks")
+    assert rate_text(3 << 20, 2.0) == "1.50 MiB/s"
+    assert rate_text(1, 0.0) == "–"
+    assert list(map(duration_text, (0.44, 12.3, 200, 7500))) == [
+        "0.4 s", "12 s", "3 min 20 s", "2 h 5 min",
+    ]  # fmt: skip
+    assert some_text(["a", "b"]) == "a, b"
+    assert some_text(list("abcdefg")) == "a, b, c, d, e and 2 more"

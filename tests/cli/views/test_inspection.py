@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import replace
+
+from reshard.cli.views.inspection import inspection_view
+from reshard.engine.checkpoint_info import CheckpointInfo
+from reshard.formats.base import Container, Item
+from tests.cli.show import lines, show
+from tests.cli.specimens import SERVED, info, spec
+
+
+def test_a_checkpoint_at_a_glance() -> None:
+    layers = [spec(f"params/layers/{i}/kernel") for i in range(12)]
+    step = spec("step", (), None, dtype="int32")
+    found = info(*layers, step, digest="0" * 16, others=("note", "empty"))
+    assert lines(inspection_view(found, show_all=False)) == [
+        "ckpt/1000: orbax v0, 13 tensors, 6.00 KiB",
+        "shape chunks",
+        "tensor n dtype encoding axes bytes",
+        "─" * len(lines(inspection_view(found, show_all=False))[3]),
+        "params/layers/{0…11}/kernel 12 16×8 8 of 4×4 [data, model] 6.00 KiB",
+        "float32 zstd-3",
+        "step 1 scalar whole – 4 B",
+        "int32 zstd-3",
+        "mesh m0: data=4, model=2 (8 devices)",
+        "item (unnamed): a tree",
+        "2 other leaves: note, empty",
+        "digests recorded: 13 of 13 tensors",
+    ]
+
+
+def test_all_shows_each_tensor() -> None:
+    found = info(*(spec(f"layers/{i}/kernel") for i in range(3)))
+    text = show(inspection_view(found, show_all=True))
+    assert all(f"layers/{i}/kernel" in text for i in range(3))
+
+
+def test_several_meshes_are_told_apart() -> None:
+    found = info(spec("a"), spec("b", axes=("model",), mesh=SERVED))
+    text = lines(inspection_view(found, show_all=False))
+    assert "mesh m1: model=8 (8 devices)" in text
+    assert any("[model] on m1" in line for line in text)
+
+
+def test_items_that_are_no_trees() -> None:
+    one = info(spec("a"))
+    items = (Item("state", "state", True), Item("meta", "meta", False))
+    found = CheckpointInfo(one.uri, one.format, Container("v0", items), one.tensors, one.leaves)
+    text = lines(inspection_view(found, show_all=False))
+    assert "item state: a tree in state/" in text
+    assert "item meta: no tree, copied as it is in meta/" in text
+
+
+def test_many_tensors_are_capped_quickly() -> None:
+    letters = "abcdefghijklmnopqrst"
+    names = ["/".join(path) for path in itertools.product(letters, letters, letters)]
+    found = info(*(replace(spec("a", (4,), (None,)), name=name) for name in names))
+    started = time.monotonic()
+    text = lines(inspection_view(found, show_all=False))
+    assert time.monotonic() - started < 5
+    assert "… and 7,960 more rows; --all shows each tensor" in text
+    assert len(text) < 100
+
+
+def test_names_do_not_reach_the_terminal_raw() -> None:
+    text = show(
+        inspection_view(info(spec("evil\x1b[2J[red]"), others=("x\x07",)), show_all=False), 80
+    )
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "[red]" in text

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from reshard.layout.grid import Grid
+from reshard.layout.mesh import AxesLike, DeviceMesh, TensorLayout
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.plan.move import Side
+from reshard.plan.placement import Placement
+from reshard.plan.planner import Request, make_plan
+from reshard.plan.shares import Share, shares
+from tests.plan.strategies import requests
+
+MESH = DeviceMesh((4, 2), ("data", "model"))
+
+
+def shares_between(shape: tuple[int, ...], source: AxesLike, target: AxesLike) -> list[Share]:
+    chunk = tuple(max(1, n) for n in shape)
+    ends = [
+        TensorSpec("w", shape, "float32", Grid.whole(shape), chunk, TensorLayout(axes, MESH))
+        for axes in (source, target)
+    ]
+    sides = [Side(spec, "raw", True, 0) for spec in ends]
+    request = Request(Placement.whole(*ends), *sides)
+    return list(shares(make_plan([request], 1 << 30, 1).moves[0]))
+
+
+def test_rows_become_columns() -> None:
+    found = shares_between((8, 8), ("data", None), (None, "model"))
+    assert found == [Share(t, s, 0.25) for t in range(2) for s in range(4)]
+
+
+def test_equal_layouts_keep_every_byte() -> None:
+    found = shares_between((8, 8), ("data", "model"), ("data", "model"))
+    assert found == [Share(n, n, 1.0) for n in range(8)]
+
+
+def test_scalars_and_empty_tensors() -> None:
+    assert shares_between((), (), ()) == [Share(0, 0, 1.0)]
+    assert shares_between((0, 4), (None, None), (None, "model")) == []
+
+
+def test_a_part_of_a_larger_target() -> None:
+    from reshard.layout.box import Box
+
+    source = TensorSpec("a", (4,), "int8", Grid.whole((4,)), (4,))
+    target = TensorSpec("b", (8,), "int8", Grid.whole((8,)), (8,), TensorLayout(("model",), MESH))
+    placement = Placement("a", Box((0,), (4,)), "b", Box((2,), (6,)), (0,), "int8", "int8")
+    request = Request(placement, Side(source, "raw", True, 0), Side(target, "raw", True, 0))
+    found = list(shares(make_plan([request], 1 << 30, 1).moves[0]))
+    assert found == [Share(0, 0, 0.5), Share(1, 0, 0.5)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(requests())
+def test_shares_are_what_counting_elements_gives(request: Request) -> None:
+    move = make_plan([request], 1 << 40, 1).moves[0]
+    source, target = request.source.spec, request.target.spec
+    held = np.full(source.shape, -1)
+    for number, index in enumerate(source.slices.indices()):
+        held[source.slices.box(index).slices] = number
+    needed = np.full(target.shape, -1)
+    placement = request.placement
+    needed[placement.target_box.slices] = held[placement.source_box.slices].transpose(
+        placement.axis_order
+    )
+    for number, index in enumerate(target.slices.indices()):
+        part = needed[target.slices.box(index).slices]
+        expected = {s: np.mean(part == s) for s in set(part.ravel().tolist()) - {-1}}
+        found = {s.source: s.share for s in shares(move) if s.target == number}
+        assert found == pytest.approx(expected)
