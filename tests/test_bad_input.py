@@ -843,7 +843,7 @@ def test_no_permission_to_read(name, open_folder, capsys):
 def test_disk_is_too_small(source, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("reshard.engine.conversion.free_bytes", lambda _: 1 << 10)
     texts = (
-        f"'{tmp_path}/dst' needs 0.00 GiB, but its file system has only 0.00 GiB free",
+        f"'{tmp_path}/dst' needs 16.6 KiB, but its file system has only 1.00 KiB free",
         "--select, --cast",
     )
     refused(source, tmp_path / "dst", StorageError, *texts)
@@ -854,7 +854,11 @@ def test_disk_is_too_small(source, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("ocdbt", [False, True])
 def test_disk_becomes_full(compression, ocdbt, source, tmp_path, capsys, limit_file_sizes):
     """The system refuses to write beyond a size; the database writer has files of its own."""
-    texts = (str(tmp_path),)
+    texts = (
+        ("cannot store chunk [0, 0] of 'table'", "make room there, or choose another target")
+        if ocdbt
+        else (f"{tmp_path}/.dst.reshard-partial", "File too large; raise the limit of file sizes")
+    )
     refused(source, tmp_path / "dst", StorageError, *texts, compression=compression, ocdbt=ocdbt)
     args = ["--compression", compression, *(["--ocdbt"] if ocdbt else [])]
     refused_by_command(capsys, source, tmp_path / "dst", *texts, args=args)
