@@ -89,7 +89,10 @@ class _Buffers:
         band = max((_band_capacity(task, group) for group in _groups(task)), default=0)
         if task.strategy == "block":
             return cls(band, 0, 0, BAND_BYTES, sum(map(_aligned, _target_bytes(task))))
-        itemsizes = storage_bytes(task.placement.target_dtype), storage_bytes(task.placement.source_dtype)
+        itemsizes = (
+            storage_bytes(task.placement.target_dtype),
+            storage_bytes(task.placement.source_dtype),
+        )
         pieces = band * itemsizes[0] // itemsizes[1]
         return cls(band, band if task.strategy == "weave" else 0, pieces, pieces, 0)
 

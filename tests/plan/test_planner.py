@@ -27,7 +27,9 @@ def request(shape, source_chunk, target_chunk, *, raw_target=True, raw_source=Fa
     return Request(
         Placement.whole(source, target),
         Side(source, "raw" if raw_source else "zstd:1", raw_source, 0 if raw_source else 3 * MIB),
-        Side(target, "raw+crc32c" if raw_target else "zstd:3", raw_target, 0 if raw_target else MIB),
+        Side(
+            target, "raw+crc32c" if raw_target else "zstd:3", raw_target, 0 if raw_target else MIB
+        ),
     )
 
 

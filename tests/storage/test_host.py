@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,70 +21,79 @@ def limit(root: Path, name: str, text: str) -> None:
     (root / name).write_text(text)
 
 
+OWN = {
+    "v2": "0::/user/job\n",
+    "v1": "12:cpu,cpuacct:/x\n4:memory:/user/job\n1:name=systemd:/\n",
+    "both": "4:memory,hugetlb:/user/job\n0::/user\n",
+    "outside": "0::/../../user\n",
+    "none": "",
+}
+
+
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty hierarchy in which this process belongs to ``user/job``."""
-    monkeypatch.setattr(host, "_own_cgroup", lambda: "user/job")
-    return tmp_path
+def allowed(tmp_path: Path) -> Callable[[str], int]:
+    """What a process is allowed that belongs to one of ``OWN`` below ``tmp_path``."""
+
+    def ask(own: str) -> int:
+        (tmp_path / "own").write_text(OWN[own])
+        return allowed_memory(tmp_path / "fs", tmp_path / "own")
+
+    return ask
 
 
-def test_without_limits_it_is_the_machine(root):
-    assert allowed_memory(root) == MACHINE
+@pytest.mark.parametrize("own", OWN)
+def test_without_limits_it_is_the_machine(own, allowed):
+    assert allowed(own) == MACHINE
+
+
+def test_without_cgroups_it_is_the_machine(tmp_path):
+    assert allowed_memory(tmp_path / "fs", tmp_path / "own") == MACHINE
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("own", "name"),
     [
-        "memory.max",
-        "user/memory.max",
-        "user/job/memory.max",
-        "memory/memory.limit_in_bytes",
+        ("none", "memory.max"),
+        ("none", "memory/memory.limit_in_bytes"),
+        ("outside", "memory.max"),
+        ("v2", "memory.max"),
+        ("v2", "user/memory.max"),
+        ("v2", "user/job/memory.max"),
+        ("v1", "memory/memory.limit_in_bytes"),
+        ("v1", "memory/user/memory.limit_in_bytes"),
+        ("v1", "memory/user/job/memory.limit_in_bytes"),
+        ("both", "user/memory.max"),
+        ("both", "memory/user/job/memory.limit_in_bytes"),
     ],
 )
-def test_each_place_of_a_limit(name, root):
-    limit(root, name, "536870912\n")
-    assert allowed_memory(root) == 512 << 20
+def test_each_place_of_a_limit(own, name, tmp_path, allowed):
+    limit(tmp_path / "fs", name, "536870912\n")
+    assert allowed(own) == 512 << 20
 
 
-def test_the_tightest_limit_counts(root):
-    limit(root, "memory.max", str(8 << 20))
-    limit(root, "user/memory.max", str(4 << 20))
-    limit(root, "user/job/memory.max", str(6 << 20))
-    assert allowed_memory(root) == 4 << 20
+def test_the_tightest_limit_counts(tmp_path, allowed):
+    limit(tmp_path / "fs", "memory.max", str(8 << 20))
+    limit(tmp_path / "fs", "user/memory.max", str(4 << 20))
+    limit(tmp_path / "fs", "user/job/memory.max", str(6 << 20))
+    assert allowed("v2") == 4 << 20
 
 
 @pytest.mark.parametrize("text", ["max\n", "", "much", str(1 << 62)])
-def test_limits_that_limit_nothing(text, root):
-    limit(root, "memory.max", text)
-    limit(root, "memory/memory.limit_in_bytes", "9223372036854771712")
-    assert allowed_memory(root) == MACHINE
+def test_limits_that_limit_nothing(text, tmp_path, allowed):
+    limit(tmp_path / "fs", "memory.max", text)
+    limit(tmp_path / "fs", "memory/memory.limit_in_bytes", "9223372036854771712")
+    assert allowed("both") == MACHINE
 
 
-def test_a_cgroup_beside_this_one_does_not_count(root):
-    limit(root, "other/memory.max", "1000")
-    assert allowed_memory(root) == MACHINE
+@pytest.mark.parametrize("own", ["v1", "v2"])
+def test_a_cgroup_beside_this_one_does_not_count(own, tmp_path, allowed):
+    for name in ("other/memory.max", "memory/other/memory.limit_in_bytes", "x/memory.max"):
+        limit(tmp_path / "fs", name, "1000")
+    assert allowed(own) == MACHINE
 
 
-@pytest.mark.parametrize(
-    ("lines", "own"),
-    [
-        ("0::/user/job\n", "user/job"),
-        ("12:cpu:/x\n0::/\n", ""),
-        ("4:memory:/docker/1\n", ""),
-        ("", ""),
-    ],
-)
-def test_own_cgroup(lines, own, monkeypatch):
-    monkeypatch.setattr(Path, "read_text", lambda _: lines)
-    assert host._own_cgroup() == own
-
-
-def test_own_cgroup_where_there_is_no_proc(monkeypatch):
-    def missing(_: Path) -> str:
-        raise FileNotFoundError
-
-    monkeypatch.setattr(Path, "read_text", missing)
-    assert host._own_cgroup() == ""
+def test_this_process():
+    assert 0 < allowed_memory() <= MACHINE
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_short_writes_are_continued(tmp_path_factory, data, offset, lengths):
 def test_a_write_that_writes_nothing_is_an_error_not_a_hang(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "pwrite", lambda *_: 0)
     fd = open_new(str(tmp_path / "file"))
-    with pytest.raises(StorageError, match="cannot write .*the system wrote nothing and gave no"):
+    with pytest.raises(StorageError, match=r"cannot write .*the system wrote nothing and gave no"):
         write_all(fd, memoryview(b"data"), 0, str(tmp_path / "file"))
     os.close(fd)
 
@@ -38,7 +38,7 @@ def test_a_write_that_writes_nothing_is_an_error_not_a_hang(tmp_path, monkeypatc
     ("code", "text"),
     [
         (errno.ENOSPC, "No space left on device; free space on that file system (or choose another)"),
-        (errno.EDQUOT, "raise the quota or free space and run the same command again"),
+        (errno.EDQUOT, "Disk quota exceeded; raise the quota or free space and run the same command again"),
         (errno.EACCES, "Permission denied; grant this user the permission"),
         (errno.EPERM, "Operation not permitted; grant this user the permission"),
         (errno.EROFS, "Read-only file system; choose a target on a writable file system"),
@@ -86,16 +86,16 @@ def test_all_files_are_closed_even_if_closing_one_fails(tmp_path, monkeypatch):
     before, real = open_descriptors(), os.close
 
     def close(fd: int) -> None:
-        name = Path(os.readlink(f"/proc/self/fd/{fd}")).name
+        name = Path(f"/proc/self/fd/{fd}").readlink().name
         real(fd)
         if name == "b":
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    with pytest.raises(StorageError, match=rf"cannot close '{tmp_path}/b': Input/output error"):
-        with OpenFiles(str(tmp_path)) as files:
-            for name in "abc":
-                files.fd(name)
-            monkeypatch.setattr(os, "close", close)
+    text = rf"cannot close '{tmp_path}/b': Input/output error"
+    with pytest.raises(StorageError, match=text), OpenFiles(str(tmp_path)) as files:
+        for name in "abc":
+            files.fd(name)
+        monkeypatch.setattr(os, "close", close)
     monkeypatch.undo()
     assert open_descriptors() == before
 
@@ -104,7 +104,9 @@ def test_all_files_are_closed_even_if_closing_one_fails(tmp_path, monkeypatch):
 def test_links_are_not_followed(leads_to, tmp_path):
     (tmp_path / "precious").write_text("kept")
     (tmp_path / "file").symlink_to(tmp_path / leads_to)
-    with pytest.raises(StorageError, match="cannot create .*remove the symbolic link in its place"):
+    with pytest.raises(
+        StorageError, match=r"cannot create .*remove the symbolic link in its place"
+    ):
         open_new(str(tmp_path / "file"))
     assert (tmp_path / "precious").read_text() == "kept"
     assert not (tmp_path / "none").exists()

@@ -135,7 +135,7 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     folder.mkdir()
     (tmp_path / "precious").write_text("kept")
     (folder / "lock").symlink_to(tmp_path / "precious")
-    text = "cannot create .*lock.*symbolic links; remove the symbolic link in its place"
+    text = r"cannot create .*lock.*symbolic links; remove the symbolic link in its place"
     with pytest.raises(StorageError, match=text), staged(tmp_path / "dst"):
         pytest.fail("followed")
     assert (tmp_path / "precious").read_text() == "kept"
@@ -174,13 +174,15 @@ def test_a_folder_that_was_removed_before_the_lock_is_made_anew(tmp_path, monkey
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch):
-    def refuse(fd: int, how: int) -> None:
+    def refuse(*_: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(StorageError, match="cannot lock .*No locks available"):
-        with staged(tmp_path / "dst"):
-            pytest.fail("no lock")
+    with (
+        pytest.raises(StorageError, match=r"cannot lock .*No locks available"),
+        staged(tmp_path / "dst"),
+    ):
+        pytest.fail("no lock")
 
 
 # ---- publishing replaces nothing ----
@@ -189,11 +191,13 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["folder", "empty folder", "file", "link"])
 def test_a_target_that_appears_in_between_is_not_replaced(kind, tmp_path):
     target = tmp_path / "dst"
-    with pytest.raises(TargetExistsError, match="exists already and was left untouched"):
-        with staged(target) as stage:
-            fill(stage.root)
-            appear(kind, target)
-            publish(stage, overwrite=False)
+    with (
+        pytest.raises(TargetExistsError, match="exists already and was left untouched"),
+        staged(target) as stage,
+    ):
+        fill(stage.root)
+        appear(kind, target)
+        publish(stage, overwrite=False)
     still_there(kind, target)
     assert names(tmp_path) == ["dst"]
 
@@ -291,10 +295,12 @@ def test_overwriting_where_nothing_is(tmp_path):
 @pytest.mark.parametrize(("kind", "what"), [("file", "no folder"), ("link", "a symbolic link")])
 def test_overwriting_replaces_only_folders_even_late(kind, what, tmp_path):
     target = tmp_path / "dst"
-    with pytest.raises(TargetExistsError, match=f"is {what} and was left untouched"):
-        with staged(target) as stage:
-            appear(kind, target)
-            publish(stage, overwrite=True)
+    with (
+        pytest.raises(TargetExistsError, match=f"is {what} and was left untouched"),
+        staged(target) as stage,
+    ):
+        appear(kind, target)
+        publish(stage, overwrite=True)
     still_there(kind, target)
 
 
@@ -309,21 +315,25 @@ def test_overwriting_where_folders_cannot_be_exchanged(tmp_path, monkeypatch):
 
 
 def test_a_staging_folder_that_was_replaced_is_not_published(tmp_path):
-    with pytest.raises(
-        StorageError, match="was removed while it was written; nothing was published"
+    with (
+        pytest.raises(
+            StorageError, match="was removed while it was written; nothing was published"
+        ),
+        staged(tmp_path / "dst") as stage,
     ):
-        with staged(tmp_path / "dst") as stage:
-            stage.root.rename(tmp_path / "taken")
-            stage.root.mkdir()
-            publish(stage, overwrite=False)
+        stage.root.rename(tmp_path / "taken")
+        stage.root.mkdir()
+        publish(stage, overwrite=False)
     assert names(tmp_path) == ["taken"]
 
 
 def test_a_staging_folder_that_was_removed_is_not_published(tmp_path):
-    with pytest.raises(StorageError, match=r"No such file or directory; check the path"):
-        with staged(tmp_path / "dst") as stage:
-            stage.root.rmdir()
-            publish(stage, overwrite=False)
+    with (
+        pytest.raises(StorageError, match=r"No such file or directory; check the path"),
+        staged(tmp_path / "dst") as stage,
+    ):
+        stage.root.rmdir()
+        publish(stage, overwrite=False)
     assert names(tmp_path) == []
 
 
@@ -337,7 +347,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     sync, rename = os.fsync, staging._rename
 
     def record_sync(fd: int) -> None:
-        made.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+        made.append(Path(f"/proc/self/fd/{fd}").readlink().name)
         sync(fd)
 
     def record_rename(*args: Any) -> None:
@@ -372,10 +382,12 @@ def test_new_folders_above_are_synced(calls, tmp_path):
 @pytest.mark.parametrize("failing", [1, 3, 5])
 def test_a_failed_sync_publishes_nothing(failing, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", failing_at(failing, os.fsync))
-    with pytest.raises(StorageError, match=r"cannot sync .*Input/output error; the device reports"):
-        with staged(tmp_path / "dst") as stage:
-            fill(stage.root)
-            publish(stage, overwrite=False)
+    with (
+        pytest.raises(StorageError, match=r"cannot sync .*Input/output error; the device reports"),
+        staged(tmp_path / "dst") as stage,
+    ):
+        fill(stage.root)
+        publish(stage, overwrite=False)
     assert names(tmp_path) == []
 
 
@@ -428,10 +440,12 @@ def test_many_files_are_synced_at_once(calls, tmp_path, monkeypatch):
 
 def test_a_failed_sync_of_many_files_publishes_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(staging, "_libc", lambda: FakeLibrary(-1))
-    with pytest.raises(StorageError, match="cannot sync .*Input/output error"):
-        with staged(tmp_path / "dst") as stage:
-            fill(stage.root, staging.FSYNC_FILES)
-            publish(stage, overwrite=False)
+    with (
+        pytest.raises(StorageError, match=r"cannot sync .*Input/output error"),
+        staged(tmp_path / "dst") as stage,
+    ):
+        fill(stage.root, staging.FSYNC_FILES)
+        publish(stage, overwrite=False)
     assert names(tmp_path) == []
 
 
@@ -453,7 +467,7 @@ def test_a_folder_that_cannot_be_listed_is_an_error(walk, tmp_path, monkeypatch)
         return real(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(StorageError, match="cannot list .*folder': Permission denied; grant this"):
+    with pytest.raises(StorageError, match=r"cannot list .*folder': Permission denied; grant this"):
         walk(tmp_path)
 
 
