@@ -30,7 +30,7 @@ from reshard.engine.sinks import (
 from reshard.engine.task import SourceChunk, Task, TaskResult
 from reshard.layout.box import Box
 from reshard.layout.dtypes import storage_bytes
-from reshard.plan.planner import BAND_BYTES
+from reshard.plan.cost import BAND_BYTES
 from reshard.storage.local import OpenFiles
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def execute(
 
 
 def _execute_one(task: Task, root: str, pool: ArenaPool | None, put: Put | None) -> TaskResult:
-    with OpenFiles(root) as files:
+    with OpenFiles(root, task.open_files) as files:
         if task.strategy == "copy":
             return pass_through(task, files, put)
         plan = _Buffers.of(task)

@@ -51,6 +51,7 @@ class Task:
         band_bytes: decoded bytes held at once.
         fill: bytes of one element of a source chunk that is not stored.
         memory_bytes: what the plan allows this task.
+        open_files: target files that it may have open at once.
     """
 
     move: int
@@ -67,6 +68,7 @@ class Task:
     target_shape: tuple[int, ...]
     band_bytes: int
     memory_bytes: int
+    open_files: int
 
 
 @dataclass(frozen=True, slots=True)

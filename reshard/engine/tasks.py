@@ -9,6 +9,7 @@ from reshard.engine.task import SourceChunk, TargetChunk, Task
 from reshard.formats.base import Encoding, Reader, StoredTensor, Writer
 from reshard.layout.box import Box
 from reshard.plan.move import Move, Plan
+from reshard.plan.planner import open_files_per_task
 
 BATCH_BYTES = 4 << 20
 BATCH_TASKS = 64
@@ -22,6 +23,7 @@ def batches(
 
     The largest moves come first, so that none of them is left alone at the end.
     """
+    files = open_files_per_task(plan.workers) // 2
     order = sorted(range(len(plan.moves)), key=lambda i: -plan.moves[i].price.decoded_bytes)
     batch: list[Task] = []
     weight = 0
@@ -30,7 +32,7 @@ def batches(
         stored = reader.tensors[move.placement.source]
         unit_bytes = move.price.decoded_bytes // max(1, move.price.tasks)
         for unit in _units(move):
-            batch.append(_task(number, move, unit, stored, reader, writer, encodings))
+            batch.append(_task(number, move, unit, stored, reader, writer, encodings, files))
             weight += unit_bytes
             if weight >= BATCH_BYTES or len(batch) >= BATCH_TASKS:
                 yield tuple(batch)
@@ -51,6 +53,7 @@ def _task(
     reader: Reader,
     writer: Writer,
     encodings: dict[str, Encoding],
+    open_files: int,
 ) -> Task:
     placement = move.placement
     return Task(
@@ -68,6 +71,7 @@ def _task(
         target_shape=move.target.spec.shape,
         band_bytes=move.band_bytes,
         memory_bytes=move.price.task_bytes,
+        open_files=open_files,
     )
 
 

@@ -16,7 +16,13 @@ COPY_BYTES_PER_SECOND = 3.0e9
 ENCODE_BYTES_PER_SECOND = 0.5e9
 SECONDS_PER_WRITE = 6e-6
 SECONDS_PER_TASK = 1e-4
+SECONDS_PER_LANE_BAND = 1e-5
+DIGEST_BYTES_PER_SECOND = 12e9
+SECONDS_PER_RUN = 1e-6
 """Orders of magnitude on one core of a small server; they only rank strategies."""
+
+BAND_BYTES = 2 << 20
+"""Decoded bytes at once: large enough that calls cost little, small enough to stay in cache."""
 
 CACHED_BYTES = 8 << 20
 """Bands above this leave the processor's cache between decoding and writing."""
@@ -31,23 +37,22 @@ CAST_SCRATCH_BYTES = 2 << 20
 def scatter_bytes(
     placement: Placement, source: Side, target: Side, lanes: int, band_bytes: int
 ) -> int:
-    """Memory of one scatter or weave task: decoders, the decoded band, and its rearranged copy."""
-    rearranged = band_bytes * target.spec.itemsize // source.spec.itemsize
-    return lanes * source.stream_bytes + band_bytes + rearranged + _fixed_bytes(placement)
+    """Memory of one scatter or weave task: decoders, the decoded band (side by side where lanes are
+    several), its pieces as written, and the rows of the target that they make together."""
+    rows = band_bytes * (1 if lanes == 1 else 2)
+    pieces = band_bytes * target.spec.itemsize // source.spec.itemsize
+    return lanes * source.stream_bytes + rows + 2 * pieces + _fixed_bytes(placement)
 
 
 def block_bytes(
     placement: Placement, source: Side, target: Side, units: Grid, band_bytes: int
 ) -> int:
-    """Memory of one block task: the target chunks of the largest unit, a decoder, a band, an encoder."""
-    chunks = math.prod(
-        _parts_per_unit(u, t)
-        for u, t in zip(units.cuts, _target_cuts(placement, target), strict=True)
-    )
-    assembled = chunks * _stored_chunk_bytes(target)
-    return (
-        assembled + target.stream_bytes + source.stream_bytes + band_bytes + _fixed_bytes(placement)
-    )
+    """Memory of one block task: the target chunks of the largest unit, a decoder and its band, rows
+    of the target for its digest, and an encoder."""
+    parts = map(_parts_per_unit, units.cuts, _target_cuts(placement, target))
+    assembled = math.prod(parts) * _stored_chunk_bytes(target)
+    streams = source.stream_bytes + target.stream_bytes
+    return assembled + streams + band_bytes + BAND_BYTES + _fixed_bytes(placement)
 
 
 def _fixed_bytes(placement: Placement) -> int:
@@ -75,6 +80,13 @@ def price(
     else:
         writes = _scattered_writes(placement, units, target_grid, target)
     seconds = _seconds(strategy, source, target, decoded, moved, writes, units.count)
+    if strategy != "copy":
+        # The source passes chunk by chunk, or row by row of a whole unit where lanes are woven.
+        passing = units if strategy == "weave" else source_grid
+        seconds += _digest_seconds(passing, source.spec.itemsize, moved)
+        seconds += _digest_seconds(units, target.spec.itemsize, moved)
+    if strategy == "weave":
+        seconds += decoded / band_bytes * _lanes(units, source_grid) * SECONDS_PER_LANE_BAND
     if band_bytes > CACHED_BYTES:
         seconds += moved / COPY_BYTES_PER_SECOND
     return Price(units.count, decoded, stored, written, writes, task_bytes, seconds)
@@ -95,6 +107,21 @@ def _seconds(
     encode = 0.0 if target.raw else moved / ENCODE_BYTES_PER_SECOND
     copy = moved / COPY_BYTES_PER_SECOND * (1.3 if strategy == "block" else 1.0)
     return decode + encode + copy + writes * SECONDS_PER_WRITE + tasks * SECONDS_PER_TASK
+
+
+def _lanes(units: Grid, source_grid: Grid) -> int:
+    """Most source chunks in one unit."""
+    return math.prod(map(_parts_per_unit, units.cuts, source_grid.cuts))
+
+
+def _digest_seconds(rows: Grid, itemsize: int, nbytes: int) -> float:
+    """Checksums of ``nbytes`` that pass in the boxes of ``rows``: one call a contiguous run."""
+    run = itemsize
+    for part, parts in zip(reversed(rows.largest), reversed(rows.parts), strict=True):
+        run *= max(1, part)
+        if parts > 1:
+            break
+    return nbytes / DIGEST_BYTES_PER_SECOND + nbytes / run * SECONDS_PER_RUN
 
 
 def _touched_bytes(grid: Grid, source: Side) -> int:

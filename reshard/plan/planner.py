@@ -4,8 +4,9 @@ Between cuts that source and target share lie aligned blocks: within one, each s
 decoded once and each target chunk be finished. Three ways to fill a block, told apart by price:
 
 - scatter, where the target is raw: one source chunk a task, tiny buffers;
-- weave, where the target is raw but the pieces of a single chunk would be short: the chunks that
-  lie side by side along the trailing dimensions are decoded in lock step;
+- weave, where the target is raw but the rows of a single chunk are short: chunks that lie side by
+  side along the trailing dimensions are decoded in lock step, so that wide rows pass, which cost
+  fewer writes and fewer checksum calls;
 - block: the block's target chunks in memory. A block that does not fit is halved along the
   dimension that repeats the least decoding, until one target chunk is left.
 
@@ -24,18 +25,20 @@ from itertools import pairwise
 
 from reshard.errors import MemoryBudgetError
 from reshard.layout.grid import Cuts, Grid
-from reshard.plan.cost import block_bytes, price, scatter_bytes
+from reshard.plan.cost import BAND_BYTES, block_bytes, price, scatter_bytes
 from reshard.plan.move import Move, Plan, Side, Strategy
 from reshard.plan.placement import Placement
-
-BAND_BYTES = 2 << 20
-"""Decoded bytes at once: large enough that calls cost little, small enough to stay in cache."""
 
 SMALLEST_BAND_BYTES = 64 << 10
 """Below this, calls cost more than bytes."""
 
-MAX_LANES = 128
-"""Streams open at once in a task; far below the usual limit of 1,024 open files."""
+OPEN_FILES = 768
+"""Files open at once in a run, sources and targets together; 1,024 is a common limit."""
+
+
+def open_files_per_task(workers: int) -> int:
+    """Files that one of ``workers`` tasks may have open, half of them for decoding in lock step."""
+    return max(16, OPEN_FILES // workers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,10 @@ def plan_moves(requests: Sequence[Request], max_memory: int, workers: int) -> It
     for request in requests:
         key = _geometry(request)
         if key not in known:
-            move = _cheapest(request, max_memory // workers) or _cheapest(request, max_memory)
+            lanes = open_files_per_task(workers) // 2
+            move = _cheapest(request, max_memory // workers, lanes) or _cheapest(
+                request, max_memory, lanes
+            )
             if move is None:
                 raise _refusal(requests, max_memory)
             known[key] = move
@@ -84,19 +90,19 @@ def _geometry(request: Request) -> Hashable:
     return (placement, *sides)
 
 
-def _cheapest(request: Request, memory: int) -> Move | None:
-    fitting = [m for m in _candidates(request, memory) if m.price.task_bytes <= memory]
+def _cheapest(request: Request, memory: int, max_lanes: int) -> Move | None:
+    fitting = [m for m in _candidates(request, memory, max_lanes) if m.price.task_bytes <= memory]
     return min(fitting, key=lambda m: m.price.seconds, default=None)
 
 
-def _candidates(request: Request, memory: int) -> Iterator[Move]:
+def _candidates(request: Request, memory: int, max_lanes: int) -> Iterator[Move]:
     if _is_identical(request):
         yield _copy(request)
         return
     if request.target.raw:
         rank = len(request.placement.shape)
         for first_lane_dim in range(rank, 0, -1):
-            yield from _scatter(request, memory, first_lane_dim)
+            yield from _scatter(request, memory, first_lane_dim, max_lanes)
     yield from _block(request, memory)
 
 
@@ -118,33 +124,29 @@ def _copy(request: Request) -> Move:
     return _move(request, "copy", units, SMALLEST_BAND_BYTES, 4 << 20)
 
 
-def _scatter(request: Request, memory: int, first_lane_dim: int) -> Iterator[Move]:
-    """Source chunks from dimension ``first_lane_dim`` on decoded side by side, as many as fit.
+def _scatter(request: Request, memory: int, first_lane_dim: int, max_lanes: int) -> Iterator[Move]:
+    """Source chunks from dimension ``first_lane_dim`` on decoded side by side: all, half of them, …
 
     With ``first_lane_dim`` equal to the rank there is one lane, and the move is a plain scatter.
     """
     placement, source, target = request.placement, request.source, request.target
     source_grid = placement.source_grid(source.spec.storage)
-    units = _lane_units(source_grid, placement.target_grid(target.spec.storage), first_lane_dim)
-    while True:
+    units: Grid | None = _widest(source_grid, first_lane_dim)
+    while units is not None:
         lanes = _lanes(units, source_grid)
-        least = _least_band(units, source.spec.itemsize, first_lane_dim)
+        if lanes == 1 and first_lane_dim < len(units.shape):
+            return
         need = partial(scatter_bytes, placement, source, target, lanes)
-        band = _fit_band(need, memory, least)
-        if lanes <= MAX_LANES and need(band) <= memory:
-            break
-        finer = _fewer_lanes(units, source_grid)
-        if finer is None:
-            break
-        units = finer
-    if lanes <= MAX_LANES and (lanes > 1) == (first_lane_dim < len(units.shape)):
-        yield _move(request, "weave" if lanes > 1 else "scatter", units, band, need(band))
+        band = _fit_band(need, memory, _least_band(source, lanes, first_lane_dim))
+        if lanes <= max_lanes:
+            yield _move(request, "weave" if lanes > 1 else "scatter", units, band, need(band))
+        units = _fewer_lanes(units, source_grid)
 
 
-def _lane_units(source_grid: Grid, target_grid: Grid, first_lane_dim: int) -> Grid:
-    """Source chunks joined, along the lane dimensions, up to the cuts that both grids share."""
-    common = source_grid.common(target_grid)
-    cuts = source_grid.cuts[:first_lane_dim] + common.cuts[first_lane_dim:]
+def _widest(source_grid: Grid, first_lane_dim: int) -> Grid:
+    """Source chunks joined all along the lane dimensions."""
+    whole = Grid.whole(source_grid.shape)
+    cuts = source_grid.cuts[:first_lane_dim] + whole.cuts[first_lane_dim:]
     return Grid(source_grid.shape, cuts)
 
 
@@ -169,10 +171,12 @@ def _most_within(outer: Cuts, inner: Cuts) -> int:
     return max((position[b] - position[a] for a, b in pairwise(outer)), default=1)
 
 
-def _least_band(units: Grid, itemsize: int, first_lane_dim: int) -> int:
+def _least_band(source: Side, lanes: int, first_lane_dim: int) -> int:
     """Lanes advance by whole rows of the lane dimensions; for a single lane a row is one element."""
-    rows = math.prod(units.largest[first_lane_dim:]) * itemsize
-    return max(rows, SMALLEST_BAND_BYTES)
+    chunk = source.spec.chunk_shape or source.spec.storage.largest
+    return max(
+        lanes * math.prod(chunk[first_lane_dim:]) * source.spec.itemsize, SMALLEST_BAND_BYTES
+    )
 
 
 def _fit_band(need: Callable[[int], int], memory: int, least: int) -> int:
@@ -231,7 +235,7 @@ def _move(request: Request, strategy: Strategy, units: Grid, band: int, task_byt
 
 def smallest_memory(request: Request) -> int:
     """The least memory with which any strategy carries out ``request``."""
-    return min(m.price.task_bytes for m in _candidates(request, 0))
+    return min(m.price.task_bytes for m in _candidates(request, 0, max_lanes=1))
 
 
 def _refusal(requests: Sequence[Request], max_memory: int) -> MemoryBudgetError:

@@ -58,7 +58,7 @@ def write_all(fd: int, data: memoryview, offset: int, path: str) -> None:
 class OpenFiles:
     """Files open for writing below a folder, made on first use; the oldest is closed beyond ``limit``."""
 
-    def __init__(self, root: str, limit: int = 64) -> None:
+    def __init__(self, root: str, limit: int) -> None:
         self._root = root
         self._limit = limit
         self._fds: OrderedDict[str, int] = OrderedDict()
