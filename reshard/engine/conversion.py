@@ -20,6 +20,7 @@ from reshard.errors import CorruptError, StorageError, TargetExistsError, Verifi
 from reshard.formats.base import Reader
 from reshard.formats.detect import is_checkpoint, local_path, open_reader
 from reshard.formats.orbax.writer import open_writer
+from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.plan.move import Move, Plan
 from reshard.plan.planner import make_plan
@@ -261,7 +262,7 @@ def _check_space(summary: ConversionPlan, options: Options) -> None:
     need = summary.plan.written_bytes
     if need > summary.free_bytes:
         raise StorageError(
-            f"{summary.target!r} needs {need / 2**30:.2f} GiB, but its file system has only "
-            f"{summary.free_bytes / 2**30:.2f} GiB free; free space, choose another target, or narrow what is "
+            f"{summary.target!r} needs {format_bytes(need)}, but its file system has only "
+            f"{format_bytes(summary.free_bytes)} free; free space, choose another target, or narrow what is "
             "converted (--select, --cast)"
         )
