@@ -45,14 +45,21 @@ def open_reader(uri: str) -> Reader:
         NotACheckpointError: no known format; where it holds numbered steps the latest is named.
     """
     path = local_path(uri)
-    if not Path(path).exists():
+    try:
+        return _recognise(uri, Path(path)).open(path)
+    except OSError as error:  # whatever the system has against looking at a path
+        raise StorageError(f"{uri} cannot be looked at: {error.strerror}") from error
+
+
+def _recognise(uri: str, path: Path) -> KnownFormat:
+    if not path.exists():
         raise StorageError(f"{uri} does not exist; expected the directory of a checkpoint")
     for known in FORMATS:
-        if known.matches(path):
-            return known.open(path)
+        if known.matches(str(path)):
+            return known
     raise NotACheckpointError(
         f"{uri} is not a checkpoint of a known format; looked for "
-        f"{'; '.join(known.marks for known in FORMATS)}{_hint(uri, Path(path))}"
+        f"{'; '.join(known.marks for known in FORMATS)}{_hint(uri, path)}"
     )
 
 
@@ -77,10 +84,7 @@ def local_path(uri: str) -> str:
 def _hint(uri: str, path: Path) -> str:
     if not path.is_dir():
         return "; it is a file, expected a directory"
-    try:
-        names = [p.name for p in path.iterdir() if p.is_dir()]
-    except OSError as error:
-        raise StorageError(f"{uri} cannot be listed: {error.strerror}") from error
+    names = [p.name for p in path.iterdir() if p.is_dir()]
     steps = [(int(m[1]), n) for n in names if (m := re.fullmatch(r"(?:.*_)?([0-9]{1,18})", n))]
     if not steps:
         return ""

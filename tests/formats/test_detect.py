@@ -45,6 +45,10 @@ def test_no_path(uri):
     refused(uri, StorageError, "is no path; expected the directory of a checkpoint")
 
 
+def test_paths_that_the_system_refuses():
+    refused("x" * 5000, StorageError, "cannot be looked at: File name too long")
+
+
 def test_local_paths():
     assert local_path("a/b") == "a/b"
     assert local_path("file:///a/b") == "/a/b"

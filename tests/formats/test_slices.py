@@ -52,7 +52,7 @@ def splits(draw, shape):
         mesh = DeviceMesh(
             (*sizes, 2),
             (*(f"x{i}" for i in range(len(shape))), "spare"),
-            draw(st.sampled_from([None, ("Auto",) * (len(shape) + 1)])),
+            axis_types=draw(st.sampled_from([None, ("Auto",) * (len(shape) + 1)])),
         )
         layout = TensorLayout(
             tuple(draw(st.sampled_from([f"x{i}", (f"x{i}",), None])) for i in range(len(shape))),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 
 from reshard.formats.base import Container, Item, Style
-from reshard.formats.orbax.item_tree import item_directory
+from reshard.formats.orbax.item_tree import V1_HANDLERS, item_directory
 
 CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
 V1_MARKER = "orbax.checkpoint"
@@ -15,8 +15,6 @@ COMMIT_MARKER = "commit_success.txt"
 
 COMMITTED = b"Checkpoint commit was successful"
 """Readers ask only whether the file is there; Orbax adds a path, which a rename would make untrue."""
-
-_V1_HANDLERS = "orbax.checkpoint.experimental.v1."
 
 _TREE_HANDLER: dict[Style, str] = {
     "v0": "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler",
@@ -50,7 +48,7 @@ def item_handlers(container: Container, items: Iterable[Item]) -> str | dict[str
 
 def _handler(style: Style, item: Item) -> str:
     """The item's recorded handler, unless a tree's belongs to the other style."""
-    fits = item.handler.startswith(_V1_HANDLERS) == (style == "v1")
+    fits = item.handler.startswith(V1_HANDLERS) == (style == "v1")
     return item.handler if item.handler and (fits or not item.is_tree) else _default(style, item)
 
 

@@ -57,8 +57,10 @@ def _number(value: Any, dtype: np.dtype) -> bytes:
         number = float(_WORDS[value]) if isinstance(value, str) else value
     if isinstance(number, complex) and dtype.kind != "c":
         raise TypeError("a pair of numbers is complex")
-    if dtype.kind == "b" and not isinstance(number, bool):
-        raise TypeError("a number is no boolean")
+    if dtype.kind == "b" and number not in (0, 1):
+        raise TypeError("a boolean is 0 or 1")
+    if isinstance(number, float) and number.is_integer() and "int" in dtype.name:
+        number = int(number)
     with np.errstate(all="raise", under="ignore"):
         element = np.asarray(number).astype(dtype)
     if "int" in dtype.name and (not isinstance(number, int) or int(element) != number):

@@ -16,7 +16,6 @@ from reshard.formats.orbax.container_metadata import (
 from reshard.formats.orbax.files import make_folder, write_file
 from reshard.formats.orbax.item_tree import ItemTree, WrittenLeaf
 from reshard.formats.orbax.write_metadata import metadata_files, string_document
-from reshard.formats.orbax.write_sharding import sharding_value
 from reshard.formats.slices import (
     FILE_NAME,
     SliceEntry,
@@ -26,6 +25,7 @@ from reshard.formats.slices import (
     split_of,
 )
 from reshard.layout.grid import Grid
+from reshard.layout.partitioners import div_cuts
 
 
 def finish_checkpoint(
@@ -57,7 +57,6 @@ def check_tree(tree: ItemTree) -> None:
     """Raise now what ``finish_checkpoint`` would raise of this tree once its data is written."""
     string_document(tree)
     for leaf, tensor in tree.tensors:
-        sharding_value(tensor.spec.layout)
         slice_entry(leaf, tensor, None)
 
 
@@ -70,22 +69,29 @@ def slice_file(tree: ItemTree, digests: Mapping[str, str], files: Mapping[str, b
 
 
 def slice_entry(leaf: WrittenLeaf, target: TargetTensor, digest: str | None) -> SliceEntry:
-    """What slices.json says of a tensor; a partition may bring ``cuts`` of its own."""
+    """What slices.json says of a tensor."""
     spec = target.spec
-    partition = dict(target.partition or {})
-    cuts = partition.pop("cuts", None)
-    grid = Grid(spec.shape, tuple(map(tuple, cuts))) if cuts is not None else spec.slices
     meshed = spec.layout is not None and spec.layout.device_mesh is not None
     return SliceEntry(
         path=leaf.keys,
         dtype=spec.dtype,
         shape=spec.shape,
         layout=spec.layout if meshed else None,
-        **split_of(grid),
-        partition=partition or None,
+        **split_of(_slices(target)),
+        partition=dict(target.partition) if target.partition else None,
         memory_kind=leaf.leaf.meta.get("memory_kind"),
         digest=digest,
     )
+
+
+def _slices(target: TargetTensor) -> Grid:
+    """Who needs what: 'div' parts where the tensor is partitioned by count, else the layout's."""
+    spec, partition = target.spec, target.partition or {}
+    if "axis" not in partition or "shards" not in partition:
+        return spec.slices
+    axis, shards = partition["axis"], partition["shards"]
+    counts = [shards if dim == axis else 1 for dim in range(len(spec.shape))]
+    return Grid(spec.shape, tuple(map(div_cuts, spec.shape, counts)))
 
 
 def _write_markers(root: Path, target: TargetCheckpoint, trees: Sequence[ItemTree]) -> None:

@@ -31,7 +31,7 @@ from reshard.layout.tensor_spec import TensorSpec
 if TYPE_CHECKING:
     from reshard.formats.orbax.recorded_slices import Recorded
 
-MAX_CUTS = 1 << 24
+MAX_CUTS = 1 << 22
 """Cuts of all different grids of an item together, each some 40 bytes in memory."""
 
 _KEY_IMPLEMENTATION = "random_key_impl"
@@ -80,7 +80,7 @@ def open_item(directory: Path, item: Item, prefix: str, recorded: Recorded | Non
     tensors, arrays = {}, {}
     for leaf in tree.leaves:
         if leaf.is_tensor:
-            name = prefix + leaf.name
+            name = _name(prefix, leaf)
             arrays[name] = found[leaf.param_name]
             tensors[name] = assemble(name, leaf, arrays[name])
     leaves = tuple(_leaf(leaf, prefix, item.name, ext, strings) for leaf in tree.leaves)
@@ -101,7 +101,12 @@ def _leaf(
         meta["ext_metadata"] = ext.get(leaf.param_name)
     if leaf.is_string:
         meta["string"] = strings[leaf.param_name]
-    return Leaf(prefix + leaf.name, leaf.path, item, leaf.is_tensor, meta)
+    return Leaf(_name(prefix, leaf), leaf.path, item, leaf.is_tensor, meta)
+
+
+def _name(prefix: str, leaf: TreeLeaf) -> str:
+    """A bare array, which has no keys, is named like its item."""
+    return prefix + leaf.name if leaf.path else prefix.removesuffix("/")
 
 
 def _leaf_bytes(leaves: Sequence[Leaf], tensors: Mapping[str, StoredTensor]) -> int:
@@ -230,8 +235,14 @@ class _TensorAssembly:
                     f"{self._where}: up to {name!r} the tensors are cut in more than {MAX_CUTS:,} "
                     "places, which is more than is read"
                 )
-            grid = self._grids[key] = Grid.regular(*key)
+            grid = self._grids[key] = self._cut(name, *key)
         return grid
+
+    def _cut(self, name: str, shape: tuple[int, ...], chunk: tuple[int, ...]) -> Grid:
+        try:
+            return Grid.regular(shape, chunk)
+        except LayoutError as error:
+            raise FormatError(f"{self._where}: the chunks of {name!r}: {error}") from error
 
     def _check_fit(self, name: str, layout: TensorLayout | None, shape: tuple[int, ...]) -> None:
         if layout is None or (layout, shape) in self._fitting:

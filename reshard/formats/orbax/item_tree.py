@@ -14,6 +14,9 @@ from reshard.formats.orbax.sequences import settle_sequences
 V1_ITEM = "state"
 """Where a v1 container keeps a tree that has no name of its own."""
 
+V1_HANDLERS = "orbax.checkpoint.experimental.v1."
+"""What the handlers' names of v1 begin with."""
+
 _CONTAINER_FILES = frozenset({"_CHECKPOINT_METADATA", "commit_success.txt", "orbax.checkpoint"})
 
 
@@ -73,8 +76,15 @@ def item_trees(target: TargetCheckpoint) -> list[ItemTree]:
 
 
 def item_directory(container: Container, item: Item) -> str:
-    """Where an item goes: its own folder, in v1 always a named one."""
-    return item.directory or (V1_ITEM if container.style == "v1" else "")
+    """Where an item goes: its own folder, in v1 always a named one.
+
+    A v1 checkpoint's only tree becomes a v0 checkpoint's single item, since v0 does not look for it
+    in a folder.
+    """
+    if container.style == "v1":
+        return item.directory or V1_ITEM
+    alone = len(container.items) == 1 and item.is_tree
+    return "" if alone and item.handler.startswith(V1_HANDLERS) else item.directory
 
 
 def check_items(container: Container) -> None:

@@ -16,6 +16,7 @@ processes' databases is the index.
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_left
 from collections import deque
@@ -42,6 +43,7 @@ _DUMPED_BYTES = 1400
 
 _MAX_NODES = 1 << 22
 _MAX_OFFSET = 1 << 62
+_NUMBER = re.compile(r"[0-9]{1,19}")
 
 Place = tuple[str, int, int] | bytes
 """Where a value lies: file, offset and length, or the value itself."""
@@ -234,7 +236,7 @@ def parse_location(database: Path, location: str) -> tuple[str, int, int]:
     Raises CorruptError for a location that leads out of that folder or has absurd numbers.
     """
     parts = location.split(":")
-    is_sound = len(parts) == 5 and all(n.isascii() and n.isdigit() for n in parts[3:])
+    is_sound = len(parts) == 5 and all(_NUMBER.fullmatch(n) for n in parts[3:])
     path = _data_file(database, parts[1], parts[2]) if is_sound else None
     if path is None:
         raise CorruptError(

@@ -36,7 +36,13 @@ def open_orbax(path: str) -> OrbaxReader:
         CorruptError: metadata is damaged or contradicts itself.
         FormatError: names collide, or it uses what is not supported.
     """
-    root = Path(path).absolute()
+    try:
+        return _open(path, Path(path).absolute())
+    except OSError as error:  # whatever the system has against looking at a path
+        raise StorageError(f"{path} cannot be read: {error}") from error
+
+
+def _open(path: str, root: Path) -> OrbaxReader:
     if not root.is_dir():
         raise StorageError(f"{path} should be the directory of a checkpoint, but is no directory")
     container = read_container(root)

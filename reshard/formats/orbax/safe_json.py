@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 import stat
 from pathlib import Path
 from typing import Any, TypeVar
@@ -134,5 +135,13 @@ def expect_sizes(value: Any, what: str, where: str, smallest: int = 0) -> tuple[
 
 def shorten(value: Any) -> str:
     """A value's text for a message, cut after 80 characters."""
-    text = repr(value)
+    text = _limited_repr().repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _limited_repr() -> reprlib.Repr:
+    """``repr`` that looks at a few parts of a value only, for it may have millions."""
+    limited = reprlib.Repr()
+    limited.maxlist = limited.maxdict = limited.maxtuple = 16
+    limited.maxstring = limited.maxother = limited.maxlong = 80
+    return limited

@@ -12,10 +12,7 @@ import json
 from functools import lru_cache
 from typing import Any
 
-from reshard.errors import FormatError
 from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout
-
-_AXIS_TYPES = ("Auto", "Explicit", "Manual")
 
 _ONE_DEVICE = {
     "sharding_type": "NamedSharding",
@@ -35,10 +32,7 @@ def sharding_key(param: str) -> str:
 
 
 def sharding_value(layout: TensorLayout | None, *, is_key: bool = False) -> str:
-    """The entry's value, JSON in a string; a PRNG key's spec ends where its logical shape may end.
-
-    Raises FormatError where the mesh has an axis type that jax does not know.
-    """
+    """The entry's value, JSON in a string; a PRNG key's spec ends where its logical shape may end."""
     if layout is None or layout.device_mesh is None:
         return json.dumps(_ONE_DEVICE)
     axes = list(layout.axes)
@@ -60,13 +54,4 @@ def _render(axes: tuple[Axis, ...], mesh: DeviceMesh) -> str:
 
 
 def _axis_types(mesh: DeviceMesh) -> list[str]:
-    return [_axis_type(t) for t in mesh.axis_types or ("Auto",) * len(mesh.axis_names)]
-
-
-def _axis_type(text: str) -> str:
-    kind = text.rpartition(".")[2].capitalize()
-    if kind not in _AXIS_TYPES:
-        raise FormatError(
-            f"mesh axis type {text!r} is not known to jax; expected one of {', '.join(_AXIS_TYPES)}"
-        )
-    return f"AxisType.{kind}"
+    return [f"AxisType.{kind}" for kind in mesh.axis_types or ("Auto",) * len(mesh.axis_names)]

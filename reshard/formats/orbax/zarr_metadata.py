@@ -227,12 +227,13 @@ def _refuse_absurd(array: ZarrArray, where: str) -> None:
     for what, shape in (("the tensor", array.shape), ("a chunk", array.value_shape)):
         if math.prod(shape) * itemsize > MAX_BYTES:
             raise FormatError(
-                f"{where}: {what} of shape {list(shape)} would take "
-                f"{math.prod(shape) * itemsize:.3g} bytes; no storage holds that"
+                f"{where}: {what} of shape {shorten(list(shape))} would take more than 2^62 bytes; no "
+                "storage holds that"
             )
     chunks = math.prod(-(-n // c) for n, c in zip(array.shape, array.chunk_shape, strict=True))
     if chunks > MAX_CHUNKS or (array.indexing and math.prod(array.indexing.parts) > MAX_CHUNKS):
         raise FormatError(
-            f"{where}: shape {list(array.shape)} in chunks of {list(array.chunk_shape)} makes more "
-            f"than {MAX_CHUNKS:,} chunks, which is more than is read"
+            f"{where}: shape {shorten(list(array.shape))} in chunks of "
+            f"{shorten(list(array.chunk_shape))} makes more than {MAX_CHUNKS:,} chunks, which is more "
+            "than is read"
         )

@@ -25,6 +25,8 @@ from reshard.formats.orbax.fill_value import fill_bytes
         ("-Infinity", "float16", np.float16("-inf").tobytes()),
         ("0x7fc00001", "float32", b"\x01\x00\xc0\x7f"),
         (True, "bool", b"\x01"),
+        (0, "bool", b"\x00"),
+        (5.0, "int16", b"\x05\x00"),
         (-3, "int4", np.array(-3, ml_dtypes.int4).tobytes()),
         ((1 << 64) - 1, "uint64", b"\xff" * 8),
         ([1.5, "NaN"], "complex64", np.array(complex(1.5, np.nan), np.complex64).tobytes()),

@@ -182,6 +182,13 @@ def test_a_bare_array(tmp_path):
         assert_same_bits(read_tensor(reader, ""), array)
 
 
+def test_bare_arrays_among_several_trees_are_named_like_their_item(tmp_path):
+    v1.save_checkpointables(tmp_path / "c", {"a": np.arange(3), "b": {"x": np.arange(2)}})
+    reader = open_orbax(str(tmp_path / "c"))
+    assert set(reader.tensors) == {"a", "b/x"}
+    assert_same_bits(read_tensor(reader, "a"), np.arange(3))
+
+
 def test_chunks_that_equal_the_fill_value_may_be_missing(tmp_path, monkeypatch):
     from orbax.checkpoint._src.serialization import tensorstore_utils
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from reshard.errors import FormatError
+from reshard.formats.orbax import item_tensors
 from reshard.formats.orbax.reader import open_orbax
 from tests.formats.orbax.by_hand import LITTLE, sharded, write_item, write_tree, zarr2, zarr3
 from tests.formats.orbax.decode import assert_same_bits, read_tensor
@@ -163,7 +164,14 @@ REFUSED = {
     ),
     "size": (
         ".zarray", zarr2((4, 4)), {"shape": [1 << 40, 1 << 40], "chunks": [1 << 40, 1 << 40]},
-        "the tensor of shape [1099511627776, 1099511627776] would take 4.84e+24 bytes",
+        "the tensor of shape [1099511627776, 1099511627776] would take more than 2^62 bytes",
+    ),
+    "astronomical": (
+        ".zarray", zarr2((4, 4)), {"shape": [1 << 62] * 32, "chunks": [1] * 32},
+        "the tensor of shape [4611686018427387904, 4611",
+    ),
+    "beyond 64 bits": (
+        ".zarray", zarr2((4, 4)), {"shape": [10**4000, 1]}, "should hold numbers from 0 to 2^62, but is [1000",
     ),
     "chunk": (
         ".zarray", zarr2((4, 4)), {"chunks": [1 << 62, 1 << 62]}, "no storage holds that",
@@ -224,16 +232,16 @@ def test_what_is_refused(case, tmp_path):
     assert "tensor 'x'" in str(caught.value)
 
 
-def test_too_many_cuts_in_all(tmp_path):
-    names = [f"x{i}" for i in range(6)]
-    arrays = {n: (ARRAY, zarr2((4, 4))) for n in names}
-    write_item(tmp_path / "c", arrays)
-    for i, name in enumerate(names):
-        path = tmp_path / "c" / name / ".zarray"
-        changed = {"shape": [(1 << 22) - i, 1], "chunks": [1, 1]}
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
-    with pytest.raises(FormatError, match="cut in more than 16,777,216 places"):
-        open_orbax(str(tmp_path / "c"))
+def test_too_many_cuts_in_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(item_tensors, "MAX_CUTS", 100)
+    arrays = {f"x{n}": (np.zeros(n, np.int8), zarr2((1,))) for n in (40, 50, 60)}
+    with pytest.raises(
+        FormatError, match="up to 'x50' the tensors are cut in more than 100 places"
+    ):
+        open_orbax(str(write_item(tmp_path / "c", {k: arrays[k] for k in ("x60", "x50")})))
+    monkeypatch.setattr(item_tensors, "MAX_CUTS", 200)
+    same = {f"y{i}": arrays["x40"] for i in range(6)}
+    assert len(open_orbax(str(write_item(tmp_path / "d", same))).tensors) == 6
 
 
 def test_metadata_file_of_absurd_size(tmp_path):

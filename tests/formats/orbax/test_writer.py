@@ -173,9 +173,9 @@ def test_a_longer_list_keeps_its_order(making, tmp_path):
     assert [v.tolist()[0] for v in found["l"]] == list(range(11))
 
 
-@pytest.mark.parametrize("types", [("Auto", "Explicit"), ("AxisType.Auto", "explicit")])
+@pytest.mark.parametrize("types", [("Auto", "Explicit"), ("AxisType.Auto", "AxisType.Explicit")])
 def test_axis_types_are_recorded(making, tmp_path, types):
-    mesh = DeviceMesh((4, 2), ("data", "model"), types)
+    mesh = DeviceMesh((4, 2), ("data", "model"), axis_types=types)
     entry = making.Entry(("w",), np.zeros((8, 4), "f4"), ("data",), mesh=mesh)
     found = v1.load(making.write(tmp_path / "ckpt", [entry]))["w"]
     assert found.sharding.mesh.axis_types == (
@@ -261,14 +261,19 @@ def test_slice_metadata_lies_beside(making, state, tmp_path):
     )
 
 
-def test_partitions_and_memory_kinds_are_recorded(making, tmp_path):
+@pytest.mark.parametrize(
+    ("shards", "split"), [(3, ((0, 4, 7, 10), (0, 2))), (5, (5, 1)), (1, (1, 1))]
+)
+def test_partitions_and_memory_kinds_are_recorded(making, tmp_path, shards, split):
+    partition = {"strategy": "fixed_shards", "fixed_shards": shards, "axis": 0, "shards": shards}
     entry = making.Entry(
-        ("table",), np.zeros((10, 2), "f4"), meta={"memory_kind": "pinned_host"},
-        partition={"strategy": "fixed_shards", "axis": 0, "cuts": [[0, 4, 7, 10], [0, 2]]},
+        ("table",), np.zeros((10, 2), "f4"), (None, None),
+        partition=partition, meta={"memory_kind": "pinned_host"},
     )  # fmt: skip
     found = read_slices(making.write(tmp_path / "ckpt", [entry])).tensors["table"]
-    assert found.partition == {"strategy": "fixed_shards", "axis": 0}
-    assert (found.cuts, found.memory_kind) == (((0, 4, 7, 10), (0, 2)), "pinned_host")
+    assert (found.partition, found.memory_kind) == (partition, "pinned_host")
+    assert split in (found.cuts, found.parts)
+    assert found.count == shards
 
 
 def test_written_again_it_is_the_same_but_for_time_stamps(making, state, tmp_path):

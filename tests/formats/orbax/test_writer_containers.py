@@ -100,6 +100,25 @@ def test_a_tree_without_a_name_becomes_v1s_state(making, tmp_path):
     assert handlers == {"state": V1_TREE}
 
 
+def test_v1s_only_tree_becomes_v0s_single_item(making, tmp_path):
+    container = Container("v0", (Item("state", "state", True, V1_TREE),))
+    path = making.write(tmp_path / "ckpt", two_trees(making)[:1], container)
+    assert not (path / "state").exists()
+    assert ocp.StandardCheckpointer().restore(path)["w"].tolist() == list(range(8))
+    assert v1.load(path)["w"].tolist() == list(range(8))
+
+
+def test_a_step_folder_becomes_v1(making, tmp_path):
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "metadata").write_text('{"step": 7}')
+    items = (Item("state", "state", True, STANDARD), Item("meta", "meta", False, JSON))
+    copied = {"meta": tmp_path / "meta"}
+    entries = two_trees(making)[:1]
+    path = making.write(tmp_path / "ckpt", entries, Container("v1", items), copied)
+    assert v1.load(path)["w"].tolist() == list(range(8))
+    assert v1.load_checkpointables(path, {"meta": None})["meta"] == {"step": 7}
+
+
 def test_a_v1_handler_is_not_written_into_a_v0_container(making, tmp_path):
     container = Container("v0", (Item("", "", True, V1_TREE),))
     path = making.write(tmp_path / "ckpt", [making.Entry(("w",), np.zeros(8))], container)

@@ -130,12 +130,6 @@ def test_layouts_that_do_not_divide(making):
         open_writer(with_spec(making, spec))
 
 
-def test_axis_types_that_jax_does_not_have(making):
-    mesh = DeviceMesh((2,), ("x",), ("Sometimes",))
-    said = refusal(making, making.Entry(("w",), W, ("x",), mesh=mesh))
-    assert "mesh axis type 'Sometimes' is not known to jax; expected one of Auto, Explicit" in said
-
-
 def test_a_tree_that_is_one_leaf(making):
     assert "a single leaf without a name" in refusal(making, making.Entry((), W))
 

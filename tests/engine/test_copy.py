@@ -1,0 +1,272 @@
+"""Moves carried out on real files against plain numpy indexing."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorstore as ts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reshard.engine.copy import execute
+from reshard.engine.digest import CRC64NVME, finish
+from reshard.engine.tasks import batches
+from reshard.errors import CorruptError
+from reshard.formats.base import Encoding
+from reshard.formats.orbax.zarr3_json import zarr_json
+from reshard.formats.slices import digest_of
+from reshard.layout.box import Box
+from reshard.layout.grid import Grid
+from reshard.plan.move import Plan
+from reshard.plan.placement import Placement
+from reshard.plan.planner import Request, make_plan
+from tests.engine.stores import (
+    RAW,
+    RAW_CRC,
+    ZSTD,
+    ZSTD_CRC,
+    Case,
+    Folder,
+    Store,
+    by_hand,
+    carry_out,
+    cases,
+    side,
+    tensor,
+)
+from tests.formats.orbax.decode import assert_same_bits
+from tests.orbax_trees import random_array
+
+MIB = 1 << 20
+
+
+def store_of(case: Case, root: Path) -> Store:
+    store = Store(root / "source")
+    store.add(case.move.source.spec, case.values, case.source_encoding)
+    return store
+
+
+@settings(deadline=None, max_examples=150)
+@given(cases())
+def test_a_whole_tensor_arrives_bit_for_bit_in_every_way(case):
+    with tempfile.TemporaryDirectory() as folder:
+        root, target = Path(folder), Folder(case.packed)
+        encodings = {"out/w": case.target_encoding}
+        (result,) = carry_out([case.move], store_of(case, root), root / "t", target, encodings)
+        found = target.read(root / "t", case.move.target.spec, case.target_encoding)
+    assert_same_bits(found, case.expected)
+    assert result.source_digest == digest_of(np.ascontiguousarray(case.values).tobytes())
+    assert result.target_digest == digest_of(found.tobytes())
+    assert result.moved_bytes == case.values.nbytes
+
+
+@settings(deadline=None, max_examples=150)
+@given(cases(offsets=True))
+def test_a_box_arrives_turned_and_at_its_place(case):
+    spec, place = case.move.target.spec, case.move.placement.target_box
+    with tempfile.TemporaryDirectory() as folder:
+        root, target = Path(folder), Folder(case.packed)
+        plan = Plan((case.move,), 64 * MIB, 1)
+        encodings = {"out/w": case.target_encoding}
+        tasks = [t for b in batches(plan, store_of(case, root), target, encodings) for t in b]
+        results = execute(tasks, str(root / "t"), put=target.put)
+        parts = [p for r in results for p in r.parts]
+        for index in {p.index for p in parts if not p.is_closed}:
+            close(root / "t", target, case, index, [p for p in parts if p.index == index])
+        touched = {i for i in spec.storage.indices() if spec.storage.box(i).intersect(place)}
+        assert {p.index for p in parts} == (touched or {()})
+        found = np.zeros(spec.shape, case.expected.dtype)
+        for index in touched or {()}:
+            box = spec.storage.box(index)
+            piece = tensor("out/w", box.shape, spec.chunk_shape, spec.dtype)
+            found[box.slices] = Renumbered(target, index).read(
+                root / "t", piece, case.target_encoding
+            )
+    assert_same_bits(found[place.slices], case.expected)
+    source_crc = target_crc = 0
+    for result in results:
+        source_crc, target_crc = source_crc ^ result.source_crc, target_crc ^ result.target_crc
+    moved = np.ascontiguousarray(case.values[case.move.placement.source_box.slices])
+    assert f"{finish(CRC64NVME, source_crc, moved.nbytes):016x}" == digest_of(moved.tobytes())
+    # What no move fills counts as zeros, so that the moves of several sources add up.
+    assert f"{finish(CRC64NVME, target_crc, found.nbytes):016x}" == digest_of(found.tobytes())
+
+
+class Renumbered(Folder):
+    """One chunk of a folder as if it were a tensor of its own."""
+
+    def __init__(self, folder: Folder, index: tuple[int, ...]) -> None:
+        super().__init__(
+            folder.packed, {("out/w", (0,) * len(index)): folder.values.get(("out/w", index))}
+        )
+        self._file = folder.chunk_file("out/w", index)
+
+    def chunk_file(self, name, index):
+        return self._file
+
+
+def close(root, target, case, index, parts):
+    from reshard.engine.sinks import close_chunk
+
+    crc = 0
+    for part in parts:
+        crc ^= part.crc32c
+    spec = case.move.target.spec
+    stored = int(np.prod(spec.stored_shape(index), dtype=int)) * spec.itemsize
+    trailer = crc if case.target_encoding.checksum else None
+    close_chunk(str(root / target.chunk_file("out/w", index)), trailer, stored)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("encoding", [ZSTD, ZSTD_CRC, RAW_CRC], ids=["zstd", "zstd+crc", "raw+crc"])
+def test_identical_chunks_travel_encoded(encoding, packed, tmp_path):
+    spec = tensor("w", (20, 9), (7, 4), "bfloat16")
+    values = random_array(np.random.default_rng(3), spec.shape, "bfloat16").copy()
+    values[:7] = 0
+    store = Store(tmp_path / "source")
+    store.add(spec, values, encoding)
+    both = side(spec, encoding)
+    move = by_hand(Placement.whole(spec, spec), both, both, "copy", spec.storage, 1)
+    target = Folder(packed)
+    (result,) = carry_out([move], store, tmp_path / "t", target, {"w": encoding})
+    assert_same_bits(target.read(tmp_path / "t", spec, encoding), values)
+    assert (result.source_digest, result.target_digest, result.moved_bytes) == (
+        None,
+        None,
+        values.nbytes,
+    )
+    for index in spec.storage.indices():
+        if not packed and (extent := store.locate("w", index)):
+            stored = (tmp_path / "source").read_bytes()[extent.offset :][: extent.length]
+            assert (tmp_path / "t" / target.chunk_file("w", index)).read_bytes() == stored
+
+
+@pytest.mark.parametrize("target_encoding", [RAW, RAW_CRC, ZSTD_CRC], ids=["raw", "crc", "zstd"])
+@pytest.mark.parametrize("strategy", ["scatter", "weave", "block"])
+def test_tensorstore_reads_what_each_strategy_writes(strategy, target_encoding, tmp_path):
+    if strategy != "block" and target_encoding is ZSTD_CRC:
+        target_encoding = Encoding(checksum=True)
+    shape = (23, 18)
+    source, target = tensor("w", shape, (5, 4)), tensor("w", shape, (8, 18))
+    values = np.arange(23 * 18, dtype=np.float32).reshape(shape)
+    store = Store(tmp_path / "source")
+    store.add(source, values, ZSTD)
+    sides = side(source, ZSTD), side(target, target_encoding)
+    units = {
+        "scatter": source.storage,
+        "weave": Grid(shape, (source.storage.cuts[0], (0, 18))),
+        "block": Grid.whole(shape),
+    }[strategy]
+    move = by_hand(Placement.whole(source, target), *sides, strategy, units, 200)
+    carry_out([move], store, tmp_path / "t", Folder(), {"w": target_encoding})
+    (tmp_path / "t/w/zarr.json").write_bytes(zarr_json(target, target_encoding))
+    opened = ts.open({"driver": "zarr3", "kvstore": f"file://{tmp_path}/t/w/"}).result()
+    assert_same_bits(opened.read().result(), values)
+
+
+@st.composite
+def planned(draw):
+    case = draw(cases())
+    placement = case.move.placement
+    request = Request(
+        placement, side(case.move.source.spec, case.source_encoding), case.move.target
+    )
+    return case, request
+
+
+@settings(deadline=None, max_examples=40)
+@given(planned(), st.integers(1, 4))
+def test_what_the_planner_chooses_arrives(planned, workers):
+    case, request = planned
+    plan = make_plan([request], 64 * MIB, workers)
+    with tempfile.TemporaryDirectory() as folder:
+        root, target = (
+            Path(folder),
+            Folder(case.packed and plan.moves[0].strategy in ("block", "copy")),
+        )
+        encodings = {"out/w": case.target_encoding}
+        carry_out(plan.moves, store_of(case, root), root / "t", target, encodings, workers)
+        found = target.read(root / "t", case.move.target.spec, case.target_encoding)
+    assert_same_bits(found, case.expected)
+
+
+def damaged(tmp_path, encoding, damage, strategy="scatter"):
+    """Carries out rows to columns from a source that ``damage`` changed, as bytes."""
+    source, target = tensor("layer/w", (64, 64), (16, 64)), tensor("layer/w", (64, 64), (64, 16))
+    store = Store(tmp_path / "source")
+    store.add(source, random_array(np.random.default_rng(1), (64, 64), "float32"), encoding)
+    store.path.write_bytes(damage(store.path.read_bytes()))
+    units = source.storage if strategy == "scatter" else Grid.whole((64, 64))
+    move = by_hand(
+        Placement.whole(source, target),
+        side(source, encoding),
+        side(target, RAW_CRC),
+        strategy,
+        units,
+        999,
+    )
+    carry_out([move], store, tmp_path / "t", Folder(), {"layer/w": RAW_CRC})
+
+
+def flipped(data):
+    return data[:5000] + bytes([data[5000] ^ 4]) + data[5001:]
+
+
+@pytest.mark.parametrize("strategy", ["scatter", "block"])
+@pytest.mark.parametrize(
+    ("encoding", "damage"),
+    [
+        (ZSTD, lambda d: d[:-100]),
+        (RAW, lambda d: d[:-100]),
+        (RAW_CRC, flipped),
+        (ZSTD_CRC, flipped),
+    ],
+    ids=["zstd short", "raw short", "raw flipped", "zstd flipped"],
+)
+def test_a_damaged_chunk_is_named(encoding, damage, strategy, tmp_path):
+    with pytest.raises(
+        CorruptError, match=r"tensor 'layer/w', chunk \[\d, 0\]: .*stored in .*/source"
+    ):
+        damaged(tmp_path, encoding, damage, strategy)
+
+
+def test_an_encoded_chunk_that_ends_early_is_refused(tmp_path):
+    spec = tensor("w", (64, 64), (16, 64))
+    store = Store(tmp_path / "source")
+    store.add(spec, random_array(np.random.default_rng(1), (64, 64), "float32"), ZSTD)
+    store.path.write_bytes(store.path.read_bytes()[:-10])
+    both = side(spec, ZSTD)
+    move = by_hand(Placement.whole(spec, spec), both, both, "copy", spec.storage, 1)
+    with pytest.raises(
+        CorruptError, match="ends inside a chunk: expected .* restore it from another copy"
+    ):
+        carry_out([move], store, tmp_path / "t", Folder(), {"w": ZSTD})
+
+
+def test_boxes_of_two_sources_stack_into_one_target(tmp_path):
+    """Offsets along a new leading axis, each source its own move; digests of the parts add up."""
+    store = Store(tmp_path / "source")
+    rng = np.random.default_rng(5)
+    target = tensor("out/w", (2, 6, 4), (1, 6, 4))
+    crc = 0
+    values = []
+    for number in range(2):
+        spec = tensor(f"layers/{number}", (1, 4, 6), (1, 3, 2))
+        values.append(random_array(rng, spec.shape, "float32"))
+        store.add(spec, values[-1], ZSTD)
+        place = Box((number, 0, 0), (number + 1, 6, 4))
+        placement = Placement(
+            spec.name, Box.full(spec.shape), "out/w", place, (0, 2, 1), "float32", "float32"
+        )
+        units = Grid.whole((1, 4, 6))
+        move = by_hand(placement, side(spec, ZSTD), side(target, ZSTD), "block", units, 64)
+        (batch,) = batches(Plan((move,), MIB, 1), store, Folder(), {"out/w": ZSTD})
+        (result,) = execute(batch, str(tmp_path / "t"))
+        crc ^= result.target_crc
+    expected = np.concatenate(values).transpose(0, 2, 1)
+    found = Folder().read(tmp_path / "t", target, ZSTD)
+    assert_same_bits(found, expected)
+    assert f"{finish(CRC64NVME, crc, found.nbytes):016x}" == digest_of(found.tobytes())

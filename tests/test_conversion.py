@@ -1,0 +1,446 @@
+"""Whole conversions: stock Orbax saves, this project converts, stock Orbax restores the same bits."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from orbax.checkpoint import v1
+
+from reshard import api
+from tests.formats.orbax.decode import assert_same_bits
+from tests.orbax_trees import (
+    DTYPES,
+    expected_arrays,
+    mesh,
+    put,
+    random_array,
+    save_half_merged,
+    save_manager_items,
+    save_modes,
+    save_pytree,
+    save_standard,
+    save_unmerged,
+    save_v1,
+    small_tree,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")
+
+MODES = save_modes()
+LINE = mesh((8,), ("x",))
+LAYOUT = {
+    "mesh": {"axes": ["x"], "shape": [8]},
+    "rules": [
+        {"match": "kernel|layers/0|other_mesh", "axes": ["x"]},
+        {"match": "layers/1", "axes": [None, "x"]},
+    ],
+    "unmatched": "replicate",
+}
+SPLIT_ROWS = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": [{"match": ".", "axes": ["x"]}]}
+SPLIT_COLUMNS = {**SPLIT_ROWS, "rules": [{"match": ".", "axes": [None, "x"]}]}
+
+
+def restore_tree(path: Path) -> Any:
+    """What stock Orbax restores, without being told what is there."""
+    return ocp.PyTreeCheckpointer().restore(main_item(path))
+
+
+def assert_same_trees(found: Any, expected: Any) -> None:
+    """Equal structure, and every leaf equal bit for bit."""
+    found_leaves, structure = jax.tree_util.tree_flatten_with_path(found)
+    leaves, wanted = jax.tree_util.tree_flatten_with_path(expected)
+    assert structure == wanted
+    for (path, a), (_, b) in zip(found_leaves, leaves, strict=True):
+        if isinstance(b, (str, int, float, bool)):
+            assert (type(a), a) == (type(b), b)
+        else:
+            assert_same_bits(bits(a), bits(b), path)
+
+
+def bits(leaf: Any) -> np.ndarray:
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return np.asarray(leaf)
+
+
+def main_item(path: Path) -> Path:
+    """Where v0's single-item restore finds the tree of a checkpoint saved in any mode."""
+    return next((path / n for n in ("state", "default", "model") if (path / n).is_dir()), path)
+
+
+@pytest.fixture(scope="module")
+def tree():
+    return small_tree()
+
+
+@pytest.mark.parametrize("save", [s for _, s in MODES], ids=[i for i, _ in MODES])
+def test_every_mode_of_saving_is_converted(save, tree, tmp_path):
+    source = save(tmp_path / "source", tree)
+    report = api.convert(source, tmp_path / "target", layout=LAYOUT, max_memory="64MiB")
+    assert {t.proof for t in report.tensors} == {"written"}
+    assert all(t.source_digest == t.target_digest for t in report.tensors)
+    if save in (
+        save_unmerged,
+        save_half_merged,
+    ):  # stock Orbax itself reads only what it has merged
+        source = save_pytree(tmp_path / "merged", tree)
+    found = restore_tree(tmp_path / "target")
+    assert_same_trees(found, restore_tree(source))
+    kernel = found["params"]["dense"]["kernel"]
+    assert kernel.sharding == NamedSharding(LINE, PartitionSpec("x", None))
+    assert found["params"]["a.b"]["c/d"].sharding == NamedSharding(LINE, PartitionSpec())
+    assert api.verify(tmp_path / "target").differences == 0
+
+
+@pytest.mark.parametrize("use_zarr3", [False, True])
+@pytest.mark.parametrize("use_ocdbt", [False, True])
+def test_every_dtype_is_converted(use_zarr3, use_ocdbt, tmp_path):
+    arrays = {n: put(a, "data", "model") for n, a in dtype_arrays().items()}
+    save_pytree(
+        tmp_path / "source", arrays, use_zarr3=use_zarr3, use_ocdbt=use_ocdbt, chunk_byte_size=16
+    )
+    api.convert(tmp_path / "source", tmp_path / "target", layout=SPLIT_COLUMNS)
+    found = restore_tree(tmp_path / "target")
+    assert_same_trees(found, arrays)
+    columns = NamedSharding(LINE, PartitionSpec(None, "x"))
+    assert {n for n, a in found.items() if a.sharding != columns} == set()
+
+
+def dtype_arrays():
+    """As jax holds them: without 64 bits."""
+    rng = np.random.default_rng(2)
+    wide = ("int64", "uint64", "float64", "complex128")
+    return {d: random_array(rng, (12, 16), d) for d in DTYPES if d not in wide}
+
+
+def test_sixty_four_bits_are_converted(tmp_path):
+    rng = np.random.default_rng(2)
+    arrays = {
+        d: random_array(rng, (12, 16), d) for d in ("int64", "uint64", "float64", "complex128")
+    }
+    save_pytree(tmp_path / "source", arrays)
+    api.convert(tmp_path / "source", tmp_path / "target")
+    assert_same_trees(restore_tree(tmp_path / "target"), arrays)
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd", "zstd:9", "gzip", "blosc", "keep"])
+@pytest.mark.parametrize("ocdbt", [False, True])
+def test_every_compression_and_packing_is_restored(compression, ocdbt, tree, tmp_path):
+    source = save_standard(tmp_path / "source", tree)
+    target = tmp_path / "target"
+    api.convert(source, target, layout=LAYOUT, compression=compression, ocdbt=ocdbt)
+    assert (target / "manifest.ocdbt").exists() == ocdbt
+    assert_same_trees(restore_tree(target), restore_tree(source))
+    assert api.verify(source, target).differences == 0
+
+
+@pytest.mark.parametrize("save", [save_standard, save_v1, partial(save_pytree, use_zarr3=True)])
+def test_identical_chunks_travel_encoded_and_are_proved_when_read_back(save, tree, tmp_path):
+    source = save(tmp_path / "source", tree)
+    report = api.convert(source, tmp_path / "target", compression="keep", verify="readback")
+    assert {t.strategy for t in report.tensors if t.nbytes} == {"copy"}
+    assert {t.proof for t in report.tensors} == {"proved"}
+    assert_same_trees(restore_tree(tmp_path / "target"), restore_tree(source))
+
+
+@pytest.mark.parametrize("style", ["v0", "v1"])
+@pytest.mark.parametrize("save", [save_standard, save_v1], ids=["from v0", "from v1"])
+def test_either_style_is_written_from_either(save, style, tree, tmp_path):
+    source = save(tmp_path / "source", tree)
+    api.convert(source, tmp_path / "target", layout=LAYOUT, style=style)
+    expected = restore_tree(source)
+    assert_same_trees(restore_tree(tmp_path / "target"), expected)
+    assert_same_trees(v1.load(tmp_path / "target"), expected)
+
+
+@pytest.mark.parametrize("restore", ["v0", "v1"])
+@pytest.mark.parametrize("save", [save_standard, save_v1], ids=["from v0", "from v1"])
+def test_a_target_brings_namedtuples_and_keys_back(save, restore, tree, tmp_path):
+    source = save(tmp_path / "source", tree)
+    api.convert(source, tmp_path / "target", layout=LAYOUT)
+    goal = jax.tree.map(on_line, tree)
+    if restore == "v1":
+        found = v1.load(tmp_path / "target", goal)
+    else:
+        found = ocp.StandardCheckpointer().restore(main_item(tmp_path / "target"), goal)
+    assert isinstance(found["opt"][0], optax.ScaleByAdamState)
+    assert jnp.issubdtype(found["keys"].dtype, jax.dtypes.prng_key)
+    assert found["other_mesh"].sharding == NamedSharding(LINE, PartitionSpec("x"))
+    assert_same_trees(found, tree)
+
+
+def on_line(leaf):
+    """The leaf as a target on the mesh of eight."""
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    split = leaf.ndim and leaf.shape[0] % 8 == 0
+    sharding = NamedSharding(LINE, PartitionSpec("x") if split else PartitionSpec())
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def test_a_step_with_several_items_is_read_by_the_manager(tree, tmp_path):
+    source = save_manager_items(tmp_path / "source", tree)
+    api.convert(source, tmp_path / "target/12", layout=LAYOUT)
+    with ocp.CheckpointManager(tmp_path / "target", item_names=("state", "meta")) as manager:
+        assert manager.all_steps() == [12]
+        found = manager.restore(
+            12, args=ocp.args.Composite(state=ocp.args.PyTreeRestore(), meta=ocp.args.JsonRestore())
+        )
+        assert manager.metrics(12) == {"loss": 0.5}
+    assert found.meta == {"epoch": 2}
+    assert_same_trees(found.state, restore_tree(source))
+
+
+def test_two_trees_in_one_step_are_both_converted(tmp_path):
+    trees = {
+        "params": {"w": put(np.arange(64, dtype=np.float32), "data")},
+        "ema": {"w": put(np.ones(8))},
+    }
+    with ocp.CheckpointManager(tmp_path / "source") as manager:
+        args = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}
+        manager.save(1, args=ocp.args.Composite(**args))
+        manager.wait_until_finished()
+    layout = {
+        **SPLIT_ROWS,
+        "rules": [{"match": "^params/w$", "axes": ["x"]}],
+        "unmatched": "replicate",
+    }
+    api.convert(tmp_path / "source/1", tmp_path / "target/1", layout=layout)
+    with ocp.CheckpointManager(tmp_path / "target") as manager:
+        args = {name: ocp.args.StandardRestore() for name in trees}
+        found = manager.restore(1, args=ocp.args.Composite(**args))
+    assert_same_trees({name: found[name] for name in trees}, trees)
+    assert found.params["w"].sharding == NamedSharding(LINE, PartitionSpec("x"))
+    assert found.ema["w"].sharding == NamedSharding(LINE, PartitionSpec(None))
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_select_drop_rename_and_cast_in_one_pass(compression, tree, tmp_path):
+    source = save_standard(tmp_path / "source", tree)
+    report = api.convert(
+        source,
+        tmp_path / "target",
+        layout=SPLIT_ROWS,
+        select=["^params/"],
+        drop=["a\\.b"],
+        rename={"^params/(.*)": r"serving/\1"},
+        cast={"kernel": "bfloat16", "layers": "float16"},
+        compression=compression,
+    )
+    found = restore_tree(tmp_path / "target")
+    params = tree["params"]
+    expected = {
+        "dense": {
+            "kernel": np.asarray(params["dense"]["kernel"]).astype(ml_dtypes.bfloat16),
+            "bias": np.asarray(params["dense"]["bias"]),
+        },
+        "layers": [np.asarray(a).astype(np.float16) for a in params["layers"]],
+    }
+    assert_same_trees(found, {"serving": expected})
+    kernel = next(t for t in report.tensors if t.target == "serving/dense/kernel")
+    assert (kernel.source, kernel.source_dtype, kernel.target_dtype) == (
+        "params/dense/kernel",
+        "float32",
+        "bfloat16",
+    )
+    assert 0 < kernel.cast.largest_relative_error <= 2**-8
+    assert (kernel.cast.overflows, kernel.cast.nans) == (0, 0)
+    assert api.verify(tmp_path / "target").differences == 0
+
+
+def test_small_target_chunks_and_an_uneven_partition_are_restored(tree, tmp_path):
+    source = save_standard(tmp_path / "source", tree)
+    layout = {
+        "mesh": {"axes": ["x"], "shape": [8]},
+        "partitions": [{"match": "dense/kernel", "fixed_shards": 6, "axis": 0}],
+        "unmatched": "replicate",
+    }
+    api.convert(source, tmp_path / "target", layout=layout, chunk_bytes=512)
+    assert_same_trees(restore_tree(tmp_path / "target"), restore_tree(source))
+    files = [p for p in (tmp_path / "target/params.dense.kernel").rglob("*") if p.is_file()]
+    assert max(p.stat().st_size for p in files) <= 1024
+
+
+# Random trees -----------------------------------------------------------------------------------
+
+MESHES = [mesh((8,), ("x",)), mesh((4, 2), ("data", "model")), mesh((2, 2, 2), ("a", "b", "c"))]
+JAX_DTYPES = [d for d in DTYPES if d not in ("int64", "uint64", "float64", "complex128")]
+SIZES = [1, 2, 3, 4, 5, 8, 12, 16, 24]
+Axes = tuple[Any, ...]
+
+
+@st.composite
+def specs(draw: st.DrawFn, shape: tuple[int, ...], on: Mesh) -> Axes:
+    """Mesh axes that divide each dimension, none used twice."""
+    left, axes = dict(on.shape), []
+    for size in shape:
+        chosen: list[str] = []
+        for name in draw(st.permutations(list(left))):
+            size_of = left[name]
+            if size % size_of == 0 and draw(st.booleans()):
+                chosen.append(name)
+                size //= size_of
+                del left[name]
+        axes.append(chosen[0] if len(chosen) == 1 else tuple(chosen) or None)
+    return tuple(axes)
+
+
+@st.composite
+def trees(draw: st.DrawFn, on: Mesh) -> Any:
+    """A nested tree with arrays sharded at random, numpy arrays, scalars and None."""
+    seed = st.integers(0, 2**32)
+
+    @st.composite
+    def arrays(draw: st.DrawFn) -> Any:
+        shape = tuple(draw(st.lists(st.sampled_from(SIZES), max_size=3)))
+        dtype = draw(st.sampled_from(JAX_DTYPES))
+        array = random_array(np.random.default_rng(draw(seed)), shape, dtype)
+        return put(array, *draw(specs(shape, on)), on=on) if draw(st.booleans()) else array
+
+    leaves = arrays() | arrays() | arrays() | st.none() | st.integers(-9, 9) | st.floats(-1, 1)
+    keys = st.sampled_from(["w", "b", "layers", "a.b", "mu", "0", "x y", "ünï"])
+    nested = st.recursive(
+        leaves,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+        max_leaves=5,
+    )
+    return {"first": draw(arrays()), "rest": draw(nested)}
+
+
+SAVERS = {
+    "standard": save_standard,
+    "v1": save_v1,
+    **{
+        f"pytree{'-ocdbt' if o else ''}{'-zarr3' if z else ''}{'' if c else '-raw'}": partial(
+            save_pytree, use_ocdbt=o, use_zarr3=z, use_compression=c
+        )
+        for o, z, c in itertools.product([False, True], repeat=3)
+    },
+}
+
+
+@st.composite
+def conversions(draw: st.DrawFn) -> Any:
+    before, after = draw(st.sampled_from(MESHES)), draw(st.sampled_from(MESHES))
+    tree = draw(trees(before))
+    name = draw(st.sampled_from(list(SAVERS)))
+    save = SAVERS[name]
+    if name.startswith("pytree"):
+        save = partial(save, chunk_byte_size=draw(st.sampled_from([None, 24, 100])))
+    arrays = expected_arrays(tree)
+    wanted = {n: draw(specs(a.shape, after)) for n, a in arrays.items()}
+    how = {
+        "compression": draw(st.sampled_from(["none", "none", "zstd", "gzip", "blosc", "keep"])),
+        "chunk_bytes": draw(st.sampled_from([None, 64, 1000])),
+        "workers": draw(st.integers(1, 3)),
+        "ocdbt": draw(st.integers(0, 4)) == 4,
+    }
+    return save, tree, after, wanted, how
+
+
+@settings(
+    deadline=None,
+    max_examples=25,
+    suppress_health_check=list(HealthCheck),
+)
+@given(conversions())
+def test_any_tree_from_any_mesh_to_any_other(conversion):
+    save, tree, after, wanted, how = conversion
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = save(Path(folder) / "source", tree), Path(folder) / "target"
+        report = api.convert(source, target, layout=layout_of(after, wanted), **how)
+        found = restore_tree(target)
+        assert_same_trees(found, restore_tree(source))
+        assert api.verify(source, target).differences == 0
+    assert len(report.tensors) == len(wanted)
+    for path, leaf in jax.tree_util.tree_flatten_with_path(found)[0]:
+        if isinstance(leaf, jax.Array):
+            axes = wanted["/".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path)]
+            assert leaf.sharding.is_equivalent_to(
+                NamedSharding(after, PartitionSpec(*axes)), leaf.ndim
+            )
+            assert leaf.sharding.mesh.axis_names == after.axis_names
+
+
+def layout_of(on: Mesh, wanted: dict[str, Axes]) -> dict[str, Any]:
+    return {
+        "mesh": {"axes": list(on.axis_names), "shape": list(on.devices.shape)},
+        "rules": [
+            {
+                "match": f"^{re.escape(name)}$",
+                "axes": [list(a) if isinstance(a, tuple) else a for a in axes],
+            }
+            for name, axes in wanted.items()
+        ],
+        "unmatched": "error",
+    }
+
+
+# What stock Orbax warns of -----------------------------------------------------------------------
+
+LISTEN = """
+    import logging, sys, warnings
+    seen = []
+    class Handler(logging.Handler):
+        def emit(self, record):
+            if record.levelno >= logging.WARNING:
+                seen.append(record.getMessage())
+    from absl import logging as absl_logging
+    for logger in (logging.getLogger(), absl_logging.get_absl_logger()):
+        logger.addHandler(Handler())
+    import orbax.checkpoint as ocp
+    from orbax.checkpoint import v1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for path in sys.argv[2:]:
+            if path.endswith("v0"):
+                ocp.StandardCheckpointer().restore(path)
+                ocp.PyTreeCheckpointer().restore(path)
+            v1.load(path)
+    for line in sorted({f"{w.category.__name__}: {w.message}" for w in caught} | set(seen)):
+        print(line.replace(sys.argv[1], "").replace("\\n", " "))
+"""
+
+
+def test_stock_warns_of_nothing_new(tree, tmp_path):
+    for style, save in (("v0", save_standard), ("v1", save_v1)):
+        save(tmp_path / "own" / style, tree)
+        api.convert(tmp_path / "own" / style, tmp_path / "new" / style, layout=LAYOUT)
+        api.convert(
+            tmp_path / "own" / style, tmp_path / "packed" / style, layout=LAYOUT, ocdbt=True
+        )
+    runs = {name: listen(tmp_path / name) for name in ("own", "new", "packed")}
+    own, new, packed = (set(run.communicate()[0].splitlines()) for run in runs.values())
+    assert [run.returncode for run in runs.values()] == [0, 0, 0]
+    assert any("Sharding info not provided" in line for line in own)
+    assert (new - own, packed - own) == (set(), set())
+
+
+def listen(folder: Path) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(LISTEN),
+        str(folder),
+        *map(str, (folder / "v0", folder / "v1")),
+    ]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
