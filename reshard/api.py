@@ -7,11 +7,12 @@ is a ``ReshardError``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from reshard.errors import LayoutError, PlanError, StorageError
 from reshard.layout.changes import Changes
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def inspect(path: Path) -> CheckpointInfo:
     from reshard.engine.checkpoint_info import describe
     from reshard.formats.detect import open_reader
 
-    return describe(open_reader(os.fspath(path)))
+    return describe(open_reader(_path("checkpoint", path)))
 
 
 def plan(
@@ -76,7 +77,7 @@ def plan(
     """
     from reshard.engine.conversion import prepare
 
-    changes = Changes(tuple(select), tuple(drop), _pairs(rename), _pairs(cast))
+    changes = _changes(select, drop, rename, cast)
     options = _options(
         layout,
         mesh,
@@ -89,7 +90,7 @@ def plan(
         style,
         overwrite,
     )
-    return prepare(os.fspath(src), os.fspath(dst), options).summary
+    return prepare(_path("source", src), _path("target", dst), options).summary
 
 
 def convert(
@@ -125,7 +126,7 @@ def convert(
     """
     from reshard.engine.conversion import carry_out, prepare
 
-    changes = Changes(tuple(select), tuple(drop), _pairs(rename), _pairs(cast))
+    changes = _changes(select, drop, rename, cast)
     options = replace(
         _options(
             layout,
@@ -141,7 +142,9 @@ def convert(
         ),
         check=verify,
     )
-    return carry_out(prepare(os.fspath(src), os.fspath(dst), options), options, executor, progress)
+    return carry_out(
+        prepare(_path("source", src), _path("target", dst), options), options, executor, progress
+    )
 
 
 def verify(
@@ -157,26 +160,66 @@ def verify(
     from reshard.formats.detect import open_reader
 
     limits = _limits(max_memory, workers)
-    reader = open_reader(os.fspath(a))
+    reader = open_reader(_path("checkpoint", a))
     if b is None:
         return compare_recorded(reader, limits, progress)
-    return compare_stored(reader, open_reader(os.fspath(b)), limits, progress)
+    return compare_stored(reader, open_reader(_path("checkpoint", b)), limits, progress)
 
 
-def _pairs(rules: PairRules) -> tuple[tuple[str, str], ...]:
+def _path(what: str, path: Path) -> str:
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise StorageError(f"the {what} is {path!r}; expected a path")
+    return os.fsdecode(path)
+
+
+def _changes(select: Rules, drop: Rules, rename: PairRules, cast: PairRules) -> Changes:
+    return Changes(
+        _patterns("select", select),
+        _patterns("drop", drop),
+        _pairs("rename", rename, "a replacement"),
+        _pairs("cast", cast, "a dtype"),
+    )
+
+
+def _patterns(kind: str, rules: Rules) -> tuple[str, ...]:
+    given = () if isinstance(rules, str) or not isinstance(rules, Iterable) else tuple(rules)
+    if (rules and not given) or not all(isinstance(pattern, str) for pattern in given):
+        raise PlanError(
+            f"{kind} is {rules!r}; expected a list of regular expressions such as ['^params/']"
+        )
+    return given
+
+
+def _pairs(kind: str, rules: PairRules, to: str) -> tuple[tuple[str, str], ...]:
     items = rules.items() if isinstance(rules, Mapping) else rules
-    return tuple((pattern, to) for pattern, to in items)
+    pairs = () if isinstance(items, str) or not isinstance(items, Iterable) else tuple(items)
+    if (rules and not pairs) or not all(map(_is_pair, pairs)):
+        raise PlanError(
+            f"{kind} is {rules!r}; expected pairs of a regular expression and {to}, such as [('^a/', ...)]"
+        )
+    return tuple((pattern, new) for pattern, new in pairs)
+
+
+def _is_pair(rule: object) -> bool:
+    return (
+        isinstance(rule, tuple | list)
+        and len(rule) == 2
+        and all(isinstance(part, str) for part in rule)
+    )
 
 
 def _limits(max_memory: int | str | None, workers: int | None) -> ReadLimits:
+    from reshard.engine.options import check_limits
     from reshard.engine.read_digests import ReadLimits
     from reshard.storage.host import default_max_memory, default_workers
 
-    memory = _bytes(max_memory)
-    return ReadLimits(
+    memory = _bytes("max_memory", max_memory)
+    limits = ReadLimits(
         default_max_memory() if memory is None else memory,
         default_workers() if workers is None else workers,
     )
+    check_limits(limits.max_memory, limits.workers)
+    return limits
 
 
 def _options(
@@ -198,7 +241,7 @@ def _options(
 
     found = layout_of(layout, mesh)
     limits = _limits(max_memory, workers)
-    limit = _bytes(chunk_bytes)
+    limit = _bytes("chunk_bytes", chunk_bytes)
     return Options(
         max_memory=limits.max_memory,
         workers=limits.workers,
@@ -212,7 +255,10 @@ def _options(
     )
 
 
-def _bytes(size: int | str | None) -> int | None:
+def _bytes(name: str, size: int | str | None) -> int | None:
     from reshard.layout.sizes import parse_bytes
 
-    return parse_bytes(size) if isinstance(size, str) else size
+    try:
+        return parse_bytes(size) if isinstance(size, str) else size
+    except LayoutError as error:
+        raise PlanError(f"{name}: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
@@ -15,9 +16,9 @@ from reshard.engine.report import ConversionReport, Progress, Proof, Stage, Tens
 from reshard.engine.run import MoveResult, run
 from reshard.engine.target import Target, make_target
 from reshard.engine.tasks import batches
-from reshard.errors import CorruptError, StorageError, VerificationError
+from reshard.errors import CorruptError, StorageError, TargetExistsError, VerificationError
 from reshard.formats.base import Reader
-from reshard.formats.detect import open_reader
+from reshard.formats.detect import is_checkpoint, local_path, open_reader
 from reshard.formats.orbax.writer import open_writer
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.plan.move import Move, Plan
@@ -70,8 +71,10 @@ class Prepared:
 
 def prepare(source: str, target: str, options: Options) -> Prepared:
     """Opens the source, plans, and refuses whatever can be refused before a byte moves."""
+    source, target = local_path(source), _target_path(target)
     reader = open_reader(source)
     check_target(Path(target), Path(source), overwrite=options.overwrite)
+    _refuse_other_content(Path(target))
     goal = make_target(reader, options)
     metadata = reader.metadata_bytes + BYTES_PER_MOVE * len(goal.requests)
     plan = make_plan(goal.requests, options.max_memory, options.workers, metadata)
@@ -86,6 +89,23 @@ def prepare(source: str, target: str, options: Options) -> Prepared:
         _free_bytes(target),
     )
     return Prepared(reader, goal, summary)
+
+
+def _target_path(target: str) -> str:
+    path = local_path(target, writing=True)
+    # A folder without a name of its own (``.``, ``a/..``) is named by where it lies.
+    return path if Path(path).name not in ("", "..") else os.path.realpath(path)
+
+
+def _refuse_other_content(target: Path) -> None:
+    """Overwriting replaces the whole folder, so it must hold a checkpoint or nothing."""
+    with storage_errors("look at", target):
+        if not target.is_dir() or is_checkpoint(str(target)) or not any(target.iterdir()):
+            return
+    raise TargetExistsError(
+        f"the target {str(target)!r} is a folder that holds something else than a checkpoint, and was left "
+        "untouched; --overwrite replaces only checkpoints and empty folders: choose another target, or empty it"
+    )
 
 
 def carry_out(

@@ -1,7 +1,7 @@
 """One task: read its source chunks, put the pieces in their places, write its target chunks.
 
-Every element is decoded once into a band, copied at most once (not at all where it already lies
-as the target wants it), and written once. The source's digest is taken from the decoded band, the
+Every element is decoded once into a band, rearranged (not at all where it already lies as
+the target wants it), and written once. The source's digest is taken from the decoded band, the
 target's from the bytes that are written and the place they are written to.
 """
 
@@ -17,24 +17,29 @@ from reshard.engine.bands import Band, band_capacity, bands, row_bytes
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
 from reshard.engine.digest import CRC64NVME, linear_of_box
 from reshard.engine.lanes import Lane, StoredChunks
+from reshard.engine.mirror import Mirror
 from reshard.engine.passthrough import pass_through
 from reshard.engine.sinks import (
     ChunkSink,
     Part,
     PieceSink,
     Put,
-    scratch_bytes,
     source_element_type,
+    target_element_type,
 )
 from reshard.engine.task import SourceChunk, Task, TaskResult
 from reshard.layout.box import Box
 from reshard.layout.dtypes import storage_bytes
+from reshard.plan.planner import BAND_BYTES
 from reshard.storage.local import OpenFiles
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
 
     from reshard.engine.buffers import Bytes
+
+    Array = npt.NDArray[Any]
 
 
 def execute(
@@ -63,24 +68,43 @@ def _execute_one(task: Task, root: str, pool: ArenaPool | None, put: Put | None)
 
 @dataclass(frozen=True, slots=True)
 class _Buffers:
-    """What a task takes from its arena, in bytes."""
+    """What a task takes from its arena, in bytes.
 
+    Attributes:
+        lanes: decoded bands of all lanes, one behind the other.
+        band: the lanes' rows side by side; nothing for a single lane, whose rows are the band.
+        scratch: the band's pieces as they are written.
+        mirror: the band as the target has it.
+        chunks: target chunks that are assembled whole.
+    """
+
+    lanes: int
     band: int
     scratch: int
+    mirror: int
     chunks: int
 
     @classmethod
     def of(cls, task: Task) -> _Buffers:
         band = max((_band_capacity(task, group) for group in _groups(task)), default=0)
-        if task.strategy != "block":
-            return cls(band, scratch_bytes(task, band), 0)
-        itemsize = storage_bytes(task.placement.target_dtype)
-        sizes = (math.prod(t.stored_shape) * itemsize for t in task.targets)
-        return cls(band, 0, sum(-(-s // ALIGNMENT) * ALIGNMENT for s in sizes))
+        if task.strategy == "block":
+            return cls(band, 0, 0, BAND_BYTES, sum(map(_aligned, _target_bytes(task))))
+        itemsizes = storage_bytes(task.placement.target_dtype), storage_bytes(task.placement.source_dtype)
+        pieces = band * itemsizes[0] // itemsizes[1]
+        return cls(band, band if task.strategy == "weave" else 0, pieces, pieces, 0)
 
     @property
     def total(self) -> int:
-        return self.band + self.scratch + self.chunks + 4 * ALIGNMENT
+        return sum(map(_aligned, (self.lanes, self.band, self.scratch, self.mirror))) + self.chunks
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _target_bytes(task: Task) -> Iterator[int]:
+    itemsize = storage_bytes(task.placement.target_dtype)
+    return (math.prod(t.stored_shape) * itemsize for t in task.targets)
 
 
 def _groups(task: Task) -> list[tuple[SourceChunk, ...]]:
@@ -89,28 +113,30 @@ def _groups(task: Task) -> list[tuple[SourceChunk, ...]]:
 
 
 def _transfer(
-    task: Task, files: OpenFiles, put: Put | None, arena: Arena, plan: _Buffers
+    task: Task, files: OpenFiles, put: Put | None, arena: Arena, sizes: _Buffers
 ) -> TaskResult:
-    band_memory = arena.take(plan.band)
+    lanes, rows = arena.take(sizes.lanes), arena.take(sizes.band)
+    mirror = Mirror(task.target_shape, target_element_type(task), arena.take(sizes.mirror))
     sink = (
-        ChunkSink(task, files, put, arena)
+        ChunkSink(task, files, mirror, put, arena)
         if task.strategy == "block"
-        else PieceSink(task, files, arena.take(plan.scratch))
+        else PieceSink(task, files, mirror, arena.take(sizes.scratch))
     )
     digest = moved = 0
     for group in _groups(task):
-        for parts in _decoded(task, group, band_memory):
-            for view, box in parts:
-                digest ^= linear_of_box(CRC64NVME, view, box, task.placement.shape)
-                moved += view.nbytes
-            sink.put(parts, _joint_box(parts))
-    parts_written = tuple(sink.close())
+        for band, box in _decoded(task, group, lanes, rows):
+            digest ^= linear_of_box(CRC64NVME, band, box, task.placement.shape)
+            moved += band.nbytes
+            sink.put(band, box)
+    parts = tuple(sink.close())
     read = sum(s.extent.length for s in task.sources if s.extent)
-    return TaskResult(task.move, digest, sink.digest, moved, read, parts_written, sink.cast)
+    return TaskResult(task.move, digest, sink.digest, moved, read, parts, sink.cast)
 
 
-def _decoded(task: Task, group: Sequence[SourceChunk], memory: Bytes) -> Iterator[list[Part]]:
-    """The wanted parts of each band of a group of chunks, as views of ``memory``."""
+def _decoded(
+    task: Task, group: Sequence[SourceChunk], memory: Bytes, rows: Bytes
+) -> Iterator[tuple[Array, Box]]:
+    """What is wanted of each band of a group of chunks, and its box in the placement's coordinates."""
     dtype = source_element_type(task)
     with ExitStack() as stack:
         lanes = [stack.enter_context(closing(_lane(task, chunk))) for chunk in group]
@@ -119,9 +145,19 @@ def _decoded(task: Task, group: Sequence[SourceChunk], memory: Bytes) -> Iterato
                 return
             parts = _read(lanes, band, memory, dtype)
             if parts:
-                yield parts
+                yield parts[0] if len(parts) == 1 else _side_by_side(parts, rows)
         for lane in lanes:
             lane.check_end()
+
+
+def _side_by_side(parts: Sequence[Part], rows: Bytes) -> Part:
+    """The lanes' parts as one array, whose rows are as wide as all of them."""
+    joint = _joint_box(parts)
+    dtype = parts[0][0].dtype
+    whole: Array = rows[: joint.size * dtype.itemsize].view(dtype).reshape(joint.shape)
+    for elements, box in parts:
+        whole[box.relative_to(joint.start).slices] = elements
+    return whole, joint
 
 
 def _lane(task: Task, chunk: SourceChunk) -> Lane:

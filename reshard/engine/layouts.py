@@ -37,6 +37,10 @@ def layout_of(
     """
     if isinstance(mesh, str):
         mesh = parse_mesh(mesh)
+    if not isinstance(mesh, DeviceMesh | None):
+        raise LayoutError(
+            f"mesh is {mesh!r}; expected a DeviceMesh or text such as 'data=4,model=2'"
+        )
     if isinstance(layout, LayoutMap):
         if mesh is not None:
             raise LayoutError(
@@ -52,7 +56,13 @@ def layout_of(
 def _file(layout: str | os.PathLike[str] | Mapping[str, Any] | LayoutFile) -> LayoutFile:
     if isinstance(layout, LayoutFile):
         return layout
-    return parse_layout(layout) if isinstance(layout, Mapping) else load_layout(os.fspath(layout))
+    if isinstance(layout, Mapping):
+        return parse_layout(layout)
+    if not isinstance(layout, str | os.PathLike):
+        raise LayoutError(
+            f"layout is {layout!r}; expected the path of a layout file, its content as a mapping, or a LayoutMap"
+        )
+    return load_layout(os.fspath(layout))
 
 
 def split(target: TensorSpec, source: TensorSpec, layout: Layout | None) -> Split:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from reshard.engine.layouts import Layout
 from reshard.errors import PlanError
@@ -41,6 +41,32 @@ class Options:
     overwrite: bool = False
     check: Check = "written"
 
+    def __post_init__(self) -> None:
+        """Raises PlanError for whatever makes no sense by itself."""
+        check_limits(self.max_memory, self.workers)
+        _check_positive("chunk_bytes", self.chunk_bytes, "bytes, such as 256MiB")
+        _check_choice("style", self.style, (None, *get_args(Style)))
+        _check_choice("verify", self.check, get_args(Check))
+
+
+def check_limits(max_memory: int, workers: int) -> None:
+    """Raises PlanError unless both are whole numbers of at least 1."""
+    _check_positive("max_memory", max_memory, "bytes, such as 512MiB")
+    _check_positive("workers", workers, "tasks at once, such as 2")
+
+
+def _check_positive(name: str, value: Any, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise PlanError(
+            f"{name} is {value!r}; expected a whole number of at least 1 ({what}), or leave it out "
+            "for the default"
+        )
+
+
+def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        raise PlanError(f"{name} is {value!r}; expected one of {', '.join(map(repr, choices))}")
+
 
 def parse_compression(text: str) -> Encoding | None:
     """``none``, ``zstd[:level]``, ``gzip[:level]``, ``blosc`` or ``keep`` (None) as an Encoding.
@@ -48,7 +74,7 @@ def parse_compression(text: str) -> Encoding | None:
     >>> parse_compression("zstd:3").level
     3
     """
-    name, _, level = text.partition(":")
+    name, _, level = text.partition(":") if isinstance(text, str) else ("", "", "")
     if text == "keep":
         return None
     if text == "none":

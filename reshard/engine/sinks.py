@@ -6,14 +6,17 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from reshard.engine.bands import bands, row_bytes
 from reshard.engine.cast import cast_into
-from reshard.engine.digest import CRC32C, CRC64NVME, finish, linear_of_box
+from reshard.engine.digest import CRC32C, finish, linear_of_box
+from reshard.engine.mirror import Mirror
 from reshard.engine.opaque import opaque_dtype
 from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task
 from reshard.formats.codecs import encode_chunk
 from reshard.layout.box import Box
 from reshard.layout.dtypes import numpy_dtype, storage_bytes
 from reshard.plan.placement import inverse
+from reshard.plan.planner import BAND_BYTES
 from reshard.storage.local import OpenFiles, write_all
 
 if TYPE_CHECKING:
@@ -31,15 +34,16 @@ Put = Callable[[str, "tuple[int, ...]", "bytes | memoryview"], None]
 
 
 class _Pieces:
-    """What both sinks share: finding the target chunks of a box, and copying parts into an array."""
+    """What both sinks share: finding the target chunks of a box, and copying elements into them."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, mirror: Mirror) -> None:
         self.task = task
         self.cast = CastStats()
         self.digest = 0
-        self._order = task.placement.axis_order
-        self._inverse = inverse(self._order)
-        self.dtype = _element_type(task, source=False)
+        self.mirror = mirror
+        self.order = task.placement.axis_order
+        self._inverse = inverse(self.order)
+        self.dtype = target_element_type(task)
 
     def overlapping(self, box: Box) -> Iterator[tuple[int, TargetChunk, Box]]:
         """Number, chunk and overlap of every target chunk that ``box`` touches."""
@@ -50,50 +54,43 @@ class _Pieces:
             if piece is not None:
                 yield number, self.task.targets[number], piece
 
-    def copy(self, parts: Sequence[Part], piece: Box, out: Array) -> None:
-        """Fills ``out``, which has the target's axis order, with what the parts hold of ``piece``."""
+    def copy(self, elements: Array, out: Array) -> None:
+        """Fills ``out``, which has the target's axis order and dtype."""
         turned = out.transpose(self._inverse)
-        for view, box in parts:
-            inside = box.intersect(piece)
-            if inside is not None:
-                to = turned[inside.relative_to(piece.start).slices]
-                self._assign(to, view[inside.relative_to(box.start).slices])
-
-    def _assign(self, to: Array, elements: Array) -> None:
         if self.task.placement.is_cast:
-            self.cast = self.cast + cast_into(to, elements)
+            self.cast = self.cast + cast_into(turned, elements)
         else:
-            to[...] = elements
+            turned[...] = elements
 
     def local(self, target: TargetChunk, piece: Box) -> Box:
         """``piece`` within the stored chunk."""
         return self.task.placement.to_target(piece).relative_to(target.box.start)
 
-    def add_digest(self, target: TargetChunk, elements: Array, local: Box) -> None:
-        """Counts ``elements`` by where they lie in the chunk, not by where they came from."""
-        box = local.shift(target.box.start)
-        self.digest ^= linear_of_box(CRC64NVME, elements, box, self.task.target_shape)
-
 
 class PieceSink(_Pieces):
     """Writes each piece straight to its place in a raw target chunk."""
 
-    def __init__(self, task: Task, files: OpenFiles, scratch: Bytes) -> None:
-        super().__init__(task)
+    def __init__(self, task: Task, files: OpenFiles, mirror: Mirror, scratch: Bytes) -> None:
+        super().__init__(task, mirror)
         self._files = files
         self._scratch = scratch
         self._crc = [0] * len(task.targets)
         self._nbytes = [0] * len(task.targets)
 
-    def put(self, parts: Sequence[Part], box: Box) -> None:
-        """Writes what the parts hold of ``box``, which they cover together."""
+    def put(self, band: Array, box: Box) -> None:
+        """Writes a band of the source, which lies at ``box``, piece by piece."""
+        written: list[tuple[Array, Box]] = []
+        at = 0
         for number, target, piece in self.overlapping(box):
-            elements = self._elements(parts, piece)
+            elements = self._elements(band[piece.relative_to(box.start).slices], at)
+            at += elements.nbytes
             local = self.local(target, piece)
-            self.add_digest(target, elements, local)
             self._crc[number] ^= linear_of_box(CRC32C, elements, local, target.stored_shape)
             self._nbytes[number] += elements.nbytes
             self._write(target, elements, local)
+            # By where it lies in the chunk that was written, not by where it came from.
+            written.append((elements, local.shift(target.box.start)))
+        self.digest ^= self.mirror.digest(written, self.task.placement.to_target(box))
 
     def close(self) -> list[ChunkPart]:
         return [
@@ -102,22 +99,20 @@ class PieceSink(_Pieces):
             if nbytes
         ]
 
-    def _elements(self, parts: Sequence[Part], piece: Box) -> Array:
-        view, box = parts[0]
-        if len(parts) == 1 and not self.task.placement.is_cast:
-            elements = view[piece.relative_to(box.start).slices].transpose(self._order)
-            if elements.flags.c_contiguous:
-                return elements
-        shape = piece.permute(self._order).shape
-        nbytes = math.prod(shape) * self.dtype.itemsize
-        out: Array = self._scratch[:nbytes].view(self.dtype).reshape(shape)
-        self.copy(parts, piece, out)
+    def _elements(self, view: Array, at: int) -> Array:
+        """A piece as the target wants it: the band's own memory where that is it already."""
+        turned = view.transpose(self.order)
+        if turned.flags.c_contiguous and not self.task.placement.is_cast:
+            return turned
+        nbytes = view.size * self.dtype.itemsize
+        out: Array = self._scratch[at : at + nbytes].view(self.dtype).reshape(turned.shape)
+        self.copy(view, out)
         return out
 
     def _write(self, target: TargetChunk, elements: Array, local: Box) -> None:
         assert target.file is not None
         fd, path = self._files.fd(target.file), self._files.path(target.file)
-        data = memoryview(elements.reshape(-1).view("u1"))  # type: ignore[arg-type]
+        data = elements.reshape(-1).view("u1").data
         for at, offset, nbytes in _runs(local, target.stored_shape, self.dtype.itemsize):
             write_all(fd, data[at : at + nbytes], offset, path)
 
@@ -125,19 +120,35 @@ class PieceSink(_Pieces):
 class ChunkSink(_Pieces):
     """Assembles target chunks in memory, then encodes and writes each whole."""
 
-    def __init__(self, task: Task, files: OpenFiles, put: Put | None, arena: Arena) -> None:
-        super().__init__(task)
+    def __init__(
+        self, task: Task, files: OpenFiles, mirror: Mirror, put: Put | None, arena: Arena
+    ) -> None:
+        super().__init__(task, mirror)
         self._files = files
         self._put = put
         self._chunks = [self._buffer(t, arena) for t in task.targets]
 
-    def put(self, parts: Sequence[Part], box: Box) -> None:
-        """Copies what the parts hold of ``box`` into the chunks."""
+    def put(self, band: Array, box: Box) -> None:
+        """Copies a band of the source, which lies at ``box``, into the chunks."""
         for number, target, piece in self.overlapping(box):
-            self.copy(parts, piece, self._chunks[number][self.local(target, piece).slices])
+            elements = band[piece.relative_to(box.start).slices]
+            self.copy(elements, self._chunks[number][self.local(target, piece).slices])
 
     def close(self) -> list[ChunkPart]:
-        return [self._finished(t, c) for t, c in zip(self.task.targets, self._chunks, strict=True)]
+        """Sums the chunks up row by row across all of them, then stores each."""
+        unit = self.task.unit
+        shape, itemsize = unit.shape, self.dtype.itemsize
+        rows = row_bytes(shape, itemsize) or [itemsize]
+        for band in bands(shape, len(shape), rows, BAND_BYTES):
+            self._add_digest(band.box(shape).shift(unit.start))
+        return [self._stored(t, c) for t, c in zip(self.task.targets, self._chunks, strict=True)]
+
+    def _add_digest(self, box: Box) -> None:
+        pieces: list[tuple[Array, Box]] = []
+        for number, target, piece in self.overlapping(box):
+            local = self.local(target, piece)
+            pieces.append((self._chunks[number][local.slices], local.shift(target.box.start)))
+        self.digest ^= self.mirror.digest(pieces, self.task.placement.to_target(box))
 
     def _buffer(self, target: TargetChunk, arena: Arena) -> Array:
         nbytes = math.prod(target.stored_shape) * self.dtype.itemsize
@@ -147,13 +158,9 @@ class ChunkSink(_Pieces):
         chunk: Array = memory.view(self.dtype).reshape(target.stored_shape)
         return chunk
 
-    def _finished(self, target: TargetChunk, chunk: Array) -> ChunkPart:
-        local = Box.full(target.box.shape)
-        valid = chunk[local.slices]
-        self.add_digest(target, valid, local)
-        data = memoryview(chunk.reshape(-1).view("u1"))  # type: ignore[arg-type]
-        self._store(target, data)
-        return ChunkPart(target.index, 0, valid.nbytes, is_closed=True)
+    def _stored(self, target: TargetChunk, chunk: Array) -> ChunkPart:
+        self._store(target, chunk.reshape(-1).view("u1").data)
+        return ChunkPart(target.index, 0, target.box.size * self.dtype.itemsize, is_closed=True)
 
     def _store(self, target: TargetChunk, data: memoryview) -> None:
         encoded = encode_chunk(self.task.target_encoding, data)
@@ -185,21 +192,18 @@ def close_chunk(path: str, crc32c: int | None, stored_bytes: int) -> None:
         os.close(fd)
 
 
-def scratch_bytes(task: Task, band_capacity: int) -> int:
-    """The most that one piece of a band takes in the target's dtype."""
-    source, target = task.placement.source_dtype, task.placement.target_dtype
-    return band_capacity * storage_bytes(target) // storage_bytes(source)
-
-
-def _element_type(task: Task, *, source: bool) -> np.dtype[Any]:
-    placement = task.placement
-    name = placement.source_dtype if source else placement.target_dtype
-    return numpy_dtype(name) if placement.is_cast else opaque_dtype(storage_bytes(name))
-
-
 def source_element_type(task: Task) -> np.dtype[Any]:
     """What source elements are viewed as: their dtype for a cast, else integers that keep every bit."""
-    return _element_type(task, source=True)
+    return _element_type(task.placement.source_dtype, is_cast=task.placement.is_cast)
+
+
+def target_element_type(task: Task) -> np.dtype[Any]:
+    """What target elements are viewed as."""
+    return _element_type(task.placement.target_dtype, is_cast=task.placement.is_cast)
+
+
+def _element_type(dtype: str, *, is_cast: bool) -> np.dtype[Any]:
+    return numpy_dtype(dtype) if is_cast else opaque_dtype(storage_bytes(dtype))
 
 
 def _numbered(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from reshard.errors import NotACheckpointError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.orbax.container import MARKERS, is_orbax
 from reshard.formats.orbax.reader import open_orbax
+from reshard.storage.local import storage_errors
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -52,8 +54,7 @@ def open_reader(uri: str) -> Reader:
 
 
 def _recognise(uri: str, path: Path) -> KnownFormat:
-    if not path.exists():
-        raise StorageError(f"{uri} does not exist; expected the directory of a checkpoint")
+    _refuse_missing(uri, path)
     for known in FORMATS:
         if known.matches(str(path)):
             return known
@@ -63,22 +64,51 @@ def _recognise(uri: str, path: Path) -> KnownFormat:
     )
 
 
-def local_path(uri: str) -> str:
+def is_checkpoint(path: str) -> bool:
+    """Whether a local path bears the marks of any known format, finished or not."""
+    return any(known.matches(path) for known in FORMATS)
+
+
+def _refuse_missing(uri: str, path: str) -> None:
+    try:
+        with storage_errors("read", uri):
+            os.scandir(path).close()
+    except StorageError as error:
+        reason = error.__cause__
+        if isinstance(reason, FileNotFoundError):
+            raise StorageError(
+                f"{uri} does not exist; expected the directory of a checkpoint"
+            ) from None
+        if not (isinstance(reason, NotADirectoryError) and Path(path).exists()):
+            raise
+
+
+def local_path(uri: str, *, writing: bool = False) -> str:
     """The local path that ``uri`` names; a StorageError for other schemes and unclean URLs."""
     match = _URL.match(uri)
     if "\0" in uri or not uri:
-        raise StorageError(f"{uri!r} is no path; expected the directory of a checkpoint")
+        wanted = "the folder to write" if writing else "the directory of a checkpoint"
+        raise StorageError(f"{uri!r} is no path; expected {wanted}")
     if match is None:
         return uri
     path = uri[match.end() :]
     if match[1].lower() != "file":
-        raise StorageError(
-            f"{uri}: reading from {match[1]}:// is not supported yet; copy the checkpoint to a local "
-            "disk and give its path"
-        )
+        raise StorageError(f"{uri}: {_unsupported(match[1], writing)}")
     if not path.startswith("/") or any(c in path for c in "%?#|"):
         raise StorageError(f"{uri} should be file:// with an absolute path without any of % ? # |")
     return path
+
+
+def _unsupported(scheme: str, writing: bool) -> str:
+    if writing:
+        return (
+            f"writing to {scheme}:// is not supported yet; write to a local disk and copy the "
+            "checkpoint from there"
+        )
+    return (
+        f"reading from {scheme}:// is not supported yet; copy the checkpoint to a local disk and "
+        "give its path"
+    )
 
 
 def _hint(uri: str, path: Path) -> str:

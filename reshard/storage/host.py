@@ -49,7 +49,7 @@ def default_workers() -> int:
 
 def free_bytes(path: Path) -> int:
     """Bytes that an ordinary user may still write where ``path`` is or will be."""
-    while not path.exists():
+    while not os.access(path, os.F_OK) and path != path.parent:
         path = path.parent
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize

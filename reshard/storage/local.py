@@ -6,7 +6,7 @@ import errno
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -17,6 +17,10 @@ _REMEDY = {
     errno.EDQUOT: "raise the quota or free space and run the same command again",
     errno.EACCES: "grant this user the permission",
     errno.EPERM: "grant this user the permission",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f), or write smaller files (--chunk-bytes)",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "remove the symbolic link in its place",
+    errno.ENOTDIR: "a part of the path is a file; choose another path",
     errno.EROFS: "choose a target on a writable file system",
     errno.ENOENT: "check the path; something may have removed it meanwhile",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
@@ -45,7 +49,10 @@ def write_all(fd: int, data: memoryview, offset: int, path: str) -> None:
     with storage_errors("write", path):
         done = 0
         while done < len(data):
-            done += os.pwrite(fd, data[done:], offset + done)
+            written = os.pwrite(fd, data[done:], offset + done)
+            if written == 0:
+                raise OSError(errno.EIO, "the system wrote nothing and gave no reason")
+            done += written
 
 
 class OpenFiles:
@@ -78,8 +85,10 @@ class OpenFiles:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        while self._fds:
-            self._close(self._fds.popitem())
+        with ExitStack() as closing:
+            for item in self._fds.items():
+                closing.callback(self._close, item)
+            self._fds.clear()
 
     def _close(self, item: tuple[str, int]) -> None:
         with storage_errors("close", self.path(item[0])):

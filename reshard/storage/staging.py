@@ -12,9 +12,10 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reshard.errors import StorageError, TargetExistsError
@@ -23,6 +24,7 @@ from reshard.storage.local import storage_error, storage_errors
 FSYNC_FILES = 256
 """Up to here files are synced one by one; beyond, the whole file system at once is quicker."""
 
+_LOCK = "lock"
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
@@ -36,11 +38,13 @@ class Staging:
         target: the folder that will appear.
         folder: the hidden folder beside it.
         root: the folder in it that is renamed to the target.
+        identity: device and inode of ``root``, so that another folder in its place is noticed.
     """
 
     target: Path
     folder: Path
     root: Path
+    identity: tuple[int, int] | None = None
 
 
 def staging_for(target: Path) -> Staging:
@@ -50,9 +54,16 @@ def staging_for(target: Path) -> Staging:
 
 
 def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
-    """Refuses a target that exists (unless it may be overwritten) or that overlaps with the source."""
-    real_target, real_source = target.resolve(), source.resolve()
-    if real_target == real_source or real_source in real_target.parents:
+    """Refuses a target that exists (unless it may be overwritten) or that overlaps with the source.
+
+    What may be overwritten is a folder: a file or a link is refused, since neither is a checkpoint.
+    """
+    real_target, real_source = _real(target), _real(source)
+    if real_target == real_source:
+        raise StorageError(
+            f"the target {str(target)!r} is the source itself; choose another target"
+        )
+    if real_source in real_target.parents:
         raise StorageError(
             f"the target {str(target)!r} lies inside the source {str(source)!r}; choose a target outside of it"
         )
@@ -62,6 +73,42 @@ def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
         )
     if os.path.lexists(target) and not overwrite:
         raise _target_exists(target)
+    _refuse_no_folder(target)
+    _refuse_file_above(target)
+
+
+def _real(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except RuntimeError:  # how Python before 3.13 says it
+        raise StorageError(
+            f"{str(path)!r} leads through a symbolic link that leads to itself; remove the link"
+        ) from None
+
+
+def _refuse_no_folder(target: Path) -> None:
+    with storage_errors("look at", target):
+        try:
+            mode = os.lstat(target).st_mode
+        except FileNotFoundError:
+            return
+        except NotADirectoryError:
+            return  # said better of the file above
+    if not stat.S_ISDIR(mode):
+        kind = "a symbolic link" if stat.S_ISLNK(mode) else "no folder"
+        raise TargetExistsError(
+            f"the target {str(target)!r} is {kind} and was left untouched; --overwrite replaces only folders: "
+            "remove it, or choose another target"
+        )
+
+
+def _refuse_file_above(target: Path) -> None:
+    above = next((p for p in target.parents if os.path.lexists(p)), None)
+    if above is not None and not above.is_dir():
+        raise StorageError(
+            f"the target {str(target)!r} lies below {str(above)!r}, which should be a folder but is none; choose "
+            "another target"
+        )
 
 
 def _target_exists(target: Path) -> TargetExistsError:
@@ -77,27 +124,51 @@ def staged(target: Path) -> Iterator[Staging]:
     Raises StorageError naming the holder where another live process holds it.
     """
     staging = staging_for(target)
-    with storage_errors("create", target.parent):
-        target.parent.mkdir(parents=True, exist_ok=True)
+    _make_durable(target.parent)
     lock = _lock(staging)
     try:
         with storage_errors("create", staging.root):
-            if staging.root.exists():
-                shutil.rmtree(staging.root)
+            _remove(staging.root)
             staging.root.mkdir()
-        yield staging
+            status = os.lstat(staging.root)
+        yield replace(staging, identity=(status.st_dev, status.st_ino))
     finally:
-        shutil.rmtree(staging.folder, ignore_errors=True)
+        _dissolve(staging)
         os.close(lock)
+
+
+def _make_durable(folder: Path) -> None:
+    """Makes a folder and those above it that are missing, each recorded on the device in its parent."""
+    missing = [p for p in (folder, *folder.parents) if not p.exists()]
+    for path in reversed(missing):
+        with storage_errors("create", path):
+            path.mkdir(exist_ok=True)
+        _fsync(path.parent)
+
+
+def _remove(root: Path) -> None:
+    """Removes what a killed run left, be it a folder, or a file or link in its place."""
+    if root.is_dir() and not root.is_symlink():
+        shutil.rmtree(root)
+    else:
+        root.unlink(missing_ok=True)
+
+
+def _dissolve(staging: Staging) -> None:
+    """Removes the staging folder, the lock last: who takes a new lock finds nothing still being removed."""
+    shutil.rmtree(staging.root, ignore_errors=True)
+    with suppress(OSError):
+        (staging.folder / _LOCK).unlink()
+        staging.folder.rmdir()
 
 
 def _lock(staging: Staging) -> int:
     """Takes the lock and writes our process id into it, for whoever is refused."""
-    path = staging.folder / "lock"
+    path = staging.folder / _LOCK
     while True:
-        with storage_errors("create", path):
-            staging.folder.mkdir(exist_ok=True)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        fd = _open_lock(path)
+        if fd is None:
+            continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_same_file(fd, path):
@@ -117,6 +188,17 @@ def _lock(staging: Staging) -> int:
             ) from None
 
 
+def _open_lock(path: Path) -> int | None:
+    """A descriptor of the lock file, made if missing; None where its folder was just removed."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    with storage_errors("create", path):
+        path.parent.mkdir(exist_ok=True)
+        try:
+            return os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            return None
+
+
 def _is_same_file(fd: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
@@ -126,17 +208,28 @@ def _is_same_file(fd: int, path: Path) -> bool:
 
 def sync_tree(root: Path) -> None:
     """Makes everything below ``root`` durable, folders too; raises StorageError where that fails."""
-    files = [Path(folder, name) for folder, _, names in os.walk(root) for name in names]
+    walked = list(_walk(root))
+    files = [Path(folder, name) for folder, names in walked for name in names]
     if len(files) > FSYNC_FILES:
         _sync_file_system(root)
         return
-    for path in (*files, *(Path(folder) for folder, _, _ in os.walk(root))):
+    for path in (*files, *(Path(folder) for folder, _ in walked)):
         _fsync(path)
+
+
+def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Every folder with its files; a folder that cannot be listed is an error, never passed over."""
+
+    def refuse(error: OSError) -> None:
+        raise storage_error("list", error.filename or root, error) from error
+
+    for folder, _, names in os.walk(root, onerror=refuse):
+        yield folder, names
 
 
 def forget_cached(root: Path) -> None:
     """Asks the kernel to drop what it caches of the (synced) files, so that reading reaches the device."""
-    for folder, _, names in os.walk(root):
+    for folder, names in _walk(root):
         for name in names:
             with storage_errors("read", Path(folder, name)):
                 fd = os.open(Path(folder, name), os.O_RDONLY | os.O_CLOEXEC)
@@ -171,12 +264,46 @@ def publish(staging: Staging, *, overwrite: bool) -> None:
     removed afterwards: at every moment one of the two is there, whole.
     """
     sync_tree(staging.root)
+    _refuse_replaced(staging)
     with storage_errors("publish", staging.target):
         if overwrite and os.path.lexists(staging.target):
-            _rename(staging.root, staging.target, _RENAME_EXCHANGE)
+            _refuse_no_folder(staging.target)
+            _exchange(staging)
         else:
             _rename_new(staging)
-    _fsync(staging.target.parent)
+    _sync_published(staging.target)
+
+
+def _refuse_replaced(staging: Staging) -> None:
+    """Someone may have removed the folder, and a writer made a new, incomplete one in its place."""
+    with storage_errors("publish", staging.target):
+        status = os.lstat(staging.root)
+    if staging.identity not in (None, (status.st_dev, status.st_ino)):
+        raise StorageError(
+            f"the staging folder {str(staging.root)!r} was removed while it was written; nothing was published at "
+            f"{str(staging.target)!r}; leave that folder alone and run again"
+        )
+
+
+def _sync_published(target: Path) -> None:
+    try:
+        _fsync(target.parent)
+    except StorageError as error:
+        raise StorageError(
+            f"{str(target)!r} is published and whole, but may be gone after a power failure: {error}"
+        ) from error
+
+
+def _exchange(staging: Staging) -> None:
+    try:
+        _rename(staging.root, staging.target, _RENAME_EXCHANGE)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS):
+            raise
+        raise StorageError(
+            f"the file system of {str(staging.target)!r} cannot exchange two folders in one step, so what is there "
+            "was left untouched; remove it and run again without --overwrite, or choose another target"
+        ) from error
 
 
 def _rename_new(staging: Staging) -> None:
@@ -194,7 +321,12 @@ def _rename_checked(staging: Staging) -> None:
     """For file systems without a rename that replaces nothing: only an empty folder could be lost."""
     if os.path.lexists(staging.target):
         raise _target_exists(staging.target)
-    staging.root.rename(staging.target)
+    try:
+        staging.root.rename(staging.target)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise _target_exists(staging.target) from error
+        raise
 
 
 def _rename(source: Path, target: Path, flags: int) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from reshard.errors import StorageError
+from reshard.storage.local import storage_errors
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
 
@@ -33,12 +31,3 @@ def make_folder(path: str) -> None:
             pass
         except FileNotFoundError:
             Path(path).mkdir(parents=True, exist_ok=True)
-
-
-@contextmanager
-def storage_errors(action: str, path: str) -> Iterator[None]:
-    """Turn an OSError into a StorageError that says what could not be done to which path."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"cannot {action} {path}: {error.strerror or error}") from error

@@ -1,0 +1,53 @@
+"""Mirror: the digest of pieces that lie side by side, through the rows that they make together.
+
+A target chunk is often a narrow stripe of its tensor, so that a piece of it has many short rows,
+and a checksum call for each costs more than the bytes. Pieces of one band are therefore copied
+back, from the very bytes that are written and to the place they are written to, into rows as wide
+as the band, which are then summed in one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from reshard.engine.digest import CRC64NVME, linear_of_box
+from reshard.engine.runs import runs_of
+from reshard.layout.box import Box
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from reshard.engine.buffers import Bytes
+
+    Array = npt.NDArray[Any]
+
+LONG_RUN_BYTES = 64 << 10
+"""Rows at least this long are summed where they are: copying them would cost more than the calls."""
+
+
+class Mirror:
+    """Sums bands of one tensor; ``memory`` holds the largest of them."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], memory: Bytes) -> None:
+        self._shape = shape
+        self._dtype = dtype
+        self._memory = memory
+
+    def digest(self, pieces: Sequence[tuple[Array, Box]], band: Box) -> int:
+        """Contribution of pieces, with their boxes in the tensor, that together fill ``band``."""
+        if len(pieces) == 1 or all(self._has_long_runs(box) for _, box in pieces):
+            digest = 0
+            for elements, box in pieces:
+                digest ^= linear_of_box(CRC64NVME, elements, box, self._shape)
+            return digest
+        nbytes = band.size * self._dtype.itemsize
+        rows = self._memory[:nbytes].view(self._dtype).reshape(band.shape)
+        for elements, box in pieces:
+            rows[box.relative_to(band.start).slices] = elements
+        return linear_of_box(CRC64NVME, rows, band, self._shape)
+
+    def _has_long_runs(self, box: Box) -> bool:
+        run = runs_of(box.shape, self._shape, self._dtype.itemsize).run_bytes
+        return run >= LONG_RUN_BYTES or run == box.size * self._dtype.itemsize
