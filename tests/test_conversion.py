@@ -305,8 +305,8 @@ def specs(draw: st.DrawFn, shape: tuple[int, ...], on: Mesh) -> Axes:
 
 
 @st.composite
-def trees(draw: st.DrawFn, on: Mesh) -> Any:
-    """A nested tree with arrays sharded at random, numpy arrays, scalars and None."""
+def trees(draw: st.DrawFn, on: Mesh, *, strings: bool) -> Any:
+    """A nested tree with arrays sharded at random, numpy arrays, scalars, None and strings."""
     seed = st.integers(0, 2**32)
 
     @st.composite
@@ -317,6 +317,8 @@ def trees(draw: st.DrawFn, on: Mesh) -> Any:
         return put(array, *draw(specs(shape, on)), on=on) if draw(st.booleans()) else array
 
     leaves = arrays() | arrays() | arrays() | st.none() | st.integers(-9, 9) | st.floats(-1, 1)
+    if strings:
+        leaves |= st.sampled_from(["", "text", "ünï/code"])
     keys = st.sampled_from(["w", "b", "layers", "a.b", "mu", "0", "x y", "ünï"])
     nested = st.recursive(
         leaves,
@@ -341,8 +343,8 @@ SAVERS = {
 @st.composite
 def conversions(draw: st.DrawFn) -> Any:
     before, after = draw(st.sampled_from(MESHES)), draw(st.sampled_from(MESHES))
-    tree = draw(trees(before))
     name = draw(st.sampled_from(list(SAVERS)))
+    tree = draw(trees(before, strings=name != "standard"))
     save = SAVERS[name]
     if name.startswith("pytree"):
         save = partial(save, chunk_byte_size=draw(st.sampled_from([None, 24, 100])))
@@ -352,6 +354,7 @@ def conversions(draw: st.DrawFn) -> Any:
         "compression": draw(st.sampled_from(["none", "none", "zstd", "gzip", "blosc", "keep"])),
         "chunk_bytes": draw(st.sampled_from([None, 64, 1000])),
         "workers": draw(st.integers(1, 3)),
+        "max_memory": draw(st.sampled_from(["24MiB", "256MiB"])),
         "ocdbt": draw(st.integers(0, 4)) == 4,
     }
     return save, tree, after, wanted, how

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import given, settings
 
-from reshard.engine.tasks import BATCH_BYTES, BATCH_TASKS, batches
+from reshard.engine.tasks import BATCH_BYTES, BATCH_TASKS, Ends, batches
 from reshard.layout.box import Box
 from reshard.plan.move import Plan
 from reshard.plan.placement import Placement
@@ -20,7 +20,7 @@ def tasks_of(case: Case, tmp_path):
     store = Store(tmp_path / "source")
     store.add(case.move.source.spec, case.values, case.source_encoding)
     plan = Plan((case.move,), 64 << 20, 1)
-    found = batches(plan, store, Folder(case.packed), {"out/w": case.target_encoding})
+    found = batches(plan, Ends(store, Folder(case.packed), {"out/w": case.target_encoding}))
     return [task for batch in found for task in batch]
 
 
@@ -68,7 +68,7 @@ def planned(sizes, tmp_path):
         requests.append(Request(Placement.whole(source, target), *sides))
     encodings = {f"w{n}": RAW_CRC for n in range(len(sizes))}
     plan = make_plan(requests, 256 << 20, 2)
-    return plan, list(batches(plan, store, Folder(), encodings))
+    return plan, list(batches(plan, Ends(store, Folder(), encodings)))
 
 
 def test_small_tasks_travel_together(tmp_path):
@@ -98,4 +98,4 @@ def test_tensors_without_elements_have_no_tasks(tmp_path):
     plan = make_plan(
         [Request(Placement.whole(spec, spec), side(spec, RAW), side(spec, RAW))], 64 << 20, 1
     )
-    assert list(batches(plan, store, Folder(), {"w": RAW})) == []
+    assert list(batches(plan, Ends(store, Folder(), {"w": RAW}))) == []
