@@ -1,30 +1,6 @@
 """``--json``: one object on one line of stdout for each command, with keys that stay.
 
-Sizes are bytes, times seconds, shapes and axes lists, names strings as they are in the checkpoint.
-What is not known is null. Every object begins with ``command``; a failure gives
-``{"error": {"type": …, "message": …}}`` instead, with the exit code that it has without ``--json``.
-
-inspect: ``uri format style nbytes tensors items meshes leaves``
-    tensors: ``name item shape dtype nbytes chunk_shape chunks compressor level checksum mesh axes
-    digest is_key``; items: ``name directory is_tree handler``; leaves: ``name item is_tensor``.
-plan: ``source target tensors totals carried dropped warnings free_bytes``
-    tensors: ``source target shape source_dtype target_dtype source_chunk_shape target_chunk_shape
-    source_chunks target_chunks source_mesh target_mesh source_axes target_axes strategy tasks
-    source_bytes decoded_bytes written_bytes amplification task_bytes``, with ``--shares`` also
-    ``shares``: a list of ``[target shard, source shard, share]``; totals: ``tensors tasks
-    source_bytes decoded_bytes written_bytes amplification peak_bytes max_memory metadata_bytes
-    workers``.
-convert: ``source target tensors nbytes read_bytes moved_bytes written_bytes seconds warnings``
-    tensors: ``source target shape source_dtype target_dtype strategy nbytes source_digest
-    target_digest proof cast``; cast: ``overflows nans largest_relative_error`` or null.
-verify: ``a b equal differences tensors``
-    tensors: ``name status digest_a digest_b detail``.
-layout: ``file source tensors warnings``
-    tensors: ``source target shape dtype source_mesh source_axes source_shards target_mesh
-    target_axes target_shards partition``.
-demo: ``directory``.
-
-A mesh is ``{"axes": […], "shape": […]}``; axes are as in a layout file, ``[["data", "model"], null]``.
+``docs/json-output.md`` lists them. Sizes are bytes, times seconds; what is not known is null.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ Compression = Annotated[
     str,
     typer.Option(
         metavar="CODEC",
-        help="none, zstd\\[:level], gzip, blosc, or keep (each tensor's own). none is the fastest to "
+        help="none, zstd\\[:level], gzip\\[:level], blosc, or keep (each tensor's own). none is the fastest to "
         "write and to restore.",
         rich_help_panel=OUTPUT,
     ),

@@ -85,13 +85,14 @@ def _columns(console: Console) -> RichProgress:
 
     return Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=12, table_column=Column(min_width=12)),
         TextColumn("{task.percentage:>3.0f}%", markup=False),
         TextColumn("{task.fields[amount]}", markup=False),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[name]}", markup=False, table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(compact=True, table_column=Column(min_width=5, no_wrap=True)),
+        TextColumn("{task.fields[name]}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
         console=console,
         transient=True,
+        expand=True,
     )
 
 
@@ -117,7 +118,7 @@ class Bar:
 
     def _row(self, stage: str) -> TaskID:
         if stage not in self._rows:
-            self._rows[stage] = self._shown.add_task(stage, amount="", name="")
+            self._rows[stage] = self._shown.add_task(stage, total=None, amount="", name="")
         return self._rows[stage]
 
 

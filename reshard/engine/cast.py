@@ -47,7 +47,7 @@ def _cast_slab(out: Array, slab: Array) -> CastStats:
         out[...] = cast
         source, result = _comparable(slab), _comparable(cast)
         nans = int(np.count_nonzero(np.isnan(source)))
-        overflow = _overflows(slab, cast, source, result)
+        overflow = _overflows(cast, source, result)
         kept = np.isfinite(source) & ~overflow & (source != 0)
         error = np.abs((result - source)[kept] / source[kept])
     return CastStats(
@@ -64,7 +64,7 @@ def _converted(slab: Array, dtype: np.dtype[Any]) -> Array:
     return slab.astype(dtype)
 
 
-def _overflows(slab: Array, cast: Array, source: Array, result: Array) -> Array:
+def _overflows(cast: Array, source: Array, result: Array) -> Array:
     """Which finite elements did not fit."""
     import numpy as np
 

@@ -15,11 +15,12 @@ from reshard.engine.read_digests import ReadLimits, tensor_digests
 from reshard.engine.report import ConversionReport, Progress, Proof, Stage, TensorReport
 from reshard.engine.run import MoveResult, run
 from reshard.engine.target import Target, make_target
-from reshard.engine.tasks import batches
+from reshard.engine.tasks import Ends, batches
 from reshard.errors import CorruptError, StorageError, TargetExistsError, VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.detect import is_checkpoint, local_path, open_reader
 from reshard.formats.orbax.writer import open_writer
+from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.plan.move import Move, Plan
 from reshard.plan.planner import make_plan
@@ -124,7 +125,7 @@ def carry_out(
         writer.prepare(staging.root)
         results = run(
             summary.plan,
-            batches(summary.plan, prepared.reader, writer, encodings),
+            batches(summary.plan, Ends(prepared.reader, writer, encodings)),
             str(staging.root),
             writer.chunk_file,
             encodings,
@@ -261,7 +262,7 @@ def _check_space(summary: ConversionPlan, options: Options) -> None:
     need = summary.plan.written_bytes
     if need > summary.free_bytes:
         raise StorageError(
-            f"{summary.target!r} needs {need / 2**30:.2f} GiB, but its file system has only "
-            f"{summary.free_bytes / 2**30:.2f} GiB free; free space, choose another target, or narrow what is "
+            f"{summary.target!r} needs {format_bytes(need)}, but its file system has only "
+            f"{format_bytes(summary.free_bytes)} free; free space, choose another target, or narrow what is "
             "converted (--select, --cast)"
         )

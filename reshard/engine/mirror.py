@@ -35,19 +35,23 @@ class Mirror:
         self._dtype = dtype
         self._memory = memory
 
-    def digest(self, pieces: Sequence[tuple[Array, Box]], band: Box) -> int:
-        """Contribution of pieces, with their boxes in the tensor, that together fill ``band``."""
-        if len(pieces) == 1 or all(self._has_long_runs(box) for _, box in pieces):
+    def digest(self, pieces: Sequence[tuple[Array, tuple[int, ...]]], band: Box) -> int:
+        """Contribution of pieces, with where they start in the tensor, that together fill ``band``."""
+        if len(pieces) == 1 or all(self._has_long_runs(elements) for elements, _ in pieces):
             digest = 0
-            for elements, box in pieces:
+            for elements, start in pieces:
+                box = Box.full(elements.shape).shift(start)
                 digest ^= linear_of_box(CRC64NVME, elements, box, self._shape)
             return digest
         nbytes = band.size * self._dtype.itemsize
         rows = self._memory[:nbytes].view(self._dtype).reshape(band.shape)
-        for elements, box in pieces:
-            rows[box.relative_to(band.start).slices] = elements
+        for elements, start in pieces:
+            at = [a - b for a, b in zip(start, band.start, strict=True)]
+            rows[tuple([slice(a, a + n) for a, n in zip(at, elements.shape, strict=True)])] = (
+                elements
+            )
         return linear_of_box(CRC64NVME, rows, band, self._shape)
 
-    def _has_long_runs(self, box: Box) -> bool:
-        run = runs_of(box.shape, self._shape, self._dtype.itemsize).run_bytes
-        return run >= LONG_RUN_BYTES or run == box.size * self._dtype.itemsize
+    def _has_long_runs(self, elements: Array) -> bool:
+        run = runs_of(elements.shape, self._shape, elements.itemsize).run_bytes
+        return run >= LONG_RUN_BYTES or run == elements.nbytes

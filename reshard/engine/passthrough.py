@@ -63,11 +63,10 @@ def _filled(fill: bytes, count: int) -> memoryview:
 def _write_whole(
     task: Task, target: TargetChunk, data: bytes, files: OpenFiles, put: Put | None
 ) -> None:
-    if target.file is None:
-        assert put is not None
-        put(task.placement.target, target.index, data)
-    else:
+    if target.file is not None:
         write_all(files.fd(target.file), memoryview(data), 0, files.path(target.file))
+    elif put is not None:
+        put(task.placement.target, target.index, data)
 
 
 def _copy_range(extent: Extent, out: int, path: str) -> None:

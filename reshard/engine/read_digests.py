@@ -67,19 +67,19 @@ def tensor_digests(
     wanted = [n for n in reader.tensors if names is None or n in names]
     total = sum(reader.tensors[n].spec.nbytes for n in wanted)
     crcs = dict.fromkeys(wanted, 0)
-    done_bytes = done_tasks = 0
+    done_bytes = 0
     tasks = (t for n in wanted for t in _tasks(reader, n))
-    for result in hand_out(
+    results = hand_out(
         tasks,
         digest_chunks,
         lambda t: t.memory_bytes,
         limits.max_memory,
         limits.workers,
         limits.executor,
-    ):
+    )
+    for done_tasks, result in enumerate(results, 1):
         crcs[result.name] ^= result.crc
         done_bytes += result.nbytes
-        done_tasks += 1
         if progress is not None:
             progress(
                 Progress(done_bytes, total, done_tasks, done_tasks, result.name, "reading back")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.bands import bands, row_bytes
 from reshard.engine.cast import cast_into
+from reshard.engine.cutting import Cutter, Piece, runs
 from reshard.engine.digest import CRC32C, finish, linear_of_box
 from reshard.engine.mirror import Mirror
 from reshard.engine.opaque import opaque_dtype
@@ -34,37 +36,35 @@ Put = Callable[[str, "tuple[int, ...]", "bytes | memoryview"], None]
 
 
 class _Pieces:
-    """What both sinks share: finding the target chunks of a box, and copying elements into them."""
+    """What both sinks share: cutting bands, and copying elements into target memory."""
 
     def __init__(self, task: Task, mirror: Mirror) -> None:
         self.task = task
         self.cast = CastStats()
         self.digest = 0
         self.mirror = mirror
+        self.cutter = Cutter(task)
         self.order = task.placement.axis_order
         self._inverse = inverse(self.order)
+        self._is_cast = task.placement.is_cast
         self.dtype = target_element_type(task)
-
-    def overlapping(self, box: Box) -> Iterator[tuple[int, TargetChunk, Box]]:
-        """Number, chunk and overlap of every target chunk that ``box`` touches."""
-        grid = self.task.target_grid
-        origin = self.task.unit.start
-        for number, index in _numbered(grid.overlapping(box.relative_to(origin)), grid.parts):
-            piece = grid.box(index).shift(origin).intersect(box)
-            if piece is not None:
-                yield number, self.task.targets[number], piece
 
     def copy(self, elements: Array, out: Array) -> None:
         """Fills ``out``, which has the target's axis order and dtype."""
         turned = out.transpose(self._inverse)
-        if self.task.placement.is_cast:
+        if self._is_cast:
             self.cast = self.cast + cast_into(turned, elements)
         else:
             turned[...] = elements
 
-    def local(self, target: TargetChunk, piece: Box) -> Box:
-        """``piece`` within the stored chunk."""
-        return self.task.placement.to_target(piece).relative_to(target.box.start)
+    def add_digest(self, pieces: Sequence[tuple[Array, Piece]], box: Box) -> None:
+        """Counts pieces by where they lie in the chunks, not by where they came from."""
+        targets = self.task.targets
+        placed = [
+            (elements, tuple(map(add, targets[p.number].box.start, p.start)))
+            for elements, p in pieces
+        ]
+        self.digest ^= self.mirror.digest(placed, self.task.placement.to_target(box))
 
 
 class PieceSink(_Pieces):
@@ -74,23 +74,20 @@ class PieceSink(_Pieces):
         super().__init__(task, mirror)
         self._files = files
         self._scratch = scratch
+        self._itemsize = self.dtype.itemsize
         self._crc = [0] * len(task.targets)
         self._nbytes = [0] * len(task.targets)
 
     def put(self, band: Array, box: Box) -> None:
         """Writes a band of the source, which lies at ``box``, piece by piece."""
-        written: list[tuple[Array, Box]] = []
+        written: list[tuple[Array, Piece]] = []
         at = 0
-        for number, target, piece in self.overlapping(box):
-            elements = self._elements(band[piece.relative_to(box.start).slices], at)
+        for piece in self.cutter.pieces(box):
+            elements = self._elements(band[piece.in_band], at)
             at += elements.nbytes
-            local = self.local(target, piece)
-            self._crc[number] ^= linear_of_box(CRC32C, elements, local, target.stored_shape)
-            self._nbytes[number] += elements.nbytes
-            self._write(target, elements, local)
-            # By where it lies in the chunk that was written, not by where it came from.
-            written.append((elements, local.shift(target.box.start)))
-        self.digest ^= self.mirror.digest(written, self.task.placement.to_target(box))
+            self._write(elements, piece)
+            written.append((elements, piece))
+        self.add_digest(written, box)
 
     def close(self) -> list[ChunkPart]:
         return [
@@ -102,19 +99,36 @@ class PieceSink(_Pieces):
     def _elements(self, view: Array, at: int) -> Array:
         """A piece as the target wants it: the band's own memory where that is it already."""
         turned = view.transpose(self.order)
-        if turned.flags.c_contiguous and not self.task.placement.is_cast:
+        if turned.flags.c_contiguous and not self._is_cast:
             return turned
-        nbytes = view.size * self.dtype.itemsize
+        nbytes = view.size * self._itemsize
         out: Array = self._scratch[at : at + nbytes].view(self.dtype).reshape(turned.shape)
         self.copy(view, out)
         return out
 
-    def _write(self, target: TargetChunk, elements: Array, local: Box) -> None:
-        assert target.file is not None
-        fd, path = self._files.fd(target.file), self._files.path(target.file)
+    def _write(self, elements: Array, piece: Piece) -> None:
+        target = self.task.targets[piece.number]
+        file = str(target.file)
+        fd, path = self._files.fd(file), self._files.path(file)
         data = elements.reshape(-1).view("u1").data
-        for at, offset, nbytes in _runs(local, target.stored_shape, self.dtype.itemsize):
+        places = runs(piece.start, piece.shape, target.stored_shape, self._itemsize)
+        at = 0
+        for offset, nbytes in places:
             write_all(fd, data[at : at + nbytes], offset, path)
+            at += nbytes
+        self._nbytes[piece.number] += at
+        self._crc[piece.number] ^= self._chunk_crc(elements, piece, target, places)
+
+    def _chunk_crc(
+        self, elements: Array, piece: Piece, target: TargetChunk, places: Sequence[tuple[int, int]]
+    ) -> int:
+        """What the piece adds to the CRC32C of its chunk."""
+        if len(places) == 1:
+            offset, nbytes = places[0]
+            stored_bytes = math.prod(target.stored_shape) * self._itemsize
+            return CRC32C.shift(CRC32C.linear(elements), stored_bytes - offset - nbytes)
+        local = Box.full(piece.shape).shift(piece.start)
+        return linear_of_box(CRC32C, elements, local, target.stored_shape)
 
 
 class ChunkSink(_Pieces):
@@ -130,9 +144,8 @@ class ChunkSink(_Pieces):
 
     def put(self, band: Array, box: Box) -> None:
         """Copies a band of the source, which lies at ``box``, into the chunks."""
-        for number, target, piece in self.overlapping(box):
-            elements = band[piece.relative_to(box.start).slices]
-            self.copy(elements, self._chunks[number][self.local(target, piece).slices])
+        for piece in self.cutter.pieces(box):
+            self.copy(band[piece.in_band], self._inside(piece))
 
     def close(self) -> list[ChunkPart]:
         """Sums the chunks up row by row across all of them, then stores each."""
@@ -140,15 +153,15 @@ class ChunkSink(_Pieces):
         shape, itemsize = unit.shape, self.dtype.itemsize
         rows = row_bytes(shape, itemsize) or [itemsize]
         for band in bands(shape, len(shape), rows, BAND_BYTES):
-            self._add_digest(band.box(shape).shift(unit.start))
+            box = band.box(shape).shift(unit.start)
+            self.add_digest([(self._inside(p), p) for p in self.cutter.pieces(box)], box)
         return [self._stored(t, c) for t, c in zip(self.task.targets, self._chunks, strict=True)]
 
-    def _add_digest(self, box: Box) -> None:
-        pieces: list[tuple[Array, Box]] = []
-        for number, target, piece in self.overlapping(box):
-            local = self.local(target, piece)
-            pieces.append((self._chunks[number][local.slices], local.shift(target.box.start)))
-        self.digest ^= self.mirror.digest(pieces, self.task.placement.to_target(box))
+    def _inside(self, piece: Piece) -> Array:
+        """The piece's elements in its chunk, in the target's axis order."""
+        box = Box.full(piece.shape).shift(piece.start)
+        inside: Array = self._chunks[piece.number][box.slices]
+        return inside
 
     def _buffer(self, target: TargetChunk, arena: Arena) -> Array:
         nbytes = math.prod(target.stored_shape) * self.dtype.itemsize
@@ -164,11 +177,11 @@ class ChunkSink(_Pieces):
 
     def _store(self, target: TargetChunk, data: memoryview) -> None:
         encoded = encode_chunk(self.task.target_encoding, data)
-        if target.file is None:
-            assert self._put is not None
+        if target.file is None and self._put is not None:
             self._put(self.task.placement.target, target.index, b"".join(encoded))
             return
-        fd, path, offset = self._files.fd(target.file), self._files.path(target.file), 0
+        file, offset = str(target.file), 0
+        fd, path = self._files.fd(file), self._files.path(file)
         for piece in encoded:
             write_all(fd, memoryview(piece), offset, path)
             offset += len(piece)
@@ -204,35 +217,3 @@ def target_element_type(task: Task) -> np.dtype[Any]:
 
 def _element_type(dtype: str, *, is_cast: bool) -> np.dtype[Any]:
     return numpy_dtype(dtype) if is_cast else opaque_dtype(storage_bytes(dtype))
-
-
-def _numbered(
-    ranges: Sequence[range], parts: Sequence[int]
-) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Each index of the product of ``ranges`` with its row-major number among ``parts``."""
-    import itertools
-
-    for index in itertools.product(*ranges):
-        number = 0
-        for i, n in zip(index, parts, strict=True):
-            number = number * n + i
-        yield number, index
-
-
-def _runs(local: Box, stored_shape: Sequence[int], itemsize: int) -> Iterator[tuple[int, int, int]]:
-    """Contiguous runs of a box in a row-major chunk: offset in the box, offset in the chunk, bytes."""
-    rank = len(stored_shape)
-    inner = rank
-    run = itemsize
-    while inner > 0:
-        inner -= 1
-        run *= local.shape[inner]
-        if local.shape[inner] != stored_shape[inner]:
-            break
-    strides = [math.prod(stored_shape[d + 1 :]) * itemsize for d in range(rank)]
-    first = sum(s * stride for s, stride in zip(local.start, strides, strict=True))
-    offsets = [0]
-    for d in range(inner):
-        offsets = [o + i * strides[d] for o in offsets for i in range(local.shape[d])]
-    for number, offset in enumerate(offsets):
-        yield number * run, first + offset, run

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from reshard.engine.layouts import split
 from reshard.engine.options import Options
+from reshard.errors import PlanError
 from reshard.formats.base import (
     Container,
     Encoding,
@@ -26,6 +27,9 @@ from reshard.plan.move import Side
 from reshard.plan.placement import Placement
 from reshard.plan.planner import Request
 from reshard.plan.transforms import Rewrite, rewrites
+
+MAX_CHUNKS = 1 << 20
+"""Per tensor; each is a file, and one of 1 GiB in chunks of a byte would never end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +96,19 @@ def _target_tensor(
     bare = TensorSpec(leaf.name, source.shape, dtype, Grid.whole(source.shape))
     parts = split(bare, source, options.layout)
     chunk = _chunks(stored, bare, parts.slices, options)
+    _refuse_too_many(bare, chunk)
     storage = Grid.regular(source.shape, chunk)
     spec = replace(bare, storage=storage, chunk_shape=chunk, layout=parts.layout)
     return TargetTensor(spec, _encoding(stored, options), leaf, parts.partition)
+
+
+def _refuse_too_many(target: TensorSpec, chunk: tuple[int, ...]) -> None:
+    count = math.prod(-(-n // c) for n, c in zip(target.shape, chunk, strict=True))
+    if count > MAX_CHUNKS:
+        raise PlanError(
+            f"{target.name!r} of shape {list(target.shape)} would be written in {count} chunks, but no file "
+            f"system bears more than {MAX_CHUNKS} per tensor well; allow larger ones (--chunk-bytes)"
+        )
 
 
 def _chunks(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 from reshard.engine.task import SourceChunk, TargetChunk, Task
 from reshard.formats.base import Encoding, Reader, StoredTensor, Writer
@@ -11,49 +14,77 @@ from reshard.layout.box import Box
 from reshard.plan.move import Move, Plan
 from reshard.plan.planner import open_files_per_task
 
+T = TypeVar("T")
+
 BATCH_BYTES = 4 << 20
 BATCH_TASKS = 64
 """Small tasks travel together: handing one over costs as much as moving 100 KiB."""
 
 
-def batches(
-    plan: Plan, reader: Reader, writer: Writer, encodings: dict[str, Encoding]
-) -> Iterator[tuple[Task, ...]]:
-    """All tasks of ``plan``, small ones in batches; ``encodings`` by target name.
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where tasks read and write; ``encodings`` is by target name."""
 
-    The largest moves come first, so that none of them is left alone at the end.
+    reader: Reader
+    writer: Writer
+    encodings: Mapping[str, Encoding]
+
+
+def batches(plan: Plan, ends: Ends) -> Iterator[tuple[Task, ...]]:
+    """All tasks of ``plan``, small ones in batches.
+
+    Large moves come first, so that none is left alone at the end, and as many of them in turn as
+    there are workers: two tasks of one move would wait for each other at the files they share.
     """
     files = open_files_per_task(plan.workers) // 2
     order = sorted(range(len(plan.moves)), key=lambda i: -plan.moves[i].price.decoded_bytes)
+    large = [i for i in order if plan.moves[i].price.decoded_bytes > BATCH_BYTES]
+    yield from _in_turn([_batched(_tasks(plan, [i], ends, files)) for i in large], plan.workers)
+    yield from _batched(_tasks(plan, order[len(large) :], ends, files))
+
+
+def _in_turn(streams: Sequence[Iterator[T]], width: int) -> Iterator[T]:
+    """One element of each of ``width`` streams after the other; a stream that ends makes room for the next."""
+    waiting = iter(streams)
+    active = deque(itertools.islice(waiting, width))
+    while active:
+        stream = active.popleft()
+        for element in itertools.islice(stream, 1):
+            yield element
+            active.append(stream)
+            break
+        else:
+            active.extend(itertools.islice(waiting, 1))
+
+
+def _batched(tasks: Iterator[tuple[int, Task]]) -> Iterator[tuple[Task, ...]]:
+    """Consecutive tasks, given with their bytes, until a batch is heavy or long enough."""
     batch: list[Task] = []
     weight = 0
-    for number in order:
-        move = plan.moves[number]
-        stored = reader.tensors[move.placement.source]
-        unit_bytes = move.price.decoded_bytes // max(1, move.price.tasks)
-        for unit in _units(move):
-            batch.append(_task(number, move, unit, stored, reader, writer, encodings, files))
-            weight += unit_bytes
-            if weight >= BATCH_BYTES or len(batch) >= BATCH_TASKS:
-                yield tuple(batch)
-                batch, weight = [], 0
+    for nbytes, task in tasks:
+        batch.append(task)
+        weight += nbytes
+        if weight >= BATCH_BYTES or len(batch) >= BATCH_TASKS:
+            yield tuple(batch)
+            batch, weight = [], 0
     if batch:
         yield tuple(batch)
 
 
-def _units(move: Move) -> Iterator[Box]:
-    return map(move.units.box, move.units.indices())
+def _tasks(
+    plan: Plan, numbers: Sequence[int], ends: Ends, open_files: int
+) -> Iterator[tuple[int, Task]]:
+    """The tasks of some moves, each with about how many bytes it decodes."""
+    for number in numbers:
+        move = plan.moves[number]
+        stored = ends.reader.tensors[move.placement.source]
+        nbytes = move.price.decoded_bytes // max(1, move.price.tasks)
+        for index in move.units.indices():
+            yield nbytes, _task(number, move, move.units.box(index), stored, ends, open_files)
 
 
 def _task(
-    number: int,
-    move: Move,
-    unit: Box,
-    stored: StoredTensor,
-    reader: Reader,
-    writer: Writer,
-    encodings: dict[str, Encoding],
-    open_files: int,
+    number: int, move: Move, unit: Box, stored: StoredTensor, ends: Ends, open_files: int
 ) -> Task:
     placement = move.placement
     return Task(
@@ -61,13 +92,13 @@ def _task(
         strategy=move.strategy,
         placement=placement,
         unit=unit,
-        sources=tuple(_sources(move, unit, reader)),
+        sources=tuple(_sources(move, unit, ends.reader)),
         source_grid=placement.source_grid(move.source.spec.storage).clip(unit),
         source_encoding=stored.encoding,
         fill=stored.fill,
-        targets=tuple(_targets(move, unit, writer)),
+        targets=tuple(_targets(move, unit, ends.writer)),
         target_grid=placement.target_grid(move.target.spec.storage).clip(unit),
-        target_encoding=encodings[placement.target],
+        target_encoding=ends.encodings[placement.target],
         target_shape=move.target.spec.shape,
         band_bytes=move.band_bytes,
         memory_bytes=move.price.task_bytes,

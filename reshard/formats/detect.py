@@ -12,7 +12,7 @@ from reshard.errors import NotACheckpointError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.orbax.container import MARKERS, is_orbax
 from reshard.formats.orbax.reader import open_orbax
-from reshard.storage.local import storage_errors
+from reshard.storage.local import storage_error, storage_errors
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -50,7 +50,7 @@ def open_reader(uri: str) -> Reader:
     try:
         return _recognise(uri, Path(path)).open(path)
     except OSError as error:  # whatever the system has against looking at a path
-        raise StorageError(f"{uri} cannot be looked at: {error.strerror}") from error
+        raise storage_error("read", error.filename or uri, error) from error
 
 
 def _recognise(uri: str, path: Path) -> KnownFormat:

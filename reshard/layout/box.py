@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import add, ge, sub
 from types import EllipsisType
 
 
@@ -30,7 +31,7 @@ class Box:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(b - a for a, b in zip(self.start, self.stop, strict=True))
+        return tuple(map(sub, self.stop, self.start))
 
     @property
     def size(self) -> int:
@@ -41,7 +42,7 @@ class Box:
         """What both boxes hold, or None where that is nothing."""
         start = tuple(map(max, self.start, other.start))
         stop = tuple(map(min, self.stop, other.stop))
-        if any(a >= b for a, b in zip(start, stop, strict=True)):
+        if any(map(ge, start, stop)):
             return None
         return Box(start, stop)
 
@@ -54,14 +55,11 @@ class Box:
 
     def shift(self, offset: Sequence[int]) -> Box:
         """The same box moved by ``offset`` elements per dimension."""
-        return Box(
-            tuple(a + o for a, o in zip(self.start, offset, strict=True)),
-            tuple(b + o for b, o in zip(self.stop, offset, strict=True)),
-        )
+        return Box(tuple(map(add, self.start, offset)), tuple(map(add, self.stop, offset)))
 
     def relative_to(self, origin: Sequence[int]) -> Box:
         """The same box with coordinates counted from ``origin``."""
-        return self.shift(tuple(-o for o in origin))
+        return Box(tuple(map(sub, self.start, origin)), tuple(map(sub, self.stop, origin)))
 
     def permute(self, order: Sequence[int]) -> Box:
         """The box whose dimension ``d`` is this one's dimension ``order[d]``."""

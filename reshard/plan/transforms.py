@@ -121,11 +121,16 @@ def _refuse_collisions(result: Sequence[Rewrite]) -> None:
     for name in seen:
         parent = name.rpartition("/")[0]
         while parent:
-            if parent in seen and seen[name] != name:
+            if parent in seen and (seen[name] != name or seen[parent] != parent):
                 raise PlanError(
-                    f"{seen[name]!r} would be written as {name!r}, but {parent!r} is a leaf itself; choose another name"
+                    f"{seen[name]!r} would be written as {name!r}, but {parent!r} is a leaf itself"
+                    f"{_once(seen[parent], parent)}; choose another name"
                 )
             parent = parent.rpartition("/")[0]
+
+
+def _once(source: str, target: str) -> str:
+    return "" if source == target else f" (now {source!r})"
 
 
 def _cast(

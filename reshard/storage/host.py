@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 DEFAULT_CAP_BYTES = 1 << 30
 MAX_DEFAULT_WORKERS = 16
 
-_CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
+_EVERYWHERE = ("0::/", "1:memory:/")
+"""The roots of both versions' hierarchies: in a container these are its own."""
 
 
 def default_max_memory() -> int:
@@ -16,30 +18,49 @@ def default_max_memory() -> int:
     return min(allowed_memory() // 4, DEFAULT_CAP_BYTES)
 
 
-def allowed_memory(cgroup_root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes of memory of the machine, or of the tightest cgroup limit where one is lower."""
+def allowed_memory(
+    hierarchy: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> int:
+    """Bytes of memory of the machine, or of the tightest cgroup limit where one is lower.
+
+    Args:
+        hierarchy: where cgroups are mounted, version 2 or 1.
+        own: the file that names this process's cgroups, a line ``number:controllers:/path`` each
+            (cgroups(7)).
+    """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([machine, *_cgroup_limits(cgroup_root, _own_cgroup())])
+    limits = map(_limit, _limit_files(hierarchy, [*_EVERYWHERE, *_lines(own)]))
+    return min([machine, *(limit for limit in limits if limit is not None)])
 
 
-def _own_cgroup() -> str:
-    """Path of this process's cgroup (version 2) below the hierarchy's root; "" where unknown."""
+def _lines(own: Path) -> list[str]:
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        return own.read_text().splitlines()
     except OSError:
-        return ""
-    return next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), "")
+        return []
 
 
-def _cgroup_limits(root: Path, own: str) -> list[int]:
-    folders = [root, *(root.joinpath(*own.split("/")[: n + 1]) for n in range(own.count("/") + 1))]
-    limits = []
-    for path in (folder / name for folder in folders for name in _CGROUP_LIMITS):
-        try:
-            limits.append(int(path.read_text()))
-        except (OSError, ValueError):  # absent, or "max"
+def _limit_files(hierarchy: Path, lines: Iterable[str]) -> Iterator[Path]:
+    """Where a limit may stand: at each cgroup and at each of those above it."""
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        folders = [part for part in path.split("/") if part]
+        if ".." in folders:  # lies outside of what this process may see
             continue
-    return limits
+        if number == "0" and not controllers:
+            base, name = hierarchy, "memory.max"
+        elif "memory" in controllers.split(","):
+            base, name = hierarchy / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        yield from (base.joinpath(*folders[:n], name) for n in range(len(folders) + 1))
+
+
+def _limit(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # absent, or "max"
+        return None
 
 
 def default_workers() -> int:

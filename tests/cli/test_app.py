@@ -77,7 +77,7 @@ def test_convert_passes_every_option_on(calls: Calls, capsys: Capture) -> None:
     assert out.startswith("converted 1 tensor, 512 B, in 2.0 s")
     assert err == (
         "converting src → dst: layout l.yaml, mesh data=4,model=2, select A, select B, drop C, "
-        "rename a=b=c, rename x=y, cast w=b=int8, verify readback\n"
+        "rename a=b=c, rename x=y, cast w=b=int8, compression zstd:3, verify readback\n"
     )
 
 

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
-from reshard.cli import json_output
 from reshard.cli.json_output import (
+    Document,
     conversion_plan,
     conversion_report,
     inspection,
@@ -23,6 +24,8 @@ from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_repo
 PAIR = (spec("a"), spec("b", axes=(None, "model"), mesh=SERVED))
 LAYOUT = parse_layout({"mesh": {"axes": ["model"], "shape": [8]}})
 
+ROOT = Path(__file__).parents[2]
+
 DOCUMENTS = {
     "inspect": inspection(info(spec("a"), others=("note",))),
     "plan": conversion_plan(planned(PAIR), with_shares=True),
@@ -32,28 +35,38 @@ DOCUMENTS = {
 }
 
 
-def documented(command: str) -> str:
-    """What the module says of a command's keys."""
-    pattern = rf"^{command}: (.*?)(?=^\w+: |\n\n)"
-    found = re.search(pattern, json_output.__doc__ or "", re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
+def documented(command: str) -> list[str]:
+    """Every key that the documentation names for a command, in its order."""
+    text = (ROOT / "docs" / "json-output.md").read_text("utf-8")
+    section = text.split(f"## {command}\n")[1].split("\n## ")[0]
+    return re.findall(r"`(\w+)`", section)
 
 
 @pytest.mark.parametrize("command", DOCUMENTS)
 def test_every_key_is_documented(command: str) -> None:
     document = DOCUMENTS[command]
+    assert next(iter(document)) == "command"
     assert document["command"] == command
-    top = documented(command).split("``")[1].split()
-    assert [*document] == ["command", *top]
-    words = set(re.findall(r"[\w]+", documented(command)))
-    for records in ("tensors", "items", "leaves", "totals"):
-        held = document.get(records, [])
-        for record in [held] if isinstance(held, dict) else held:
-            assert set(record) <= words
+    assert keys_of(document) - {"command"} <= set(documented(command))
 
 
-def printed(capsys: pytest.CaptureFixture[str], document: json_output.Document) -> object:
+@pytest.mark.parametrize("command", DOCUMENTS)
+def test_every_documented_key_is_there(command: str) -> None:
+    statuses = {"equal", "different", "recorded"}
+    assert set(documented(command)) - statuses <= keys_of(DOCUMENTS[command])
+
+
+def keys_of(value: object) -> set[str]:
+    """The keys of an object and of all objects in it, meshes' own excepted."""
+    if isinstance(value, dict):
+        inner = (keys_of(v) for k, v in value.items() if "mesh" not in k)
+        return set(value).union(*inner)
+    if isinstance(value, list | tuple):
+        return set().union(*map(keys_of, value))
+    return set()
+
+
+def printed(capsys: pytest.CaptureFixture[str], document: Document) -> object:
     print_json(document)
     out = capsys.readouterr().out
     assert out.endswith("\n")

@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import strategies as st
 
 from reshard.engine.run import MoveResult, run
-from reshard.engine.tasks import batches
+from reshard.engine.tasks import Ends, batches
 from reshard.formats.base import Encoding, Extent, StoredTensor
 from reshard.layout.box import Box
 from reshard.layout.dtypes import numpy_dtype
@@ -127,7 +127,7 @@ def carry_out(
     workers: int = 2,
 ) -> list[MoveResult]:
     plan = Plan(tuple(moves), 64 << 20, workers)
-    tasks = batches(plan, store, folder, encodings)
+    tasks = batches(plan, Ends(store, folder, encodings))
     return run(plan, tasks, str(root), folder.chunk_file, encodings, folder.put)
 
 

@@ -12,7 +12,7 @@ from reshard.engine import copy as copy_module
 from reshard.engine.buffers import Arena
 from reshard.engine.run import run
 from reshard.engine.sinks import ChunkSink, PieceSink
-from reshard.engine.tasks import batches
+from reshard.engine.tasks import Ends, batches
 from reshard.errors import VerificationError
 from reshard.layout.grid import Grid
 from reshard.plan.move import Plan
@@ -152,7 +152,7 @@ def test_a_move_that_lacks_a_task_is_caught(tmp_path):
         Placement.whole(spec, spec), side(spec, RAW), side(spec, RAW), "scatter", spec.storage, 64
     )
     plan, folder = Plan((move,), 64 << 20, 1), Folder()
-    (batch,) = batches(plan, store, folder, {"w": RAW})
+    (batch,) = batches(plan, Ends(store, folder, {"w": RAW}))
     with pytest.raises(
         VerificationError,
         match=r"'w': 3 of 4 chunks were completed and 96 of 128 bytes moved; this is a defect of the program",
@@ -174,7 +174,7 @@ def test_tasks_run_in_other_processes(tmp_path):
         64,
     )
     plan = Plan((move,), 64 << 20, 2)
-    tasks = [(t,) for b in batches(plan, store, folder, {"w": RAW_CRC}) for t in b]
+    tasks = [(t,) for b in batches(plan, Ends(store, folder, {"w": RAW_CRC})) for t in b]
     with ProcessPoolExecutor(1, get_context("spawn")) as executor:
         root = str(tmp_path / "t")
         run(plan, tasks, root, folder.chunk_file, {"w": RAW_CRC}, None, executor, seen.append)

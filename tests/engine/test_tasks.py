@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reshard.engine.copy import _Buffers
-from reshard.engine.tasks import BATCH_BYTES, BATCH_TASKS, batches
+from reshard.engine.tasks import BATCH_BYTES, BATCH_TASKS, Ends, batches
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import Extent, StoredTensor
 from reshard.layout.box import Box
@@ -26,7 +26,7 @@ def tasks_of(case: Case, tmp_path):
     store = Store(tmp_path / "source")
     store.add(case.move.source.spec, case.values, case.source_encoding)
     plan = Plan((case.move,), 64 << 20, 1)
-    found = batches(plan, store, Folder(case.packed), {"out/w": case.target_encoding})
+    found = batches(plan, Ends(store, Folder(case.packed), {"out/w": case.target_encoding}))
     return [task for batch in found for task in batch]
 
 
@@ -74,7 +74,7 @@ def planned(sizes, tmp_path):
         requests.append(Request(Placement.whole(source, target), *sides))
     encodings = {f"w{n}": RAW_CRC for n in range(len(sizes))}
     plan = make_plan(requests, 256 << 20, 2)
-    return plan, list(batches(plan, store, Folder(), encodings))
+    return plan, list(batches(plan, Ends(store, Folder(), encodings)))
 
 
 def test_small_tasks_travel_together(tmp_path):
@@ -104,7 +104,7 @@ def test_tensors_without_elements_have_no_tasks(tmp_path):
     plan = make_plan(
         [Request(Placement.whole(spec, spec), side(spec, RAW), side(spec, RAW))], 64 << 20, 1
     )
-    assert list(batches(plan, store, Folder(), {"w": RAW})) == []
+    assert list(batches(plan, Ends(store, Folder(), {"w": RAW}))) == []
 
 
 class Everywhere:
@@ -132,7 +132,7 @@ def test_no_task_takes_more_buffers_than_its_plan_allows(request_, memory, worke
     if move.strategy == "copy":
         return
     near = Everywhere(request_)
-    tasks = batches(plan, near, near, {request_.target.spec.name: RAW})
+    tasks = batches(plan, Ends(near, near, {request_.target.spec.name: RAW}))
     for task in itertools.islice(itertools.chain.from_iterable(tasks), 5):
         streams = len(task.sources) if task.strategy == "weave" else 1
         took = _Buffers.of(task).total + streams * move.source.stream_bytes

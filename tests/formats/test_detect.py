@@ -46,7 +46,7 @@ def test_no_path(uri):
 
 
 def test_paths_that_the_system_refuses():
-    refused("x" * 5000, StorageError, "cannot be looked at: File name too long")
+    refused("x" * 5000, StorageError, "File name too long; choose a shorter name")
 
 
 def test_local_paths():

@@ -92,7 +92,7 @@ def convert(
 
     changes = [("select", select), ("drop", drop), ("rename", rename), ("cast", cast)]
     if not as_json:
-        _announce(src, dst, layout, mesh, changes, verify)
+        _announce(src, dst, layout, mesh, changes, compression, verify)
     renaming, casting = renames(rename), casts(cast)
     with watching(as_json) as progress:
         report = reshard.api.convert(
@@ -129,6 +129,7 @@ def _announce(
     layout: str | None,
     mesh: str | None,
     changes: Sequence[tuple[str, list[str] | None]],
+    compression: str,
     verify: str,
 ) -> None:
     """One line on stderr that says what will be done."""
@@ -140,6 +141,7 @@ def _announce(
         f"layout {layout}" if layout else "layout as in the source",
         *([f"mesh {mesh}"] if mesh else []),
         *rules,
+        *([f"compression {compression}"] if compression != "none" else []),
         f"verify {verify}",
     ]
     line = f"converting {src} → {dst}: {', '.join(words)}"

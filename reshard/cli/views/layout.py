@@ -108,7 +108,7 @@ def _show_kind(console: Console, kind: Sequence[LaidOut]) -> None:
     title = f"{shape_text(first.source.shape)}, {count_text(len(kind), 'tensor')}, "
     console.print()
     console.print(Text(title + format_bytes(_nbytes(kind)), style="bold"))
-    console.print(Text(some_text(_names(kind), 4)))
+    console.print(Text(some_text(_names(kind), 3)))
     frame = _frame(console, _lines(first))
     _show_beside(console, list(_source_lines(first, frame)), list(_target_lines(first, frame)))
 

@@ -21,6 +21,8 @@ from reshard.formats.orbax.param_names import check_path
 from reshard.formats.orbax.zarr3_json import chunk_key, zarr_json
 from reshard.layout.grid import Index
 
+_REMEDY = "make room there, or choose another target, and run again"
+
 _BATCH = 1000
 """Array descriptions written at once: enough to merge their commits, and under a megabyte."""
 
@@ -69,7 +71,9 @@ class OcdbtWriter:
         try:
             database.write(key, bytes(data)).result()
         except (ValueError, OSError) as error:
-            raise StorageError(f"cannot store chunk {list(index)} of {name!r}: {error}") from error
+            raise StorageError(
+                f"cannot store chunk {list(index)} of {name!r}: {error}; {_REMEDY}"
+            ) from error
 
     def finish(self, root: Path, digests: Mapping[str, str]) -> None:
         """Write metadata, slices.json and, last, the markers."""
@@ -85,7 +89,9 @@ def _open_database(folder: Path) -> Any:
     try:
         return ts.KvStore.open(spec, context=context).result()
     except (ValueError, OSError) as error:
-        raise StorageError(f"cannot open an OCDBT database in {folder}: {error}") from error
+        raise StorageError(
+            f"cannot open an OCDBT database in {folder}: {error}; {_REMEDY}"
+        ) from error
 
 
 def _write_all(database: Any, folder: Path, values: Mapping[str, bytes]) -> None:
@@ -96,4 +102,6 @@ def _write_all(database: Any, folder: Path, values: Mapping[str, bytes]) -> None
             for write in writes:
                 write.result()
     except (ValueError, OSError) as error:
-        raise StorageError(f"cannot write to the OCDBT database in {folder}: {error}") from error
+        raise StorageError(
+            f"cannot write to the OCDBT database in {folder}: {error}; {_REMEDY}"
+        ) from error

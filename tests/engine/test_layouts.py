@@ -1,0 +1,188 @@
+"""From whatever a user gives as a layout to the slices of one tensor, and what is warned of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from reshard.engine.layouts import Split, layout_of, layout_warnings, split
+from reshard.errors import LayoutError
+from reshard.layout.grid import Grid
+from reshard.layout.layout_file import LayoutFile, parse_layout
+from reshard.layout.layout_map import LayoutMap
+from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.tensor_spec import TensorSpec
+
+MESH = DeviceMesh((4, 2), ("data", "model"))
+LINE = DeviceMesh((8,), ("x",))
+CONTENT = {
+    "mesh": {"axes": ["data", "model"], "shape": [4, 2]},
+    "rules": [{"match": "kernel", "axes": [None, "model"]}],
+}
+
+
+def tensor(name="kernel", shape=(16, 8), layout=None):
+    return TensorSpec(name, shape, "float32", Grid.whole(shape), layout=layout)
+
+
+def layout_map(**keys):
+    layouts = LayoutMap(MESH)
+    for key, axes in keys.items():
+        layouts[key] = axes
+    return layouts
+
+
+# ---- what may be given ----
+
+
+def test_every_form_of_the_same_layout(tmp_path):
+    expected = parse_layout(CONTENT)
+    file = tmp_path / "layout.json"
+    file.write_text(json.dumps(CONTENT))
+    for given in (CONTENT, expected, file, str(file)):
+        assert layout_of(given, None) == expected
+    assert layout_of(expected, None) is expected
+
+
+def test_nothing_is_nothing():
+    assert layout_of(None, None) is None
+
+
+def test_a_mesh_alone():
+    for mesh in (MESH, "data=4,model=2"):
+        found = layout_of(None, mesh)
+        assert (found.mesh, found.rules) == (MESH, ())
+
+
+def test_a_mesh_takes_the_place_of_the_files():
+    other = DeviceMesh((2, 4), ("data", "model"))
+    assert layout_of(CONTENT, "data=2,model=4").mesh == other
+    assert layout_of(CONTENT, other).rules == layout_of(CONTENT, None).rules
+
+
+def test_a_mesh_without_the_axes_of_the_rules():
+    with pytest.raises(LayoutError, match=r"rules\[0\] 'kernel'.*'model' not in the mesh \(x=8\)"):
+        layout_of(CONTENT, LINE)
+
+
+def test_a_layout_map_is_taken_as_it_is():
+    layouts = layout_map(kernel=("data",))
+    assert layout_of(layouts, None) is layouts
+    with pytest.raises(LayoutError, match="a LayoutMap has a mesh of its own; leave 'mesh' out"):
+        layout_of(layouts, MESH)
+
+
+@pytest.mark.parametrize("given", [7, ["rules"], b"layout.yaml", object])
+def test_what_is_no_layout(given):
+    with pytest.raises(LayoutError, match="expected the path of a layout file, its content as a"):
+        layout_of(given, None)
+
+
+@pytest.mark.parametrize("given", [8, {"x": 8}, (4, 2)])
+def test_what_is_no_mesh(given):
+    with pytest.raises(LayoutError, match=r"mesh is .*; expected a DeviceMesh or text such as"):
+        layout_of(None, given)
+
+
+# ---- how one tensor is split ----
+
+
+def test_without_a_layout_the_sources_is_kept():
+    layout = TensorLayout(("data", "model"), MESH)
+    source = tensor(layout=layout)
+    assert split(tensor(), source, None) == Split(layout, Grid.regular((16, 8), (4, 4)))
+
+
+def test_by_a_file():
+    found = split(tensor(), tensor(), parse_layout(CONTENT))
+    assert found.layout == TensorLayout((None, "model"), MESH)
+    assert found.slices == Grid.regular((16, 8), (16, 4))
+    assert found.partition is None
+
+
+def test_by_a_file_that_says_nothing_of_it():
+    found = split(tensor("bias"), tensor("bias"), parse_layout(CONTENT))
+    assert found == Split(TensorLayout((None, None), MESH), Grid.whole((16, 8)))
+
+
+def test_by_a_file_without_a_mesh_no_layout_is_recorded():
+    assert split(tensor(), tensor(), LayoutFile()) == Split(None, Grid.whole((16, 8)))
+
+
+def test_by_a_partition():
+    file = parse_layout({"partitions": [{"match": "kernel", "fixed_shards": 3}]})
+    found = split(tensor(), tensor(), file)
+    assert found.layout is None
+    assert found.slices == Grid((16, 8), ((0, 6, 11, 16), (0, 8)))
+    assert found.partition == {"strategy": "fixed_shards", "fixed_shards": 3, "axis": 0, "shards": 3}  # fmt: skip
+
+
+def test_by_a_map_axes_are_padded():
+    found = split(tensor(), tensor(), layout_map(kern=("data",)))
+    assert found.layout == TensorLayout(("data", None), MESH)
+    assert found.slices == Grid.regular((16, 8), (4, 8))
+
+
+def test_by_a_map_that_says_nothing_of_it():
+    found = split(tensor("bias", (8,)), tensor("bias", (8,)), layout_map(kern=("data",)))
+    assert found == Split(TensorLayout((None,), MESH), Grid.whole((8,)))
+    assert split(tensor(), tensor(), LayoutMap()) == Split(None, Grid.whole((16, 8)))
+
+
+def test_by_a_map_that_does_not_divide():
+    with pytest.raises(LayoutError) as caught:
+        split(tensor("kernel", (6, 8)), tensor("kernel", (6, 8)), layout_map(kern=("data",)))
+    for text in ("'kernel'", "6", "'data'", "4"):
+        assert text in str(caught.value)
+
+
+def test_by_a_map_with_more_axes_than_dimensions():
+    with pytest.raises(LayoutError) as caught:
+        split(
+            tensor("kernel", (8,)), tensor("kernel", (8,)), layout_map(kern=("data", None, "model"))
+        )
+    assert "'kernel'" in str(caught.value)
+
+
+# ---- warnings ----
+
+
+def warned(layout, *names):
+    return list(layout_warnings(layout, names))
+
+
+def test_no_layout_no_warning():
+    assert warned(None, "a") == []
+    assert warned(parse_layout(CONTENT), "kernel") == []
+
+
+def test_a_rule_that_matches_nothing():
+    (text,) = warned(parse_layout(CONTENT), "bias")
+    assert text == "rules[0] 'kernel' (layout) matches no tensor"
+    file = parse_layout({"partitions": [{"match": "table", "fixed_shards": 3}]})
+    assert warned(file, "bias") == ["partitions[0] 'table' (layout) matches no tensor"]
+
+
+def test_a_key_that_matches_nothing():
+    assert warned(layout_map(kern=("data",), bias=()), "bias") == [
+        "the layout map's key 'kern' matches no tensor"
+    ]
+
+
+def test_rules_that_overlap():
+    rules = [{"match": "kernel", "axes": []}, {"match": "dense", "axes": []}]
+    names = [f"dense/{i}/kernel" for i in range(4)]
+    (text,) = warned(parse_layout({"rules": rules}), *names)
+    assert text == (
+        "4 tensors match both rules[0] 'kernel' (layout) and rules[1] 'dense' (layout); the first "
+        "decides (dense/0/kernel, dense/1/kernel, dense/2/kernel, …)"
+    )
+
+
+def test_paths_are_read_once_with_their_name_in_errors(tmp_path):
+    file = Path(tmp_path / "layout.yaml")
+    file.write_text("rules:\n  - {match: kernel}\n")
+    with pytest.raises(LayoutError, match=r"layout\.yaml:2.*axes"):
+        layout_of(file, None)
