@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from reshard.layout.box import Box
 from reshard.layout.dtypes import numpy_dtype, storage_bytes
 from reshard.plan.cost import BAND_BYTES
 from reshard.plan.placement import inverse
-from reshard.storage.local import OpenFiles, write_all
+from reshard.storage.local import OpenFiles, open_new, start_writeback, storage_errors, write_all
 
 if TYPE_CHECKING:
     import numpy as np
@@ -188,11 +189,10 @@ class ChunkSink(_Pieces):
 
 
 def close_chunk(path: str, crc32c: int | None, stored_bytes: int) -> None:
-    """Ends a raw chunk that was written in pieces: its CRC32C trailer, and its full size."""
-    import os
+    """Ends a raw chunk that was written in pieces: its CRC32C trailer, and its full size.
 
-    from reshard.storage.local import open_new, storage_errors
-
+    Its way to the device begins here, so that the sync at the end finds little left to do.
+    """
     fd = open_new(path)
     try:
         with storage_errors("finish", path):
@@ -201,6 +201,7 @@ def close_chunk(path: str, crc32c: int | None, stored_bytes: int) -> None:
             else:
                 trailer = finish(CRC32C, crc32c, stored_bytes).to_bytes(4, "little")
                 write_all(fd, memoryview(trailer), stored_bytes, path)
+            start_writeback(fd)
     finally:
         os.close(fd)
 

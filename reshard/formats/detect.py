@@ -90,13 +90,25 @@ def local_path(uri: str, *, writing: bool = False) -> str:
         wanted = "the folder to write" if writing else "the directory of a checkpoint"
         raise StorageError(f"{uri!r} is no path; expected {wanted}")
     if match is None:
+        _refuse_odd(uri)
         return uri
     path = uri[match.end() :]
     if match[1].lower() != "file":
         raise StorageError(f"{uri}: {_unsupported(match[1], writing)}")
     if not path.startswith("/") or any(c in path for c in "%?#|"):
         raise StorageError(f"{uri} should be file:// with an absolute path without any of % ? # |")
+    _refuse_odd(path)
     return path
+
+
+def _refuse_odd(path: str) -> None:
+    """TensorStore takes a backslash for a slash, and only text that is UTF-8."""
+    whole = str(Path(path).absolute())
+    if "\\" in whole or any("\ud800" <= c <= "\udfff" for c in whole):
+        raise StorageError(
+            f"the path {whole!a} holds a backslash or bytes that are not UTF-8, which databases of chunks "
+            "cannot be read from or written to; rename the folder, or give it another name by a symbolic link"
+        )
 
 
 def _unsupported(scheme: str, writing: bool) -> str:

@@ -46,6 +46,8 @@ from tests.bad_input.checking import (
             ("the replacement cannot be made: invalid group reference", "the pattern has 0 groups")),
         ({"rename": [("^count$", "n" * 300)]}, ["--rename", "^count$=" + "n" * 300],
             ("needs a file name of 300 bytes, but file systems take 255 at most",)),
+        ({"rename": [("^count$", r"a\\b")]}, ["--rename", r"^count$=a\\b"],
+            (r"tensor 'a\\b' would be written to the folder", "or write with --ocdbt")),
         ({"rename": [("^count$", "_METADATA")]}, ["--rename", "^count$=_METADATA"],
             ("'_METADATA'", "metadata needs")),
         ({"rename": [("^count$", "params.kernel")]}, ["--rename", "^count$=params.kernel"],

@@ -88,3 +88,21 @@ def test_a_step_without_its_record_as_old_versions_wrote_it(tmp_path):
     reader = open_reader(str(step))
     assert list(reader.tensors) == ["a"]
     assert reader.container.items[0].name == "default"
+
+
+@pytest.mark.parametrize("name", ["a\\b", "\udcff", "a\\b/../c\\d"])
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_paths_that_tensorstore_would_take_for_others(name, form, tmp_path):
+    with pytest.raises(StorageError) as caught:
+        local_path(form.format(f"{tmp_path}/{name}"))
+    assert "holds a backslash or bytes that are not UTF-8" in str(caught.value)
+    str(caught.value).encode()
+
+
+def test_a_working_directory_that_tensorstore_would_take_for_another(tmp_path, monkeypatch):
+    (tmp_path / "a\\b").mkdir()
+    monkeypatch.chdir(tmp_path / "a\\b")
+    refused("c", StorageError, "holds a backslash")
+    refused("../c", StorageError, "holds a backslash")
+    monkeypatch.chdir(tmp_path)
+    assert local_path("c") == "c"

@@ -92,7 +92,7 @@ def test_all_files_are_closed_even_if_closing_one_fails(tmp_path, monkeypatch):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     text = rf"cannot close '{tmp_path}/b': Input/output error"
-    with pytest.raises(StorageError, match=text), OpenFiles(str(tmp_path)) as files:
+    with pytest.raises(StorageError, match=text), OpenFiles(str(tmp_path), limit=3) as files:
         for name in "abc":
             files.fd(name)
         monkeypatch.setattr(os, "close", close)

@@ -75,6 +75,11 @@ def check_files(names: Sequence[tuple[str, str]]) -> None:
     folders = dict(names)
     for param, leaf in names:
         check_path(param, f"tensor {leaf!r}")
+        if "\\" in param:
+            raise FormatError(
+                f"tensor {leaf!r} would be written to the folder {param!r}, whose backslash TensorStore "
+                f"reads as a slash; rename it on the way (--rename) or write with --ocdbt"
+            )
         first = param.partition("/")[0]
         if first in ITEM_FILES:
             raise FormatError(
