@@ -9,7 +9,9 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -447,3 +449,26 @@ def listen(folder: Path) -> subprocess.Popen[str]:
         *map(str, (folder / "v0", folder / "v1")),
     ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+
+
+def test_any_executor_carries_a_conversion_out(tree, tmp_path):
+    source = save_standard(tmp_path / "source", tree)
+    with ProcessPoolExecutor(2, get_context("spawn")) as executor:
+        for ocdbt in (False, True):
+            target = tmp_path / f"target-{ocdbt}"
+            api.convert(source, target, layout=LAYOUT, executor=executor, ocdbt=ocdbt)
+            assert_same_trees(restore_tree(target), restore_tree(source))
+
+
+def test_progress_grows_to_the_end(tree, tmp_path):
+    source, seen = save_standard(tmp_path / "source", tree), []
+    api.convert(source, tmp_path / "target", layout=LAYOUT, progress=seen.append, verify="readback")
+    assert [k for k, _ in itertools.groupby(p.stage for p in seen)] == [
+        "copying",
+        "reading back",
+        "syncing",
+    ]
+    for _, group in itertools.groupby(seen, lambda p: p.stage):
+        steps = list(group)
+        assert all(a.moved_bytes <= b.moved_bytes for a, b in itertools.pairwise(steps))
+        assert steps[-1].moved_bytes == steps[-1].total_bytes

@@ -12,6 +12,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import mesh, save_pytree, save_standard
 
+pytestmark = pytest.mark.xdist_group("memory")  # one worker makes the large checkpoints, once
+
 MIB = 1 << 20
 SHAPE = (6144, 8192)
 """192 MiB in float32: three times the smaller budget."""

@@ -16,8 +16,15 @@ from reshard.engine.report import ConversionReport, Progress, Proof, Stage, Tens
 from reshard.engine.run import MoveResult, run
 from reshard.engine.target import Target, make_target
 from reshard.engine.tasks import Ends, batches
-from reshard.errors import CorruptError, StorageError, TargetExistsError, VerificationError
+from reshard.errors import (
+    CorruptError,
+    FormatError,
+    StorageError,
+    TargetExistsError,
+    VerificationError,
+)
 from reshard.formats.base import Reader
+from reshard.formats.codecs.source import REMEDY
 from reshard.formats.detect import is_checkpoint, local_path, open_reader
 from reshard.formats.orbax.writer import open_writer
 from reshard.layout.sizes import format_bytes
@@ -30,6 +37,8 @@ from reshard.storage.staging import check_target, forget_cached, publish, staged
 
 BYTES_PER_MOVE = 2500
 """What planning keeps in memory for each tensor (measured), besides the source's own metadata."""
+
+_DISCARDED = "the output was discarded; check the device that holds it, then run again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +175,7 @@ def _read_back(
     sync_tree(root)
     forget_cached(root)
     limits = ReadLimits(plan.max_memory, plan.workers, executor)
-    found = tensor_digests(open_reader(str(root)), limits, progress=progress)
+    found = _stored_digests(root, limits, progress)
     encoded = {
         m.placement.source
         for m, r in zip(plan.moves, results, strict=True)
@@ -179,6 +188,19 @@ def _read_back(
     ]
 
 
+def _stored_digests(
+    root: Path, limits: ReadLimits, progress: Callable[[Progress], None] | None
+) -> dict[str, str]:
+    """Digests of the staged output, which is to blame where it cannot be read."""
+    try:
+        return tensor_digests(open_reader(str(root)), limits, progress=progress)
+    except FormatError as error:
+        what = str(error).removesuffix(f"; {REMEDY}")
+        raise VerificationError(
+            f"what was written does not read back: {what}; {_DISCARDED}"
+        ) from error
+
+
 def _proved(
     move: Move, result: MoveResult, found: Mapping[str, str], of_source: Mapping[str, str]
 ) -> MoveResult:
@@ -186,8 +208,7 @@ def _proved(
     expected = result.target_digest or of_source[move.placement.source]
     if found.get(name) != expected:
         raise VerificationError(
-            f"{name!r} was read back with digest {found.get(name)}, but {expected} was written; the output was "
-            "discarded; check the device that holds it, then run again"
+            f"{name!r} was read back with digest {found.get(name)}, but {expected} was written; {_DISCARDED}"
         )
     return replace(result, source_digest=result.source_digest or expected, target_digest=expected)
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from itertools import pairwise
 
 import numpy as np
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from reshard.engine.copy import _Buffers
 from reshard.engine.tasks import BATCH_BYTES, BATCH_TASKS, Ends, batches
+from reshard.errors import MemoryBudgetError
+from reshard.formats.base import Extent, StoredTensor
 from reshard.layout.box import Box
 from reshard.plan.move import Plan
 from reshard.plan.placement import Placement
 from reshard.plan.planner import Request, make_plan
 from tests.engine.stores import RAW, RAW_CRC, ZSTD, Case, Folder, Store, cases, side, tensor
+from tests.plan.strategies import requests
 
 
 def tasks_of(case: Case, tmp_path):
@@ -99,3 +105,36 @@ def test_tensors_without_elements_have_no_tasks(tmp_path):
         [Request(Placement.whole(spec, spec), side(spec, RAW), side(spec, RAW))], 64 << 20, 1
     )
     assert list(batches(plan, Ends(store, Folder(), {"w": RAW}))) == []
+
+
+class Everywhere:
+    """A reader and writer of nothing: every chunk lies somewhere and has a file."""
+
+    def __init__(self, request: Request) -> None:
+        spec = request.source.spec
+        self.tensors = {spec.name: StoredTensor(spec, ZSTD, bytes(spec.itemsize), False)}
+
+    def locate(self, name, index):  # noqa: ARG002
+        return Extent(name, 0, 1)
+
+    def chunk_file(self, name, index):
+        return f"{name}/{index}"
+
+
+@settings(deadline=None, max_examples=150)
+@given(requests(max_size=3000), st.sampled_from([16 << 20, 64 << 20, 1 << 30]), st.integers(1, 3))
+def test_no_task_takes_more_buffers_than_its_plan_allows(request_, memory, workers):
+    try:
+        plan = make_plan([request_], memory, workers)
+    except MemoryBudgetError:
+        return
+    (move,) = plan.moves
+    if move.strategy == "copy":
+        return
+    near = Everywhere(request_)
+    tasks = batches(plan, Ends(near, near, {request_.target.spec.name: RAW}))
+    for task in itertools.islice(itertools.chain.from_iterable(tasks), 5):
+        streams = len(task.sources) if task.strategy == "weave" else 1
+        took = _Buffers.of(task).total + streams * move.source.stream_bytes
+        took += move.target.stream_bytes if task.strategy == "block" else 0
+        assert took <= move.price.task_bytes <= memory

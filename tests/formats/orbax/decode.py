@@ -66,13 +66,20 @@ def decode(data: bytes, compressor: str, checksum: bool) -> bytes:
 
 
 def crc32c(data: bytes) -> int:
-    """Castagnoli's CRC bit by bit."""
+    """Castagnoli's CRC byte by byte."""
     value = 0xFFFFFFFF
     for byte in data:
-        value ^= byte
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        value = value >> 8 ^ _TABLE[(value ^ byte) & 0xFF]
     return value ^ 0xFFFFFFFF
+
+
+def _entry(value: int) -> int:
+    for _ in range(8):
+        value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    return value
+
+
+_TABLE = [_entry(byte) for byte in range(256)]
 
 
 def assert_same_bits(found: np.ndarray, expected: np.ndarray, name: Any = "") -> None:

@@ -1,0 +1,84 @@
+"""What a conversion says of bytes that are not what they were: its own output, and its source."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from awscrt.checksums import crc32c
+
+from reshard import api
+from reshard.engine import conversion
+from reshard.errors import CorruptError, VerificationError
+from tests.orbax_trees import put, save_standard
+
+LAYOUT = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": [{"match": "w", "axes": [None, "x"]}]}
+
+
+@pytest.fixture
+def source(tmp_path):
+    values = np.random.default_rng(0).normal(size=(64, 48)).astype(np.float32)
+    return save_standard(tmp_path / "source", {"w": put(values, "data"), "b": put(values[0])})
+
+
+def chunk_of(path: Path) -> Path:
+    """The first chunk's file of ``w``."""
+    return min(p for p in (path / "w").rglob("*") if p.is_file() and p.name != "zarr.json")
+
+
+def change(path: Path, *, sum_again: bool) -> None:
+    """Flips a bit of a raw chunk; with ``sum_again`` its checksum is made to fit."""
+    data = bytearray(path.read_bytes())
+    data[7] ^= 16
+    if sum_again:
+        data[-4:] = crc32c(bytes(data[:-4])).to_bytes(4, "little")
+    path.write_bytes(bytes(data))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [
+        (lambda p: change(p, sum_again=True), r"'w' was read back with digest \w{16}, but \w{16} was written"),
+        (lambda p: change(p, sum_again=False), r"'w', chunk \[0, 0\]: its CRC32C is recorded as"),
+        (cut, r"'w', chunk \[0, 0\]: "),
+        (Path.unlink, r"'w', chunk \[0, 0\]"),
+    ],
+    ids=["other bytes", "wrong checksum", "short", "gone"],
+)  # fmt: skip
+def test_output_that_changes_before_it_is_read_back_is_discarded(
+    source, tmp_path, monkeypatch, damage, found
+):
+    monkeypatch.setattr(conversion, "forget_cached", lambda root: damage(chunk_of(root)))
+    with pytest.raises(VerificationError, match=found) as caught:
+        api.convert(source, tmp_path / "target", layout=LAYOUT, verify="readback")
+    assert str(caught.value).endswith(
+        "the output was discarded; check the device that holds it, then run again"
+    )
+    assert {p.name for p in tmp_path.iterdir()} == {"source"}
+
+
+@pytest.mark.parametrize("compression", ["none", "keep"])
+def test_a_source_that_changed_since_it_was_written_is_refused(source, tmp_path, compression):
+    middle = tmp_path / "middle"
+    api.convert(source, middle, layout=LAYOUT)
+    change(chunk_of(middle), sum_again=True)
+    with pytest.raises(
+        CorruptError, match=r"'w' in .*middle' has digest \w+, but \w+ was recorded"
+    ):
+        api.convert(middle, tmp_path / "target", compression=compression, verify="readback")
+    assert not (tmp_path / "target").exists()
+    assert api.verify(middle).differences == 1
+
+
+def test_digests_are_recorded_beside_the_tree(source, tmp_path):
+    report = api.convert(source, tmp_path / "target", layout=LAYOUT)
+    recorded = json.loads((tmp_path / "target/slices.json").read_text())["tensors"]
+    assert {n: t["crc64nvme"] for n, t in recorded.items()} == {
+        t.target: t.target_digest for t in report.tensors
+    }
