@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from reshard.engine.buffers import ArenaPool
+from reshard.engine.closing import close_chunk
 from reshard.engine.copy import execute
 from reshard.engine.digest import CRC64NVME, finish
 from reshard.engine.hand_out import hand_out
 from reshard.engine.report import Progress
-from reshard.engine.sinks import Put, close_chunk
+from reshard.engine.sinks import Put
 from reshard.engine.task import CastStats, ChunkPart, Task, TaskResult
 from reshard.errors import VerificationError
 from reshard.formats.base import Encoding

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from operator import add
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.bands import bands, row_bytes
 from reshard.engine.cast import cast_into
+from reshard.engine.closing import end_chunk
 from reshard.engine.cutting import Cutter, Piece, runs
-from reshard.engine.digest import CRC32C, finish, linear_of_box
+from reshard.engine.digest import CRC32C, linear_of_box
 from reshard.engine.mirror import Mirror
 from reshard.engine.opaque import opaque_dtype
 from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task
@@ -20,7 +20,7 @@ from reshard.layout.box import Box
 from reshard.layout.dtypes import numpy_dtype, storage_bytes
 from reshard.plan.cost import BAND_BYTES
 from reshard.plan.placement import inverse
-from reshard.storage.local import OpenFiles, open_new, start_writeback, storage_errors, write_all
+from reshard.storage.local import OpenFiles, write_all
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,11 +91,18 @@ class PieceSink(_Pieces):
         self.add_digest(written, box)
 
     def close(self) -> list[ChunkPart]:
-        return [
-            ChunkPart(t.index, crc, nbytes, is_closed=False)
-            for t, crc, nbytes in zip(self.task.targets, self._crc, self._nbytes, strict=True)
-            if nbytes
-        ]
+        """What every chunk got; one that got all of it is finished here, while its file is open."""
+        written = zip(self.task.targets, self._crc, self._nbytes, strict=True)
+        return [self._closed(target, crc, nbytes) for target, crc, nbytes in written if nbytes]
+
+    def _closed(self, target: TargetChunk, crc: int, nbytes: int) -> ChunkPart:
+        is_complete = nbytes == target.box.size * self._itemsize
+        if is_complete:
+            file = str(target.file)
+            stored_bytes = math.prod(target.stored_shape) * self._itemsize
+            trailer = crc if self.task.target_encoding.checksum else None
+            end_chunk(self._files.fd(file), self._files.path(file), trailer, stored_bytes)
+        return ChunkPart(target.index, crc, nbytes, is_complete)
 
     def _elements(self, view: Array, at: int) -> Array:
         """A piece as the target wants it: the band's own memory where that is it already."""
@@ -186,24 +193,6 @@ class ChunkSink(_Pieces):
         for piece in encoded:
             write_all(fd, memoryview(piece), offset, path)
             offset += len(piece)
-
-
-def close_chunk(path: str, crc32c: int | None, stored_bytes: int) -> None:
-    """Ends a raw chunk that was written in pieces: its CRC32C trailer, and its full size.
-
-    Its way to the device begins here, so that the sync at the end finds little left to do.
-    """
-    fd = open_new(path)
-    try:
-        with storage_errors("finish", path):
-            if crc32c is None:
-                os.ftruncate(fd, stored_bytes)
-            else:
-                trailer = finish(CRC32C, crc32c, stored_bytes).to_bytes(4, "little")
-                write_all(fd, memoryview(trailer), stored_bytes, path)
-            start_writeback(fd)
-    finally:
-        os.close(fd)
 
 
 def source_element_type(task: Task) -> np.dtype[Any]:

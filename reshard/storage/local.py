@@ -114,6 +114,10 @@ def start_writeback(fd: int) -> None:
 
     A hint only: durability comes from the sync at the end, which reports every failure.
     """
-    ctypes.CDLL(None).sync_file_range(
-        fd, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE
-    )
+    libc().sync_file_range(fd, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE)
+
+
+@cache
+def libc() -> ctypes.CDLL:
+    """The C library, for the few calls that Python does not offer."""
+    return ctypes.CDLL(None, use_errno=True)

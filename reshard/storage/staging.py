@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reshard.errors import StorageError, TargetExistsError
-from reshard.storage.local import storage_error, storage_errors
+from reshard.storage.local import libc, storage_error, storage_errors
 
 FSYNC_FILES = 256
 """Up to here files are synced one by one; beyond, the whole file system at once is quicker."""
@@ -252,7 +252,7 @@ def _sync_file_system(root: Path) -> None:
     with storage_errors("sync", root):
         fd = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            _checked(_libc().syncfs(fd))
+            _checked(libc().syncfs(fd))
         finally:
             os.close(fd)
 
@@ -330,7 +330,7 @@ def _rename_checked(staging: Staging) -> None:
 
 
 def _rename(source: Path, target: Path, flags: int) -> None:
-    result = _libc().renameat2(
+    result = libc().renameat2(
         _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), ctypes.c_uint(flags)
     )
     _checked(result, target)
@@ -340,7 +340,3 @@ def _checked(result: int, path: Path | None = None) -> None:
     if result != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), str(path) if path else None)
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
