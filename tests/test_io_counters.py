@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import threading
 from collections import Counter
 from pathlib import Path
@@ -59,7 +60,8 @@ def sources(tmp_path_factory):
         save_pytree(root / f"{name}-raw", tree, use_compression=False, use_ocdbt=False)
         save_pytree(root / f"{name}-zarr3", tree, use_zarr3=True, use_ocdbt=False)
     save_pytree(root / "small", {"w": put(values[:64, :64], "x", on=LINE)})
-    return root
+    yield root
+    shutil.rmtree(root)
 
 
 def encoded_bytes(path: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -39,7 +40,15 @@ def sources(tmp_path_factory):
         save_standard(root / name, {"w": array})
     save_pytree(root / "raw", {"w": array}, use_compression=False, use_ocdbt=False)
     save_standard(root / "small", {f"w{i}": values[i, :64] for i in range(2000)})
-    return root
+    yield root
+    shutil.rmtree(root)
+
+
+@pytest.fixture
+def target(tmp_path):
+    """Removed afterwards, since pytest keeps what tests leave."""
+    yield tmp_path / "target"
+    shutil.rmtree(tmp_path / "target", ignore_errors=True)
 
 
 @pytest.mark.parametrize(
@@ -61,12 +70,10 @@ def sources(tmp_path_factory):
         ("scatter", "small", None, {}, 64),
     ],
 )
-def test_peak_memory_stays_within_the_budget(
-    sources, strategy, source, axes, options, mib, tmp_path
-):
+def test_peak_memory_stays_within_the_budget(sources, strategy, source, axes, options, mib, target):
     rules = [] if axes is None else [{"match": "w", "axes": axes}]
     layout = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": rules}
     text = json.dumps({**options, "layout": layout, "workers": 2, "max_memory": mib * MIB})
-    outcome = run_fresh(CONVERT, str(sources / source), str(tmp_path / "target"), text)
+    outcome = run_fresh(CONVERT, str(sources / source), str(target), text)
     assert outcome.printed == [strategy]
     assert outcome.peak_bytes <= (128 + mib) * MIB
