@@ -26,15 +26,26 @@ def specs(count: int, layout: TensorLayout) -> Iterator[TensorSpec]:
     """Tensors stored as this layout cuts them: one chunk for each shard."""
     grid: Grid = layout.grid(SHAPE)
     for number in range(count):
-        yield TensorSpec(f"layers/{number:04d}/kernel", SHAPE, "bfloat16", grid, layout=layout)
+        name = f"layers/{number:04d}/kernel"
+        yield TensorSpec(name, SHAPE, "bfloat16", grid, layout.shard_shape(SHAPE), layout)
 
 
 def plan_tree(count: int, max_memory: int) -> int:
     """Plan them all and return the number of tasks; the one place that knows the planner."""
-    from reshard.plan.planner import plan_moves
+    from reshard.planning.move import Side
+    from reshard.planning.placement import Placement
+    from reshard.planning.planner import Request, make_plan
 
-    plan = plan_moves(list(specs(count, SOURCE)), list(specs(count, TARGET)), max_memory)
-    return len(plan.tasks)
+    pairs = zip(specs(count, SOURCE), specs(count, TARGET), strict=True)
+    requests = [
+        Request(
+            Placement.whole(source, target),
+            Side(source, "zstd:1", raw=False, stream_bytes=2 << 20),
+            Side(target, "raw+crc32c", raw=True, stream_bytes=0),
+        )
+        for source, target in pairs
+    ]
+    return make_plan(requests, max_memory, workers=2).tasks
 
 
 def main() -> None:

@@ -1,1 +1,58 @@
-"""Converts sharded checkpoints from one device mesh to another."""
+"""Converts sharded checkpoints from one device mesh to another.
+
+>>> import reshard
+>>> layout = reshard.LayoutMap(reshard.DeviceMesh((8,), ("model",)))
+>>> layout["dense.*kernel"] = (None, "model")
+
+``reshard.convert(src, dst, layout=layout)`` then converts, on any host, without either mesh's devices.
+"""
+
+from __future__ import annotations
+
+from reshard.api import convert, inspect, plan, verify
+from reshard.errors import (
+    CorruptError,
+    FormatError,
+    IncompleteCheckpointError,
+    LayoutError,
+    MemoryBudgetError,
+    NotACheckpointError,
+    PlanError,
+    ReshardError,
+    StorageError,
+    TargetExistsError,
+    VerificationError,
+)
+from reshard.layout.layout_map import LayoutMap
+from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.partitioners import (
+    FixedShardsPartitioner,
+    MaxSizePartitioner,
+    MinSizePartitioner,
+)
+from reshard.layout.slice_info import SaveSliceInfo
+
+__all__ = [
+    "CorruptError",
+    "DeviceMesh",
+    "FixedShardsPartitioner",
+    "FormatError",
+    "IncompleteCheckpointError",
+    "LayoutError",
+    "LayoutMap",
+    "MaxSizePartitioner",
+    "MemoryBudgetError",
+    "MinSizePartitioner",
+    "NotACheckpointError",
+    "PlanError",
+    "ReshardError",
+    "SaveSliceInfo",
+    "StorageError",
+    "TargetExistsError",
+    "TensorLayout",
+    "VerificationError",
+    "convert",
+    "inspect",
+    "plan",
+    "verify",
+]

@@ -237,7 +237,7 @@ def _options(
     from reshard.engine.layouts import layout_of
     from reshard.engine.options import Options, parse_compression
     from reshard.layout.layout_file import LayoutFile
-    from reshard.plan.chunking import SPLIT_ABOVE_BYTES
+    from reshard.planning.chunking import SPLIT_ABOVE_BYTES
 
     found = layout_of(layout, mesh)
     limits = _limits(max_memory, workers)

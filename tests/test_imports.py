@@ -21,9 +21,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras")
 
-# Each may import itself and what comes after it; plan and formats stand beside each other.
+# Each may import itself and what comes after it; planning and formats stand beside each other.
 ORDER = (
-    "__main__", "cli", "demo", "api", "engine", "plan formats", "storage", "variables", "layout",
+    "__main__", "cli", "demo", "api", "engine", "planning formats", "storage", "variables", "layout",
     "errors",
 )  # fmt: skip
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts.split()}
@@ -184,9 +184,9 @@ SOUND = {
     "reshard/__init__.py": "from reshard.api import convert",
     "reshard/api.py": "from reshard.engine.run import go\nfrom reshard import errors",
     "reshard/engine/__init__.py": "",
-    "reshard/engine/run.py": "from reshard.plan import planner\nfrom reshard.formats.base import R\ndef go(): import jax",
-    "reshard/plan/__init__.py": "",
-    "reshard/plan/planner.py": "from reshard.layout import box",
+    "reshard/engine/run.py": "from reshard.planning import planner\nfrom reshard.formats.base import R\ndef go(): import jax",
+    "reshard/planning/__init__.py": "",
+    "reshard/planning/planner.py": "from reshard.layout import box",
     "reshard/formats/__init__.py": "",
     "reshard/formats/base.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import jax",
     "reshard/layout/__init__.py": "",
@@ -200,19 +200,19 @@ SOUND = {
     ("files", "expected"),
     [
         ({}, []),
-        ({"reshard/layout/box.py": "from reshard.plan.planner import p"},
-         ["reshard.layout.box:1: import of reshard.plan.planner runs the wrong way",
-          "circle: reshard.layout.box, reshard.plan.planner"]),
+        ({"reshard/layout/box.py": "from reshard.planning.planner import p"},
+         ["reshard.layout.box:1: import of reshard.planning.planner runs the wrong way",
+          "circle: reshard.layout.box, reshard.planning.planner"]),
         ({"reshard/layout/box.py": "def f():\n    from reshard.api import convert"},
          ["reshard.layout.box:2: import of reshard.api runs the wrong way"]),
         ({"reshard/layout/box.py": "def f():\n    import reshard"},
          ["reshard.layout.box:2: import of reshard runs the wrong way"]),
         ({"reshard/layout/box.py": "from . import grid", "reshard/layout/grid.py": ""},
          ["reshard.layout.box:1: import of reshard.layout.grid is relative; use the full name"]),
-        ({"reshard/plan/planner.py": "from reshard import formats"},
-         ["reshard.plan.planner:1: import of reshard.formats runs the wrong way"]),
-        ({"reshard/formats/base.py": "from reshard.plan import planner"},
-         ["reshard.formats.base:1: import of reshard.plan.planner runs the wrong way"]),
+        ({"reshard/planning/planner.py": "from reshard import formats"},
+         ["reshard.planning.planner:1: import of reshard.formats runs the wrong way"]),
+        ({"reshard/formats/base.py": "from reshard.planning import planner"},
+         ["reshard.formats.base:1: import of reshard.planning.planner runs the wrong way"]),
         ({"reshard/errors.py": "import reshard_server.app"},
          ["reshard.errors:1: import of reshard_server.app runs the wrong way"]),
         ({"reshard/odd.py": "from reshard import errors"},

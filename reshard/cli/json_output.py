@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reshard.engine.conversion import ConversionPlan, PlannedTensor
     from reshard.engine.report import ConversionReport
     from reshard.layout.mesh import DeviceMesh, TensorLayout
-    from reshard.plan.move import Plan
+    from reshard.planning.move import Plan
 
 Document = dict[str, Any]
 
@@ -111,7 +111,7 @@ def conversion_plan(planned: ConversionPlan, with_shares: bool) -> Document:
 
 
 def _planned(tensor: PlannedTensor, with_shares: bool) -> Document:
-    from reshard.plan.shares import shares
+    from reshard.planning.shares import shares
 
     source, target, price = tensor.source, tensor.target, tensor.move.price
     listed = {"shares": [(s.target, s.source, s.share) for s in shares(tensor.move)]}

@@ -11,7 +11,7 @@ from reshard.layout.grid import Grid
 from reshard.layout.layout_file import LayoutFile
 from reshard.layout.resolve import layout_for, overlaps, unmatched_rules
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.plan.transforms import Rewrite, rewrites
+from reshard.planning.transforms import Rewrite, rewrites
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -29,8 +29,8 @@ from reshard.formats.detect import is_checkpoint, local_path, open_reader
 from reshard.formats.orbax.writer import open_writer
 from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.plan.move import Move, Plan
-from reshard.plan.planner import make_plan
+from reshard.planning.move import Move, Plan
+from reshard.planning.planner import make_plan
 from reshard.storage.host import free_bytes
 from reshard.storage.local import storage_errors
 from reshard.storage.staging import check_target, forget_cached, publish, staged, sync_tree

@@ -30,7 +30,7 @@ from reshard.engine.sinks import (
 from reshard.engine.task import SourceChunk, Task, TaskResult
 from reshard.layout.box import Box
 from reshard.layout.dtypes import storage_bytes
-from reshard.plan.cost import BAND_BYTES
+from reshard.planning.cost import BAND_BYTES
 from reshard.storage.local import OpenFiles
 
 if TYPE_CHECKING:

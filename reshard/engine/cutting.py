@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from reshard.engine.task import Task
 from reshard.layout.box import Box
-from reshard.plan.placement import inverse
+from reshard.planning.placement import inverse
 
 
 class Piece(NamedTuple):

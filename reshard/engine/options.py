@@ -9,7 +9,7 @@ from reshard.engine.layouts import Layout
 from reshard.errors import PlanError
 from reshard.formats.base import Encoding, Style
 from reshard.layout.changes import Changes
-from reshard.plan.chunking import SPLIT_ABOVE_BYTES
+from reshard.planning.chunking import SPLIT_ABOVE_BYTES
 
 Check = Literal["written", "readback"]
 

@@ -19,7 +19,7 @@ from reshard.engine.task import SourceChunk
 from reshard.formats.base import Reader, StoredTensor
 from reshard.formats.codecs import decoder_bytes
 from reshard.layout.dtypes import storage_bytes
-from reshard.plan.cost import BAND_BYTES
+from reshard.planning.cost import BAND_BYTES
 
 BATCH_BYTES = 8 << 20
 BATCH_CHUNKS = 128

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from reshard.engine.task import CastStats
-from reshard.plan.move import Strategy
+from reshard.planning.move import Strategy
 
 Proof = Literal["proved", "written", "encoded"]
 """How far equality was shown.

@@ -23,7 +23,7 @@ from reshard.engine.task import CastStats, ChunkPart, Task, TaskResult
 from reshard.errors import VerificationError
 from reshard.formats.base import Encoding
 from reshard.layout.grid import Index
-from reshard.plan.move import Move, Plan
+from reshard.planning.move import Move, Plan
 
 
 @dataclass(slots=True)

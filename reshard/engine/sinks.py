@@ -18,8 +18,8 @@ from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task
 from reshard.formats.codecs import encode_chunk
 from reshard.layout.box import Box
 from reshard.layout.dtypes import numpy_dtype, storage_bytes
-from reshard.plan.cost import BAND_BYTES
-from reshard.plan.placement import inverse
+from reshard.planning.cost import BAND_BYTES
+from reshard.planning.placement import inverse
 from reshard.storage.local import OpenFiles, write_all
 
 if TYPE_CHECKING:

@@ -22,11 +22,11 @@ from reshard.formats.codecs import decoder_bytes, encoder_bytes, is_seekable
 from reshard.formats.leaf_paths import renamed
 from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.plan.chunking import chunk_shape
-from reshard.plan.move import Side
-from reshard.plan.placement import Placement
-from reshard.plan.planner import Request
-from reshard.plan.transforms import Rewrite, rewrites
+from reshard.planning.chunking import chunk_shape
+from reshard.planning.move import Side
+from reshard.planning.placement import Placement
+from reshard.planning.planner import Request
+from reshard.planning.transforms import Rewrite, rewrites
 
 MAX_CHUNKS = 1 << 20
 """Per tensor; each is a file, and one of 1 GiB in chunks of a byte would never end."""

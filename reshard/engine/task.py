@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from reshard.formats.base import Encoding, Extent
 from reshard.layout.box import Box
 from reshard.layout.grid import Grid, Index
-from reshard.plan.move import Strategy
-from reshard.plan.placement import Placement
+from reshard.planning.move import Strategy
+from reshard.planning.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)

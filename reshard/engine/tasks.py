@@ -11,8 +11,8 @@ from typing import TypeVar
 from reshard.engine.task import SourceChunk, TargetChunk, Task
 from reshard.formats.base import Encoding, Reader, StoredTensor, Writer
 from reshard.layout.box import Box
-from reshard.plan.move import Move, Plan
-from reshard.plan.planner import open_files_per_task
+from reshard.planning.move import Move, Plan
+from reshard.planning.planner import open_files_per_task
 
 T = TypeVar("T")
 

@@ -8,6 +8,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 

@@ -10,9 +10,9 @@ from reshard.formats.base import Container, Encoding, Item, Leaf, PathKey
 from reshard.layout.grid import Grid
 from reshard.layout.mesh import AxesLike, DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.plan.move import Side
-from reshard.plan.placement import Placement
-from reshard.plan.planner import Request, make_plan
+from reshard.planning.move import Side
+from reshard.planning.placement import Placement
+from reshard.planning.planner import Request, make_plan
 
 TRAINED = DeviceMesh((4, 2), ("data", "model"))
 SERVED = DeviceMesh((8,), ("model",))

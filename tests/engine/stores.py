@@ -18,8 +18,8 @@ from reshard.layout.box import Box
 from reshard.layout.dtypes import numpy_dtype
 from reshard.layout.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.plan.move import Move, Plan, Price, Side, Strategy
-from reshard.plan.placement import Placement
+from reshard.planning.move import Move, Plan, Price, Side, Strategy
+from reshard.planning.placement import Placement
 from tests.formats.orbax.decode import crc32c, decode
 from tests.orbax_trees import random_array
 

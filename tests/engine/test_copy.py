@@ -20,9 +20,9 @@ from reshard.formats.orbax.zarr3_json import zarr_json
 from reshard.formats.slices import digest_of
 from reshard.layout.box import Box
 from reshard.layout.grid import Grid
-from reshard.plan.move import Plan
-from reshard.plan.placement import Placement
-from reshard.plan.planner import Request, make_plan
+from reshard.planning.move import Plan
+from reshard.planning.placement import Placement
+from reshard.planning.planner import Request, make_plan
 from tests.engine.stores import (
     RAW,
     RAW_CRC,

@@ -15,8 +15,8 @@ from reshard.engine.sinks import ChunkSink, PieceSink
 from reshard.engine.tasks import Ends, batches
 from reshard.errors import VerificationError
 from reshard.layout.grid import Grid
-from reshard.plan.move import Plan
-from reshard.plan.placement import Placement
+from reshard.planning.move import Plan
+from reshard.planning.placement import Placement
 from tests.engine.stores import RAW, RAW_CRC, ZSTD, Folder, Store, by_hand, carry_out, side, tensor
 from tests.formats.orbax.decode import assert_same_bits
 

@@ -15,11 +15,11 @@ from reshard.engine.tasks import BATCH_BYTES, BATCH_TASKS, Ends, batches
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import Extent, StoredTensor
 from reshard.layout.box import Box
-from reshard.plan.move import Plan
-from reshard.plan.placement import Placement
-from reshard.plan.planner import Request, make_plan
+from reshard.planning.move import Plan
+from reshard.planning.placement import Placement
+from reshard.planning.planner import Request, make_plan
 from tests.engine.stores import RAW, RAW_CRC, ZSTD, Case, Folder, Store, cases, side, tensor
-from tests.plan.strategies import requests
+from tests.planning.strategies import requests
 
 
 def tasks_of(case: Case, tmp_path):

@@ -24,7 +24,7 @@ from reshard.cli.text import (
 from reshard.layout.mesh import DeviceMesh
 from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.plan.move import Plan
+from reshard.planning.move import Plan
 
 if TYPE_CHECKING:
     from reshard.engine.conversion import ConversionPlan, PlannedTensor

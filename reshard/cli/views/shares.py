@@ -11,7 +11,7 @@ from rich.text import Text
 
 from reshard.cli.tables import cap_note, table
 from reshard.cli.text import parts_text, safe
-from reshard.plan.shares import Share, shares
+from reshard.planning.shares import Share, shares
 
 if TYPE_CHECKING:
     from reshard.cli.grouping import Group

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from reshard.layout.grid import Grid
 from reshard.layout.mesh import AxesLike, DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.plan.move import Side
-from reshard.plan.placement import Placement
-from reshard.plan.planner import Request, make_plan
-from reshard.plan.shares import Share, shares
-from tests.plan.strategies import requests
+from reshard.planning.move import Side
+from reshard.planning.placement import Placement
+from reshard.planning.planner import Request, make_plan
+from reshard.planning.shares import Share, shares
+from tests.planning.strategies import requests
 
 MESH = DeviceMesh((4, 2), ("data", "model"))
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from reshard.errors import MemoryBudgetError
 from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.plan.move import Side
-from reshard.plan.placement import Placement
-from reshard.plan.planner import Request, make_plan, smallest_memory
-from tests.plan.strategies import boxes, requests
+from reshard.planning.move import Side
+from reshard.planning.placement import Placement
+from reshard.planning.planner import Request, make_plan, smallest_memory
+from tests.planning.strategies import boxes, requests
 
 MIB = 1 << 20
 

@@ -13,7 +13,7 @@ from reshard.layout.changes import Changes
 from reshard.layout.dtypes import DTYPES
 from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.plan.transforms import Rewrite, kind_of, rewrites
+from reshard.planning.transforms import Rewrite, kind_of, rewrites
 
 NAMES = ["params/dense/kernel", "params/dense/bias", "opt/mu/kernel", "opt/count", "note"]
 DTYPE_OF = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from reshard.layout.box import Box
 from reshard.layout.grid import Grid, Index
-from reshard.plan.move import Move
+from reshard.planning.move import Move
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.plan.placement import Placement
+from reshard.planning.placement import Placement
 
 Strategy = Literal["copy", "scatter", "weave", "block"]
 """How a move is done.

@@ -8,8 +8,8 @@ from functools import lru_cache
 from itertools import pairwise
 
 from reshard.layout.grid import Cuts, Grid
-from reshard.plan.move import Price, Side, Strategy
-from reshard.plan.placement import Placement, inverse
+from reshard.planning.move import Price, Side, Strategy
+from reshard.planning.placement import Placement, inverse
 
 DECODE_BYTES_PER_SECOND = 1.4e9
 COPY_BYTES_PER_SECOND = 3.0e9

@@ -25,9 +25,9 @@ from itertools import pairwise
 
 from reshard.errors import MemoryBudgetError
 from reshard.layout.grid import Cuts, Grid
-from reshard.plan.cost import BAND_BYTES, block_bytes, price, scatter_bytes
-from reshard.plan.move import Move, Plan, Side, Strategy
-from reshard.plan.placement import Placement
+from reshard.planning.cost import BAND_BYTES, block_bytes, price, scatter_bytes
+from reshard.planning.move import Move, Plan, Side, Strategy
+from reshard.planning.placement import Placement
 
 SMALLEST_BAND_BYTES = 64 << 10
 """Below this, calls cost more than bytes."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.layout.grid import Grid
-from reshard.plan.chunking import chunk_shape
+from reshard.planning.chunking import chunk_shape
 
 
 @st.composite

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.plan.move import Side
-from reshard.plan.placement import Placement
-from reshard.plan.planner import Request
+from reshard.planning.move import Side
+from reshard.planning.placement import Placement
+from reshard.planning.planner import Request
 
 DTYPES = ("float32", "bfloat16", "int8", "complex128")
 
