@@ -66,11 +66,11 @@ def _file(layout: str | os.PathLike[str] | Mapping[str, Any] | LayoutFile) -> La
 
 
 def split(target: TensorSpec, source: TensorSpec, layout: Layout | None) -> Split:
-    """How ``target`` is split; without a layout, as the source was."""
-    if layout is None:
-        return Split(source.layout, source.slices)
+    """How ``target`` is split; without a layout, or by a file of changes only, as the source was."""
     if isinstance(layout, LayoutMap):
         return _split_by_map(target, layout)
+    if layout is None or not layout.has_layout:
+        return Split(source.layout, source.slices)
     resolved = layout_for(layout, target.name, target.shape, target.dtype)
     recorded = resolved.layout if resolved.layout.device_mesh is not None else None
     return Split(recorded, resolved.slices, resolved.partition)
