@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -109,6 +110,12 @@ def test_disk_becomes_full(compression, ocdbt, source, tmp_path, capsys):
     refused(source, tmp_path / "dst", StorageError, *texts, compression=compression, ocdbt=ocdbt)
     args = ["--compression", compression, *(["--ocdbt"] if ocdbt else [])]
     refused_by_command(capsys, source, tmp_path / "dst", *texts, args=args)
+
+
+@pytest.fixture(autouse=True)
+def no_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is first imported on a full disk would leave a truncated .pyc to all later tests."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
 
 @pytest.fixture
