@@ -13,10 +13,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reshard.cli.layout_picture import LaidOut, LayoutPicture
     from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.engine.compare import Verification
     from reshard.engine.conversion import ConversionPlan, PlannedTensor
+    from reshard.engine.lay_out import LaidOut, LayoutPreview
     from reshard.engine.report import ConversionReport
     from reshard.layout.mesh import DeviceMesh, TensorLayout
     from reshard.planning.move import Plan
@@ -192,14 +192,14 @@ def verification(found: Verification) -> Document:
     }
 
 
-def layout_document(file: str, source: str, picture: LayoutPicture) -> Document:
+def layout_document(file: str, source: str, preview: LayoutPreview) -> Document:
     """The object of ``layout``."""
     return {
         "command": "layout",
         "file": file,
         "source": source,
-        "tensors": list(map(_laid_out, picture.tensors)),
-        "warnings": picture.warnings,
+        "tensors": list(map(_laid_out, preview.tensors)),
+        "warnings": preview.warnings,
     }
 
 
@@ -215,6 +215,6 @@ def _laid_out(tensor: LaidOut) -> Document:
         "source_shards": source.slices.parts if source.layout else None,
         "target_mesh": _mesh_of(target.layout),
         "target_axes": _axes_of(target.layout),
-        "target_shards": tensor.split.grid.parts,
+        "target_shards": tensor.slices.parts,
         "partition": tensor.partition,
     }
