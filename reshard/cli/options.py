@@ -76,7 +76,8 @@ Mesh = Annotated[
     str | None,
     typer.Option(
         metavar="AXIS=N,…",
-        help="Target mesh in place of the file's, such as data=4,model=2.",
+        help="Target mesh in place of the file's, such as data=4,model=2. Without a file, every "
+        "tensor is replicated over it.",
         rich_help_panel=LAYOUT,
     ),
 ]

@@ -49,14 +49,6 @@ Verify = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
-Restart = Annotated[
-    bool,
-    typer.Option(
-        "--restart",
-        help="Start over, whatever an interrupted run left behind. Every run does so at present.",
-        rich_help_panel=OUTPUT,
-    ),
-]
 
 
 def convert(
@@ -74,7 +66,6 @@ def convert(
     style: Style = None,
     verify: Verify = "written",
     overwrite: Overwrite = False,
-    restart: Restart = False,  # noqa: ARG001
     max_memory: MaxMemory = None,
     workers: Workers = None,
     show_all: ShowAll = False,
@@ -83,8 +74,8 @@ def convert(
     """Convert a checkpoint to another mesh, dtype or selection of tensors.
 
     Bytes stream from file to file through small buffers; DST appears whole or not at all, and
-    stock Orbax restores it. The report tells the digests and what was proved. Rules that match
-    nothing are errors, so that a slip loses no weights.
+    stock Orbax restores it. The report tells the digests and what was proved. A select, drop,
+    rename or cast that matches nothing is an error, so that a slip loses no weights.
     """
     import reshard.api
     from reshard.cli.json_output import conversion_report, print_json

@@ -56,6 +56,9 @@ def test_all_shows_each_tensor_and_every_row_fits_80_columns() -> None:
     text = show(plan_view(plan, show_all=True), 80)
     assert max(map(len, text.splitlines())) <= 80
     assert "attention/" in text
+    wide = show(plan_view(plan, show_all=True), 200)
+    assert text.count("KiB") == wide.count("KiB")
+    assert text.count("1.00×") == wide.count("1.00×")
 
 
 def test_shares_say_where_each_shard_lay() -> None:
