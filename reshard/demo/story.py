@@ -126,7 +126,8 @@ def _run_steps(directory: Path) -> None:
         if step.words[0] == "layout":
             _say(f"$ cat {LAYOUT_FILE}\n{LAYOUT}")
         _run(step, directory)
-    _say(f"\nDone in {time.monotonic() - started:.0f} s.")
+    seconds = time.monotonic() - started
+    _say(f"\nDone in {seconds:.0f} s: saved on 4×2 devices, served on 8, every bit the same.")
 
 
 def _run(step: Step, directory: Path) -> None:
