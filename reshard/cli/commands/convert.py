@@ -81,10 +81,10 @@ def convert(
     from reshard.cli.json_output import conversion_report, print_json
     from reshard.cli.progress import watching
 
+    renaming, casting = renames(rename), casts(cast)
     changes = [("select", select), ("drop", drop), ("rename", rename), ("cast", cast)]
     if not as_json:
         _announce(src, dst, layout, mesh, changes, compression, verify)
-    renaming, casting = renames(rename), casts(cast)
     with watching(as_json) as progress:
         report = reshard.api.convert(
             src,
