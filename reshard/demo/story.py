@@ -99,7 +99,7 @@ def _check_packages() -> None:
     if missing:
         raise ReshardError(
             f"reshard demo needs {', '.join(NEEDED.values())}, but {', '.join(missing)} "
-            "is not installed; install all with: pip install 'reshard[demo]'"
+            f"is not installed; install them with: pip install {' '.join(missing)}"
         )
 
 

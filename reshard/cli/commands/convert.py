@@ -128,8 +128,9 @@ def _announce(
     from reshard.cli.text import safe
 
     rules = (f"{kind} {rule}" for kind, given in changes for rule in given or ())
+    without = "all replicated" if mesh else "layout as in the source"
     words = [
-        f"layout {layout}" if layout else "layout as in the source",
+        f"layout {layout}" if layout else without,
         *([f"mesh {mesh}"] if mesh else []),
         *rules,
         *([f"compression {compression}"] if compression != "none" else []),
