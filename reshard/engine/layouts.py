@@ -99,7 +99,8 @@ def layout_warnings(layout: Layout | None, names: Sequence[str]) -> Iterator[str
             yield f"{rule.label or repr(rule.match)} matches no tensor"
         for overlap in overlaps(layout, names):
             some = ", ".join(overlap.names[:3]) + (", …" if len(overlap.names) > 3 else "")
+            count = len(overlap.names)
+            both = "1 tensor matches" if count == 1 else f"{count} tensors match"
             yield (
-                f"{len(overlap.names)} tensors match both {overlap.winner} and {overlap.shadowed}; "
-                f"the first decides ({some})"
+                f"{both} both {overlap.winner} and {overlap.shadowed}; the first decides ({some})"
             )
