@@ -111,10 +111,7 @@ def conversion_plan(planned: ConversionPlan, with_shares: bool) -> Document:
 
 
 def _planned(tensor: PlannedTensor, with_shares: bool) -> Document:
-    from reshard.planning.shares import shares
-
     source, target, price = tensor.source, tensor.target, tensor.move.price
-    listed = {"shares": [(s.target, s.source, s.share) for s in shares(tensor.move)]}
     return {
         "source": source.name,
         "target": target.name,
@@ -129,6 +126,7 @@ def _planned(tensor: PlannedTensor, with_shares: bool) -> Document:
         "target_mesh": _mesh_of(target.layout),
         "source_axes": _axes_of(source.layout),
         "target_axes": _axes_of(target.layout),
+        "partition": tensor.partition,
         "strategy": tensor.move.strategy,
         "tasks": price.tasks,
         "source_bytes": price.source_bytes,
@@ -136,8 +134,14 @@ def _planned(tensor: PlannedTensor, with_shares: bool) -> Document:
         "written_bytes": price.written_bytes,
         "amplification": price.amplification,
         "task_bytes": price.task_bytes,
-        **(listed if with_shares else {}),
+        **(_shares(tensor) if with_shares else {}),
     }
+
+
+def _shares(tensor: PlannedTensor) -> Document:
+    from reshard.planning.shares import shares
+
+    return {"shares": [(s.target, s.source, s.share) for s in shares(tensor.move)]}
 
 
 def _totals(plan: Plan) -> Document:

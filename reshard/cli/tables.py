@@ -100,11 +100,11 @@ class Fitted:
 
 
 def _size(column: Column, console: Console, options: ConsoleOptions) -> Measurement:
-    cells = (column.header, *column.cells)
-    found = [Measurement.get(console, options, cell) for cell in cells]
-    most = max(m.maximum for m in found)
-    # A number and its unit stay on one line, beside the others of their cell.
-    least = most if column.justify == "right" else max(m.minimum for m in found)
+    found = [Measurement.get(console, options, cell) for cell in column.cells]
+    title = Measurement.get(console, options, column.header).maximum
+    most = max(title, *(m.maximum for m in found))
+    # Titles stay whole, and a number and its unit on one line, beside the others of their cell.
+    least = most if column.justify == "right" else max(title, *(m.minimum for m in found))
     return Measurement(least, most)
 
 

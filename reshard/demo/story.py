@@ -98,8 +98,8 @@ def _check_packages() -> None:
     missing = [package for module, package in NEEDED.items() if not _is_installed(module)]
     if missing:
         raise ReshardError(
-            f"reshard demo needs {', '.join(NEEDED.values())}, but {', '.join(missing)} "
-            f"is not installed; install them with: pip install {' '.join(missing)}"
+            f"reshard demo needs {', '.join(NEEDED.values())}; not installed: {', '.join(missing)}; "
+            f"do so with: pip install {' '.join(missing)}"
         )
 
 

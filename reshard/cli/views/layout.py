@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -16,6 +15,7 @@ from reshard.cli.text import (
     axes_text,
     count_text,
     mesh_text,
+    partition_text,
     parts_text,
     safe,
     shape_text,
@@ -152,15 +152,10 @@ def _target_lines(tensor: LaidOut, frame: Frame) -> Iterator[Text]:
     if tensor.partition is None:
         yield Text(f"target {axes_text(tensor.target.layout)}")
     else:
-        yield Text(f"target {_partition_text(tensor.partition)}")
+        yield Text(f"target {partition_text(tensor.partition)}")
     split = _target_split(tensor)
     yield Text(_shards_text(tensor.target, split))
     yield from draw(split, frame)
-
-
-def _partition_text(partition: Mapping[str, Any]) -> str:
-    strategy = str(partition.get("strategy"))
-    return f"{strategy} {partition.get(strategy)} along dimension {partition.get('axis')}"
 
 
 def _shards_text(spec: TensorSpec, split: Split) -> str:

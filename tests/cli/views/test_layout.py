@@ -109,7 +109,7 @@ def test_overlapping_rules_are_named() -> None:
     rules = [{"match": "kernel", "axes": [None, "model"]}, {"match": "a/", "axes": []}]
     found = preview(info(spec("a/kernel")), parse_layout(SERVING | {"rules": rules}))
     assert found.warnings == (
-        "1 tensors match both rules[0] 'kernel' (layout) and rules[1] 'a/' (layout); "
+        "1 tensor matches both rules[0] 'kernel' (layout) and rules[1] 'a/' (layout); "
         "the first decides (a/kernel)",
     )
 
