@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from reshard.engine.layouts import layout_warnings
 from reshard.engine.options import Options
@@ -23,7 +24,7 @@ from reshard.errors import (
     TargetExistsError,
     VerificationError,
 )
-from reshard.formats.base import Reader
+from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.codecs.source import REMEDY
 from reshard.formats.detect import is_checkpoint, local_path, open_reader
 from reshard.formats.orbax.writer import open_writer
@@ -43,11 +44,16 @@ _DISCARDED = "the output was discarded; check the device that holds it, then run
 
 @dataclass(frozen=True, slots=True)
 class PlannedTensor:
-    """One tensor of a plan, with both ends."""
+    """One tensor of a plan, with both ends.
+
+    Attributes:
+        partition: strategy, amount and axis, where the target is split by count or size.
+    """
 
     source: TensorSpec
     target: TensorSpec
     move: Move
+    partition: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +98,18 @@ def prepare(source: str, target: str, options: Options) -> Prepared:
         source,
         target,
         plan,
-        tuple(PlannedTensor(m.source.spec, m.target.spec, m) for m in plan.moves),
+        tuple(_planned(m, goal.checkpoint) for m in plan.moves),
         tuple(leaf.name for leaf in goal.checkpoint.leaves if not leaf.tensor),
         goal.dropped,
         tuple(layout_warnings(options.layout, list(goal.checkpoint.tensors))),
         _free_bytes(target),
     )
     return Prepared(reader, goal, summary)
+
+
+def _planned(move: Move, checkpoint: TargetCheckpoint) -> PlannedTensor:
+    source, target = move.source.spec, move.target.spec
+    return PlannedTensor(source, target, move, checkpoint.tensors[target.name].partition)
 
 
 def _target_path(target: str) -> str:
