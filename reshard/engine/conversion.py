@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from reshard.engine.layouts import layout_warnings
 from reshard.engine.options import Options
@@ -19,6 +20,7 @@ from reshard.engine.tasks import Ends, batches
 from reshard.errors import (
     CorruptError,
     FormatError,
+    PlanError,
     StorageError,
     TargetExistsError,
     VerificationError,
@@ -125,6 +127,7 @@ def carry_out(
     progress: Callable[[Progress], None] | None = None,
 ) -> ConversionReport:
     """Does what was prepared; the target appears whole or not at all."""
+    _refuse_no_executor(executor)
     started = time.monotonic()
     summary = prepared.summary
     _check_space(summary, options)
@@ -150,6 +153,13 @@ def carry_out(
             progress(_last_progress(summary.plan, "syncing"))
         publish(staging, overwrite=options.overwrite)
     return _report(prepared, results, options, time.monotonic() - started)
+
+
+def _refuse_no_executor(executor: Any) -> None:
+    if not isinstance(executor, Executor | None):
+        raise PlanError(
+            f"executor is {executor!r}; expected a concurrent.futures.Executor, or None for threads"
+        )
 
 
 def _check_recorded(prepared: Prepared, results: list[MoveResult]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -75,9 +76,11 @@ def run(
     in_threads = executor is None or isinstance(executor, ThreadPoolExecutor)
     pool = ArenaPool(plan.max_memory) if in_threads else None
     work = partial(execute, root=root, pool=pool, put=put)
-    for results in hand_out(batches, work, _batch_bytes, plan.max_memory, plan.workers, executor):
-        for result in results:
-            ledger.add(result)
+    ended = hand_out(batches, work, _batch_bytes, plan.max_memory, plan.workers, executor)
+    with closing(ended):
+        for results in ended:
+            for result in results:
+                ledger.add(result)
     return ledger.results()
 
 
