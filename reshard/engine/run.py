@@ -24,6 +24,7 @@ from reshard.engine.task import CastStats, ChunkPart, Task, TaskResult
 from reshard.errors import VerificationError
 from reshard.formats.base import Encoding
 from reshard.layout.grid import Index
+from reshard.planning.cost import RECORD_BYTES
 from reshard.planning.move import Move, Plan
 
 
@@ -85,8 +86,9 @@ def run(
 
 
 def _batch_bytes(batch: tuple[Task, ...]) -> int:
-    """Tasks of a batch follow one another."""
-    return max(t.memory_bytes for t in batch)
+    """Tasks of a batch follow one another, but what they know of their chunks is there from the start."""
+    chunks = sum(len(t.sources) + len(t.targets) for t in batch[1:])
+    return max(t.memory_bytes for t in batch) + RECORD_BYTES * chunks
 
 
 class _Ledger:
