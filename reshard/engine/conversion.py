@@ -12,7 +12,7 @@ from typing import Any
 
 from reshard.engine.layouts import layout_warnings
 from reshard.engine.options import Options
-from reshard.engine.read_digests import ReadLimits, tensor_digests
+from reshard.engine.read_digests import ReadLimits, check_memory, tensor_digests
 from reshard.engine.report import ConversionReport, Progress, Proof, Stage, TensorReport
 from reshard.engine.run import MoveResult, run
 from reshard.engine.target import Target, make_target
@@ -130,7 +130,10 @@ def carry_out(
     _refuse_no_executor(executor)
     started = time.monotonic()
     summary = prepared.summary
+    limits = ReadLimits(options.max_memory, options.workers, executor)
     _check_space(summary, options)
+    if options.check == "readback":
+        _check_read_back(prepared, limits)
     writer = open_writer(prepared.target.checkpoint, ocdbt=options.ocdbt)
     encodings = {name: t.encoding for name, t in prepared.target.checkpoint.tensors.items()}
     with staged(Path(summary.target)) as staging:
@@ -148,7 +151,7 @@ def carry_out(
         _check_recorded(prepared, results)
         writer.finish(staging.root, _digests(prepared, results))
         if options.check == "readback":
-            results = _read_back(prepared, results, staging.root, executor, progress)
+            results = _read_back(prepared, results, staging.root, limits, progress)
         if progress is not None:
             progress(_last_progress(summary.plan, "syncing"))
         publish(staging, overwrite=options.overwrite)
@@ -173,18 +176,25 @@ def _check_recorded(prepared: Prepared, results: list[MoveResult]) -> None:
             )
 
 
+def _check_read_back(prepared: Prepared, limits: ReadLimits) -> None:
+    """Refuses now what could not be read back after everything was written."""
+    target, sources = prepared.target.checkpoint.tensors, prepared.reader.tensors
+    check_memory(((t.spec, t.encoding) for t in target.values()), limits)
+    copied = [m.placement.source for m in prepared.summary.plan.moves if m.strategy == "copy"]
+    check_memory(((sources[n].spec, sources[n].encoding) for n in copied), limits)
+
+
 def _read_back(
     prepared: Prepared,
     results: list[MoveResult],
     root: Path,
-    executor: Executor | None,
+    limits: ReadLimits,
     progress: Callable[[Progress], None] | None,
 ) -> list[MoveResult]:
     """Reads the staged output from storage again and compares; tensors that travelled encoded are decoded on both sides."""
     plan = prepared.summary.plan
     sync_tree(root)
     forget_cached(root)
-    limits = ReadLimits(plan.max_memory, plan.workers, executor)
     found = _stored_digests(root, limits, progress)
     encoded = {
         m.placement.source
@@ -258,7 +268,7 @@ def _report(
         ),
         read_bytes=sum(r.read_bytes for r in results),
         moved_bytes=sum(r.moved_bytes for r in results),
-        written_bytes=summary.plan.written_bytes,
+        written_bytes=sum(r.written_bytes for r in results),
         seconds=seconds,
         warnings=summary.warnings,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from reshard.engine.buffers import ArenaPool
@@ -40,6 +40,7 @@ class MoveState:
     target_crc: int = 0
     moved_bytes: int = 0
     read_bytes: int = 0
+    written_bytes: int = 0
     closed_chunks: int = 0
     has_digest: bool = True
     cast: CastStats = field(default_factory=CastStats)
@@ -54,6 +55,7 @@ class MoveResult:
     target_digest: str | None
     moved_bytes: int
     read_bytes: int
+    written_bytes: int
     cast: CastStats
 
 
@@ -134,25 +136,25 @@ class _Ledger:
         ]
 
     def _add_part(self, move: Move, state: MoveState, part: ChunkPart) -> None:
-        if part.is_closed:
-            state.closed_chunks += 1
-            return
-        crc, nbytes = state.open_chunks.pop(part.index, (0, 0))
-        crc, nbytes = crc ^ part.crc32c, nbytes + part.nbytes
-        if nbytes < move.target.spec.storage.box(part.index).size * move.target.spec.itemsize:
-            state.open_chunks[part.index] = (crc, nbytes)
-            return
-        self._close(move, part.index, crc)
+        stored_bytes = part.stored_bytes
+        if stored_bytes is None:
+            crc, nbytes = state.open_chunks.pop(part.index, (0, 0))
+            crc, nbytes = crc ^ part.crc32c, nbytes + part.nbytes
+            if nbytes < move.target.spec.storage.box(part.index).size * move.target.spec.itemsize:
+                state.open_chunks[part.index] = (crc, nbytes)
+                return
+            stored_bytes = self._close(move, part.index, crc)
         state.closed_chunks += 1
+        state.written_bytes += stored_bytes
 
-    def _close(self, move: Move, index: Index, crc: int) -> None:
+    def _close(self, move: Move, index: Index, crc: int) -> int:
         spec = move.target.spec
         file = self._chunk_files(spec.name, index)
         stored_bytes = spec.itemsize
         for n in spec.stored_shape(index):
             stored_bytes *= n
         has_trailer = self._encodings[spec.name].checksum
-        close_chunk(f"{self._root}/{file}", crc if has_trailer else None, stored_bytes)
+        return close_chunk(f"{self._root}/{file}", crc if has_trailer else None, stored_bytes)
 
     def _tell(self, tensor: str) -> None:
         if self._progress is not None:
@@ -175,8 +177,11 @@ def _checked_result(move: Move, state: MoveState) -> MoveResult:
             f"{name!r}: {state.closed_chunks} of {chunks} chunks were completed and {state.moved_bytes} of "
             f"{_moved_bytes(move)} bytes moved; this is a defect of the program, please report it with the plan"
         )
+    result = MoveResult(
+        None, None, state.moved_bytes, state.read_bytes, state.written_bytes, state.cast
+    )
     if not state.has_digest:
-        return MoveResult(None, None, state.moved_bytes, state.read_bytes, state.cast)
+        return result
     source = finish(CRC64NVME, state.source_crc, _moved_bytes(move))
     target = finish(CRC64NVME, state.target_crc, move.target.spec.nbytes)
     if source != target and not move.placement.is_cast and _keeps_order(move):
@@ -184,9 +189,7 @@ def _checked_result(move: Move, state: MoveState) -> MoveResult:
             f"{name!r}: what was written has digest {target:016x}, but what was read has {source:016x}; "
             "the output was discarded; check this machine's memory, then run again"
         )
-    return MoveResult(
-        f"{source:016x}", f"{target:016x}", state.moved_bytes, state.read_bytes, state.cast
-    )
+    return replace(result, source_digest=f"{source:016x}", target_digest=f"{target:016x}")
 
 
 def _keeps_order(move: Move) -> bool:
