@@ -1,6 +1,7 @@
-"""Eight simulated devices for every test, set before anything imports jax."""
+"""Eight simulated devices, set before anything imports jax, and a terminal of known width."""
 
 import os
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["COLUMNS"] = "120"

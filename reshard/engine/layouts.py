@@ -66,11 +66,11 @@ def _file(layout: str | os.PathLike[str] | Mapping[str, Any] | LayoutFile) -> La
 
 
 def split(target: TensorSpec, source: TensorSpec, layout: Layout | None) -> Split:
-    """How ``target`` is split; without a layout, as the source was."""
-    if layout is None:
-        return Split(source.layout, source.slices)
+    """How ``target`` is split; without a layout, or by a file of changes only, as the source was."""
     if isinstance(layout, LayoutMap):
         return _split_by_map(target, layout)
+    if layout is None or not layout.has_layout:
+        return Split(source.layout, source.slices)
     resolved = layout_for(layout, target.name, target.shape, target.dtype)
     recorded = resolved.layout if resolved.layout.device_mesh is not None else None
     return Split(recorded, resolved.slices, resolved.partition)
@@ -99,7 +99,8 @@ def layout_warnings(layout: Layout | None, names: Sequence[str]) -> Iterator[str
             yield f"{rule.label or repr(rule.match)} matches no tensor"
         for overlap in overlaps(layout, names):
             some = ", ".join(overlap.names[:3]) + (", …" if len(overlap.names) > 3 else "")
+            count = len(overlap.names)
+            both = "1 tensor matches" if count == 1 else f"{count} tensors match"
             yield (
-                f"{len(overlap.names)} tensors match both {overlap.winner} and {overlap.shadowed}; "
-                f"the first decides ({some})"
+                f"{both} both {overlap.winner} and {overlap.shadowed}; the first decides ({some})"
             )

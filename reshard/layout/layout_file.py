@@ -116,6 +116,11 @@ class LayoutFile:
             label = rule.label or f"rule {rule.match!r}"
             _named(label, partial(TensorLayout, rule.axes, self.mesh))
 
+    @property
+    def has_layout(self) -> bool:
+        """Whether it says where elements belong; a file of select, drop, rename and cast does not."""
+        return bool(self.mesh or self.rules or self.partitions) or self.unmatched == "error"
+
     def with_mesh(self, mesh: DeviceMesh) -> LayoutFile:
         """The same rules over another mesh, such as that of ``--mesh``."""
         return replace(self, mesh=mesh)

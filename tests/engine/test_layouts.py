@@ -95,6 +95,12 @@ def test_without_a_layout_the_sources_is_kept():
     assert split(tensor(), source, None) == Split(layout, Grid.regular((16, 8), (4, 4)))
 
 
+def test_by_a_file_of_changes_only_the_sources_is_kept():
+    source = tensor(layout=TensorLayout((None, "model"), MESH))
+    file = parse_layout({"select": ["kernel"], "cast": [{"match": "kernel", "dtype": "bfloat16"}]})
+    assert split(tensor(), source, file) == split(tensor(), source, None)
+
+
 def test_by_a_file():
     found = split(tensor(), tensor(), parse_layout(CONTENT))
     assert found.layout == TensorLayout((None, "model"), MESH)

@@ -427,7 +427,7 @@ class FakeLibrary:
 
 def test_many_files_are_synced_at_once(calls, tmp_path, monkeypatch):
     library = FakeLibrary()
-    monkeypatch.setattr(staging, "_libc", lambda: library)
+    monkeypatch.setattr(staging, "libc", lambda: library)
     fill(tmp_path, staging.FSYNC_FILES)
     sync_tree(tmp_path)
     assert len(library.synced) == 1
@@ -439,7 +439,7 @@ def test_many_files_are_synced_at_once(calls, tmp_path, monkeypatch):
 
 
 def test_a_failed_sync_of_many_files_publishes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(staging, "_libc", lambda: FakeLibrary(-1))
+    monkeypatch.setattr(staging, "libc", lambda: FakeLibrary(-1))
     with (
         pytest.raises(StorageError, match=r"cannot sync .*Input/output error"),
         staged(tmp_path / "dst") as stage,
