@@ -136,15 +136,14 @@ def carry_out(
         _check_read_back(prepared, limits)
     writer = open_writer(prepared.target.checkpoint, ocdbt=options.ocdbt)
     encodings = {name: t.encoding for name, t in prepared.target.checkpoint.tensors.items()}
+    ends = Ends(prepared.reader, writer, encodings)
     with staged(Path(summary.target)) as staging:
         writer.prepare(staging.root)
         results = run(
             summary.plan,
-            batches(summary.plan, Ends(prepared.reader, writer, encodings)),
+            batches(summary.plan, ends),
+            ends,
             str(staging.root),
-            writer.chunk_file,
-            encodings,
-            writer.put,
             executor,
             progress,
         )

@@ -7,7 +7,7 @@ in pieces are closed (checksum trailer) when their last byte is there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -19,10 +19,9 @@ from reshard.engine.copy import execute
 from reshard.engine.digest import CRC64NVME, finish
 from reshard.engine.hand_out import hand_out
 from reshard.engine.report import Progress
-from reshard.engine.sinks import Put
 from reshard.engine.task import CastStats, ChunkPart, Task, TaskResult
+from reshard.engine.tasks import Ends
 from reshard.errors import VerificationError
-from reshard.formats.base import Encoding
 from reshard.layout.grid import Index
 from reshard.planning.cost import RECORD_BYTES
 from reshard.planning.move import Move, Plan
@@ -62,23 +61,21 @@ class MoveResult:
 def run(
     plan: Plan,
     batches: Iterable[tuple[Task, ...]],
+    ends: Ends,
     root: str,
-    chunk_files: Callable[[str, Index], str | None],
-    encodings: Mapping[str, Encoding],
-    put: Put | None = None,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[MoveResult]:
-    """Carries out all batches of ``plan`` below ``root``; one result per move, in order.
+    """Carries out all batches of ``plan`` between ``ends``, below ``root``; one result per move, in order.
 
     Raises the first error of any task, after the running ones have ended; VerificationError where
     what was written is not what was read.
     """
-    ledger = _Ledger(plan, root, chunk_files, encodings, progress)
+    ledger = _Ledger(plan, ends, root, progress)
     # Buffers are lent within this process only; elsewhere every task makes its own.
     in_threads = executor is None or isinstance(executor, ThreadPoolExecutor)
     pool = ArenaPool(plan.max_memory) if in_threads else None
-    work = partial(execute, root=root, pool=pool, put=put)
+    work = partial(execute, root=root, pool=pool, put=ends.writer.put)
     ended = hand_out(batches, work, _batch_bytes, plan.max_memory, plan.workers, executor)
     with closing(ended):
         for results in ended:
@@ -99,15 +96,13 @@ class _Ledger:
     def __init__(
         self,
         plan: Plan,
+        ends: Ends,
         root: str,
-        chunk_files: Callable[[str, Index], str | None],
-        encodings: Mapping[str, Encoding],
         progress: Callable[[Progress], None] | None,
     ) -> None:
         self._plan = plan
+        self._ends = ends
         self._root = root
-        self._chunk_files = chunk_files
-        self._encodings = encodings
         self._progress = progress
         self._states = [MoveState() for _ in plan.moves]
         self._total_bytes = sum(_moved_bytes(m) for m in plan.moves)
@@ -149,11 +144,11 @@ class _Ledger:
 
     def _close(self, move: Move, index: Index, crc: int) -> int:
         spec = move.target.spec
-        file = self._chunk_files(spec.name, index)
+        file = self._ends.writer.chunk_file(spec.name, index)
         stored_bytes = spec.itemsize
         for n in spec.stored_shape(index):
             stored_bytes *= n
-        has_trailer = self._encodings[spec.name].checksum
+        has_trailer = self._ends.encodings[spec.name].checksum
         return close_chunk(f"{self._root}/{file}", crc if has_trailer else None, stored_bytes)
 
     def _tell(self, tensor: str) -> None:
