@@ -10,7 +10,7 @@ import pytest
 from awscrt.checksums import crc32c
 
 from reshard import api
-from reshard.engine import conversion
+from reshard.engine import conversion, read_back
 from reshard.errors import CorruptError, MemoryBudgetError, VerificationError
 from tests.orbax_trees import put, save_standard
 
@@ -54,7 +54,7 @@ def cut(path: Path) -> None:
 def test_output_that_changes_before_it_is_read_back_is_discarded(
     source, tmp_path, monkeypatch, damage, found
 ):
-    monkeypatch.setattr(conversion, "forget_cached", lambda root: damage(chunk_of(root)))
+    monkeypatch.setattr(read_back, "forget_cached", lambda root: damage(chunk_of(root)))
     with pytest.raises(VerificationError, match=found) as caught:
         api.convert(source, tmp_path / "target", layout=LAYOUT, verify="readback")
     assert str(caught.value).endswith(
