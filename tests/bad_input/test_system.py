@@ -20,7 +20,6 @@ from reshard.errors import (
     StorageError,
 )
 from tests.bad_input.checking import (
-    converts,
     refused,
     refused_by_command,
 )
@@ -48,8 +47,9 @@ def open_folder(saved: Mapping[str, Path]) -> Iterator[Path]:
     try:
         folder.chmod(0o755)
         shutil.copytree(saved["plain"], folder / "src")
-        converts(folder / "src", folder / "first")
-        shutil.rmtree(folder / "first")
+        for words in (["convert", "--json"], ["convert"]):
+            assert run([*words, str(folder / "src"), str(folder / "first")]) == 0
+            shutil.rmtree(folder / "first")
         yield folder
     finally:
         shutil.rmtree(folder)
