@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from inspect import getdoc
 from typing import Annotated
 
@@ -58,6 +57,8 @@ def _prose(command: Callable[..., None]) -> str:
 
 def _print_version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import PackageNotFoundError, version
+
         try:
             typer.echo(f"reshard {version('reshard')}")
         except PackageNotFoundError:

@@ -40,34 +40,51 @@ class Arena:
 
 
 class ArenaPool:
-    """Arenas that wait for the next task of the same size; never more than ``max_bytes`` in all."""
+    """Arenas that wait for the next task of the same size.
+
+    All of them, and what the tasks that have one take besides, are never more than ``max_bytes``,
+    unless a single task needs more: what waits makes room.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._free: list[Arena] = []
-        self._lent_bytes = 0
+        self._lent: dict[Arena, int] = {}
         self._lock = threading.Lock()
 
-    def acquire(self, nbytes: int) -> Arena:
-        """An arena of at least ``nbytes`` and not much more."""
+    def acquire(self, nbytes: int, beside_bytes: int = 0) -> Arena:
+        """An arena of at least ``nbytes`` and not much more.
+
+        ``beside_bytes`` is what its task takes besides (decoders, encoders) until it is released.
+        """
         with self._lock:
-            for arena in self._free:
-                if nbytes <= arena.nbytes <= nbytes + nbytes // 4:
-                    self._free.remove(arena)
-                    break
-            else:
-                while self._free and self._all_bytes() + nbytes > self._max_bytes:
-                    self._free.pop(0)
+            arena = self._fitting(nbytes)
+            if arena is None or not self._make_room(arena.nbytes + beside_bytes):
+                arena = None  # what was found is let go before the next is made
+                self._make_room(nbytes + beside_bytes)
                 arena = Arena(nbytes)
-            self._lent_bytes += arena.nbytes
+            self._lent[arena] = arena.nbytes + beside_bytes
         arena.reset()
         return arena
 
     def release(self, arena: Arena) -> None:
         with self._lock:
-            self._lent_bytes -= arena.nbytes
+            del self._lent[arena]
             if self._all_bytes() + arena.nbytes <= self._max_bytes:
                 self._free.append(arena)
 
+    def _fitting(self, nbytes: int) -> Arena | None:
+        for arena in self._free:
+            if nbytes <= arena.nbytes <= nbytes + nbytes // 4:
+                self._free.remove(arena)
+                return arena
+        return None
+
+    def _make_room(self, nbytes: int) -> bool:
+        """Lets go of what waits until ``nbytes`` more are within the limit, or nothing waits."""
+        while self._free and self._all_bytes() + nbytes > self._max_bytes:
+            self._free.pop(0)
+        return self._all_bytes() + nbytes <= self._max_bytes
+
     def _all_bytes(self) -> int:
-        return self._lent_bytes + sum(a.nbytes for a in self._free)
+        return sum(self._lent.values()) + sum(a.nbytes for a in self._free)

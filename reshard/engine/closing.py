@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 
 from reshard.engine.digest import CRC32C, finish
+from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.storage.local import open_new, start_writeback, storage_errors, write_all
 
 
-def close_chunk(path: str, crc32c: int | None, stored_bytes: int) -> None:
+def close_chunk(path: str, crc32c: int | None, stored_bytes: int) -> int:
     """``end_chunk`` of a file that is not open."""
     fd = open_new(path)
     try:
-        end_chunk(fd, path, crc32c, stored_bytes)
+        return end_chunk(fd, path, crc32c, stored_bytes)
     finally:
         os.close(fd)
 
 
-def end_chunk(fd: int, path: str, crc32c: int | None, stored_bytes: int) -> None:
-    """Gives a chunk its CRC32C trailer (from ``crc32c``, its linear part) and its full size.
+def end_chunk(fd: int, path: str, crc32c: int | None, stored_bytes: int) -> int:
+    """Gives a chunk its CRC32C trailer (from ``crc32c``, its linear part) and its full size, in bytes.
 
     Its way to the device begins here, so that the sync at the end finds little left to do.
     """
@@ -26,6 +27,7 @@ def end_chunk(fd: int, path: str, crc32c: int | None, stored_bytes: int) -> None
         if crc32c is None:
             os.ftruncate(fd, stored_bytes)
         else:
-            trailer = finish(CRC32C, crc32c, stored_bytes).to_bytes(4, "little")
+            trailer = finish(CRC32C, crc32c, stored_bytes).to_bytes(TRAILER_BYTES, "little")
             write_all(fd, memoryview(trailer), stored_bytes, path)
         start_writeback(fd)
+    return stored_bytes if crc32c is None else stored_bytes + TRAILER_BYTES

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from reshard.engine.layouts import layout_warnings
 from reshard.engine.options import Options
-from reshard.engine.read_digests import ReadLimits, tensor_digests
+from reshard.engine.read_back import check_read_back, read_back
+from reshard.engine.read_digests import ReadLimits
 from reshard.engine.report import ConversionReport, Progress, Proof, Stage, TensorReport
 from reshard.engine.run import MoveResult, run
 from reshard.engine.target import Target, make_target
 from reshard.engine.tasks import Ends, batches
 from reshard.errors import (
     CorruptError,
-    FormatError,
+    PlanError,
     StorageError,
     TargetExistsError,
-    VerificationError,
 )
 from reshard.formats.base import Reader, TargetCheckpoint
-from reshard.formats.codecs.source import REMEDY
 from reshard.formats.detect import is_checkpoint, local_path, open_reader
 from reshard.formats.orbax.writer import open_writer
 from reshard.layout.sizes import format_bytes
@@ -34,12 +33,10 @@ from reshard.planning.move import Move, Plan
 from reshard.planning.planner import make_plan
 from reshard.storage.host import free_bytes
 from reshard.storage.local import storage_errors
-from reshard.storage.staging import check_target, forget_cached, publish, staged, sync_tree
+from reshard.storage.staging import check_target, publish, staged
 
 BYTES_PER_MOVE = 2500
 """What planning keeps in memory for each tensor (measured), besides the source's own metadata."""
-
-_DISCARDED = "the output was discarded; check the device that holds it, then run again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,31 +133,43 @@ def carry_out(
     progress: Callable[[Progress], None] | None = None,
 ) -> ConversionReport:
     """Does what was prepared; the target appears whole or not at all."""
+    _refuse_no_executor(executor)
     started = time.monotonic()
     summary = prepared.summary
+    limits = ReadLimits(options.max_memory, options.workers, executor)
     _check_space(summary, options)
+    if options.check == "readback":
+        check_read_back(summary.plan, prepared.reader, prepared.target.checkpoint, limits)
     writer = open_writer(prepared.target.checkpoint, ocdbt=options.ocdbt)
     encodings = {name: t.encoding for name, t in prepared.target.checkpoint.tensors.items()}
+    ends = Ends(prepared.reader, writer, encodings)
     with staged(Path(summary.target)) as staging:
         writer.prepare(staging.root)
         results = run(
             summary.plan,
-            batches(summary.plan, Ends(prepared.reader, writer, encodings)),
+            batches(summary.plan, ends),
+            ends,
             str(staging.root),
-            writer.chunk_file,
-            encodings,
-            writer.put,
             executor,
             progress,
         )
         _check_recorded(prepared, results)
         writer.finish(staging.root, _digests(prepared, results))
         if options.check == "readback":
-            results = _read_back(prepared, results, staging.root, executor, progress)
+            results = read_back(
+                summary.plan, prepared.reader, results, staging.root, limits, progress
+            )
         if progress is not None:
             progress(_last_progress(summary.plan, "syncing"))
         publish(staging, overwrite=options.overwrite)
     return _report(prepared, results, options, time.monotonic() - started)
+
+
+def _refuse_no_executor(executor: Any) -> None:
+    if not isinstance(executor, Executor | None):
+        raise PlanError(
+            f"executor is {executor!r}; expected a concurrent.futures.Executor, or None for threads"
+        )
 
 
 def _check_recorded(prepared: Prepared, results: list[MoveResult]) -> None:
@@ -172,56 +181,6 @@ def _check_recorded(prepared: Prepared, results: list[MoveResult]) -> None:
                 f"{move.placement.source!r} in {prepared.summary.source!r} has digest {result.source_digest}, but "
                 f"{recorded} was recorded when it was written: its bytes changed since; restore it from another copy"
             )
-
-
-def _read_back(
-    prepared: Prepared,
-    results: list[MoveResult],
-    root: Path,
-    executor: Executor | None,
-    progress: Callable[[Progress], None] | None,
-) -> list[MoveResult]:
-    """Reads the staged output from storage again and compares; tensors that travelled encoded are decoded on both sides."""
-    plan = prepared.summary.plan
-    sync_tree(root)
-    forget_cached(root)
-    limits = ReadLimits(plan.max_memory, plan.workers, executor)
-    found = _stored_digests(root, limits, progress)
-    encoded = {
-        m.placement.source
-        for m, r in zip(plan.moves, results, strict=True)
-        if r.target_digest is None
-    }
-    of_source = tensor_digests(prepared.reader, limits, encoded)
-    return [
-        _proved(move, result, found, of_source)
-        for move, result in zip(plan.moves, results, strict=True)
-    ]
-
-
-def _stored_digests(
-    root: Path, limits: ReadLimits, progress: Callable[[Progress], None] | None
-) -> dict[str, str]:
-    """Digests of the staged output, which is to blame where it cannot be read."""
-    try:
-        return tensor_digests(open_reader(str(root)), limits, progress=progress)
-    except FormatError as error:
-        what = str(error).removesuffix(f"; {REMEDY}")
-        raise VerificationError(
-            f"what was written does not read back: {what}; {_DISCARDED}"
-        ) from error
-
-
-def _proved(
-    move: Move, result: MoveResult, found: Mapping[str, str], of_source: Mapping[str, str]
-) -> MoveResult:
-    name = move.placement.target
-    expected = result.target_digest or of_source[move.placement.source]
-    if found.get(name) != expected:
-        raise VerificationError(
-            f"{name!r} was read back with digest {found.get(name)}, but {expected} was written; {_DISCARDED}"
-        )
-    return replace(result, source_digest=result.source_digest or expected, target_digest=expected)
 
 
 def _last_progress(plan: Plan, stage: Stage) -> Progress:
@@ -259,7 +218,7 @@ def _report(
         ),
         read_bytes=sum(r.read_bytes for r in results),
         moved_bytes=sum(r.moved_bytes for r in results),
-        written_bytes=summary.plan.written_bytes,
+        written_bytes=sum(r.written_bytes for r in results),
         seconds=seconds,
         warnings=summary.warnings,
     )

@@ -58,7 +58,9 @@ def _execute_one(task: Task, root: str, pool: ArenaPool | None, put: Put | None)
         if task.strategy == "copy":
             return pass_through(task, files, put)
         plan = _Buffers.of(task)
-        arena = pool.acquire(plan.total) if pool else Arena(plan.total)
+        arena = (
+            pool.acquire(plan.total, task.memory_bytes - plan.total) if pool else Arena(plan.total)
+        )
         try:
             return _transfer(task, files, put, arena, plan)
         finally:

@@ -20,9 +20,9 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from typing_extensions import Buffer
 
 Checksum = Callable[[Any, int], int]

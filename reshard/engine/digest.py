@@ -19,12 +19,10 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
 
 from reshard.engine.crc_linear import (
     CRC32C,
@@ -41,7 +39,6 @@ from reshard.engine.runs import (
     SCRATCH_BYTES,
     Runs,
     Way,
-    cost_per_byte,
     row_major,
     runs_in_memory,
     runs_of,
@@ -49,9 +46,13 @@ from reshard.engine.runs import (
 )
 from reshard.layout.box import Box
 
-__all__ = ["CRC32C", "CRC64NVME", "BoxDigest", "Crc", "cost_per_byte", "finish", "linear_of_box"]
+__all__ = ["CRC32C", "CRC64NVME", "Crc", "finish", "linear_of_box"]
 
-Array = NDArray[Any]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
 _BATCH_BYTES = 128 << 10
 """Copied runs alive at once: they stay in cache."""
 
@@ -83,47 +84,6 @@ def linear_of_box(crc: Crc, piece: Array, box: Box, shape: tuple[int, ...]) -> i
     end = start * piece.itemsize + runs.span
     value = _linear_of_piece(crc, piece, shape, runs)
     return crc.shift(value, math.prod(shape) * piece.itemsize - end)
-
-
-@dataclass(slots=True)
-class BoxDigest:
-    """The CRC of one tensor, gathered from its boxes; confined to one thread.
-
-    >>> digest = BoxDigest(CRC64NVME, (4, 4), 2)
-    >>> for half in Box((0, 2), (4, 4)), Box((0, 0), (4, 2)):
-    ...     digest.add(np.ones(half.shape, np.int16), half)
-    >>> digest.value() == CRC64NVME.of(np.ones((4, 4), np.int16))
-    True
-
-    Attributes:
-        contribution: XOR of what was added; contributions of other threads may be XORed in.
-        seen_bytes: how many bytes were added.
-    """
-
-    crc: Crc
-    shape: tuple[int, ...]
-    itemsize: int
-    contribution: int = 0
-    seen_bytes: int = 0
-
-    def add(self, piece: Array, box: Box) -> None:
-        """Add the piece that lies at ``box``; boxes must be disjoint."""
-        self.contribution ^= linear_of_box(self.crc, piece, box, self.shape)
-        self.seen_bytes += piece.nbytes
-
-    def merge(self, contribution: int, nbytes: int) -> None:
-        """Add what was computed elsewhere for ``nbytes`` bytes of this tensor."""
-        self.contribution ^= contribution
-        self.seen_bytes += nbytes
-
-    def value(self) -> int:
-        """The CRC of the whole tensor; ValueError unless every byte was added."""
-        nbytes = math.prod(self.shape) * self.itemsize
-        if self.seen_bytes != nbytes:
-            raise ValueError(
-                f"the digest of a tensor of {nbytes} bytes needs all of them, but {self.seen_bytes} were added"
-            )
-        return finish(self.crc, self.contribution, nbytes)
 
 
 def _linear_of_piece(crc: Crc, piece: Array, shape: tuple[int, ...], runs: Runs) -> int:

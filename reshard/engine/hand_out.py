@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import (
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ThreadPoolExecutor,
+)
+from contextlib import ExitStack, contextmanager, suppress
+from queue import SimpleQueue
 from typing import TypeVar
+
+from reshard.errors import ReshardError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -21,14 +30,17 @@ def hand_out(
     max_bytes: int,
     workers: int,
     executor: Executor | None = None,
-) -> Iterator[R]:
+) -> Generator[R, None, None]:
     """``work(task)`` of every task, as they end; ``need`` bytes of each are free before it starts.
 
     A task that alone needs more than ``max_bytes`` runs when no other does. With ``executor`` None
-    threads are made and ended here. At an error, or when the caller stops, tasks that have not
-    begun are cancelled and those that have are waited for.
+    threads are made and ended here. At an error, or when the caller closes this, tasks that have
+    not begun are cancelled and those that have are waited for.
+
+    Raises what a task raises, and ReshardError where the executor fails or memory runs out.
     """
     running: dict[Future[R], int] = {}
+    ended: SimpleQueue[Future[R]] = SimpleQueue()
     with ExitStack() as stack:
         if executor is None:
             executor = stack.enter_context(ThreadPoolExecutor(workers, "reshard"))
@@ -36,10 +48,12 @@ def hand_out(
         for task in tasks:
             nbytes = need(task)
             while running and not _may_start(running, nbytes, max_bytes, workers):
-                yield from _ended(running)
-            running[executor.submit(work, task)] = nbytes
+                yield _next_result(running, ended)
+            future = _submitted(executor, work, task)
+            running[future] = nbytes
+            future.add_done_callback(ended.put)
         while running:
-            yield from _ended(running)
+            yield _next_result(running, ended)
 
 
 def _may_start(running: dict[Future[R], int], nbytes: int, max_bytes: int, workers: int) -> bool:
@@ -48,15 +62,46 @@ def _may_start(running: dict[Future[R], int], nbytes: int, max_bytes: int, worke
     )
 
 
-def _ended(running: dict[Future[R], int]) -> Iterator[R]:
-    done, _ = wait(running, return_when=FIRST_COMPLETED)
-    for future in done:
-        del running[future]
-    for future in done:
-        yield future.result()
+def _submitted(executor: Executor, work: Callable[[T], R], task: T) -> Future[R]:
+    with _executor_errors():
+        try:
+            return executor.submit(work, task)
+        except RuntimeError as error:  # how an executor that was shut down refuses
+            raise BrokenExecutor(str(error)) from error
+
+
+def _next_result(running: dict[Future[R], int], ended: SimpleQueue[Future[R]]) -> R:
+    """Waits for whichever task ends first.
+
+    A queue, since ``concurrent.futures.wait`` never returns for a task that its executor cancelled
+    while it was shut down.
+    """
+    future = ended.get()
+    del running[future]
+    with _executor_errors():
+        return future.result()
+
+
+@contextmanager
+def _executor_errors() -> Iterator[None]:
+    """Turns what is nobody's task's fault into an error of this project."""
+    try:
+        yield
+    except (BrokenExecutor, CancelledError) as error:
+        raise ReshardError(
+            f"the executor ended before its tasks did ({error or type(error).__name__}); a worker may have been "
+            "killed, perhaps for its memory: allow less (--max-memory, --workers), and run again"
+        ) from error
+    except MemoryError as error:
+        raise ReshardError(
+            f"the system refused memory to a task ({error or 'no reason given'}); allow less (--max-memory, "
+            "--workers), and run again"
+        ) from error
 
 
 def _stop(running: dict[Future[R], int]) -> None:
     for future in running:
         future.cancel()
-    wait(running)
+    for future in running:
+        with suppress(CancelledError):
+            future.exception()

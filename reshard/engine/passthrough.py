@@ -32,10 +32,11 @@ def _copy_one(
 ) -> ChunkPart:
     nbytes = target.box.size * storage_bytes(task.placement.target_dtype)
     if target.file is None or source.extent is None or source.extent.inline is not None:
-        _write_whole(task, target, _encoded(task, source), files, put)
-    else:
-        _copy_range(source.extent, files.fd(target.file), files.path(target.file))
-    return ChunkPart(target.index, 0, nbytes, is_closed=True)
+        data = _encoded(task, source)
+        _write_whole(task, target, data, files, put)
+        return ChunkPart(target.index, 0, nbytes, len(data))
+    _copy_range(source.extent, files.fd(target.file), files.path(target.file))
+    return ChunkPart(target.index, 0, nbytes, source.extent.length)
 
 
 def _encoded(task: Task, source: SourceChunk) -> bytes:
@@ -75,24 +76,26 @@ def _copy_range(extent: Extent, out: int, path: str) -> None:
         source = os.open(extent.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         done = 0
-        with storage_errors("write", path):
-            while done < extent.length:
-                copied = _copy_some(source, out, extent, done)
-                if copied == 0:
-                    _complete(b"", extent, done)
-                done += copied
+        while done < extent.length:
+            copied = _copy_some(source, out, path, extent, done)
+            if copied == 0:
+                _complete(b"", extent, done)
+            done += copied
     finally:
         os.close(source)
 
 
-def _copy_some(source: int, out: int, extent: Extent, done: int) -> int:
+def _copy_some(source: int, out: int, path: str, extent: Extent, done: int) -> int:
     left = extent.length - done
     try:
         return os.copy_file_range(source, out, left, extent.offset + done, done)
     except OSError:
-        # Not every pair of file systems can; a real failure comes back from plain reads and writes.
-        data = os.pread(source, min(left, PIECE_BYTES), extent.offset + done)
-        return os.pwrite(out, data, done)
+        # Not every pair of file systems can; a real failure comes back from plain reads and writes,
+        # which tell which of the two files it is about.
+        with storage_errors("read", extent.path):
+            data = os.pread(source, min(left, PIECE_BYTES), extent.offset + done)
+        write_all(out, memoryview(data), done, path)
+        return len(data)
 
 
 def _complete(data: bytes, extent: Extent, done: int = 0) -> bytes:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass
+from operator import itemgetter
 
 from reshard.engine.bands import band_capacity, bands, row_bytes
 from reshard.engine.buffers import Arena
@@ -16,14 +18,15 @@ from reshard.engine.lanes import Lane, StoredChunks
 from reshard.engine.opaque import opaque_dtype
 from reshard.engine.report import Progress
 from reshard.engine.task import SourceChunk
-from reshard.formats.base import Reader, StoredTensor
+from reshard.errors import MemoryBudgetError
+from reshard.formats.base import Encoding, Reader
 from reshard.formats.codecs import decoder_bytes
 from reshard.layout.dtypes import storage_bytes
-from reshard.planning.cost import BAND_BYTES
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.cost import BAND_BYTES, TASK_OVERHEAD_BYTES
 
 BATCH_BYTES = 8 << 20
 BATCH_CHUNKS = 128
-TASK_OVERHEAD_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +65,11 @@ def tensor_digests(
 ) -> dict[str, str]:
     """CRC-64/NVME of each named tensor's row-major bytes as they are stored now, 16 hex digits.
 
-    Raises CorruptError, naming tensor and chunk, where a chunk does not decode.
+    Raises CorruptError, naming tensor and chunk, where a chunk does not decode; MemoryBudgetError,
+    before anything is read, where ``max_memory`` is too small for one.
     """
     wanted = [n for n in reader.tensors if names is None or n in names]
+    check_memory(((reader.tensors[n].spec, reader.tensors[n].encoding) for n in wanted), limits)
     total = sum(reader.tensors[n].spec.nbytes for n in wanted)
     crcs = dict.fromkeys(wanted, 0)
     done_bytes = 0
@@ -77,13 +82,14 @@ def tensor_digests(
         limits.workers,
         limits.executor,
     )
-    for done_tasks, result in enumerate(results, 1):
-        crcs[result.name] ^= result.crc
-        done_bytes += result.nbytes
-        if progress is not None:
-            progress(
-                Progress(done_bytes, total, done_tasks, done_tasks, result.name, "reading back")
-            )
+    with closing(results):
+        for done_tasks, result in enumerate(results, 1):
+            crcs[result.name] ^= result.crc
+            done_bytes += result.nbytes
+            if progress is not None:
+                progress(
+                    Progress(done_bytes, total, done_tasks, done_tasks, result.name, "reading back")
+                )
     return {
         n: f"{finish(CRC64NVME, c, reader.tensors[n].spec.nbytes):016x}" for n, c in crcs.items()
     }
@@ -93,26 +99,36 @@ def _tasks(reader: Reader, name: str) -> Iterator[ReadTask]:
     tensor = reader.tensors[name]
     spec = tensor.spec
     stored = StoredChunks(name, spec.dtype, tensor.encoding, tensor.fill)
-    per_task = max(1, min(BATCH_CHUNKS, BATCH_BYTES // max(1, _largest_chunk_bytes(tensor))))
+    per_task = max(1, min(BATCH_CHUNKS, BATCH_BYTES // max(1, _largest_chunk_bytes(spec))))
     indices_left = spec.storage.indices()
     while indices := tuple(itertools.islice(indices_left, per_task)):
         chunks = tuple(
             SourceChunk(i, reader.locate(name, i), spec.storage.box(i), spec.stored_shape(i))
             for i in indices
         )
-        yield ReadTask(stored, spec.shape, chunks, _need(tensor))
+        yield ReadTask(stored, spec.shape, chunks, _need(spec, tensor.encoding))
 
 
-def _largest_chunk_bytes(tensor: StoredTensor) -> int:
-    nbytes = tensor.spec.itemsize
-    for n in tensor.spec.chunk_shape or tensor.spec.storage.largest:
-        nbytes *= n
-    return nbytes
+def check_memory(tensors: Iterable[tuple[TensorSpec, Encoding]], limits: ReadLimits) -> None:
+    """Raises MemoryBudgetError where a chunk of one of the tensors cannot be decoded within the limits."""
+    needs = ((_need(spec, encoding), spec.name, encoding) for spec, encoding in tensors)
+    need, name, encoding = max(needs, key=itemgetter(0), default=(0, "", Encoding()))
+    if need > limits.max_memory:
+        mib = -(-need // (1 << 20))
+        raise MemoryBudgetError(
+            f"to read {name!r}, of which a chunk is decoded as a whole ({encoding.compressor}), takes {mib} MiB, "
+            f"but {limits.max_memory / (1 << 20):.4g} MiB are allowed; allow --max-memory {mib}MiB",
+            smallest_bytes=mib << 20,
+        )
 
 
-def _need(tensor: StoredTensor) -> int:
-    chunk = _largest_chunk_bytes(tensor)
-    return decoder_bytes(tensor.encoding, chunk) + min(chunk, BAND_BYTES) + TASK_OVERHEAD_BYTES
+def _largest_chunk_bytes(spec: TensorSpec) -> int:
+    return math.prod(spec.chunk_shape or spec.storage.largest) * spec.itemsize
+
+
+def _need(spec: TensorSpec, encoding: Encoding) -> int:
+    chunk = _largest_chunk_bytes(spec)
+    return decoder_bytes(encoding, chunk) + min(chunk, BAND_BYTES) + TASK_OVERHEAD_BYTES
 
 
 def digest_chunks(task: ReadTask) -> ReadResult:

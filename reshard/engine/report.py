@@ -62,7 +62,7 @@ class ConversionReport:
     Attributes:
         read_bytes: encoded bytes of the source chunks that were read, repetition included.
         moved_bytes: decoded bytes that were moved.
-        written_bytes: bytes of the target's chunk files.
+        written_bytes: encoded bytes of the target's chunks, checksums and padding included.
         seconds: wall time, syncing included.
         warnings: what a person should know, one sentence each.
     """

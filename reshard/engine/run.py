@@ -7,9 +7,10 @@ in pieces are closed (checksum trailer) when their last byte is there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from reshard.engine.buffers import ArenaPool
@@ -18,11 +19,11 @@ from reshard.engine.copy import execute
 from reshard.engine.digest import CRC64NVME, finish
 from reshard.engine.hand_out import hand_out
 from reshard.engine.report import Progress
-from reshard.engine.sinks import Put
 from reshard.engine.task import CastStats, ChunkPart, Task, TaskResult
+from reshard.engine.tasks import Ends
 from reshard.errors import VerificationError
-from reshard.formats.base import Encoding
 from reshard.layout.grid import Index
+from reshard.planning.cost import RECORD_BYTES
 from reshard.planning.move import Move, Plan
 
 
@@ -38,6 +39,7 @@ class MoveState:
     target_crc: int = 0
     moved_bytes: int = 0
     read_bytes: int = 0
+    written_bytes: int = 0
     closed_chunks: int = 0
     has_digest: bool = True
     cast: CastStats = field(default_factory=CastStats)
@@ -52,38 +54,40 @@ class MoveResult:
     target_digest: str | None
     moved_bytes: int
     read_bytes: int
+    written_bytes: int
     cast: CastStats
 
 
 def run(
     plan: Plan,
     batches: Iterable[tuple[Task, ...]],
+    ends: Ends,
     root: str,
-    chunk_files: Callable[[str, Index], str | None],
-    encodings: Mapping[str, Encoding],
-    put: Put | None = None,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[MoveResult]:
-    """Carries out all batches of ``plan`` below ``root``; one result per move, in order.
+    """Carries out all batches of ``plan`` between ``ends``, below ``root``; one result per move, in order.
 
     Raises the first error of any task, after the running ones have ended; VerificationError where
     what was written is not what was read.
     """
-    ledger = _Ledger(plan, root, chunk_files, encodings, progress)
+    ledger = _Ledger(plan, ends, root, progress)
     # Buffers are lent within this process only; elsewhere every task makes its own.
     in_threads = executor is None or isinstance(executor, ThreadPoolExecutor)
     pool = ArenaPool(plan.max_memory) if in_threads else None
-    work = partial(execute, root=root, pool=pool, put=put)
-    for results in hand_out(batches, work, _batch_bytes, plan.max_memory, plan.workers, executor):
-        for result in results:
-            ledger.add(result)
+    work = partial(execute, root=root, pool=pool, put=ends.writer.put)
+    ended = hand_out(batches, work, _batch_bytes, plan.max_memory, plan.workers, executor)
+    with closing(ended):
+        for results in ended:
+            for result in results:
+                ledger.add(result)
     return ledger.results()
 
 
 def _batch_bytes(batch: tuple[Task, ...]) -> int:
-    """Tasks of a batch follow one another."""
-    return max(t.memory_bytes for t in batch)
+    """Tasks of a batch follow one another, but what they know of their chunks is there from the start."""
+    chunks = sum(len(t.sources) + len(t.targets) for t in batch[1:])
+    return max(t.memory_bytes for t in batch) + RECORD_BYTES * chunks
 
 
 class _Ledger:
@@ -92,15 +96,13 @@ class _Ledger:
     def __init__(
         self,
         plan: Plan,
+        ends: Ends,
         root: str,
-        chunk_files: Callable[[str, Index], str | None],
-        encodings: Mapping[str, Encoding],
         progress: Callable[[Progress], None] | None,
     ) -> None:
         self._plan = plan
+        self._ends = ends
         self._root = root
-        self._chunk_files = chunk_files
-        self._encodings = encodings
         self._progress = progress
         self._states = [MoveState() for _ in plan.moves]
         self._total_bytes = sum(_moved_bytes(m) for m in plan.moves)
@@ -129,25 +131,25 @@ class _Ledger:
         ]
 
     def _add_part(self, move: Move, state: MoveState, part: ChunkPart) -> None:
-        if part.is_closed:
-            state.closed_chunks += 1
-            return
-        crc, nbytes = state.open_chunks.pop(part.index, (0, 0))
-        crc, nbytes = crc ^ part.crc32c, nbytes + part.nbytes
-        if nbytes < move.target.spec.storage.box(part.index).size * move.target.spec.itemsize:
-            state.open_chunks[part.index] = (crc, nbytes)
-            return
-        self._close(move, part.index, crc)
+        stored_bytes = part.stored_bytes
+        if stored_bytes is None:
+            crc, nbytes = state.open_chunks.pop(part.index, (0, 0))
+            crc, nbytes = crc ^ part.crc32c, nbytes + part.nbytes
+            if nbytes < move.target.spec.storage.box(part.index).size * move.target.spec.itemsize:
+                state.open_chunks[part.index] = (crc, nbytes)
+                return
+            stored_bytes = self._close(move, part.index, crc)
         state.closed_chunks += 1
+        state.written_bytes += stored_bytes
 
-    def _close(self, move: Move, index: Index, crc: int) -> None:
+    def _close(self, move: Move, index: Index, crc: int) -> int:
         spec = move.target.spec
-        file = self._chunk_files(spec.name, index)
+        file = self._ends.writer.chunk_file(spec.name, index)
         stored_bytes = spec.itemsize
         for n in spec.stored_shape(index):
             stored_bytes *= n
-        has_trailer = self._encodings[spec.name].checksum
-        close_chunk(f"{self._root}/{file}", crc if has_trailer else None, stored_bytes)
+        has_trailer = self._ends.encodings[spec.name].checksum
+        return close_chunk(f"{self._root}/{file}", crc if has_trailer else None, stored_bytes)
 
     def _tell(self, tensor: str) -> None:
         if self._progress is not None:
@@ -170,8 +172,11 @@ def _checked_result(move: Move, state: MoveState) -> MoveResult:
             f"{name!r}: {state.closed_chunks} of {chunks} chunks were completed and {state.moved_bytes} of "
             f"{_moved_bytes(move)} bytes moved; this is a defect of the program, please report it with the plan"
         )
+    result = MoveResult(
+        None, None, state.moved_bytes, state.read_bytes, state.written_bytes, state.cast
+    )
     if not state.has_digest:
-        return MoveResult(None, None, state.moved_bytes, state.read_bytes, state.cast)
+        return result
     source = finish(CRC64NVME, state.source_crc, _moved_bytes(move))
     target = finish(CRC64NVME, state.target_crc, move.target.spec.nbytes)
     if source != target and not move.placement.is_cast and _keeps_order(move):
@@ -179,9 +184,7 @@ def _checked_result(move: Move, state: MoveState) -> MoveResult:
             f"{name!r}: what was written has digest {target:016x}, but what was read has {source:016x}; "
             "the output was discarded; check this machine's memory, then run again"
         )
-    return MoveResult(
-        f"{source:016x}", f"{target:016x}", state.moved_bytes, state.read_bytes, state.cast
-    )
+    return replace(result, source_digest=f"{source:016x}", target_digest=f"{target:016x}")
 
 
 def _keeps_order(move: Move) -> bool:

@@ -61,14 +61,6 @@ class Runs:
         return span_of(self.run_bytes, self.counts, self.strides)
 
 
-def cost_per_byte(run_bytes: int) -> float:
-    """About how many nanoseconds of one core a byte costs in runs of ``run_bytes``, far apart."""
-    if run_bytes < 1:
-        return 0.0
-    each, short = _each_ns(run_bytes), _short_ns(run_bytes)
-    return (min(each, short) if run_bytes <= SHORT_RUN_BYTES else each) / run_bytes
-
-
 @lru_cache(maxsize=1024)
 def runs_of(box_shape: tuple[int, ...], shape: tuple[int, ...], itemsize: int) -> Runs:
     """The runs of a box of ``box_shape`` (not empty) anywhere in a row-major tensor of ``shape``."""

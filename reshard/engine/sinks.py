@@ -96,13 +96,13 @@ class PieceSink(_Pieces):
         return [self._closed(target, crc, nbytes) for target, crc, nbytes in written if nbytes]
 
     def _closed(self, target: TargetChunk, crc: int, nbytes: int) -> ChunkPart:
-        is_complete = nbytes == target.box.size * self._itemsize
-        if is_complete:
-            file = str(target.file)
-            stored_bytes = math.prod(target.stored_shape) * self._itemsize
-            trailer = crc if self.task.target_encoding.checksum else None
-            end_chunk(self._files.fd(file), self._files.path(file), trailer, stored_bytes)
-        return ChunkPart(target.index, crc, nbytes, is_complete)
+        if nbytes < target.box.size * self._itemsize:
+            return ChunkPart(target.index, crc, nbytes)
+        file = str(target.file)
+        decoded_bytes = math.prod(target.stored_shape) * self._itemsize
+        trailer = crc if self.task.target_encoding.checksum else None
+        size = end_chunk(self._files.fd(file), self._files.path(file), trailer, decoded_bytes)
+        return ChunkPart(target.index, crc, nbytes, size)
 
     def _elements(self, view: Array, at: int) -> Array:
         """A piece as the target wants it: the band's own memory where that is it already."""
@@ -180,19 +180,21 @@ class ChunkSink(_Pieces):
         return chunk
 
     def _stored(self, target: TargetChunk, chunk: Array) -> ChunkPart:
-        self._store(target, chunk.reshape(-1).view("u1").data)
-        return ChunkPart(target.index, 0, target.box.size * self.dtype.itemsize, is_closed=True)
+        size = self._store(target, chunk.reshape(-1).view("u1").data)
+        return ChunkPart(target.index, 0, target.box.size * self.dtype.itemsize, size)
 
-    def _store(self, target: TargetChunk, data: memoryview) -> None:
+    def _store(self, target: TargetChunk, data: memoryview) -> int:
+        """Writes the encoded chunk; its size in bytes."""
         encoded = encode_chunk(self.task.target_encoding, data)
         if target.file is None and self._put is not None:
             self._put(self.task.placement.target, target.index, b"".join(encoded))
-            return
+            return sum(map(len, encoded))
         file, offset = str(target.file), 0
         fd, path = self._files.fd(file), self._files.path(file)
         for piece in encoded:
             write_all(fd, memoryview(piece), offset, path)
             offset += len(piece)
+        return offset
 
 
 def source_element_type(task: Task) -> np.dtype[Any]:

@@ -25,7 +25,7 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.chunking import chunk_shape
 from reshard.planning.move import Side
 from reshard.planning.placement import Placement
-from reshard.planning.planner import Request
+from reshard.planning.planner import COPY_BYTES, Request
 from reshard.planning.transforms import Rewrite, rewrites
 
 MAX_CHUNKS = 1 << 20
@@ -147,7 +147,22 @@ def _request(stored: StoredTensor, tensor: TargetTensor, options: Options) -> Re
             is_seekable(tensor.encoding) and not options.ocdbt,
             encoder_bytes(tensor.encoding, _chunk_bytes(target)) + _packed_bytes(target, options),
         ),
+        COPY_BYTES + _whole_chunk_bytes(stored, tensor, options),
     )
+
+
+def _whole_chunk_bytes(stored: StoredTensor, tensor: TargetTensor, options: Options) -> int:
+    """What passing on a chunk takes where it is in memory whole: put into a database, or not stored.
+
+    A chunk of fill values compresses to nothing, and one of zeros takes no memory before that.
+    """
+    chunk = _chunk_bytes(tensor.spec)
+    encoder = encoder_bytes(tensor.encoding, chunk)
+    if options.ocdbt:
+        return encoder + chunk + _packed_bytes(tensor.spec, options)
+    if not stored.may_be_missing:
+        return 0
+    return encoder if any(stored.fill) else max(0, encoder - chunk)
 
 
 def _packed_bytes(spec: TensorSpec, options: Options) -> int:

@@ -100,13 +100,13 @@ class ChunkPart:
     Attributes:
         crc32c: linear contribution to the chunk's CRC32C.
         nbytes: bytes of the tensor (padding excluded) that were written.
-        is_closed: whether the chunk is finished, trailer included.
+        stored_bytes: size of the chunk as it is stored, trailer included, where it is finished; else None.
     """
 
     index: Index
     crc32c: int
     nbytes: int
-    is_closed: bool
+    stored_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

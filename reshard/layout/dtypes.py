@@ -39,8 +39,3 @@ def numpy_dtype(dtype: str) -> np.dtype:
 
     storage_bytes(dtype)
     return np.dtype(getattr(ml_dtypes, dtype, dtype))
-
-
-def is_sub_byte(dtype: str) -> bool:
-    """Whether several elements would fit a byte, so that stored bytes have unused bits."""
-    return dtype in {"int2", "int4", "uint2", "uint4", "float4_e2m1fn"}

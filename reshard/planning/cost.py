@@ -34,14 +34,20 @@ CAST_SCRATCH_BYTES = 2 << 20
 """Casts run over slabs of 64 Ki elements, whose statistics need a few temporaries."""
 
 
+RECORD_BYTES = 1 << 10
+"""What a task keeps of each chunk that it reads or writes: where it lies, its box, its checksum (measured)."""
+
+
 def scatter_bytes(
-    placement: Placement, source: Side, target: Side, lanes: int, band_bytes: int
+    placement: Placement, source: Side, target: Side, units: Grid, band_bytes: int
 ) -> int:
     """Memory of one scatter or weave task: decoders, the decoded band (side by side where lanes are
     several), its pieces as written, and the rows of the target that they make together."""
+    lanes = chunks_per_unit(units, placement.source_grid(source.spec.storage))
     rows = band_bytes * (1 if lanes == 1 else 2)
     pieces = band_bytes * target.spec.itemsize // source.spec.itemsize
-    return lanes * source.stream_bytes + rows + 2 * pieces + _fixed_bytes(placement)
+    fixed = _fixed_bytes(placement, source, target, units)
+    return lanes * source.stream_bytes + rows + 2 * pieces + fixed
 
 
 def block_bytes(
@@ -49,14 +55,18 @@ def block_bytes(
 ) -> int:
     """Memory of one block task: the target chunks of the largest unit, a decoder and its band, rows
     of the target for its digest, and an encoder."""
-    parts = map(_parts_per_unit, units.cuts, _target_cuts(placement, target))
-    assembled = math.prod(parts) * _stored_chunk_bytes(target)
+    chunks = chunks_per_unit(units, placement.target_grid(target.spec.storage))
+    assembled = chunks * _stored_chunk_bytes(target)
     streams = source.stream_bytes + target.stream_bytes
-    return assembled + streams + band_bytes + BAND_BYTES + _fixed_bytes(placement)
+    fixed = _fixed_bytes(placement, source, target, units)
+    return assembled + streams + band_bytes + BAND_BYTES + fixed
 
 
-def _fixed_bytes(placement: Placement) -> int:
-    return TASK_OVERHEAD_BYTES + (CAST_SCRATCH_BYTES if placement.is_cast else 0)
+def _fixed_bytes(placement: Placement, source: Side, target: Side, units: Grid) -> int:
+    cast = CAST_SCRATCH_BYTES if placement.is_cast else 0
+    chunks = chunks_per_unit(units, placement.source_grid(source.spec.storage))
+    chunks += chunks_per_unit(units, placement.target_grid(target.spec.storage))
+    return TASK_OVERHEAD_BYTES + cast + RECORD_BYTES * chunks
 
 
 def price(
@@ -86,7 +96,9 @@ def price(
         seconds += _digest_seconds(passing, source.spec.itemsize, moved)
         seconds += _digest_seconds(units, target.spec.itemsize, moved)
     if strategy == "weave":
-        seconds += decoded / band_bytes * _lanes(units, source_grid) * SECONDS_PER_LANE_BAND
+        seconds += (
+            decoded / band_bytes * chunks_per_unit(units, source_grid) * SECONDS_PER_LANE_BAND
+        )
     if band_bytes > CACHED_BYTES:
         seconds += moved / COPY_BYTES_PER_SECOND
     return Price(units.count, decoded, stored, written, writes, task_bytes, seconds)
@@ -109,9 +121,9 @@ def _seconds(
     return decode + encode + copy + writes * SECONDS_PER_WRITE + tasks * SECONDS_PER_TASK
 
 
-def _lanes(units: Grid, source_grid: Grid) -> int:
-    """Most source chunks in one unit."""
-    return math.prod(map(_parts_per_unit, units.cuts, source_grid.cuts))
+def chunks_per_unit(units: Grid, grid: Grid) -> int:
+    """The most chunks of ``grid`` that one unit overlaps."""
+    return math.prod(map(_parts_per_unit, units.cuts, grid.cuts))
 
 
 def _digest_seconds(rows: Grid, itemsize: int, nbytes: int) -> float:
@@ -186,10 +198,6 @@ def _scattered_writes(placement: Placement, units: Grid, target_grid: Grid, targ
 def _is_padded(target: Side, dim: int) -> bool:
     chunk = target.spec.chunk_shape
     return chunk is not None and target.spec.shape[dim] % chunk[dim] != 0
-
-
-def _target_cuts(placement: Placement, target: Side) -> tuple[Cuts, ...]:
-    return placement.target_grid(target.spec.storage).cuts
 
 
 @lru_cache(maxsize=4096)

@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
 
-from reshard.errors import MemoryBudgetError
+from reshard.errors import MemoryBudgetError, PlanError
 from reshard.layout.grid import Cuts, Grid
-from reshard.planning.cost import BAND_BYTES, block_bytes, price, scatter_bytes
+from reshard.planning.cost import BAND_BYTES, block_bytes, chunks_per_unit, price, scatter_bytes
 from reshard.planning.move import Move, Plan, Side, Strategy
 from reshard.planning.placement import Placement
 
@@ -36,6 +36,10 @@ OPEN_FILES = 768
 """Files open at once in a run, sources and targets together; 1,024 is a common limit."""
 
 
+COPY_BYTES = 4 << 20
+"""Passing on a range of a file, which the kernel copies."""
+
+
 def open_files_per_task(workers: int) -> int:
     """Files that one of ``workers`` tasks may have open, half of them for decoding in lock step."""
     return max(16, OPEN_FILES // workers)
@@ -43,11 +47,16 @@ def open_files_per_task(workers: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A placement and how both its ends are stored."""
+    """A placement and how both its ends are stored.
+
+    Attributes:
+        copy_bytes: memory of passing one chunk on as it is, where both ends store it alike.
+    """
 
     placement: Placement
     source: Side
     target: Side
+    copy_bytes: int = COPY_BYTES
 
 
 def make_plan(
@@ -56,10 +65,30 @@ def make_plan(
     """A plan for all requests.
 
     Raises MemoryBudgetError, naming the tensor, its need and the smallest budget that works for
-    everything, where a request fits in no way.
+    everything, where a request fits in no way; PlanError where a target is not filled by exactly one.
     """
+    _check_targets(requests)
     moves = tuple(plan_moves(requests, max_memory, workers))
     return Plan(moves, max_memory, workers, metadata_bytes)
+
+
+def _check_targets(requests: Sequence[Request]) -> None:
+    """Pieces of several moves would meet in one chunk, and none of them could say that it is whole."""
+    sources: dict[str, str] = {}
+    for request in requests:
+        placement, spec = request.placement, request.target.spec
+        name = placement.target
+        if name in sources:
+            raise PlanError(
+                f"{name!r} would be filled from {sources[name]!r} and from {placement.source!r}; a tensor is "
+                "filled by one placement: give one of them another name"
+            )
+        if placement.target_box.shape != spec.shape:
+            raise PlanError(
+                f"{name!r} of shape {list(spec.shape)} would be filled from {placement.source!r} only in "
+                f"{placement.target_box}; a placement fills all of its target: give the target that shape"
+            )
+        sources[name] = placement.source
 
 
 def plan_moves(requests: Sequence[Request], max_memory: int, workers: int) -> Iterator[Move]:
@@ -87,7 +116,7 @@ def _geometry(request: Request) -> Hashable:
         (s.spec.shape, s.spec.storage.cuts, s.spec.chunk_shape, s.codec, s.raw, s.stream_bytes)
         for s in (request.source, request.target)
     )
-    return (placement, *sides)
+    return (placement, request.copy_bytes, *sides)
 
 
 def _cheapest(request: Request, memory: int, max_lanes: int) -> Move | None:
@@ -121,7 +150,7 @@ def _is_identical(request: Request) -> bool:
 
 def _copy(request: Request) -> Move:
     units = request.placement.target_grid(request.target.spec.storage)
-    return _move(request, "copy", units, SMALLEST_BAND_BYTES, 4 << 20)
+    return _move(request, "copy", units, SMALLEST_BAND_BYTES, request.copy_bytes)
 
 
 def _scatter(request: Request, memory: int, first_lane_dim: int, max_lanes: int) -> Iterator[Move]:
@@ -133,10 +162,10 @@ def _scatter(request: Request, memory: int, first_lane_dim: int, max_lanes: int)
     source_grid = placement.source_grid(source.spec.storage)
     units: Grid | None = _widest(source_grid, first_lane_dim)
     while units is not None:
-        lanes = _lanes(units, source_grid)
+        lanes = chunks_per_unit(units, source_grid)
         if lanes == 1 and first_lane_dim < len(units.shape):
             return
-        need = partial(scatter_bytes, placement, source, target, lanes)
+        need = partial(scatter_bytes, placement, source, target, units)
         band = _fit_band(need, memory, _least_band(source, lanes, first_lane_dim))
         if lanes <= max_lanes:
             yield _move(request, "weave" if lanes > 1 else "scatter", units, band, need(band))
@@ -157,18 +186,6 @@ def _fewer_lanes(units: Grid, source_grid: Grid) -> Grid | None:
         if finer != cuts:
             return Grid(units.shape, (*units.cuts[:dim], finer, *units.cuts[dim + 1 :]))
     return None
-
-
-def _lanes(units: Grid, source_grid: Grid) -> int:
-    """Most source chunks in one unit."""
-    return math.prod(map(_most_within, units.cuts, source_grid.cuts))
-
-
-@lru_cache(maxsize=4096)
-def _most_within(outer: Cuts, inner: Cuts) -> int:
-    """Most parts of ``inner`` within one part of ``outer``, whose cuts ``inner`` has too."""
-    position = {cut: i for i, cut in enumerate(inner)}
-    return max((position[b] - position[a] for a, b in pairwise(outer)), default=1)
 
 
 def _least_band(source: Side, lanes: int, first_lane_dim: int) -> int:

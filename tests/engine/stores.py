@@ -127,8 +127,8 @@ def carry_out(
     workers: int = 2,
 ) -> list[MoveResult]:
     plan = Plan(tuple(moves), 64 << 20, workers)
-    tasks = batches(plan, Ends(store, folder, encodings))
-    return run(plan, tasks, str(root), folder.chunk_file, encodings, folder.put)
+    ends = Ends(store, folder, encodings)
+    return run(plan, batches(plan, ends), ends, str(root))
 
 
 @dataclass(frozen=True)

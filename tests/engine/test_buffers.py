@@ -57,6 +57,24 @@ def test_what_waits_never_exceeds_the_limit(sizes):
         assert sum(a.nbytes for a in lent) + waiting <= 1000
 
 
+def test_what_waits_makes_room_for_what_a_task_takes_besides():
+    pool = ArenaPool(1000)
+    pool.release(pool.acquire(400))
+    pool.acquire(100, 700)
+    assert pool._free == []
+
+
+def test_an_arena_that_was_released_is_let_go_where_decoders_need_its_place():
+    pool = ArenaPool(1000)
+    one, _ = pool.acquire(400), pool.acquire(100, 500)
+    pool.release(one)
+    assert pool._free == [one]
+    assert pool.acquire(350, 0) is one
+    pool.release(one)
+    assert pool.acquire(350, 50) is not one
+    assert pool._free == []
+
+
 def test_two_tasks_never_share_an_arena():
     pool = ArenaPool(1000)
     one, two = pool.acquire(100), pool.acquire(100)

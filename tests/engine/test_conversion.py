@@ -10,8 +10,8 @@ import pytest
 from awscrt.checksums import crc32c
 
 from reshard import api
-from reshard.engine import conversion
-from reshard.errors import CorruptError, VerificationError
+from reshard.engine import conversion, read_back
+from reshard.errors import CorruptError, MemoryBudgetError, VerificationError
 from tests.orbax_trees import put, save_standard
 
 LAYOUT = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": [{"match": "w", "axes": [None, "x"]}]}
@@ -54,7 +54,7 @@ def cut(path: Path) -> None:
 def test_output_that_changes_before_it_is_read_back_is_discarded(
     source, tmp_path, monkeypatch, damage, found
 ):
-    monkeypatch.setattr(conversion, "forget_cached", lambda root: damage(chunk_of(root)))
+    monkeypatch.setattr(read_back, "forget_cached", lambda root: damage(chunk_of(root)))
     with pytest.raises(VerificationError, match=found) as caught:
         api.convert(source, tmp_path / "target", layout=LAYOUT, verify="readback")
     assert str(caught.value).endswith(
@@ -74,6 +74,33 @@ def test_a_source_that_changed_since_it_was_written_is_refused(source, tmp_path,
         api.convert(middle, tmp_path / "target", compression=compression, verify="readback")
     assert not (tmp_path / "target").exists()
     assert api.verify(middle).differences == 1
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd", "keep"])
+def test_written_bytes_are_those_of_the_chunks(source, tmp_path, compression):
+    report = api.convert(source, tmp_path / "target", layout=LAYOUT, compression=compression)
+    files = [p for p in (tmp_path / "target").glob("[wb]/**/*") if p.is_file()]
+    chunks = [p for p in files if p.name != "zarr.json"]
+    assert report.written_bytes == sum(p.stat().st_size for p in chunks)
+
+
+def test_what_cannot_be_read_back_within_the_memory_is_refused_before_it_is_written(
+    tmp_path, monkeypatch
+):
+    values = np.random.default_rng(0).normal(size=(1 << 21,)).astype(np.float32)
+    save_standard(tmp_path / "source", {"w": put(values)})
+    packed, limits = tmp_path / "blosc", {"max_memory": "10MiB", "workers": 1}
+    api.convert(tmp_path / "source", packed, compression="blosc")
+    keep = {"compression": "keep", **limits}
+    assert api.convert(packed, tmp_path / "copy", **keep).tensors[0].strategy == "copy"
+    monkeypatch.setattr(conversion, "staged", None)
+    with pytest.raises(
+        MemoryBudgetError, match=r"to read 'w', .* but 10 MiB are allowed"
+    ) as caught:
+        api.convert(packed, tmp_path / "proved", verify="readback", **keep)
+    with pytest.raises(MemoryBudgetError, match="to read 'w'"):
+        api.verify(packed, **limits)
+    assert api.verify(packed, max_memory=caught.value.smallest_bytes, workers=1).differences == 0
 
 
 def test_digests_are_recorded_beside_the_tree(source, tmp_path):

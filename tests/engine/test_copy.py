@@ -74,7 +74,7 @@ def test_a_box_arrives_turned_and_at_its_place(case):
         tasks = [t for b in batches(plan, Ends(store_of(case, root), target, encodings)) for t in b]
         results = execute(tasks, str(root / "t"), put=target.put)
         parts = [p for r in results for p in r.parts]
-        for index in {p.index for p in parts if not p.is_closed}:
+        for index in {p.index for p in parts if p.stored_bytes is None}:
             close(root / "t", target, case, index, [p for p in parts if p.index == index])
         touched = {i for i in spec.storage.indices() if spec.storage.box(i).intersect(place)}
         assert {p.index for p in parts} == (touched or {()})
@@ -110,7 +110,7 @@ class Renumbered(Folder):
 
 def close(root, target, case, index, parts):
     """What the thread that collects results does with a chunk that several tasks wrote."""
-    if any(part.is_closed for part in parts):
+    if any(part.stored_bytes for part in parts):
         return
     from reshard.engine.closing import close_chunk
 

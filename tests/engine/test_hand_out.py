@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reshard.engine.hand_out import QUEUED_PER_WORKER, hand_out
+from reshard.errors import ReshardError
 
 
 class Gauge:
@@ -132,3 +134,46 @@ def test_processes_do_as_well_as_threads():
         assert sorted(hand_out([1, 2], failing, lambda _: 1, 5, 1, executor)) == [1, 2]
         with pytest.raises(ValueError, match="task 3"):
             list(hand_out([2, 3], failing, lambda _: 1, 5, 1, executor))
+
+
+def test_a_worker_that_is_killed_is_an_error_of_ours():
+    with (
+        ProcessPoolExecutor(1, get_context("spawn")) as executor,
+        pytest.raises(ReshardError, match=r"the executor ended .* --workers\), and run again"),
+    ):
+        list(hand_out([9, 9, 9], os._exit, lambda _: 1, 5, 1, executor))
+
+
+def test_an_executor_that_was_shut_down_is_an_error_of_ours():
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    with pytest.raises(ReshardError, match=r"ended before its tasks did .*after shutdown"):
+        list(hand_out([1], failing, lambda _: 1, 5, 1, executor))
+
+
+def test_tasks_that_somebody_cancels_are_an_error_of_ours():
+    began, release = threading.Event(), threading.Event()
+
+    def work(_):
+        began.set()
+        return release.wait(20)
+
+    def cancel():
+        began.wait(20)
+        executor.shutdown(wait=False, cancel_futures=True)
+        release.set()
+
+    with ThreadPoolExecutor(1) as executor:
+        threading.Thread(target=cancel).start()
+        with pytest.raises(ReshardError, match="the executor ended before its tasks did"):
+            list(hand_out([1, 2], work, lambda _: 1, 5, 1, executor))
+
+
+def test_memory_that_the_system_refuses_is_an_error_of_ours():
+    def work(_):
+        raise MemoryError("Unable to allocate 8 EiB")
+
+    with pytest.raises(
+        ReshardError, match=r"refused memory to a task \(Unable to allocate 8 EiB\)"
+    ):
+        list(hand_out([1], work, lambda _: 1, 5, 1))

@@ -151,13 +151,13 @@ def test_a_move_that_lacks_a_task_is_caught(tmp_path):
     move = by_hand(
         Placement.whole(spec, spec), side(spec, RAW), side(spec, RAW), "scatter", spec.storage, 64
     )
-    plan, folder = Plan((move,), 64 << 20, 1), Folder()
-    (batch,) = batches(plan, Ends(store, folder, {"w": RAW}))
+    plan, ends = Plan((move,), 64 << 20, 1), Ends(store, Folder(), {"w": RAW})
+    (batch,) = batches(plan, ends)
     with pytest.raises(
         VerificationError,
         match=r"'w': 3 of 4 chunks were completed and 96 of 128 bytes moved; this is a defect of the program",
     ):
-        run(plan, [batch[:-1]], str(tmp_path / "t"), folder.chunk_file, {"w": RAW})
+        run(plan, [batch[:-1]], ends, str(tmp_path / "t"))
 
 
 def test_tasks_run_in_other_processes(tmp_path):
@@ -174,10 +174,11 @@ def test_tasks_run_in_other_processes(tmp_path):
         64,
     )
     plan = Plan((move,), 64 << 20, 2)
-    tasks = [(t,) for b in batches(plan, Ends(store, folder, {"w": RAW_CRC})) for t in b]
+    ends = Ends(store, folder, {"w": RAW_CRC})
+    tasks = [(t,) for b in batches(plan, ends) for t in b]
     with ProcessPoolExecutor(1, get_context("spawn")) as executor:
         root = str(tmp_path / "t")
-        run(plan, tasks, root, folder.chunk_file, {"w": RAW_CRC}, None, executor, seen.append)
+        run(plan, tasks, ends, root, executor, seen.append)
     assert_same_bits(folder.read(tmp_path / "t", turned, RAW_CRC), values)
     assert [(p.tasks_done, p.moved_bytes, p.total_bytes) for p in seen] == [
         (n, 32 * n, 128) for n in range(1, 5)

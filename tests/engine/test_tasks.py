@@ -15,6 +15,7 @@ from reshard.engine.tasks import BATCH_BYTES, BATCH_TASKS, Ends, batches
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import Extent, StoredTensor
 from reshard.layout.box import Box
+from reshard.planning.cost import RECORD_BYTES
 from reshard.planning.move import Plan
 from reshard.planning.placement import Placement
 from reshard.planning.planner import Request, make_plan
@@ -137,4 +138,5 @@ def test_no_task_takes_more_buffers_than_its_plan_allows(request_, memory, worke
         streams = len(task.sources) if task.strategy == "weave" else 1
         took = _Buffers.of(task).total + streams * move.source.stream_bytes
         took += move.target.stream_bytes if task.strategy == "block" else 0
+        took += RECORD_BYTES * (len(task.sources) + len(task.targets))
         assert took <= move.price.task_bytes <= memory

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reshard.errors import FormatError
-from reshard.layout.dtypes import DTYPES, is_sub_byte, numpy_dtype, storage_bytes
+from reshard.layout.dtypes import DTYPES, numpy_dtype, storage_bytes
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -12,17 +12,6 @@ def test_names_and_sizes_are_those_of_numpy_and_ml_dtypes(dtype: str) -> None:
     found = numpy_dtype(dtype)
     assert found.name == dtype
     assert storage_bytes(dtype) == found.itemsize == np.zeros(3, found).nbytes // 3
-
-
-def test_sub_byte_types() -> None:
-    import ml_dtypes
-
-    small = {
-        d
-        for d in DTYPES
-        if d.startswith(("int", "uint")) and ml_dtypes.iinfo(numpy_dtype(d)).bits < 8
-    }
-    assert {d for d in DTYPES if is_sub_byte(d)} == small | {"float4_e2m1fn"}
 
 
 @pytest.mark.parametrize("dtype", ["float33", "", "object", "f4"])

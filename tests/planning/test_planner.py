@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.errors import MemoryBudgetError
+from reshard.errors import MemoryBudgetError, PlanError
+from reshard.layout.box import Box
 from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Side
@@ -71,6 +73,7 @@ def test_decoded_bytes_are_those_of_the_chunks_that_each_unit_touches(req):
 
 @given(st.lists(requests(max_size=2000), min_size=1, max_size=4), st.integers(1, 8))
 def test_the_smallest_memory_that_a_refusal_names_is_enough(reqs, workers):
+    reqs = [replace(r, placement=replace(r.placement, target=f"c{n}")) for n, r in enumerate(reqs)]
     need = max(map(smallest_memory, reqs))
     plan = make_plan(reqs, need, workers)
     assert plan.peak_bytes <= need
@@ -126,6 +129,50 @@ def test_identical_compressed_chunks_travel_encoded():
     side = Side(spec, "zstd:1", raw=False, stream_bytes=MIB)
     (move,) = make_plan([Request(Placement.whole(spec, spec), side, side)], 64 * MIB, 2).moves
     assert move.strategy == "copy"
+
+
+def test_chunks_that_are_packed_travel_whole_at_a_price():
+    spec = TensorSpec("w", (64, 64), "float32", Grid.regular((64, 64), (16, 64)), (16, 64))
+    side = Side(spec, "zstd:1", raw=False, stream_bytes=MIB)
+    req = Request(Placement.whole(spec, spec), side, side, copy_bytes=40 * MIB)
+    (move,) = make_plan([req], 64 * MIB, 2).moves
+    assert (move.strategy, move.price.task_bytes) == ("copy", 40 * MIB)
+    with pytest.raises(MemoryBudgetError, match="needs at least 40 MiB"):
+        make_plan([req], 32 * MIB, 2)
+
+
+def filling(target_box, *, source="a", shape=(8,), chunk=(4,)):
+    """A request that fills ``target_box`` of a target of ``shape``."""
+    moved = target_box.shape
+    one = TensorSpec(source, moved, "int8", Grid.whole(moved), moved)
+    other = TensorSpec("b", shape, "int8", Grid.regular(shape, chunk), chunk)
+    placement = Placement(source, Box.full(moved), "b", target_box, (0,), "int8", "int8")
+    return Request(placement, Side(one, "raw", True, 0), Side(other, "raw", True, 0))
+
+
+@pytest.mark.parametrize("box", [Box((2,), (6,)), Box((0,), (4,))])
+def test_a_placement_that_leaves_a_part_of_its_target_empty_is_refused(box):
+    with pytest.raises(PlanError) as caught:
+        make_plan([filling(box)], 64 * MIB, 1)
+    assert str(caught.value) == (
+        f"'b' of shape [8] would be filled from 'a' only in {box}; a placement fills all of its target: "
+        "give the target that shape"
+    )
+
+
+def test_two_placements_into_one_target_are_refused():
+    whole = Box((0,), (8,))
+    with pytest.raises(
+        PlanError, match="'b' would be filled from 'a' and from 'z'; a tensor is filled by one"
+    ):
+        make_plan([filling(whole), filling(whole, source="z")], 64 * MIB, 1)
+
+
+def test_what_is_known_of_each_chunk_is_priced():
+    many = request((1 << 18,), (1 << 18,), (4,), raw_target=False, raw_source=True)
+    (move,) = make_plan([many], 1024 * MIB, 1).moves
+    chunks = math.prod(move.target.spec.storage.parts) // move.units.count
+    assert move.price.task_bytes >= 1024 * chunks
 
 
 def test_a_trillion_parameters_are_planned_in_seconds():

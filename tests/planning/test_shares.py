@@ -9,7 +9,7 @@ from reshard.layout.mesh import AxesLike, DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Side
 from reshard.planning.placement import Placement
-from reshard.planning.planner import Request, make_plan
+from reshard.planning.planner import Request, make_plan, plan_moves
 from reshard.planning.shares import Share, shares
 from tests.planning.strategies import requests
 
@@ -24,7 +24,7 @@ def shares_between(shape: tuple[int, ...], source: AxesLike, target: AxesLike) -
     ]
     sides = [Side(spec, "raw", True, 0) for spec in ends]
     request = Request(Placement.whole(*ends), *sides)
-    return list(shares(make_plan([request], 1 << 30, 1).moves[0]))
+    return list(shares(next(plan_moves([request], 1 << 30, 1))))
 
 
 def test_rows_become_columns() -> None:
@@ -49,7 +49,7 @@ def test_a_part_of_a_larger_target() -> None:
     target = TensorSpec("b", (8,), "int8", Grid.whole((8,)), (8,), TensorLayout(("model",), MESH))
     placement = Placement("a", Box((0,), (4,)), "b", Box((2,), (6,)), (0,), "int8", "int8")
     request = Request(placement, Side(source, "raw", True, 0), Side(target, "raw", True, 0))
-    found = list(shares(make_plan([request], 1 << 30, 1).moves[0]))
+    found = list(shares(next(plan_moves([request], 1 << 30, 1))))
     assert found == [Share(0, 0, 0.5), Share(1, 0, 0.5)]
 
 

@@ -125,7 +125,8 @@ def _find_arrays(
     """
     databases = find_databases(directory)
     if not databases:
-        return _look_up(directory, leaves, tree, PlainFiles(directory), must=True)
+        files = PlainFiles(directory, is_listed=not tree.stores_fill)
+        return _look_up(directory, leaves, tree, files, must=True)
     if databases[0] == directory:
         merged = OcdbtIndex(databases[:1])
         found = _look_up(directory, leaves, tree, merged, must=len(databases) == 1)

@@ -1,25 +1,36 @@
-"""Values kept as plain files: the key is the path. Looked up when asked, nothing is kept."""
+"""Values kept as plain files: the key is the path. Looked up when asked.
+
+Where a checkpoint leaves out chunks that hold nothing but the fill value, a file that is not there
+means zeros. A file that somebody removes while it is read must not: such a checkpoint is listed
+when it is opened, and what was listed must be there when it is asked for.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Extent
+from reshard.storage.local import storage_error
+
+_KEY_BYTES = 150
+"""What a listed key takes in memory, besides its text (measured)."""
 
 
 class PlainFiles:
-    """The files below one item's folder."""
+    """The files below one item's folder; with ``is_listed`` those of now are remembered."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_listed: bool = False) -> None:
         self._root = f"{directory}/"
+        self._listed = frozenset(_keys(str(directory))) if is_listed else frozenset()
 
     @property
     def metadata_bytes(self) -> int:
-        return 0
+        return sum(_KEY_BYTES + len(key) for key in self._listed)
 
     def find(self, key: str, what: str) -> Extent | None:
         """The whole file; one ``stat`` a call. Names that lead elsewhere were refused before."""
@@ -27,6 +38,7 @@ class PlainFiles:
         try:
             status = os.stat(path)  # noqa: PTH116 - a Path here doubles the time of 100,000 look-ups
         except (FileNotFoundError, NotADirectoryError):
+            self._refuse_vanished(key, what)
             return None
         except OSError as error:
             raise StorageError(f"{what}: {path} cannot be looked up: {error.strerror}") from error
@@ -34,5 +46,23 @@ class PlainFiles:
             raise CorruptError(f"{what}: {path} should be a plain file, but is none")
         return Extent(path, 0, status.st_size)
 
+    def _refuse_vanished(self, key: str, what: str) -> None:
+        if key in self._listed:
+            raise StorageError(
+                f"{what}: {self._root}{key} was there when the checkpoint was opened and is gone now; "
+                "keep the checkpoint until it is read, then run again"
+            )
+
     def tensorstore_spec(self, key: str, what: str) -> dict[str, Any]:  # noqa: ARG002
         return {"driver": "file", "path": f"{self._root}{key}/" if key else self._root}
+
+
+def _keys(directory: str) -> Iterator[str]:
+    """Every file below a folder, by its path from there."""
+
+    def refuse(error: OSError) -> None:
+        raise storage_error("list", error.filename or directory, error) from error
+
+    for folder, _, names in os.walk(directory, onerror=refuse):
+        below = folder[len(directory) :].lstrip("/")
+        yield from (f"{below}/{name}" if below else name for name in names)

@@ -1,0 +1,81 @@
+"""Reading back: the staged output is read from storage again and compared with what was written.
+
+The kernel is asked to forget the files first, so that reading reaches the device. Tensors that
+travelled encoded were never decoded, so that both of their ends are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from reshard.engine.read_digests import ReadLimits, check_memory, tensor_digests
+from reshard.engine.report import Progress
+from reshard.engine.run import MoveResult
+from reshard.errors import FormatError, VerificationError
+from reshard.formats.base import Reader, TargetCheckpoint
+from reshard.formats.codecs.source import REMEDY
+from reshard.formats.detect import open_reader
+from reshard.planning.move import Move, Plan
+from reshard.storage.staging import forget_cached, sync_tree
+
+_DISCARDED = "the output was discarded; check the device that holds it, then run again"
+
+
+def check_read_back(
+    plan: Plan, reader: Reader, target: TargetCheckpoint, limits: ReadLimits
+) -> None:
+    """Raises MemoryBudgetError now for what could not be read back after everything was written."""
+    check_memory(((t.spec, t.encoding) for t in target.tensors.values()), limits)
+    copied = (reader.tensors[m.placement.source] for m in plan.moves if m.strategy == "copy")
+    check_memory(((t.spec, t.encoding) for t in copied), limits)
+
+
+def read_back(
+    plan: Plan,
+    reader: Reader,
+    results: Sequence[MoveResult],
+    root: Path,
+    limits: ReadLimits,
+    progress: Callable[[Progress], None] | None,
+) -> list[MoveResult]:
+    """The results, now with digests of every tensor; VerificationError where one is not what was written."""
+    sync_tree(root)
+    forget_cached(root)
+    found = _stored_digests(root, limits, progress)
+    encoded = {
+        move.placement.source
+        for move, result in zip(plan.moves, results, strict=True)
+        if result.target_digest is None
+    }
+    of_source = tensor_digests(reader, limits, encoded)
+    return [
+        _proved(move, result, found, of_source)
+        for move, result in zip(plan.moves, results, strict=True)
+    ]
+
+
+def _stored_digests(
+    root: Path, limits: ReadLimits, progress: Callable[[Progress], None] | None
+) -> dict[str, str]:
+    """Digests of the staged output, which is to blame where it cannot be read."""
+    try:
+        return tensor_digests(open_reader(str(root)), limits, progress=progress)
+    except FormatError as error:
+        what = str(error).removesuffix(f"; {REMEDY}")
+        raise VerificationError(
+            f"what was written does not read back: {what}; {_DISCARDED}"
+        ) from error
+
+
+def _proved(
+    move: Move, result: MoveResult, found: Mapping[str, str], of_source: Mapping[str, str]
+) -> MoveResult:
+    name = move.placement.target
+    expected = result.target_digest or of_source[move.placement.source]
+    if found.get(name) != expected:
+        raise VerificationError(
+            f"{name!r} was read back with digest {found.get(name)}, but {expected} was written; {_DISCARDED}"
+        )
+    return replace(result, source_digest=result.source_digest or expected, target_digest=expected)
