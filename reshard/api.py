@@ -78,7 +78,8 @@ def plan(
 
     Args:
         layout: a layout file's path or content, or a LayoutMap; None keeps the source's layouts.
-        mesh: takes the place of the layout file's mesh; ``"data=4,model=2"``.
+        mesh: takes the place of the layout file's mesh; ``"data=4,model=2"``. Without a layout
+            every tensor keeps the source's axes, over this mesh.
         select, drop: patterns searched in names: what is kept, and what is left out of that.
         rename, cast: pairs of a pattern and a replacement, or a dtype; the first that matches counts.
         max_memory: bytes, or text such as ``"512MiB"``; the default is a quarter of the memory

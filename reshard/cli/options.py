@@ -77,7 +77,7 @@ Mesh = Annotated[
     typer.Option(
         metavar="AXIS=N,…",
         help="Target mesh in place of the file's, such as data=4,model=2. Without a file, every "
-        "tensor is replicated over it.",
+        "tensor keeps its axes, over this mesh.",
         rich_help_panel=LAYOUT,
     ),
 ]

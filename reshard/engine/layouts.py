@@ -11,11 +11,19 @@ from reshard.errors import LayoutError
 from reshard.layout.grid import Grid
 from reshard.layout.layout_file import LayoutFile, load_layout, parse_layout
 from reshard.layout.layout_map import LayoutMap
-from reshard.layout.mesh import DeviceMesh, TensorLayout, parse_mesh
+from reshard.layout.mesh import DeviceMesh, TensorLayout, parse_mesh, show_axes
 from reshard.layout.resolve import layout_for, overlaps, unmatched_rules
 from reshard.layout.tensor_spec import TensorSpec
 
-Layout = LayoutFile | LayoutMap
+
+@dataclass(frozen=True, slots=True)
+class SameAxes:
+    """Every tensor split by the axes that its source was, over another mesh."""
+
+    mesh: DeviceMesh
+
+
+Layout = LayoutFile | LayoutMap | SameAxes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +36,12 @@ class Split:
 
 
 def layout_of(
-    layout: str | os.PathLike[str] | Mapping[str, Any] | Layout | None,
+    layout: str | os.PathLike[str] | Mapping[str, Any] | LayoutFile | LayoutMap | None,
     mesh: str | DeviceMesh | None,
 ) -> Layout | None:
     """What the user gave as one Layout: a file's path or content, or what it stands for.
 
-    ``mesh`` takes the place of a layout file's own. Raises LayoutError where either makes no sense.
+    ``mesh`` takes the place of a layout file's own; alone it keeps the source's axes. Raises LayoutError where either makes no sense.
     """
     if isinstance(mesh, str):
         mesh = parse_mesh(mesh)
@@ -48,7 +56,7 @@ def layout_of(
             )
         return layout
     if layout is None:
-        return None if mesh is None else LayoutFile(mesh=mesh, where="--mesh")
+        return None if mesh is None else SameAxes(mesh)
     file = _file(layout)
     return file if mesh is None else file.with_mesh(mesh)
 
@@ -69,11 +77,25 @@ def split(target: TensorSpec, source: TensorSpec, layout: Layout | None) -> Spli
     """How ``target`` is split; without a layout, or by a file of changes only, as the source was."""
     if isinstance(layout, LayoutMap):
         return _split_by_map(target, layout)
+    if isinstance(layout, SameAxes):
+        return _split_again(target, source, layout.mesh)
     if layout is None or not layout.has_layout:
         return Split(source.layout, source.slices)
     resolved = layout_for(layout, target.name, target.shape, target.dtype)
     recorded = resolved.layout if resolved.layout.device_mesh is not None else None
     return Split(recorded, resolved.slices, resolved.partition)
+
+
+def _split_again(target: TensorSpec, source: TensorSpec, mesh: DeviceMesh) -> Split:
+    axes = source.layout.axes if source.layout is not None else ()
+    try:
+        layout = TensorLayout(axes, mesh)
+    except LayoutError as error:
+        raise LayoutError(
+            f"{target.name!r} keeps the source's axes {show_axes(axes)} over the mesh {mesh}: {error}; "
+            "name the mesh's axes as the source does, or say with a layout how tensors are split"
+        ) from None
+    return Split(layout, layout.grid(target.shape, target.name))
 
 
 def _split_by_map(target: TensorSpec, layout: LayoutMap) -> Split:
@@ -94,7 +116,7 @@ def layout_warnings(layout: Layout | None, names: Sequence[str]) -> Iterator[str
         yield from (
             f"the layout map's key {k!r} matches no tensor" for k in layout if k not in matched
         )
-    elif layout is not None:
+    elif isinstance(layout, LayoutFile):
         for rule in unmatched_rules(layout, names):
             yield f"{rule.label or repr(rule.match)} matches no tensor"
         for overlap in overlaps(layout, names):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reshard.engine.layouts import Split, layout_of, layout_warnings, split
+from reshard.engine.layouts import SameAxes, Split, layout_of, layout_warnings, split
 from reshard.errors import LayoutError
 from reshard.layout.grid import Grid
 from reshard.layout.layout_file import LayoutFile, parse_layout
@@ -52,8 +52,7 @@ def test_nothing_is_nothing():
 
 def test_a_mesh_alone():
     for mesh in (MESH, "data=4,model=2"):
-        found = layout_of(None, mesh)
-        assert (found.mesh, found.rules) == (MESH, ())
+        assert layout_of(None, mesh) == SameAxes(MESH)
 
 
 def test_a_mesh_takes_the_place_of_the_files():
@@ -99,6 +98,25 @@ def test_by_a_file_of_changes_only_the_sources_is_kept():
     source = tensor(layout=TensorLayout((None, "model"), MESH))
     file = parse_layout({"select": ["kernel"], "cast": [{"match": "kernel", "dtype": "bfloat16"}]})
     assert split(tensor(), source, file) == split(tensor(), source, None)
+
+
+def test_by_a_mesh_alone_the_axes_are_the_sources():
+    source = tensor(layout=TensorLayout(("data", "model"), MESH))
+    other = DeviceMesh((2, 8), ("data", "model"))
+    expected = Split(TensorLayout(("data", "model"), other), Grid.regular((16, 8), (8, 1)))
+    assert split(tensor(), source, SameAxes(other)) == expected
+    assert split(tensor(), tensor(), SameAxes(other)).slices == Grid.whole((16, 8))
+
+
+def test_by_a_mesh_without_the_axes_of_the_source():
+    source = tensor(layout=TensorLayout(("data", "model"), MESH))
+    with pytest.raises(LayoutError) as caught:
+        split(tensor(), source, SameAxes(LINE))
+    for text in (
+        "'kernel' keeps the source's axes [data, model] over the mesh",
+        "name the mesh's axes as the source does, or say with a layout how tensors are split",
+    ):
+        assert text in str(caught.value)
 
 
 def test_by_a_file():

@@ -128,7 +128,7 @@ def _announce(
     from reshard.cli.text import safe
 
     rules = (f"{kind} {rule}" for kind, given in changes for rule in given or ())
-    without = "all replicated" if mesh else "layout as in the source"
+    without = "axes as in the source" if mesh else "layout as in the source"
     words = [
         f"layout {layout}" if layout else without,
         *([f"mesh {mesh}"] if mesh else []),
