@@ -133,8 +133,10 @@ def staged(target: Path) -> Iterator[Staging]:
             status = os.lstat(staging.root)
         yield replace(staging, identity=(status.st_dev, status.st_ino))
     finally:
-        _dissolve(staging)
-        os.close(lock)
+        try:
+            _dissolve(staging)
+        finally:
+            os.close(lock)
 
 
 def _make_durable(folder: Path) -> None:

@@ -130,6 +130,19 @@ def test_something_else_in_the_folders_place_is_removed_not_followed(kind, tmp_p
     assert (tmp_path / "precious" / "file").read_text() == "kept"
 
 
+def test_an_interrupt_while_the_folder_is_removed_frees_the_target(tmp_path, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "_dissolve", interrupted)
+        with pytest.raises(KeyboardInterrupt), staged(tmp_path / "dst"):
+            pass
+    with staged(tmp_path / "dst") as stage:
+        assert names(stage.root) == []
+    assert names(tmp_path) == []
+
+
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     folder = tmp_path / ".dst.reshard-partial"
     folder.mkdir()
