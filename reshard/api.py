@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from reshard.engine.checkpoint_info import CheckpointInfo
     from reshard.engine.compare import Verification
     from reshard.engine.conversion import ConversionPlan
+    from reshard.engine.lay_out import LayoutPreview
     from reshard.engine.layouts import Layout
     from reshard.engine.options import Check, Options
     from reshard.engine.read_digests import ReadLimits
@@ -40,6 +41,20 @@ def inspect(path: Path) -> CheckpointInfo:
     from reshard.formats.detect import open_reader
 
     return describe(open_reader(_path("checkpoint", path)))
+
+
+def lay_out(
+    src: Path, layout: LayoutLike, *, mesh: str | DeviceMesh | None = None
+) -> LayoutPreview:
+    """How a layout would cut each tensor of a checkpoint; reads metadata only.
+
+    Arguments as for ``plan``. Raises what ``plan`` would raise for this layout.
+    """
+    from reshard.engine.lay_out import preview
+    from reshard.engine.layouts import layout_of
+
+    found = layout_of(layout, mesh)
+    return preview(inspect(src), found)
 
 
 def plan(
@@ -69,7 +84,7 @@ def plan(
         rename, cast: pairs of a pattern and a replacement, or a dtype; the first that matches counts.
         max_memory: bytes, or text such as ``"512MiB"``; the default is a quarter of the memory
             that the machine or its cgroup allows, or 1 GiB, the smaller.
-        workers: tasks at once; the default is the number of processors.
+        workers: tasks at once; the default is the number of processors, from 2 to 16.
         compression: ``none``, ``zstd[:level]``, ``gzip[:level]``, ``blosc`` or ``keep``.
         chunk_bytes: target chunks above this are subdivided; the default is 256 MiB.
         ocdbt: pack the target into one OCDBT database instead of plain files.

@@ -13,10 +13,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reshard.cli.layout_picture import LaidOut, LayoutPicture
     from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.engine.compare import Verification
     from reshard.engine.conversion import ConversionPlan, PlannedTensor
+    from reshard.engine.lay_out import LaidOut, LayoutPreview
     from reshard.engine.report import ConversionReport
     from reshard.layout.mesh import DeviceMesh, TensorLayout
     from reshard.planning.move import Plan
@@ -111,10 +111,7 @@ def conversion_plan(planned: ConversionPlan, with_shares: bool) -> Document:
 
 
 def _planned(tensor: PlannedTensor, with_shares: bool) -> Document:
-    from reshard.planning.shares import shares
-
     source, target, price = tensor.source, tensor.target, tensor.move.price
-    listed = {"shares": [(s.target, s.source, s.share) for s in shares(tensor.move)]}
     return {
         "source": source.name,
         "target": target.name,
@@ -129,6 +126,7 @@ def _planned(tensor: PlannedTensor, with_shares: bool) -> Document:
         "target_mesh": _mesh_of(target.layout),
         "source_axes": _axes_of(source.layout),
         "target_axes": _axes_of(target.layout),
+        "partition": tensor.partition,
         "strategy": tensor.move.strategy,
         "tasks": price.tasks,
         "source_bytes": price.source_bytes,
@@ -136,8 +134,14 @@ def _planned(tensor: PlannedTensor, with_shares: bool) -> Document:
         "written_bytes": price.written_bytes,
         "amplification": price.amplification,
         "task_bytes": price.task_bytes,
-        **(listed if with_shares else {}),
+        **(_shares(tensor) if with_shares else {}),
     }
+
+
+def _shares(tensor: PlannedTensor) -> Document:
+    from reshard.planning.shares import shares
+
+    return {"shares": [(s.target, s.source, s.share) for s in shares(tensor.move)]}
 
 
 def _totals(plan: Plan) -> Document:
@@ -192,14 +196,14 @@ def verification(found: Verification) -> Document:
     }
 
 
-def layout_document(file: str, source: str, picture: LayoutPicture) -> Document:
+def layout_document(file: str, source: str, preview: LayoutPreview) -> Document:
     """The object of ``layout``."""
     return {
         "command": "layout",
         "file": file,
         "source": source,
-        "tensors": list(map(_laid_out, picture.tensors)),
-        "warnings": picture.warnings,
+        "tensors": list(map(_laid_out, preview.tensors)),
+        "warnings": preview.warnings,
     }
 
 
@@ -215,6 +219,6 @@ def _laid_out(tensor: LaidOut) -> Document:
         "source_shards": source.slices.parts if source.layout else None,
         "target_mesh": _mesh_of(target.layout),
         "target_axes": _axes_of(target.layout),
-        "target_shards": tensor.split.grid.parts,
+        "target_shards": tensor.slices.parts,
         "partition": tensor.partition,
     }

@@ -76,7 +76,8 @@ Mesh = Annotated[
     str | None,
     typer.Option(
         metavar="AXIS=N,…",
-        help="Target mesh in place of the file's, such as data=4,model=2.",
+        help="Target mesh in place of the file's, such as data=4,model=2. Without a file, every "
+        "tensor is replicated over it.",
         rich_help_panel=LAYOUT,
     ),
 ]
@@ -171,7 +172,7 @@ Workers = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="Tasks that run at once. Default: the number of processors.",
+        help="Tasks that run at once. Default: the number of processors, from 2 to 16.",
         rich_help_panel=RESOURCES,
     ),
 ]

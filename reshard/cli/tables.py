@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from reshard.cli.text import safe
@@ -17,7 +17,10 @@ from reshard.cli.text import safe
 T = TypeVar("T")
 
 NARROWEST_NAME = 16
-"""A column of names is never narrower, whatever else the table holds."""
+"""A column of names is no narrower while other columns have words to break between."""
+
+COMFORTABLE_NAME = 24
+"""Names keep this much while other columns can do with less."""
 
 MOST_ROWS = 40
 """A table that a person still reads; ``--all`` shows the rest."""
@@ -59,7 +62,7 @@ def broken(name: str, width: int) -> list[str]:
 Cell = str | Text | Name
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Fitted:
     """Rows of cells; a column whose title begins with ``>`` is right-aligned.
 
     Cells of several lines are written with newlines. The first column takes the room that is left.
@@ -69,19 +72,61 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) ->
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
     )
-    made.pad_edge = False
-    for position, column in enumerate(columns):
-        made.add_column(
-            Text(column.lstrip(">")),
-            justify="right" if column.startswith(">") else "left",
-            overflow="fold",
-            ratio=1 if position == 0 else None,
-            min_width=NARROWEST_NAME if position == 0 else None,
-        )
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column.startswith(">") else "left"
+        made.add_column(Text(column.lstrip(">")), justify=justify, overflow="fold")
     for row in rows:
         made.add_row(*map(_cell, row))
-    return made
+    return Fitted(made)
+
+
+class Fitted:
+    """A table never wider than the console: cells are broken where they must be, never cut off."""
+
+    def __init__(self, made: Table) -> None:
+        self._made = made
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = self._made.columns
+        sizes = [_size(column, console, options) for column in columns]
+        # A space before the first column, one after the last, two between the others.
+        room = options.max_width - 2 * len(columns)
+        for column, width in zip(columns, fit(sizes, room), strict=True):
+            column.width = width
+        yield self._made
+
+
+def _size(column: Column, console: Console, options: ConsoleOptions) -> Measurement:
+    found = [Measurement.get(console, options, cell) for cell in column.cells]
+    title = Measurement.get(console, options, column.header).maximum
+    most = max(title, *(m.maximum for m in found))
+    # Titles stay whole, and a number and its unit on one line, beside the others of their cell.
+    least = most if column.justify == "right" else max(title, *(m.minimum for m in found))
+    return Measurement(least, most)
+
+
+def fit(sizes: Sequence[Measurement], room: int) -> list[int]:
+    """Widths of columns that fill at most ``room``, the first of them names.
+
+    Names give way first, then the others down to their longest word, then names again, and only
+    then words are broken.
+
+    >>> fit([Measurement(16, 40), Measurement(4, 12)], 42)
+    [30, 12]
+    """
+    most, least = [m.maximum for m in sizes], [m.minimum for m in sizes]
+    name = min(most[0], COMFORTABLE_NAME)
+    widths = list(most)
+    for floors in ([name, *most[1:]], [name, *least[1:]], least, [1] * len(sizes)):
+        while sum(widths) > room:
+            slack = [width - floor for width, floor in zip(widths, floors, strict=True)]
+            if max(slack) <= 0:
+                break
+            widths[slack.index(max(slack))] -= 1
+    return widths
 
 
 def _cell(cell: Cell) -> RenderableType:

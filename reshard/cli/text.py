@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from reshard.formats.base import Encoding
 from reshard.layout.grid import Grid
@@ -82,6 +83,12 @@ def axes_text(layout: TensorLayout | None) -> str:
     if layout is None:
         return "–"
     return safe(show_axes(layout.axes)) if any(layout.axes) else "replicated"
+
+
+def partition_text(partition: Mapping[str, Any]) -> str:
+    """``fixed_shards 6 along dimension 0``."""
+    strategy = str(partition.get("strategy"))
+    return f"{strategy} {partition.get(strategy)} along dimension {partition.get('axis')}"
 
 
 def count_text(count: int, noun: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from reshard.errors import (
     StorageError,
     TargetExistsError,
 )
-from reshard.formats.base import Reader
+from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.detect import is_checkpoint, local_path, open_reader
 from reshard.formats.orbax.writer import open_writer
 from reshard.layout.sizes import format_bytes
@@ -41,11 +41,16 @@ BYTES_PER_MOVE = 2500
 
 @dataclass(frozen=True, slots=True)
 class PlannedTensor:
-    """One tensor of a plan, with both ends."""
+    """One tensor of a plan, with both ends.
+
+    Attributes:
+        partition: strategy, amount and axis, where the target is split by count or size.
+    """
 
     source: TensorSpec
     target: TensorSpec
     move: Move
+    partition: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +95,18 @@ def prepare(source: str, target: str, options: Options) -> Prepared:
         source,
         target,
         plan,
-        tuple(PlannedTensor(m.source.spec, m.target.spec, m) for m in plan.moves),
+        tuple(_planned(m, goal.checkpoint) for m in plan.moves),
         tuple(leaf.name for leaf in goal.checkpoint.leaves if not leaf.tensor),
         goal.dropped,
         tuple(layout_warnings(options.layout, list(goal.checkpoint.tensors))),
         _free_bytes(target),
     )
     return Prepared(reader, goal, summary)
+
+
+def _planned(move: Move, checkpoint: TargetCheckpoint) -> PlannedTensor:
+    source, target = move.source.spec, move.target.spec
+    return PlannedTensor(source, target, move, checkpoint.tensors[target.name].partition)
 
 
 def _target_path(target: str) -> str:

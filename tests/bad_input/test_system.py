@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,6 @@ from reshard.errors import (
     StorageError,
 )
 from tests.bad_input.checking import (
-    converts,
     refused,
     refused_by_command,
 )
@@ -47,8 +47,9 @@ def open_folder(saved: Mapping[str, Path]) -> Iterator[Path]:
     try:
         folder.chmod(0o755)
         shutil.copytree(saved["plain"], folder / "src")
-        converts(folder / "src", folder / "first")
-        shutil.rmtree(folder / "first")
+        for words in (["convert", "--json"], ["convert"]):
+            assert run([*words, str(folder / "src"), str(folder / "first")]) == 0
+            shutil.rmtree(folder / "first")
         yield folder
     finally:
         shutil.rmtree(folder)
@@ -109,6 +110,12 @@ def test_disk_becomes_full(compression, ocdbt, source, tmp_path, capsys):
     refused(source, tmp_path / "dst", StorageError, *texts, compression=compression, ocdbt=ocdbt)
     args = ["--compression", compression, *(["--ocdbt"] if ocdbt else [])]
     refused_by_command(capsys, source, tmp_path / "dst", *texts, args=args)
+
+
+@pytest.fixture(autouse=True)
+def no_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is first imported on a full disk would leave a truncated .pyc to all later tests."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def test_convert_passes_every_option_on(calls: Calls, capsys: Capture) -> None:
         "convert src dst --layout l.yaml --mesh data=4,model=2 --select A --select B --drop C "
         "--rename a=b=c --rename x=y --cast w=b=int8 --max-memory 1.5GiB --workers 3 "
         "--compression zstd:3 --chunk-bytes 64MiB --ocdbt --style v1 --verify readback "
-        "--overwrite --restart"
+        "--overwrite"
     )
     assert run(words.split()) == 0
     args, options = calls[0]

@@ -15,8 +15,8 @@ from reshard.cli.json_output import (
     print_json,
     verification,
 )
-from reshard.cli.layout_picture import layout_picture
 from reshard.engine.compare import TensorVerdict, Verification
+from reshard.engine.lay_out import preview
 from reshard.engine.task import CastStats
 from reshard.layout.layout_file import parse_layout
 from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
@@ -31,7 +31,7 @@ DOCUMENTS = {
     "plan": conversion_plan(planned(PAIR), with_shares=True),
     "convert": conversion_report(report(tensor_report("a", "int8", CastStats()))),
     "verify": verification(Verification("a", None, (TensorVerdict("x", "equal", "0", "0"),))),
-    "layout": layout_document("f", "s", layout_picture(info(spec("a")), LAYOUT)),
+    "layout": layout_document("f", "s", preview(info(spec("a")), LAYOUT)),
 }
 
 

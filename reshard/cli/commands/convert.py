@@ -49,14 +49,6 @@ Verify = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
-Restart = Annotated[
-    bool,
-    typer.Option(
-        "--restart",
-        help="Start over, whatever an interrupted run left behind. Every run does so at present.",
-        rich_help_panel=OUTPUT,
-    ),
-]
 
 
 def convert(
@@ -74,7 +66,6 @@ def convert(
     style: Style = None,
     verify: Verify = "written",
     overwrite: Overwrite = False,
-    restart: Restart = False,  # noqa: ARG001
     max_memory: MaxMemory = None,
     workers: Workers = None,
     show_all: ShowAll = False,
@@ -83,17 +74,17 @@ def convert(
     """Convert a checkpoint to another mesh, dtype or selection of tensors.
 
     Bytes stream from file to file through small buffers; DST appears whole or not at all, and
-    stock Orbax restores it. The report tells the digests and what was proved. Rules that match
-    nothing are errors, so that a slip loses no weights.
+    stock Orbax restores it. The report tells the digests and what was proved. A select, drop,
+    rename or cast that matches nothing is an error, so that a slip loses no weights.
     """
     import reshard.api
     from reshard.cli.json_output import conversion_report, print_json
     from reshard.cli.progress import watching
 
+    renaming, casting = renames(rename), casts(cast)
     changes = [("select", select), ("drop", drop), ("rename", rename), ("cast", cast)]
     if not as_json:
         _announce(src, dst, layout, mesh, changes, compression, verify)
-    renaming, casting = renames(rename), casts(cast)
     with watching(as_json) as progress:
         report = reshard.api.convert(
             src,
@@ -137,8 +128,9 @@ def _announce(
     from reshard.cli.text import safe
 
     rules = (f"{kind} {rule}" for kind, given in changes for rule in given or ())
+    without = "all replicated" if mesh else "layout as in the source"
     words = [
-        f"layout {layout}" if layout else "layout as in the source",
+        f"layout {layout}" if layout else without,
         *([f"mesh {mesh}"] if mesh else []),
         *rules,
         *([f"compression {compression}"] if compression != "none" else []),

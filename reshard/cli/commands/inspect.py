@@ -6,7 +6,7 @@ from reshard.cli.options import Json, ShowAll, Source, examples
 
 INSPECT_EXAMPLES = examples(
     "reshard inspect ckpt/1000",
-    "reshard inspect ckpt/1000 --json | jq '.tensors[] | [.name, .shape, .dtype]'",
+    "reshard inspect ckpt/1000 --json | jq '.tensors[].name'",
 )
 
 

@@ -27,18 +27,12 @@ def layout(
     """
     import reshard.api
     from reshard.cli.json_output import layout_document, print_json
-    from reshard.cli.layout_picture import layout_picture
-    from reshard.layout.layout_file import load_layout
-    from reshard.layout.mesh import parse_mesh
 
-    asked = load_layout(file)
-    if mesh is not None:
-        asked = asked.with_mesh(parse_mesh(mesh))
-    picture = layout_picture(reshard.api.inspect(src), asked)
+    preview = reshard.api.lay_out(src, file, mesh=mesh)
     if as_json:
-        print_json(layout_document(file, src, picture))
+        print_json(layout_document(file, src, preview))
         return
     from reshard.cli.console import stdout_console
     from reshard.cli.views.layout import show_layout
 
-    show_layout(stdout_console(), picture, show_all)
+    show_layout(stdout_console(), preview, show_all)

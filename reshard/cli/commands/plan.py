@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
 PLAN_EXAMPLES = examples(
     "reshard plan ckpt/1000 served --layout serving.yaml",
-    "reshard plan ckpt/1000 served --layout serving.yaml --max-memory 256MiB --shares",
-    "reshard plan ckpt/1000 served --mesh data=4,model=2 --select '^params/'",
+    "reshard plan ckpt/1000 served --layout serving.yaml --shares",
+    "reshard plan ckpt/1000 served --layout serving.yaml --mesh model=4 \\",
+    "    --max-memory 256MiB --select '^params/'",
 )
 
 Shares = Annotated[

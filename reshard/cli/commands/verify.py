@@ -18,7 +18,7 @@ A = Annotated[str, typer.Argument(metavar="A", help="The checkpoint to verify.")
 B = Annotated[
     str | None,
     typer.Argument(
-        metavar="[B]",
+        metavar="B",
         help="The checkpoint to compare with, on any mesh and in any chunks. Without it, what is "
         "stored in A is compared with the digests that A recorded when it was written.",
     ),

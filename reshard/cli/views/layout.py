@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from reshard.cli.grouping import grouped
-from reshard.cli.layout_picture import LaidOut, LayoutPicture
 from reshard.cli.picture import MOST_ROWS, Frame, Split, draw, draw_mesh
 from reshard.cli.tables import cap_note, warning
 from reshard.cli.text import (
     axes_text,
     count_text,
     mesh_text,
+    partition_text,
     parts_text,
     safe,
     shape_text,
     some_text,
 )
+from reshard.engine.lay_out import LaidOut, LayoutPreview
 from reshard.layout.mesh import DeviceMesh
 from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
@@ -36,19 +36,37 @@ LINES_1D, LINES_ND = 1, 7
 """Lines within the frame of a picture, by rank."""
 
 
-def show_layout(console: Console, picture: LayoutPicture, show_all: bool) -> None:
+def show_layout(console: Console, preview: LayoutPreview, show_all: bool) -> None:
     """Prints the picture, both sides beside each other where the console is wide enough."""
-    _show_meshes(console, picture.tensors)
-    cut = [t for t in picture.tensors if not t.is_whole]
+    _show_meshes(console, preview.tensors)
+    cut = [t for t in preview.tensors if not _is_whole(t)]
     kinds = sorted(_kinds(cut).values(), key=_nbytes, reverse=True)
     shown = kinds if show_all else kinds[:MOST_KINDS]
     for kind in shown:
         _show_kind(console, kind)
     if note := cap_note(len(shown), len(kinds), "kinds of tensors"):
         console.print(Text(note, style="dim"))
-    _show_whole(console, [t for t in picture.tensors if t.is_whole])
-    for text in picture.warnings:
+    _show_whole(console, [t for t in preview.tensors if _is_whole(t)])
+    for text in preview.warnings:
         console.print(warning(text))
+
+
+def _source_split(tensor: LaidOut) -> Split | None:
+    """Who held what in the source, or None where that was not recorded."""
+    layout = tensor.source.layout
+    if layout is None or layout.device_mesh is None:
+        return None
+    return Split(layout.grid(tensor.source.shape, tensor.source.name), layout)
+
+
+def _target_split(tensor: LaidOut) -> Split:
+    return Split(tensor.slices, tensor.target.layout)
+
+
+def _is_whole(tensor: LaidOut) -> bool:
+    """Whether it is cut on neither side, as far as is known."""
+    source = _source_split(tensor)
+    return tensor.slices.count <= 1 and (source is None or source.grid.count <= 1)
 
 
 def _show_whole(console: Console, tensors: Sequence[LaidOut]) -> None:
@@ -68,7 +86,7 @@ def _kinds(tensors: Sequence[LaidOut]) -> dict[object, list[LaidOut]]:
     """Tensors of one shape that are cut alike on both sides."""
     kinds: dict[object, list[LaidOut]] = {}
     for tensor in tensors:
-        key = (tensor.source.shape, tensor.source.layout, tensor.split)
+        key = (tensor.source.shape, tensor.source.layout, _target_split(tensor))
         kinds.setdefault(key, []).append(tensor)
     return kinds
 
@@ -115,13 +133,13 @@ def _show_kind(console: Console, kind: Sequence[LaidOut]) -> None:
 
 def _lines(tensor: LaidOut) -> int:
     """Height within the frame, the same on both sides."""
-    splits = [s for s in (tensor.source_split, tensor.split) if s is not None]
+    splits = [s for s in (_source_split(tensor), _target_split(tensor)) if s is not None]
     most = max(2 * min(split.rows, MOST_ROWS) - 1 for split in splits)
     return max(most, LINES_1D if len(tensor.source.shape) < 2 else LINES_ND)
 
 
 def _source_lines(tensor: LaidOut, frame: Frame) -> Iterator[Text]:
-    split = tensor.source_split
+    split = _source_split(tensor)
     if split is None:
         yield Text("source: who held what was not recorded")
         return
@@ -134,14 +152,10 @@ def _target_lines(tensor: LaidOut, frame: Frame) -> Iterator[Text]:
     if tensor.partition is None:
         yield Text(f"target {axes_text(tensor.target.layout)}")
     else:
-        yield Text(f"target {_partition_text(tensor.partition)}")
-    yield Text(_shards_text(tensor.target, tensor.split))
-    yield from draw(tensor.split, frame)
-
-
-def _partition_text(partition: Mapping[str, Any]) -> str:
-    strategy = str(partition.get("strategy"))
-    return f"{strategy} {partition.get(strategy)} along dimension {partition.get('axis')}"
+        yield Text(f"target {partition_text(tensor.partition)}")
+    split = _target_split(tensor)
+    yield Text(_shards_text(tensor.target, split))
+    yield from draw(split, frame)
 
 
 def _shards_text(spec: TensorSpec, split: Split) -> str:

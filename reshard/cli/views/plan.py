@@ -16,6 +16,7 @@ from reshard.cli.text import (
     count_text,
     dtype_text,
     mesh_text,
+    partition_text,
     ratio_text,
     safe,
     shape_text,
@@ -64,7 +65,8 @@ def planned_name(tensor: PlannedTensor) -> str:
 
 def _alike(tensor: PlannedTensor) -> Hashable:
     move = tensor.move
-    return _geometry(tensor.source), _geometry(tensor.target), move.strategy, move.price
+    split = _geometry(tensor.target), _split_text(tensor)
+    return _geometry(tensor.source), split, move.strategy, move.price
 
 
 def _geometry(spec: TensorSpec) -> Hashable:
@@ -75,7 +77,7 @@ def _row(group: Group[PlannedTensor]) -> tuple[Cell, ...]:
     source, target, move = group.first.source, group.first.target, group.first.move
     tasks = sum(t.move.price.tasks for t in group.members)
     return (
-        Name(group.name, f"{axes_text(source.layout)} → {axes_text(target.layout)}"),
+        Name(group.name, f"{axes_text(source.layout)} → {_split_text(group.first)}"),
         f"{group.count:,}",
         f"{shape_text(source.shape)}\n{dtype_text(source.dtype, target.dtype)}",
         f"{chunks_text(source)}\n→ {chunks_text(target)}",
@@ -84,6 +86,12 @@ def _row(group: Group[PlannedTensor]) -> tuple[Cell, ...]:
         f"{format_bytes(sum(t.move.price.written_bytes for t in group.members))}",
         f"{ratio_text(move.price.amplification)}\n{format_bytes(move.price.task_bytes)}",
     )
+
+
+def _split_text(tensor: PlannedTensor) -> str:
+    """How the target is split, by mesh axes or otherwise."""
+    partition = tensor.partition
+    return axes_text(tensor.target.layout) if partition is None else partition_text(partition)
 
 
 def _meshes_line(tensors: Iterable[PlannedTensor]) -> str:

@@ -41,11 +41,13 @@ def _table(
 
 def _row(verdict: TensorVerdict) -> tuple[Cell, ...]:
     is_fine = verdict.status in _AGREEING
+    is_alone = verdict.status.startswith("only in")
+    digests = f"{verdict.digest_a or '–'}\n{verdict.digest_b or '–'}"
     return (
         Name(verdict.name),
         Text(verdict.status, style="green" if is_fine else "bold red"),
-        f"{verdict.digest_a or '–'}\n{verdict.digest_b or '–'}",
-        verdict.detail,
+        "–" if is_alone else digests,
+        "" if is_alone else verdict.detail,
     )
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from reshard.cli.layout_picture import layout_picture
 from reshard.cli.views.layout import show_layout
+from reshard.engine.lay_out import preview
 from reshard.errors import LayoutError
 from reshard.layout.layout_file import parse_layout
 from reshard.layout.mesh import DeviceMesh
@@ -24,7 +24,7 @@ def shown(
     mapping: Mapping[str, Any], *specs: TensorSpec, width: int = 80, all_: bool = False
 ) -> str:
     target = console(width)
-    show_layout(target, layout_picture(info(*specs), parse_layout(mapping)), all_)
+    show_layout(target, preview(info(*specs), parse_layout(mapping)), all_)
     return text_of(target)
 
 
@@ -98,22 +98,29 @@ def test_changes_of_the_file_are_applied_and_idle_rules_named() -> None:
         "rename": [{"match": "^params/", "to": "model/"}],
         "drop": ["^opt/"],
     }
-    picture = layout_picture(info(spec("params/kernel"), spec("opt/kernel")), parse_layout(mapping))
-    assert [(t.source.name, t.target.name, t.split.grid.parts) for t in picture.tensors] == [
+    found = preview(info(spec("params/kernel"), spec("opt/kernel")), parse_layout(mapping))
+    assert [(t.source.name, t.target.name, t.slices.parts) for t in found.tensors] == [
         ("params/kernel", "model/kernel", (1, 8))
     ]
-    assert picture.warnings == ("rules[1] 'no' (layout) of the layout matches no tensor",)
+    assert found.warnings == ("rules[1] 'no' (layout) matches no tensor",)
 
 
 def test_overlapping_rules_are_named() -> None:
     rules = [{"match": "kernel", "axes": [None, "model"]}, {"match": "a/", "axes": []}]
-    picture = layout_picture(info(spec("a/kernel")), parse_layout(SERVING | {"rules": rules}))
-    assert picture.warnings == (
-        "1 tensors match both rules[0] 'kernel' (layout) and rules[1] 'a/' (layout); "
+    found = preview(info(spec("a/kernel")), parse_layout(SERVING | {"rules": rules}))
+    assert found.warnings == (
+        "1 tensor matches both rules[0] 'kernel' (layout) and rules[1] 'a/' (layout); "
         "the first decides (a/kernel)",
     )
 
 
 def test_a_layout_that_does_not_fit_is_refused() -> None:
     with pytest.raises(LayoutError, match="dimension 1 of size 6 does not divide into 8 parts"):
-        layout_picture(info(spec("kernel", (6, 6), (None, None))), parse_layout(SERVING))
+        preview(info(spec("kernel", (6, 6), (None, None))), parse_layout(SERVING))
+
+
+def test_a_file_of_changes_only_keeps_the_sources_layouts() -> None:
+    text = shown({"select": ["kernel"]}, spec("kernel"), spec("bias", (8,), (None,)))
+    assert "target mesh data=4, model=2" in text
+    assert "source [data, model]                    target [data, model]" in text
+    assert "bias" not in text

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from reshard.cli.views.plan import plan_groups, plan_view
 from reshard.cli.views.shares import shares_view
 from reshard.layout.tensor_spec import TensorSpec
@@ -56,6 +58,17 @@ def test_all_shows_each_tensor_and_every_row_fits_80_columns() -> None:
     text = show(plan_view(plan, show_all=True), 80)
     assert max(map(len, text.splitlines())) <= 80
     assert "attention/" in text
+    wide = show(plan_view(plan, show_all=True), 200)
+    assert text.count("KiB") == wide.count("KiB")
+    assert text.count("1.00×") == wide.count("1.00×")
+
+
+def test_a_split_by_count_is_named() -> None:
+    plan = planned((spec("table", (10, 4), None), spec("table", (10, 4), (None, None))))
+    split = {"strategy": "fixed_shards", "fixed_shards": 3, "axis": 0}
+    tensors = (replace(plan.tensors[0], partition=split),)
+    text = lines(plan_view(replace(plan, tensors=tensors), show_all=False))
+    assert any(line.startswith("– → fixed_shards 3 along dimension 0") for line in text)
 
 
 def test_shares_say_where_each_shard_lay() -> None:

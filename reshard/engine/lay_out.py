@@ -1,0 +1,62 @@
+"""How a layout cuts a checkpoint's tensors, before and after: what a picture of it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from reshard.engine.checkpoint_info import CheckpointInfo
+from reshard.engine.layouts import Layout, layout_warnings, split
+from reshard.layout.changes import Changes
+from reshard.layout.grid import Grid
+from reshard.layout.layout_file import LayoutFile
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.transforms import Rewrite, rewrites
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """A tensor with the slices that a layout gives it.
+
+    Attributes:
+        source: as the checkpoint has it.
+        target: name, shape, dtype and layout as asked; its storage is not decided here.
+        slices: who needs what in the target.
+        partition: strategy, amount and axis, where it is split by count or size.
+    """
+
+    source: TensorSpec
+    target: TensorSpec
+    slices: Grid
+    partition: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutPreview:
+    """Every tensor that a layout keeps, and what there is to watch out for."""
+
+    tensors: tuple[LaidOut, ...]
+    warnings: tuple[str, ...]
+
+
+def preview(info: CheckpointInfo, layout: Layout | None) -> LayoutPreview:
+    """How ``layout`` lays out those tensors of ``info`` that its own changes keep.
+
+    Raises LayoutError or PlanError where a plan with this layout would.
+    """
+    specs = {t.spec.name: t.spec for t in info.tensors}
+    keys = {t.spec.name for t in info.tensors if t.is_key}
+    changes = layout.changes if isinstance(layout, LayoutFile) else Changes()
+    kept = rewrites(changes, [leaf.name for leaf in info.leaves], specs, keys)
+    tensors = tuple(_laid_out(specs[r.source], r, layout) for r in kept if r.source in specs)
+    return LayoutPreview(tensors, tuple(layout_warnings(layout, [t.target.name for t in tensors])))
+
+
+def _laid_out(source: TensorSpec, rewrite: Rewrite, layout: Layout | None) -> LaidOut:
+    dtype = rewrite.dtype or source.dtype
+    whole = Grid.whole(source.shape)
+    bare = TensorSpec(rewrite.target, source.shape, dtype, whole)
+    parts = split(bare, source, layout)
+    placed = None if parts.partition is not None else parts.layout
+    return LaidOut(source, replace(bare, layout=placed), parts.slices, parts.partition)

@@ -1,0 +1,70 @@
+"""The names at the top of reshard: pinned, documented, and not hidden by packages of the same name."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import reshard
+
+ROOT = Path(__file__).parents[1]
+
+PUBLIC = [
+    "CorruptError", "DeviceMesh", "FixedShardsPartitioner", "FormatError",
+    "IncompleteCheckpointError", "LayoutError", "LayoutMap", "MaxSizePartitioner",
+    "MemoryBudgetError", "MinSizePartitioner", "NotACheckpointError", "PlanError", "ReshardError",
+    "SaveSliceInfo", "StorageError", "TargetExistsError", "TensorLayout", "VerificationError",
+    "convert", "inspect", "plan", "verify",
+]  # fmt: skip
+
+
+def test_the_public_names_are_these() -> None:
+    assert reshard.__all__ == PUBLIC
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_says_what_it_is(name: str) -> None:
+    found = getattr(reshard, name)
+    own = found.__dict__.get("__doc__") if isinstance(found, type) else found.__doc__
+    assert own
+    assert not own.startswith(f"{name}(")  # what dataclasses write by themselves
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_method_says_what_it_does(name: str) -> None:
+    found = getattr(reshard, name)
+    members = vars(found).items() if isinstance(found, type) else ()
+    bare = [
+        key
+        for key, value in members
+        if not key.startswith("_")
+        and isinstance(value, property | classmethod | staticmethod) | inspect.isfunction(value)
+        and not inspect.getdoc(getattr(found, key))
+    ]
+    assert bare == []
+
+
+def test_every_error_is_public() -> None:
+    errors = {n for n, e in vars(reshard.errors).items() if isinstance(e, type)}
+    assert errors <= set(PUBLIC)
+    assert all(issubclass(getattr(reshard, n), reshard.ReshardError) for n in errors)
+
+
+def test_functions_stay_functions_once_every_module_is_loaded() -> None:
+    code = (
+        "import importlib, pkgutil, types, reshard\n"
+        "for found in pkgutil.walk_packages(reshard.__path__, 'reshard.'):\n"
+        "    if not found.name.endswith('__main__'):\n"
+        "        importlib.import_module(found.name)\n"
+        "print([n for n in reshard.__all__ if isinstance(getattr(reshard, n), types.ModuleType)])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.stdout == "[]\n", done.stderr
