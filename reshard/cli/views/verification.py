@@ -34,7 +34,10 @@ def _table(
     shown = capped(verdicts, show_all)
     if shown:
         a, b = ("digest of A", "digest of B") if found.b is not None else ("stored", "recorded")
-        yield table(title, ("tensor", "status", f"{a}\n{b}", "detail"), map(_row, shown))
+        rows = list(map(_row, shown))
+        columns = 4 if any(row[-1] for row in rows) else 3
+        titles = ("tensor", "status", f"{a}\n{b}", "detail")
+        yield table(title, titles[:columns], (row[:columns] for row in rows))
     if note := cap_note(len(shown), len(verdicts), "tensors"):
         yield Text(note, style="dim")
 
