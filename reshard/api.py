@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from reshard.engine.compare import Verification
     from reshard.engine.conversion import ConversionPlan
     from reshard.engine.lay_out import LayoutPreview
+    from reshard.engine.layouts import Layout
     from reshard.engine.options import Check, Options
     from reshard.engine.read_digests import ReadLimits
     from reshard.engine.report import ConversionReport, Progress
@@ -93,19 +94,9 @@ def plan(
     """
     from reshard.engine.conversion import prepare
 
-    changes = _changes(select, drop, rename, cast)
-    options = _options(
-        layout,
-        mesh,
-        changes,
-        max_memory,
-        workers,
-        compression,
-        chunk_bytes,
-        ocdbt,
-        style,
-        overwrite,
-    )
+    goal = _goal(layout, mesh, _changes(select, drop, rename, cast))
+    limits = _limits(max_memory, workers)
+    options = _options(goal, limits, compression, chunk_bytes, ocdbt, style, overwrite)
     return prepare(_path("source", src), _path("target", dst), options).summary
 
 
@@ -142,21 +133,10 @@ def convert(
     """
     from reshard.engine.conversion import carry_out, prepare
 
-    changes = _changes(select, drop, rename, cast)
+    goal = _goal(layout, mesh, _changes(select, drop, rename, cast))
+    limits = _limits(max_memory, workers)
     options = replace(
-        _options(
-            layout,
-            mesh,
-            changes,
-            max_memory,
-            workers,
-            compression,
-            chunk_bytes,
-            ocdbt,
-            style,
-            overwrite,
-        ),
-        check=verify,
+        _options(goal, limits, compression, chunk_bytes, ocdbt, style, overwrite), check=verify
     )
     return carry_out(
         prepare(_path("source", src), _path("target", dst), options), options, executor, progress
@@ -238,31 +218,36 @@ def _limits(max_memory: int | str | None, workers: int | None) -> ReadLimits:
     return limits
 
 
+def _goal(
+    layout: LayoutLike, mesh: str | DeviceMesh | None, changes: Changes
+) -> tuple[Layout | None, Changes]:
+    """The layout, and every change: a layout file's own come first."""
+    from reshard.engine.layouts import layout_of
+    from reshard.layout.layout_file import LayoutFile
+
+    found = layout_of(layout, mesh)
+    return found, found.changes + changes if isinstance(found, LayoutFile) else changes
+
+
 def _options(
-    layout: LayoutLike,
-    mesh: str | DeviceMesh | None,
-    changes: Changes,
-    max_memory: int | str | None,
-    workers: int | None,
+    goal: tuple[Layout | None, Changes],
+    limits: ReadLimits,
     compression: str,
     chunk_bytes: int | str | None,
     ocdbt: bool,
     style: Style | None,
     overwrite: bool,
 ) -> Options:
-    from reshard.engine.layouts import layout_of
     from reshard.engine.options import Options, parse_compression
-    from reshard.layout.layout_file import LayoutFile
     from reshard.planning.chunking import SPLIT_ABOVE_BYTES
 
-    found = layout_of(layout, mesh)
-    limits = _limits(max_memory, workers)
+    layout, changes = goal
     limit = _bytes("chunk_bytes", chunk_bytes)
     return Options(
         max_memory=limits.max_memory,
         workers=limits.workers,
-        layout=found,
-        changes=found.changes + changes if isinstance(found, LayoutFile) else changes,
+        layout=layout,
+        changes=changes,
         encoding=parse_compression(compression),
         chunk_bytes=SPLIT_ABOVE_BYTES if limit is None else limit,
         ocdbt=ocdbt,

@@ -18,7 +18,7 @@ from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.codecs.source import REMEDY
 from reshard.formats.detect import open_reader
 from reshard.planning.move import Move, Plan
-from reshard.storage.staging import forget_cached, sync_tree
+from reshard.storage.syncing import forget_cached, sync_tree
 
 _DISCARDED = "the output was discarded; check the device that holds it, then run again"
 

@@ -20,9 +20,7 @@ from pathlib import Path
 
 from reshard.errors import StorageError, TargetExistsError
 from reshard.storage.local import libc, storage_error, storage_errors
-
-FSYNC_FILES = 256
-"""Up to here files are synced one by one; beyond, the whole file system at once is quicker."""
+from reshard.storage.syncing import checked, fsync, sync_tree
 
 _LOCK = "lock"
 _AT_FDCWD = -100
@@ -133,8 +131,10 @@ def staged(target: Path) -> Iterator[Staging]:
             status = os.lstat(staging.root)
         yield replace(staging, identity=(status.st_dev, status.st_ino))
     finally:
-        _dissolve(staging)
-        os.close(lock)
+        try:
+            _dissolve(staging)
+        finally:
+            os.close(lock)
 
 
 def _make_durable(folder: Path) -> None:
@@ -143,7 +143,7 @@ def _make_durable(folder: Path) -> None:
     for path in reversed(missing):
         with storage_errors("create", path):
             path.mkdir(exist_ok=True)
-        _fsync(path.parent)
+        fsync(path.parent)
 
 
 def _remove(root: Path) -> None:
@@ -206,57 +206,6 @@ def _is_same_file(fd: int, path: Path) -> bool:
         return False
 
 
-def sync_tree(root: Path) -> None:
-    """Makes everything below ``root`` durable, folders too; raises StorageError where that fails."""
-    walked = list(_walk(root))
-    files = [Path(folder, name) for folder, names in walked for name in names]
-    if len(files) > FSYNC_FILES:
-        _sync_file_system(root)
-        return
-    for path in (*files, *(Path(folder) for folder, _ in walked)):
-        _fsync(path)
-
-
-def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Every folder with its files; a folder that cannot be listed is an error, never passed over."""
-
-    def refuse(error: OSError) -> None:
-        raise storage_error("list", error.filename or root, error) from error
-
-    for folder, _, names in os.walk(root, onerror=refuse):
-        yield folder, names
-
-
-def forget_cached(root: Path) -> None:
-    """Asks the kernel to drop what it caches of the (synced) files, so that reading reaches the device."""
-    for folder, names in _walk(root):
-        for name in names:
-            with storage_errors("read", Path(folder, name)):
-                fd = os.open(Path(folder, name), os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-                finally:
-                    os.close(fd)
-
-
-def _fsync(path: Path) -> None:
-    with storage_errors("sync", path):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-
-def _sync_file_system(root: Path) -> None:
-    with storage_errors("sync", root):
-        fd = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            _checked(libc().syncfs(fd))
-        finally:
-            os.close(fd)
-
-
 def publish(staging: Staging, *, overwrite: bool) -> None:
     """Syncs and renames the staged folder to the target, in one step that replaces nothing.
 
@@ -287,7 +236,7 @@ def _refuse_replaced(staging: Staging) -> None:
 
 def _sync_published(target: Path) -> None:
     try:
-        _fsync(target.parent)
+        fsync(target.parent)
     except StorageError as error:
         raise StorageError(
             f"{str(target)!r} is published and whole, but may be gone after a power failure: {error}"
@@ -333,10 +282,4 @@ def _rename(source: Path, target: Path, flags: int) -> None:
     result = libc().renameat2(
         _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), ctypes.c_uint(flags)
     )
-    _checked(result, target)
-
-
-def _checked(result: int, path: Path | None = None) -> None:
-    if result != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), str(path) if path else None)
+    checked(result, target)

@@ -15,16 +15,15 @@ from typing import Any
 import pytest
 
 from reshard.errors import StorageError, TargetExistsError
-from reshard.storage import staging
+from reshard.storage import staging, syncing
 from reshard.storage.staging import (
     Staging,
     check_target,
-    forget_cached,
     publish,
     staged,
     staging_for,
-    sync_tree,
 )
+from reshard.storage.syncing import forget_cached, sync_tree
 
 
 def fill(root: Path, files: int = 2) -> None:
@@ -128,6 +127,19 @@ def test_something_else_in_the_folders_place_is_removed_not_followed(kind, tmp_p
         assert stage.root.is_dir()
         assert not stage.root.is_symlink()
     assert (tmp_path / "precious" / "file").read_text() == "kept"
+
+
+def test_an_interrupt_while_the_folder_is_removed_frees_the_target(tmp_path, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "_dissolve", interrupted)
+        with pytest.raises(KeyboardInterrupt), staged(tmp_path / "dst"):
+            pass
+    with staged(tmp_path / "dst") as stage:
+        assert names(stage.root) == []
+    assert names(tmp_path) == []
 
 
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
@@ -427,33 +439,33 @@ class FakeLibrary:
 
 def test_many_files_are_synced_at_once(calls, tmp_path, monkeypatch):
     library = FakeLibrary()
-    monkeypatch.setattr(staging, "libc", lambda: library)
-    fill(tmp_path, staging.FSYNC_FILES)
+    monkeypatch.setattr(syncing, "libc", lambda: library)
+    fill(tmp_path, syncing.FSYNC_FILES)
     sync_tree(tmp_path)
     assert len(library.synced) == 1
     assert calls == []
     (tmp_path / "marker").unlink()
     sync_tree(tmp_path)
     assert len(library.synced) == 1
-    assert len(calls) == staging.FSYNC_FILES + 2
+    assert len(calls) == syncing.FSYNC_FILES + 2
 
 
 def test_a_failed_sync_of_many_files_publishes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(staging, "libc", lambda: FakeLibrary(-1))
+    monkeypatch.setattr(syncing, "libc", lambda: FakeLibrary(-1))
     with (
         pytest.raises(StorageError, match=r"cannot sync .*Input/output error"),
         staged(tmp_path / "dst") as stage,
     ):
-        fill(stage.root, staging.FSYNC_FILES)
+        fill(stage.root, syncing.FSYNC_FILES)
         publish(stage, overwrite=False)
     assert names(tmp_path) == []
 
 
 def test_many_files_for_real(tmp_path):
     with staged(tmp_path / "dst") as stage:
-        fill(stage.root, staging.FSYNC_FILES + 1)
+        fill(stage.root, syncing.FSYNC_FILES + 1)
         publish(stage, overwrite=False)
-    assert len(names(tmp_path / "dst" / "folder")) == staging.FSYNC_FILES + 1
+    assert len(names(tmp_path / "dst" / "folder")) == syncing.FSYNC_FILES + 1
 
 
 @pytest.mark.parametrize("walk", [sync_tree, forget_cached])

@@ -1,0 +1,72 @@
+"""Making files durable: what was written survives the loss of power, or an error says that it may not."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from reshard.storage.local import libc, storage_error, storage_errors
+
+FSYNC_FILES = 256
+"""Up to here files are synced one by one; beyond, the whole file system at once is quicker."""
+
+
+def sync_tree(root: Path) -> None:
+    """Makes everything below ``root`` durable, folders too; raises StorageError where that fails."""
+    walked = list(_walk(root))
+    files = [Path(folder, name) for folder, names in walked for name in names]
+    if len(files) > FSYNC_FILES:
+        _sync_file_system(root)
+        return
+    for path in (*files, *(Path(folder) for folder, _ in walked)):
+        fsync(path)
+
+
+def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Every folder with its files; a folder that cannot be listed is an error, never passed over."""
+
+    def refuse(error: OSError) -> None:
+        raise storage_error("list", error.filename or root, error) from error
+
+    for folder, _, names in os.walk(root, onerror=refuse):
+        yield folder, names
+
+
+def forget_cached(root: Path) -> None:
+    """Asks the kernel to drop what it caches of the (synced) files, so that reading reaches the device."""
+    for folder, names in _walk(root):
+        for name in names:
+            with storage_errors("read", Path(folder, name)):
+                fd = os.open(Path(folder, name), os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                finally:
+                    os.close(fd)
+
+
+def fsync(path: Path) -> None:
+    """Makes one file or folder durable."""
+    with storage_errors("sync", path):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _sync_file_system(root: Path) -> None:
+    with storage_errors("sync", root):
+        fd = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            checked(libc().syncfs(fd))
+        finally:
+            os.close(fd)
+
+
+def checked(result: int, path: Path | None = None) -> None:
+    """Raises the OSError that a call of the C library left, unless its result is 0."""
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(path) if path else None)
