@@ -92,7 +92,7 @@ def _split_again(target: TensorSpec, source: TensorSpec, mesh: DeviceMesh) -> Sp
         layout = TensorLayout(axes, mesh)
     except LayoutError as error:
         raise LayoutError(
-            f"{target.name!r} keeps the source's axes {show_axes(axes)} over the mesh {mesh}: {error}; "
+            f"{target.name!r} keeps the source's axes {show_axes(axes)} over {mesh}: {error}; "
             "name the mesh's axes as the source does, or say with a layout how tensors are split"
         ) from None
     return Split(layout, layout.grid(target.shape, target.name))

