@@ -85,7 +85,7 @@ def plan(
         rename, cast: pairs of a pattern and a replacement, or a dtype; the first that matches counts.
         max_memory: bytes, or text such as ``"512MiB"``; the default is a quarter of the memory
             that the machine or its cgroup allows, or 1 GiB, the smaller.
-        workers: tasks at once; the default is the number of processors, from 2 to 16.
+        workers: tasks at once; the default is the number of processors and one more, at most 16.
         compression: ``none``, ``zstd[:level]``, ``gzip[:level]``, ``blosc`` or ``keep``.
         chunk_bytes: target chunks above this are subdivided; the default is 256 MiB.
         ocdbt: pack the target into one OCDBT database instead of plain files.

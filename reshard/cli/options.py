@@ -172,7 +172,7 @@ Workers = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="Tasks that run at once. Default: the number of processors, from 2 to 16.",
+        help="Tasks that run at once. Default: the number of processors and one more, at most 16.",
         rich_help_panel=RESOURCES,
     ),
 ]

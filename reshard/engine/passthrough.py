@@ -11,7 +11,7 @@ from reshard.errors import CorruptError
 from reshard.formats.base import Extent
 from reshard.formats.codecs import encode_chunk
 from reshard.layout.dtypes import storage_bytes
-from reshard.storage.local import OpenFiles, storage_errors, write_all
+from reshard.storage.local import OpenFiles, start_writeback, storage_errors, write_all
 
 PIECE_BYTES = 1 << 20
 
@@ -81,6 +81,7 @@ def _copy_range(extent: Extent, out: int, path: str) -> None:
             if copied == 0:
                 _complete(b"", extent, done)
             done += copied
+        start_writeback(out)
     finally:
         os.close(source)
 

@@ -64,8 +64,8 @@ def _limit(path: Path) -> int | None:
 
 
 def default_workers() -> int:
-    """Tasks at once: at least two, so that reading and writing overlap."""
-    return max(2, min(len(os.sched_getaffinity(0)), MAX_DEFAULT_WORKERS))
+    """Tasks at once: one more than processors, since a task also waits for files and for the interpreter."""
+    return min(len(os.sched_getaffinity(0)) + 1, MAX_DEFAULT_WORKERS)
 
 
 def free_bytes(path: Path) -> int:
