@@ -23,10 +23,9 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from reshard.errors import FormatError, StorageError
+from reshard.errors import FormatError
 from reshard.layout.box import Box
 from reshard.layout.grid import Cuts, Grid
 from reshard.layout.mesh import DeviceMesh, TensorLayout
@@ -35,9 +34,6 @@ from reshard.layout.slice_info import SaveSliceInfo
 FILE_NAME = "slices.json"
 FORMAT = "reshard.slices"
 VERSION = 1
-
-MAX_FILE_BYTES = 1 << 30
-"""A file beyond this is refused unread: a million tensors take a quarter of it."""
 
 MAX_SLICES = 10_000_000
 """More slices of one tensor than this are not listed: no cluster has as many devices."""
@@ -155,29 +151,6 @@ def render_slices(file: SliceFile) -> bytes:
         ]
     ).encode()
     return body + digest_of(body).encode() + _TAIL
-
-
-def read_slices(directory: Path) -> SliceFile | None:
-    """The slices.json in a folder, or None where there is none.
-
-    Raises CorruptError where its bytes contradict its digest or make no sense, FormatError where a
-    newer version wrote it, StorageError where it cannot be read.
-    """
-    from reshard.formats.slices_json import parse_slices
-
-    path = directory / FILE_NAME
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise FormatError(
-                f"{path} is {path.stat().st_size:,} bytes, more than the {MAX_FILE_BYTES:,} that are "
-                f"read; remove it to go on without slice metadata"
-            )
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StorageError(f"cannot read slice metadata {path}: {error.strerror}") from error
-    return parse_slices(data, path)
 
 
 def _lines(members: Mapping[str, Any]) -> str:

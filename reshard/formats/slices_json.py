@@ -9,12 +9,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from reshard.errors import CorruptError, FormatError, LayoutError
-from reshard.formats.slices import FORMAT, VERSION, SliceEntry, SliceFile, digest_of
+from reshard.errors import CorruptError, FormatError, LayoutError, StorageError
+from reshard.formats.slices import (
+    FILE_NAME,
+    FORMAT,
+    VERSION,
+    SliceEntry,
+    SliceFile,
+    digest_of,
+)
 from reshard.layout.box import Box
 from reshard.layout.dtypes import DTYPES
 from reshard.layout.grid import Cuts, Grid
 from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout
+
+MAX_FILE_BYTES = 1 << 30
+"""A file beyond this is refused unread: a million tensors take a quarter of it."""
 
 _TAIL = re.compile(rb'"([0-9a-f]{16})"\}\n?\Z')
 _DIGEST = re.compile(r"[0-9a-f]{16}")
@@ -22,6 +32,27 @@ _MAX_RANK = 64
 _MAX_ELEMENTS = 1 << 62
 _MAX_PARTS = 1 << 20
 """Devices of a mesh, or parts of a tensor, beyond which a file is not believed."""
+
+
+def read_slices(directory: Path) -> SliceFile | None:
+    """The slices.json in a folder, or None where there is none.
+
+    Raises CorruptError where its bytes contradict its digest or make no sense, FormatError where a
+    newer version wrote it, StorageError where it cannot be read.
+    """
+    path = directory / FILE_NAME
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise FormatError(
+                f"{path} is {path.stat().st_size:,} bytes, more than the {MAX_FILE_BYTES:,} that are "
+                f"read; remove it to go on without slice metadata"
+            )
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"cannot read slice metadata {path}: {error.strerror}") from error
+    return parse_slices(data, path)
 
 
 def parse_slices(data: bytes, path: Path) -> SliceFile:

@@ -11,11 +11,11 @@ from reshard.formats.slices import (
     SliceEntry,
     SliceFile,
     digest_of,
-    read_slices,
     render_slices,
     slice_infos,
     split_of,
 )
+from reshard.formats.slices_json import read_slices
 from reshard.layout.box import Box
 from reshard.layout.grid import Grid
 from reshard.layout.mesh import DeviceMesh, TensorLayout

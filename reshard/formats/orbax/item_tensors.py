@@ -29,7 +29,7 @@ from reshard.layout.mesh import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
-    from reshard.formats.orbax.recorded_slices import Recorded
+    from reshard.formats.slices import SliceEntry, SliceFile
 
 MAX_CUTS = 1 << 22
 """Cuts of all different grids of an item together, each some 40 bytes in memory."""
@@ -61,14 +61,14 @@ class OpenItem:
     metadata_bytes: int
 
 
-def open_item(directory: Path, item: Item, prefix: str, recorded: Recorded | None) -> OpenItem:
+def open_item(directory: Path, item: Item, prefix: str, recorded: SliceFile | None) -> OpenItem:
     """Read everything about an item that is not tensor data.
 
     Args:
         directory: where the item lies.
         item: as the container lists it.
         prefix: put before each name; ``"item/"`` where the checkpoint has several trees.
-        recorded: what ``slices.json`` says, by name below the item, or None.
+        recorded: what ``slices.json`` says, or None.
     """
     tree = read_tree_metadata(directory / TREE_METADATA)
     strings = read_strings(directory, tree.leaves)
@@ -76,7 +76,8 @@ def open_item(directory: Path, item: Item, prefix: str, recorded: Recorded | Non
     ext = read_ext_metadata(directory, wanted)
     found = _find_arrays(directory, [leaf for leaf in tree.leaves if leaf.is_tensor], tree)
     layouts = read_shardings(directory / SHARDING)
-    assemble = _TensorAssembly(tree, layouts, ext, recorded or {}, str(directory)).assemble
+    entries = recorded.tensors if recorded is not None else {}
+    assemble = _TensorAssembly(tree, layouts, ext, entries, str(directory)).assemble
     tensors, arrays = {}, {}
     for leaf in tree.leaves:
         if leaf.is_tensor:
@@ -203,7 +204,7 @@ class _TensorAssembly:
         tree: TreeMetadata,
         layouts: Mapping[str, TensorLayout],
         ext: Mapping[str, Mapping[str, Any] | None],
-        recorded: Recorded,
+        recorded: Mapping[str, SliceEntry],
         where: str,
     ) -> None:
         self._tree, self._layouts, self._ext = tree, layouts, ext

@@ -16,8 +16,8 @@ from reshard.errors import CorruptError, FormatError, StorageError
 from reshard.formats.base import Container, Extent, Leaf, StoredTensor
 from reshard.formats.orbax.container import is_orbax, read_container
 from reshard.formats.orbax.item_tensors import ArrayFiles, OpenItem, open_item
-from reshard.formats.orbax.recorded_slices import read_recorded
 from reshard.formats.orbax.shard_index import ShardIndexes
+from reshard.formats.slices_json import read_slices
 from reshard.layout.grid import Index
 
 __all__ = ["OrbaxReader", "is_orbax", "open_orbax"]
@@ -51,7 +51,7 @@ def _open(path: str, root: Path) -> OrbaxReader:
     for item in trees:
         directory = root / item.directory
         prefix = f"{item.name}/" if len(trees) > 1 else ""
-        opened[item.name] = open_item(directory, item, prefix, read_recorded(directory))
+        opened[item.name] = open_item(directory, item, prefix, read_slices(directory))
     items = tuple(opened[i.name].item if i.is_tree else i for i in container.items)
     return OrbaxReader(path, replace(container, items=items), list(opened.values()))
 
