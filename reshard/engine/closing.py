@@ -29,5 +29,5 @@ def end_chunk(fd: int, path: str, crc32c: int | None, stored_bytes: int) -> int:
         else:
             trailer = finish(CRC32C, crc32c, stored_bytes).to_bytes(TRAILER_BYTES, "little")
             write_all(fd, memoryview(trailer), stored_bytes, path)
-        start_writeback(fd)
+        start_writeback(fd, stored_bytes)
     return stored_bytes if crc32c is None else stored_bytes + TRAILER_BYTES

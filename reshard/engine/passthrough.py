@@ -81,7 +81,7 @@ def _copy_range(extent: Extent, out: int, path: str) -> None:
             if copied == 0:
                 _complete(b"", extent, done)
             done += copied
-        start_writeback(out)
+        start_writeback(out, extent.length)
     finally:
         os.close(source)
 
