@@ -21,6 +21,10 @@ from reshard.errors import (
     ReshardError,
     StorageError,
     TargetExistsError,
+    TreeError,
+    VariableError,
+    VariableIndexError,
+    VariableTypeError,
     VerificationError,
 )
 from reshard.layout.layout_map import LayoutMap
@@ -50,6 +54,10 @@ __all__ = [
     "StorageError",
     "TargetExistsError",
     "TensorLayout",
+    "TreeError",
+    "VariableError",
+    "VariableIndexError",
+    "VariableTypeError",
     "VerificationError",
     "convert",
     "inspect",

@@ -12,6 +12,10 @@
     │   └── MemoryBudgetError        nothing fits ``max_memory``
     ├── StorageError       the file system said no: missing, full, forbidden, busy
     │   └── TargetExistsError        something is already there
+    ├── TreeError          a tree to save or restore that does not fit: missing, unexpected, wrong shape
+    ├── VariableError      a live variable used in a way that makes no sense (a ValueError)
+    ├── VariableTypeError  the same, where callers expect a TypeError
+    ├── VariableIndexError the same, where callers expect an IndexError
     └── VerificationError  two checkpoints differ, or one differs from its record
 
 A message says what was expected, what was found, where, and what to do.
@@ -64,6 +68,22 @@ class StorageError(ReshardError):
 
 class TargetExistsError(StorageError):
     """Something is already at the target; nothing was touched."""
+
+
+class TreeError(ReshardError, ValueError):
+    """A tree to save or to restore onto that does not fit; names every tensor that does not."""
+
+
+class VariableError(ReshardError, ValueError):
+    """A live variable, or a piece of one, used in a way that makes no sense."""
+
+
+class VariableTypeError(ReshardError, TypeError):
+    """A live variable given something of a type it cannot take."""
+
+
+class VariableIndexError(ReshardError, IndexError):
+    """A row, slice or axis that a live variable does not have."""
 
 
 class VerificationError(ReshardError):

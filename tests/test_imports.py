@@ -21,9 +21,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras")
 
-# Each may import itself and what comes after it; planning and formats stand beside each other.
+# Each may import itself and what comes after it; those in one string stand beside each other.
 ORDER = (
-    "__main__", "cli", "demo", "api", "engine", "planning formats", "storage", "variables", "layout",
+    "__main__", "cli", "demo", "api", "saving restoring", "engine", "planning formats", "storage", "variables", "layout",
     "errors",
 )  # fmt: skip
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts.split()}
