@@ -35,6 +35,7 @@ from reshard.layout.partitioners import (
     MinSizePartitioner,
 )
 from reshard.layout.slice_info import SaveSliceInfo
+from reshard.variables.distribute import distribute_tensor
 
 __all__ = [
     "CorruptError",
@@ -60,6 +61,7 @@ __all__ = [
     "VariableTypeError",
     "VerificationError",
     "convert",
+    "distribute_tensor",
     "inspect",
     "plan",
     "verify",

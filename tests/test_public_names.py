@@ -20,7 +20,7 @@ PUBLIC = [
     "MemoryBudgetError", "MinSizePartitioner", "NotACheckpointError", "PlanError", "ReshardError",
     "SaveSliceInfo", "StorageError", "TargetExistsError", "TensorLayout", "TreeError",
     "VariableError", "VariableIndexError", "VariableTypeError", "VerificationError",
-    "convert", "inspect", "plan", "verify",
+    "convert", "distribute_tensor", "inspect", "plan", "verify",
 ]  # fmt: skip
 
 
