@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError, VariableError, VariableTypeError
+from reshard.layout.devices import on_all_devices
 from reshard.layout.jax_bridge import layout_from_sharding, mesh_from_jax
 from reshard.layout.mesh import DeviceMesh, TensorLayout, show_axes
 
@@ -57,8 +58,6 @@ def on_devices(layout: TensorLayout) -> TensorLayout:
 
     Raises LayoutError without a mesh and where the number of devices is not that of the mesh.
     """
-    import jax
-
     mesh = layout.device_mesh
     if mesh is None:
         raise LayoutError(
@@ -67,12 +66,8 @@ def on_devices(layout: TensorLayout) -> TensorLayout:
         )
     if mesh.devices is not None:
         return layout
-    if jax.device_count() != mesh.size:
-        raise LayoutError(
-            f"{mesh} has no devices, and the {jax.device_count()} of jax.devices() do not fill its "
-            f"{mesh.size} places; name them: DeviceMesh(shape, axis_names, devices)"
-        )
-    placed = DeviceMesh(mesh.shape, mesh.axis_names, jax.devices(), axis_types=mesh.axis_types)
+    devices = on_all_devices(mesh.shape, str(mesh))
+    placed = DeviceMesh(mesh.shape, mesh.axis_names, devices, axis_types=mesh.axis_types)
     return layout.with_mesh(placed)
 
 
