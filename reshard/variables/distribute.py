@@ -126,8 +126,10 @@ def _constrain(array: Any, sharding: Sharding) -> jax.Array:
     import jax
 
     constrain: Any = jax.lax.with_sharding_constraint
-    if isinstance(sharding, jax.sharding.NamedSharding) and sharding.mesh.are_all_axes_explicit:
-        constrain = jax.sharding.reshard  # Shardings along such axes belong to the traced types.
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        _check_rank(array.ndim, sharding)
+        if sharding.mesh.are_all_axes_explicit:
+            constrain = jax.sharding.reshard  # Such shardings belong to the traced types.
     try:
         constrained: jax.Array = constrain(array, sharding)
     except ValueError as error:
@@ -135,6 +137,14 @@ def _constrain(array: Any, sharding: Sharding) -> jax.Array:
             f"a traced tensor of shape {list(array.shape)} cannot be laid out as {sharding}: {error}"
         ) from None
     return constrained
+
+
+def _check_rank(rank: int, sharding: NamedSharding) -> None:
+    if len(sharding.spec) > rank:
+        raise LayoutError(
+            f"a traced tensor has {rank} dimensions, but its layout {sharding.spec} has more axes than "
+            f"dimensions: {len(sharding.spec)}; remove the surplus ones"
+        )
 
 
 def _place(array: Any, sharding: Sharding) -> jax.Array:
