@@ -86,6 +86,13 @@ class DeviceMesh:
         """Number of devices."""
         return math.prod(self.shape)
 
+    @classmethod
+    def from_jax(cls, mesh: Mesh | AbstractMesh) -> DeviceMesh:
+        """The same axes, sizes, axis types and devices; ``backend_mesh`` is the way back."""
+        from reshard.layout.jax_bridge import mesh_from_jax
+
+        return mesh_from_jax(mesh)
+
     def to_keras(self) -> Any:
         """A ``keras.distribution.DeviceMesh`` of its devices; of all there are where it has none."""
         from reshard.layout.keras_bridge import mesh_to_keras

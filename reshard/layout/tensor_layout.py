@@ -27,7 +27,7 @@ from reshard.layout.device_mesh import DeviceMesh, check_mesh
 from reshard.layout.grid import Grid
 
 if TYPE_CHECKING:
-    from jax.sharding import NamedSharding
+    from jax.sharding import NamedSharding, PartitionSpec
 
 
 @dataclass(frozen=True, init=False)
@@ -85,6 +85,19 @@ class TensorLayout:
         from reshard.layout.jax_bridge import layout_to_sharding
 
         return layout_to_sharding(self)
+
+    @classmethod
+    def from_jax(
+        cls, sharding: NamedSharding | PartitionSpec, device_mesh: DeviceMesh | None = None
+    ) -> TensorLayout:
+        """The layout of a NamedSharding, or of a PartitionSpec over ``device_mesh``, if there is one.
+
+        ``backend_layout`` is the way back. Other kinds of sharding are a LayoutError, as is what a
+        layout cannot say: unconstrained dimensions, unreduced axes.
+        """
+        from reshard.layout.jax_bridge import layout_from_sharding
+
+        return layout_from_sharding(sharding, device_mesh)
 
     def to_keras(self) -> Any:
         """A ``keras.distribution.TensorLayout`` of the same axes and mesh."""

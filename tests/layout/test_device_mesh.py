@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from reshard import DeviceMesh, LayoutError, LayoutMap, TensorLayout
-from reshard.layout.jax_bridge import layout_from_sharding, layout_to_sharding
+from reshard.layout.jax_bridge import layout_to_sharding
 
 DEVICES = jax.devices()
 MESH = DeviceMesh((4, 2), ("data", "model"), DEVICES)
@@ -133,7 +133,9 @@ def test_backend_layout() -> None:
 @pytest.mark.parametrize("order", [DEVICES, DEVICES[::-1]])
 def test_shardings_keep_their_devices(order: list[jax.Device]) -> None:
     mesh = Mesh(np.array(order).reshape(4, 2), ("data", "model"))
-    layout = layout_from_sharding(NamedSharding(mesh, PartitionSpec(None, "model")))
+    layout = TensorLayout.from_jax(NamedSharding(mesh, PartitionSpec(None, "model")))
+    assert layout.device_mesh == DeviceMesh.from_jax(mesh)
+    assert layout == TensorLayout.from_jax(PartitionSpec(None, "model"), DeviceMesh.from_jax(mesh))
     assert layout.device_mesh is not None
     assert layout.device_mesh.devices is not None
     assert list(layout.device_mesh.devices.flat) == order

@@ -219,7 +219,7 @@ def test_equal_layouts_and_meshes_are_one_object_of_keras() -> None:
     theirs = ours.to_keras()
     assert theirs["a"] is theirs["b"]
     assert theirs["a"].device_mesh is theirs.device_mesh
-    assert theirs["c"].backend_layout == ours["c"].backend_layout  # type: ignore[union-attr]
+    assert theirs["c"].backend_layout == ours["c"].backend_layout
 
 
 def test_maps_without_a_mesh() -> None:

@@ -120,7 +120,7 @@ def test_a_traced_mesh_without_devices_takes_those_of_the_context() -> None:
     with jax.set_mesh(turned.backend_mesh):
         goal = layout("data", mesh=turned.abstract)
         made = jax.jit(lambda v: distribute_tensor(v, goal))(VALUE)
-    assert made.sharding.mesh == turned.backend_mesh  # type: ignore[attr-defined]
+    assert made.sharding.mesh == turned.backend_mesh
     outside = jax.jit(lambda v: distribute_tensor(v, layout("data", mesh=MESH.abstract)))(VALUE)
     assert lies_as(outside, layout("data"))
 

@@ -86,6 +86,21 @@ def test_an_empty_map_replicates(prefix: str) -> None:
     assert all(s.is_fully_replicated and s.device_set == set(DEVICES) for s in found.values())
 
 
+def test_keras_looks_up_the_outputs_of_layers_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    layouts = LayoutMap(MESH)
+    layouts["dense/kernel"] = (None, "model")
+    bridged = layouts.to_keras()
+    asked, find = [], type(bridged).__getitem__
+    monkeypatch.setattr(
+        type(bridged), "__getitem__", lambda self, name: (asked.append(name), find(self, name))[1]
+    )
+    placed_by(bridged, sequential)
+    outputs = {name for name in asked if name.endswith("/output")}
+    assert {"seq/dense/output", "seq/dense_1/output"} <= outputs
+    assert {f"seq/{name}" for name in VARIABLES} <= set(asked)
+    assert not any(layouts.match(name) for name in outputs)
+
+
 def test_an_explicit_layout_comes_before_the_map() -> None:
     layouts = LayoutMap(MESH)
     layouts["v"] = ("model",)
@@ -187,7 +202,7 @@ def test_training_goes_on_over_another_mesh() -> None:
     assert {path: np.asarray(v).tobytes() for path, v in after.items()} == {
         path: v.tobytes() for path, v in before.items()
     }
-    assert after["hidden/kernel"].sharding == second["hidden/kernel"].backend_layout  # type: ignore[union-attr]
+    assert after["hidden/kernel"].sharding == second["hidden/kernel"].backend_layout
     losses += keras_training.train(later, second, range(2, 4))
     assert losses[0] != losses[1]
     np.testing.assert_allclose(losses, unbroken, rtol=1e-5)
