@@ -113,14 +113,18 @@ class DeviceMesh:
         return self.shape[self.axis_names.index(name)]
 
     def __eq__(self, other: object) -> bool:
-        return self._value() == other._value() if isinstance(other, DeviceMesh) else NotImplemented
+        if self is other or not isinstance(other, DeviceMesh):
+            return self is other
+        return self._axes() == other._axes() and self._devices() == other._devices()
 
     def __hash__(self) -> int:
-        return hash(self._value())
+        return hash(self._axes())  # Without the devices, of which there may be thousands.
 
-    def _value(self) -> tuple[object, ...]:
-        devices = None if self.devices is None else tuple(self.devices.flat)
-        return self.shape, self.axis_names, self.axis_types, devices
+    def _axes(self) -> tuple[object, ...]:
+        return self.shape, self.axis_names, self.axis_types
+
+    def _devices(self) -> tuple[object, ...] | None:
+        return None if self.devices is None else tuple(self.devices.flat)
 
     def __copy__(self) -> DeviceMesh:
         return self
@@ -139,6 +143,15 @@ class DeviceMesh:
     def __str__(self) -> str:
         sizes = (f"{n}={s}" for n, s in zip(self.axis_names, self.shape, strict=True))
         return f"the mesh ({', '.join(sizes)})"
+
+
+def same_axes(one: DeviceMesh, other: DeviceMesh) -> bool:
+    """Whether two meshes differ in nothing but devices; an axis of no known type is Auto, as in jax."""
+
+    def axes(mesh: DeviceMesh) -> tuple[object, ...]:
+        return mesh.shape, mesh.axis_names, mesh.axis_types or ("Auto",) * len(mesh.shape)
+
+    return axes(one) == axes(other)
 
 
 def check_mesh(mesh: object) -> None:

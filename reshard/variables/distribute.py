@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError, VariableError, VariableTypeError
+from reshard.layout.device_mesh import same_axes
 from reshard.layout.devices import on_all_devices
 from reshard.layout.jax_bridge import layout_from_sharding, mesh_from_jax
 from reshard.layout.mesh import DeviceMesh, TensorLayout, show_axes
@@ -119,7 +120,7 @@ def _is_current(mesh: DeviceMesh) -> bool:
     import jax
 
     current = jax.sharding.get_abstract_mesh()
-    return not current.empty and mesh_from_jax(current).abstract == mesh
+    return not current.empty and same_axes(mesh_from_jax(current), mesh)
 
 
 def _constrain(array: Any, sharding: Sharding) -> jax.Array:

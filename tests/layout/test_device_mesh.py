@@ -103,6 +103,10 @@ def test_a_mesh_is_injected_once() -> None:
     assert layout.device_mesh is None
     assert layout.with_mesh(MESH).with_mesh(MESH) == layout.with_mesh(MESH)
     assert layout.with_mesh(MESH.abstract).with_mesh(MESH) == layout.with_mesh(MESH)
+    typed = DeviceMesh((4, 2), ("data", "model"), axis_types=["Auto", "Auto"])
+    assert layout.with_mesh(typed).with_mesh(MESH).device_mesh == MESH
+    with pytest.raises(LayoutError, match="of the axis types Auto, Explicit, not the mesh"):
+        layout.with_mesh(replace(typed, axis_types=["Auto", "Explicit"])).with_mesh(MESH)
     other = DeviceMesh((8,), ("data",))
     with pytest.raises(
         LayoutError,

@@ -116,7 +116,7 @@ def test_explicit_axes_are_resharded_under_tracing() -> None:
 
 
 def test_a_traced_mesh_without_devices_takes_those_of_the_context() -> None:
-    turned = DeviceMesh((4, 2), ("data", "model"), DEVICES[::-1], axis_types=["Auto"] * 2)
+    turned = DeviceMesh((4, 2), ("data", "model"), DEVICES[::-1])
     with jax.set_mesh(turned.backend_mesh):
         goal = layout("data", mesh=turned.abstract)
         made = jax.jit(lambda v: distribute_tensor(v, goal))(VALUE)
