@@ -65,12 +65,27 @@ def variables(model: keras.Model) -> Iterator[tuple[str, Any]]:
         yield variable.path, variable
 
 
-def state(model: keras.Model) -> dict[str, jax.Array]:
-    """The values of all variables, as a tree to save."""
-    return {path: variable.value for path, variable in variables(model)}
+def state(model: keras.Model) -> dict[str, Any]:
+    """The values of all variables as a tree to save: nested dicts along the paths."""
+    tree: dict[str, Any] = {}
+    for path, variable in variables(model):
+        *folders, name = path.split("/")
+        inner = tree
+        for folder in folders:
+            inner = inner.setdefault(folder, {})
+        inner[name] = variable.value
+    return tree
 
 
 def load(model: keras.Model, tree: dict[str, Any]) -> None:
     """Give every variable its value of the tree; each keeps the layout that it has."""
     for path, variable in variables(model):
-        variable.assign(tree[path])
+        value: Any = tree
+        for part in path.split("/"):
+            value = value[part]
+        variable.assign(value)
+
+
+def bits(tree: Any) -> Any:
+    """The tree with the bytes of each array in its place."""
+    return jax.tree.map(lambda value: np.asarray(value).tobytes(), tree)
