@@ -16,6 +16,7 @@ from reshard.errors import (
     IncompleteCheckpointError,
     LayoutError,
     MemoryBudgetError,
+    MissingPackageError,
     NotACheckpointError,
     PlanError,
     ReshardError,
@@ -35,6 +36,7 @@ from reshard.layout.partitioners import (
     MinSizePartitioner,
 )
 from reshard.layout.slice_info import SaveSliceInfo
+from reshard.variables.distribute import distribute_tensor
 
 __all__ = [
     "CorruptError",
@@ -47,6 +49,7 @@ __all__ = [
     "MaxSizePartitioner",
     "MemoryBudgetError",
     "MinSizePartitioner",
+    "MissingPackageError",
     "NotACheckpointError",
     "PlanError",
     "ReshardError",
@@ -60,6 +63,7 @@ __all__ = [
     "VariableTypeError",
     "VerificationError",
     "convert",
+    "distribute_tensor",
     "inspect",
     "plan",
     "verify",
