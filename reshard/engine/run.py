@@ -105,7 +105,9 @@ class _Ledger:
         self._root = root
         self._progress = progress
         self._states = [MoveState() for _ in plan.moves]
+        # Sums over all moves: taken once, since tasks that end may be as many as the moves.
         self._total_bytes = sum(_moved_bytes(m) for m in plan.moves)
+        self._total_tasks = plan.tasks
         self._moved_bytes = 0
         self._tasks_done = 0
 
@@ -155,7 +157,7 @@ class _Ledger:
         if self._progress is not None:
             self._progress(
                 Progress(
-                    self._moved_bytes, self._total_bytes, self._tasks_done, self._plan.tasks, tensor
+                    self._moved_bytes, self._total_bytes, self._tasks_done, self._total_tasks, tensor
                 )
             )
 
