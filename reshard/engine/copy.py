@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from reshard.engine.sinks import (
     target_element_type,
 )
 from reshard.engine.task import SourceChunk, Task, TaskResult
+from reshard.engine.whole import move_whole
 from reshard.layout.box import Box
 from reshard.layout.dtypes import storage_bytes
 from reshard.planning.cost import BAND_BYTES
@@ -57,15 +58,25 @@ def _execute_one(task: Task, root: str, pool: ArenaPool | None, put: Put | None)
     with OpenFiles(root, task.open_files) as files:
         if task.strategy == "copy":
             return pass_through(task, files, put)
+        if task.strategy == "whole":
+            with _lent(pool, task.band_bytes, task.memory_bytes) as arena:
+                return move_whole(task, files, put, arena.take(task.band_bytes))
         plan = _Buffers.of(task)
-        arena = (
-            pool.acquire(plan.total, task.memory_bytes - plan.total) if pool else Arena(plan.total)
-        )
-        try:
+        with _lent(pool, plan.total, task.memory_bytes) as arena:
             return _transfer(task, files, put, arena, plan)
-        finally:
-            if pool:
-                pool.release(arena)
+
+
+@contextmanager
+def _lent(pool: ArenaPool | None, nbytes: int, task_bytes: int) -> Iterator[Arena]:
+    """An arena of ``nbytes`` for a task that takes ``task_bytes`` in all."""
+    if pool is None:
+        yield Arena(nbytes)
+        return
+    arena = pool.acquire(nbytes, task_bytes - nbytes)
+    try:
+        yield arena
+    finally:
+        pool.release(arena)
 
 
 @dataclass(frozen=True, slots=True)

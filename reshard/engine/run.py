@@ -157,7 +157,11 @@ class _Ledger:
         if self._progress is not None:
             self._progress(
                 Progress(
-                    self._moved_bytes, self._total_bytes, self._tasks_done, self._total_tasks, tensor
+                    self._moved_bytes,
+                    self._total_bytes,
+                    self._tasks_done,
+                    self._total_tasks,
+                    tensor,
                 )
             )
 

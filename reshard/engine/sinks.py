@@ -180,21 +180,25 @@ class ChunkSink(_Pieces):
         return chunk
 
     def _stored(self, target: TargetChunk, chunk: Array) -> ChunkPart:
-        size = self._store(target, chunk.reshape(-1).view("u1").data)
+        data = chunk.reshape(-1).view("u1").data
+        size = store_chunk(self.task, target, data, self._files, self._put)
         return ChunkPart(target.index, 0, target.box.size * self.dtype.itemsize, size)
 
-    def _store(self, target: TargetChunk, data: memoryview) -> int:
-        """Writes the encoded chunk; its size in bytes."""
-        encoded = encode_chunk(self.task.target_encoding, data)
-        if target.file is None and self._put is not None:
-            self._put(self.task.placement.target, target.index, b"".join(encoded))
-            return sum(map(len, encoded))
-        file, offset = str(target.file), 0
-        fd, path = self._files.fd(file), self._files.path(file)
-        for piece in encoded:
-            write_all(fd, memoryview(piece), offset, path)
-            offset += len(piece)
-        return offset
+
+def store_chunk(
+    task: Task, target: TargetChunk, data: memoryview, files: OpenFiles, put: Put | None
+) -> int:
+    """Encodes and writes a whole chunk; its size in bytes as it is stored."""
+    encoded = encode_chunk(task.target_encoding, data)
+    if target.file is None and put is not None:
+        put(task.placement.target, target.index, b"".join(encoded))
+        return sum(map(len, encoded))
+    file, offset = str(target.file), 0
+    fd, path = files.fd(file), files.path(file)
+    for piece in encoded:
+        write_all(fd, memoryview(piece), offset, path)
+        offset += len(piece)
+    return offset
 
 
 def source_element_type(task: Task) -> np.dtype[Any]:

@@ -1,8 +1,9 @@
 """From placements to a plan: the cheapest strategy per tensor that fits the memory.
 
 Between cuts that source and target share lie aligned blocks: within one, each source chunk can be
-decoded once and each target chunk be finished. Three ways to fill a block, told apart by price:
+decoded once and each target chunk be finished. Four ways to fill a block, told apart by price:
 
+- whole, where the block is one small chunk on both sides: nothing needs to be cut;
 - scatter, where the target is raw: one source chunk a task, tiny buffers;
 - weave, where the target is raw but the rows of a single chunk are short: chunks that lie side by
   side along the trailing dimensions are decoded in lock step, so that wide rows pass, which cost
@@ -25,7 +26,15 @@ from itertools import pairwise
 
 from reshard.errors import MemoryBudgetError, PlanError
 from reshard.layout.grid import Cuts, Grid
-from reshard.planning.cost import BAND_BYTES, block_bytes, chunks_per_unit, price, scatter_bytes
+from reshard.planning.cost import (
+    BAND_BYTES,
+    block_bytes,
+    chunks_per_unit,
+    price,
+    scatter_bytes,
+    stored_chunk_bytes,
+    whole_bytes,
+)
 from reshard.planning.move import Move, Plan, Side, Strategy
 from reshard.planning.placement import Placement
 
@@ -128,6 +137,8 @@ def _candidates(request: Request, memory: int, max_lanes: int) -> Iterator[Move]
     if _is_identical(request):
         yield _copy(request)
         return
+    if _is_chunk_by_chunk(request):
+        yield _whole(request)  # first: at equal price it has the least to do besides
     if request.target.raw:
         rank = len(request.placement.shape)
         for first_lane_dim in range(rank, 0, -1):
@@ -137,15 +148,40 @@ def _candidates(request: Request, memory: int, max_lanes: int) -> Iterator[Move]
 
 def _is_identical(request: Request) -> bool:
     """Whether every target chunk is some source chunk, byte for byte and encoded alike."""
-    placement, source, target = request.placement, request.source, request.target
+    source, target = request.source, request.target
+    return not source.raw and source.codec == target.codec and _has_equal_chunks(request)
+
+
+def _has_equal_chunks(request: Request) -> bool:
+    """Whether every target chunk holds the elements of some source chunk, and as many bytes."""
+    placement, source, target = request.placement, request.source.spec, request.target.spec
     return (
-        not source.raw
-        and source.codec == target.codec
-        and not placement.is_cast
-        and placement == Placement.whole(source.spec, target.spec)
-        and source.spec.storage == target.spec.storage
-        and source.spec.chunk_shape == target.spec.chunk_shape
+        not placement.is_cast
+        and source.storage == target.storage
+        and placement == Placement.whole(source, target)
+        and source.chunk_shape == target.chunk_shape
     )
+
+
+def _is_chunk_by_chunk(request: Request) -> bool:
+    """Whether chunks are equal but for their encoding, small, and without padding to clear."""
+    spec = request.source.spec
+    return (
+        _has_equal_chunks(request)
+        and stored_chunk_bytes(request.source) <= BAND_BYTES
+        and (spec.chunk_shape is None or _divides(spec.chunk_shape, spec.shape))
+    )
+
+
+def _divides(chunk: Sequence[int], shape: Sequence[int]) -> bool:
+    return all(n % c == 0 for n, c in zip(shape, chunk, strict=True))
+
+
+def _whole(request: Request) -> Move:
+    placement, source, target = request.placement, request.source, request.target
+    units, chunk = target.spec.storage, stored_chunk_bytes(source)
+    need = whole_bytes(placement, source, target, units, chunk)
+    return _move(request, "whole", units, chunk, need)
 
 
 def _copy(request: Request) -> Move:

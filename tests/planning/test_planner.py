@@ -49,6 +49,7 @@ def test_a_unit_never_cuts_what_its_strategy_must_keep_whole(req):
     (move,) = make_plan([req], 256 * MIB, 2).moves
     kept = {
         "copy": move.target.spec.storage,
+        "whole": move.target.spec.storage,
         "block": move.target.spec.storage,
         "scatter": move.source.spec.storage,
         "weave": move.source.spec.storage,
@@ -129,6 +130,37 @@ def test_identical_compressed_chunks_travel_encoded():
     side = Side(spec, "zstd:1", raw=False, stream_bytes=MIB)
     (move,) = make_plan([Request(Placement.whole(spec, spec), side, side)], 64 * MIB, 2).moves
     assert move.strategy == "copy"
+
+
+@pytest.mark.parametrize("raw_target", [True, False], ids=["raw", "zstd"])
+@pytest.mark.parametrize("raw_source", [True, False], ids=["from raw", "from zstd"])
+def test_small_chunks_that_only_change_their_encoding_move_whole(raw_source, raw_target):
+    req = request((64, 64), (16, 64), (16, 64), raw_source=raw_source, raw_target=raw_target)
+    (move,) = make_plan([req], 64 * MIB, 2).moves
+    assert (move.strategy, move.price.tasks, move.price.writes) == ("whole", 4, 4)
+    assert move.band_bytes == 16 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    ("shape", "source_chunk", "target_chunk"),
+    [
+        ((64, 64), (16, 64), (8, 64)),
+        ((60, 64), (16, 64), (16, 64)),
+        ((2048, 1024), (1024, 1024), (1024, 1024)),
+    ],
+    ids=["unequal", "padded", "large"],
+)
+def test_other_chunks_are_cut(shape, source_chunk, target_chunk):
+    (move,) = make_plan([request(shape, source_chunk, target_chunk)], 64 * MIB, 2).moves
+    assert move.strategy == "scatter"
+
+
+def test_a_cast_never_moves_whole():
+    req = request((64, 64), (64, 64), (64, 64))
+    target = replace(req.target, spec=replace(req.target.spec, dtype="float16"))
+    cast = Request(Placement.whole(req.source.spec, target.spec), req.source, target)
+    (move,) = make_plan([cast], 64 * MIB, 2).moves
+    assert move.strategy == "scatter"
 
 
 def test_chunks_that_are_packed_travel_whole_at_a_price():
