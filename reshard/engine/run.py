@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from reshard.engine.buffers import ArenaPool
@@ -178,11 +178,9 @@ def _checked_result(move: Move, state: MoveState) -> MoveResult:
             f"{name!r}: {state.closed_chunks} of {chunks} chunks were completed and {state.moved_bytes} of "
             f"{_moved_bytes(move)} bytes moved; this is a defect of the program, please report it with the plan"
         )
-    result = MoveResult(
-        None, None, state.moved_bytes, state.read_bytes, state.written_bytes, state.cast
-    )
+    amounts = (state.moved_bytes, state.read_bytes, state.written_bytes, state.cast)
     if not state.has_digest:
-        return result
+        return MoveResult(None, None, *amounts)
     source = finish(CRC64NVME, state.source_crc, _moved_bytes(move))
     target = finish(CRC64NVME, state.target_crc, move.target.spec.nbytes)
     if source != target and not move.placement.is_cast and _keeps_order(move):
@@ -190,7 +188,7 @@ def _checked_result(move: Move, state: MoveState) -> MoveResult:
             f"{name!r}: what was written has digest {target:016x}, but what was read has {source:016x}; "
             "the output was discarded; check this machine's memory, then run again"
         )
-    return replace(result, source_digest=f"{source:016x}", target_digest=f"{target:016x}")
+    return MoveResult(f"{source:016x}", f"{target:016x}", *amounts)
 
 
 def _keeps_order(move: Move) -> bool:

@@ -98,7 +98,7 @@ def _target_tensor(
     chunk = _chunks(stored, bare, parts.slices, options)
     _refuse_too_many(bare, chunk)
     storage = Grid.regular(source.shape, chunk)
-    spec = replace(bare, storage=storage, chunk_shape=chunk, layout=parts.layout)
+    spec = TensorSpec(leaf.name, source.shape, dtype, storage, chunk, parts.layout)
     return TargetTensor(spec, _encoding(stored, options), leaf, parts.partition)
 
 

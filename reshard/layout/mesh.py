@@ -19,7 +19,7 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from reshard.errors import LayoutError
 from reshard.layout.box import Box
@@ -118,8 +118,7 @@ class TensorLayout:
         """Number of parts along each of ``rank`` dimensions; surplus axes are a LayoutError."""
         mesh = self._mesh(name)
         self._check_rank(rank, f"{name!r} has {rank} dimensions")
-        padded = (*self.axes, *[None] * (rank - len(self.axes)))
-        return tuple(math.prod(map(mesh.axis_size, axis_names(axis))) for axis in padded)
+        return (*_parts(self.axes, mesh), *[1] * (rank - len(self.axes)))
 
     def shard_shape(self, shape: Sequence[int], name: str = "") -> tuple[int, ...]:
         """Shape of what each device holds; an indivisible dimension is a LayoutError naming ``name``."""
@@ -148,6 +147,12 @@ class TensorLayout:
                 f"give it one"
             )
         return self.device_mesh
+
+
+@lru_cache(maxsize=1024)
+def _parts(axes: tuple[Axis, ...], mesh: DeviceMesh) -> tuple[int, ...]:
+    """Number of parts along each dimension; a tree's tensors have few different axes."""
+    return tuple(math.prod(map(mesh.axis_size, axis_names(axis))) for axis in axes)
 
 
 def device_boxes(layout: TensorLayout, shape: Sequence[int], name: str = "") -> list[Box]:

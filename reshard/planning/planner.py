@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
 
@@ -105,7 +105,8 @@ def plan_moves(requests: Sequence[Request], max_memory: int, workers: int) -> It
     known: dict[Hashable, Move] = {}
     for request in requests:
         key = _geometry(request)
-        if key not in known:
+        move = known.get(key)
+        if move is None:
             lanes = open_files_per_task(workers) // 2
             move = _cheapest(request, max_memory // workers, lanes) or _cheapest(
                 request, max_memory, lanes
@@ -113,19 +114,34 @@ def plan_moves(requests: Sequence[Request], max_memory: int, workers: int) -> It
             if move is None:
                 raise _refusal(requests, max_memory)
             known[key] = move
-        yield replace(
-            known[key], placement=request.placement, source=request.source, target=request.target
+        yield Move(
+            request.placement,
+            request.source,
+            request.target,
+            move.strategy,
+            move.units,
+            move.band_bytes,
+            move.price,
         )
 
 
 def _geometry(request: Request) -> Hashable:
     """Everything that the choice of a strategy depends on."""
-    placement = replace(request.placement, source="", target="")
-    sides = (
-        (s.spec.shape, s.spec.storage.cuts, s.spec.chunk_shape, s.codec, s.raw, s.stream_bytes)
-        for s in (request.source, request.target)
+    p = request.placement
+    placement = (p.source_box, p.target_box, p.axis_order, p.source_dtype, p.target_dtype)
+    return (placement, request.copy_bytes, _stored(request.source), _stored(request.target))
+
+
+def _stored(side: Side) -> Hashable:
+    spec = side.spec
+    return (
+        spec.shape,
+        spec.storage.cuts,
+        spec.chunk_shape,
+        side.codec,
+        side.raw,
+        side.stream_bytes,
     )
-    return (placement, request.copy_bytes, *sides)
 
 
 def _cheapest(request: Request, memory: int, max_lanes: int) -> Move | None:
