@@ -55,15 +55,15 @@ def execute(
 
 
 def _execute_one(task: Task, root: str, pool: ArenaPool | None, put: Put | None) -> TaskResult:
-    with OpenFiles(root, task.open_files) as files:
-        if task.strategy == "copy":
+    if task.strategy == "whole":
+        with _lent(pool, task.band_bytes, task.memory_bytes) as arena:
+            return move_whole(task, root, put, arena.take(task.band_bytes))
+    if task.strategy == "copy":
+        with OpenFiles(root, task.open_files) as files:
             return pass_through(task, files, put)
-        if task.strategy == "whole":
-            with _lent(pool, task.band_bytes, task.memory_bytes) as arena:
-                return move_whole(task, files, put, arena.take(task.band_bytes))
-        plan = _Buffers.of(task)
-        with _lent(pool, plan.total, task.memory_bytes) as arena:
-            return _transfer(task, files, put, arena, plan)
+    sizes = _Buffers.of(task)
+    with _lent(pool, sizes.total, task.memory_bytes) as arena:
+        return _transfer(task, root, put, arena, sizes)
 
 
 @contextmanager
@@ -128,16 +128,16 @@ def _groups(task: Task) -> list[tuple[SourceChunk, ...]]:
     return [task.sources] if task.strategy == "weave" else [(s,) for s in task.sources]
 
 
-def _transfer(
-    task: Task, files: OpenFiles, put: Put | None, arena: Arena, sizes: _Buffers
-) -> TaskResult:
+def _transfer(task: Task, root: str, put: Put | None, arena: Arena, sizes: _Buffers) -> TaskResult:
     lanes, rows = arena.take(sizes.lanes), arena.take(sizes.band)
     mirror = Mirror(task.target_shape, target_element_type(task), arena.take(sizes.mirror))
-    sink = (
-        ChunkSink(task, files, mirror, put, arena)
-        if task.strategy == "block"
-        else PieceSink(task, files, mirror, arena.take(sizes.scratch))
-    )
+    if task.strategy == "block":
+        return _fill(task, lanes, rows, ChunkSink(task, root, mirror, put, arena))
+    with OpenFiles(root, task.open_files) as files:
+        return _fill(task, lanes, rows, PieceSink(task, files, mirror, arena.take(sizes.scratch)))
+
+
+def _fill(task: Task, lanes: Bytes, rows: Bytes, sink: ChunkSink | PieceSink) -> TaskResult:
     digest = moved = 0
     for group in _groups(task):
         for band, box in _decoded(task, group, lanes, rows):

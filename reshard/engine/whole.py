@@ -14,7 +14,6 @@ from reshard.engine.digest import CRC64NVME, linear_of_box
 from reshard.engine.lanes import StoredChunks, open_chunk
 from reshard.engine.sinks import Put, source_element_type, store_chunk
 from reshard.engine.task import ChunkPart, Task, TaskResult
-from reshard.storage.local import OpenFiles
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-def move_whole(task: Task, files: OpenFiles, put: Put | None, memory: Bytes) -> TaskResult:
-    """Moves the task's one chunk through ``memory``, which holds it decoded.
+def move_whole(task: Task, root: str, put: Put | None, memory: Bytes) -> TaskResult:
+    """Moves the task's one chunk to below ``root``, through ``memory``, which holds it decoded.
 
     The source's digest is taken when it was decoded, the target's when it was written.
     """
@@ -40,7 +39,7 @@ def move_whole(task: Task, files: OpenFiles, put: Put | None, memory: Bytes) -> 
         stream.close_checked()
     elements: Array = memory.view(dtype).reshape(source.stored_shape)
     read_crc = linear_of_box(CRC64NVME, elements, source.box, task.placement.shape)
-    stored_bytes = store_chunk(task, target, memory.data, files, put)
+    stored_bytes = store_chunk(task, target, memory.data, root, put)
     written_crc = linear_of_box(CRC64NVME, elements, target.box, task.target_shape)
     part = ChunkPart(target.index, 0, elements.nbytes, stored_bytes)
     read_bytes = source.extent.length if source.extent else 0

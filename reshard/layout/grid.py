@@ -79,7 +79,7 @@ class Grid:
     @property
     def parts(self) -> tuple[int, ...]:
         """Number of boxes along each dimension."""
-        return tuple(len(c) - 1 for c in self.cuts)
+        return tuple([len(c) - 1 for c in self.cuts])
 
     @property
     def count(self) -> int:

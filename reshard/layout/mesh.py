@@ -20,6 +20,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from operator import floordiv, mod
 
 from reshard.errors import LayoutError
 from reshard.layout.box import Box
@@ -117,28 +118,30 @@ class TensorLayout:
     def parts(self, rank: int, name: str = "") -> tuple[int, ...]:
         """Number of parts along each of ``rank`` dimensions; surplus axes are a LayoutError."""
         mesh = self._mesh(name)
-        self._check_rank(rank, f"{name!r} has {rank} dimensions")
+        if len(self.axes) > rank:
+            raise self._surplus(f"{name!r} has {rank} dimensions")
         return (*_parts(self.axes, mesh), *[1] * (rank - len(self.axes)))
 
     def shard_shape(self, shape: Sequence[int], name: str = "") -> tuple[int, ...]:
         """Shape of what each device holds; an indivisible dimension is a LayoutError naming ``name``."""
-        self._check_rank(len(shape), f"{name!r} has {len(shape)} dimensions (shape {list(shape)})")
-        parts = self.parts(len(shape), name)
-        for dim, (size, count) in enumerate(zip(shape, parts, strict=True)):
-            if size % count:
-                raise _indivisible(name, shape, dim, self)
-        return tuple(size // count for size, count in zip(shape, parts, strict=True))
+        rank = len(shape)
+        if len(self.axes) > rank:
+            raise self._surplus(f"{name!r} has {rank} dimensions (shape {list(shape)})")
+        parts = self.parts(rank, name)
+        if any(map(mod, shape, parts)):
+            dim = next(d for d, rest in enumerate(map(mod, shape, parts)) if rest)
+            raise _indivisible(name, shape, dim, self)
+        return tuple(map(floordiv, shape, parts))
 
     def grid(self, shape: Sequence[int], name: str = "") -> Grid:
         """The boxes that the devices hold; an indivisible dimension is a LayoutError naming ``name``."""
         return Grid.regular(shape, self.shard_shape(shape, name))
 
-    def _check_rank(self, rank: int, tensor: str) -> None:
-        if len(self.axes) > rank:
-            raise LayoutError(
-                f"{tensor}, but its layout {show_axes(self.axes)} has more axes than dimensions: "
-                f"{len(self.axes)}; remove the surplus ones"
-            )
+    def _surplus(self, tensor: str) -> LayoutError:
+        return LayoutError(
+            f"{tensor}, but its layout {show_axes(self.axes)} has more axes than dimensions: "
+            f"{len(self.axes)}; remove the surplus ones"
+        )
 
     def _mesh(self, name: str) -> DeviceMesh:
         if self.device_mesh is None:
