@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reshard.errors import MemoryBudgetError, PlanError
@@ -72,6 +72,7 @@ def test_decoded_bytes_are_those_of_the_chunks_that_each_unit_touches(req):
     assert move.price.source_bytes == stored * req.source.spec.storage.count
 
 
+@settings(deadline=None)
 @given(st.lists(requests(max_size=2000), min_size=1, max_size=4), st.integers(1, 8))
 def test_the_smallest_memory_that_a_refusal_names_is_enough(reqs, workers):
     reqs = [replace(r, placement=replace(r.placement, target=f"c{n}")) for n, r in enumerate(reqs)]
@@ -81,6 +82,7 @@ def test_the_smallest_memory_that_a_refusal_names_is_enough(reqs, workers):
     assert all(m.price.task_bytes <= need for m in plan.moves)
 
 
+@settings(deadline=None)
 @given(requests(max_size=2000))
 def test_less_than_the_smallest_memory_is_refused(req):
     with pytest.raises(MemoryBudgetError):
