@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,8 @@ from reshard.errors import LayoutError, PlanError, StorageError
 from reshard.layout.changes import Changes
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from reshard.engine.checkpoint_info import CheckpointInfo
     from reshard.engine.compare import Verification
     from reshard.engine.conversion import ConversionPlan

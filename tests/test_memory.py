@@ -67,7 +67,7 @@ def target(tmp_path):
         ("weave", "columns", ROWS, {"verify": "readback"}, 64),
         ("scatter", "rows", COLUMNS, {"cast": {"w": "bfloat16"}}, 64),
         ("copy", "rows", ROWS, {"compression": "keep", "verify": "readback"}, 64),
-        ("scatter", "small", None, {}, 64),
+        ("whole", "small", None, {}, 64),
     ],
 )
 def test_peak_memory_stays_within_the_budget(sources, strategy, source, axes, options, mib, target):

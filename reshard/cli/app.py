@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from inspect import getdoc
@@ -101,4 +102,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character gets its escape, never a traceback.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    # A tree of 100,000 tensors is millions of objects that live to the end: to look through them again
+    # and again for cycles took a tenth of a conversion.
+    gc.set_threshold(50_000, 50, 100)
     sys.exit(run(sys.argv[1:]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from reshard.engine.sinks import (
     target_element_type,
 )
 from reshard.engine.task import SourceChunk, Task, TaskResult
+from reshard.engine.whole import move_whole
 from reshard.layout.box import Box
 from reshard.layout.dtypes import storage_bytes
 from reshard.planning.cost import BAND_BYTES
@@ -54,18 +55,28 @@ def execute(
 
 
 def _execute_one(task: Task, root: str, pool: ArenaPool | None, put: Put | None) -> TaskResult:
-    with OpenFiles(root, task.open_files) as files:
-        if task.strategy == "copy":
+    if task.strategy == "whole":
+        with _lent(pool, task.band_bytes, task.memory_bytes) as arena:
+            return move_whole(task, root, put, arena.take(task.band_bytes))
+    if task.strategy == "copy":
+        with OpenFiles(root, task.open_files) as files:
             return pass_through(task, files, put)
-        plan = _Buffers.of(task)
-        arena = (
-            pool.acquire(plan.total, task.memory_bytes - plan.total) if pool else Arena(plan.total)
-        )
-        try:
-            return _transfer(task, files, put, arena, plan)
-        finally:
-            if pool:
-                pool.release(arena)
+    sizes = _Buffers.of(task)
+    with _lent(pool, sizes.total, task.memory_bytes) as arena:
+        return _transfer(task, root, put, arena, sizes)
+
+
+@contextmanager
+def _lent(pool: ArenaPool | None, nbytes: int, task_bytes: int) -> Iterator[Arena]:
+    """An arena of ``nbytes`` for a task that takes ``task_bytes`` in all."""
+    if pool is None:
+        yield Arena(nbytes)
+        return
+    arena = pool.acquire(nbytes, task_bytes - nbytes)
+    try:
+        yield arena
+    finally:
+        pool.release(arena)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +128,16 @@ def _groups(task: Task) -> list[tuple[SourceChunk, ...]]:
     return [task.sources] if task.strategy == "weave" else [(s,) for s in task.sources]
 
 
-def _transfer(
-    task: Task, files: OpenFiles, put: Put | None, arena: Arena, sizes: _Buffers
-) -> TaskResult:
+def _transfer(task: Task, root: str, put: Put | None, arena: Arena, sizes: _Buffers) -> TaskResult:
     lanes, rows = arena.take(sizes.lanes), arena.take(sizes.band)
     mirror = Mirror(task.target_shape, target_element_type(task), arena.take(sizes.mirror))
-    sink = (
-        ChunkSink(task, files, mirror, put, arena)
-        if task.strategy == "block"
-        else PieceSink(task, files, mirror, arena.take(sizes.scratch))
-    )
+    if task.strategy == "block":
+        return _fill(task, lanes, rows, ChunkSink(task, root, mirror, put, arena))
+    with OpenFiles(root, task.open_files) as files:
+        return _fill(task, lanes, rows, PieceSink(task, files, mirror, arena.take(sizes.scratch)))
+
+
+def _fill(task: Task, lanes: Bytes, rows: Bytes, sink: ChunkSink | PieceSink) -> TaskResult:
     digest = moved = 0
     for group in _groups(task):
         for band, box in _decoded(task, group, lanes, rows):

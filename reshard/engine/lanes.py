@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from reshard.engine.bands import Band
 from reshard.engine.task import SourceChunk
 from reshard.formats.base import Encoding
-from reshard.formats.codecs import open_fill, open_stream
+from reshard.formats.codecs import DecodeStream, open_fill, open_stream
 from reshard.layout.box import Box
 from reshard.layout.dtypes import storage_bytes
 
@@ -33,6 +33,17 @@ class StoredChunks:
     fill: bytes
 
 
+def open_chunk(stored: StoredChunks, chunk: SourceChunk) -> DecodeStream:
+    """The chunk's decoded bytes, padding included, in order; of one that is not stored its fill."""
+    decoded_bytes = math.prod(chunk.stored_shape) * storage_bytes(stored.dtype)
+    if chunk.extent is None:
+        return open_fill(stored.fill, decoded_bytes)
+    where = f"tensor {stored.name!r}, chunk {list(chunk.index)}"
+    return open_stream(
+        stored.encoding, chunk.extent, decoded_bytes, where, box=chunk.box, dtype=stored.dtype
+    )
+
+
 class Lane:
     """A chunk's elements in row-major order, of which only those inside a box are wanted."""
 
@@ -45,20 +56,7 @@ class Lane:
         self._origin = tuple(origin)
         self._itemsize = storage_bytes(stored.dtype)
         self._skipped = False
-        decoded_bytes = math.prod(chunk.stored_shape) * self._itemsize
-        where = f"tensor {stored.name!r}, chunk {list(chunk.index)}"
-        self._stream = (
-            open_fill(stored.fill, decoded_bytes)
-            if chunk.extent is None
-            else open_stream(
-                stored.encoding,
-                chunk.extent,
-                decoded_bytes,
-                where,
-                box=chunk.box,
-                dtype=stored.dtype,
-            )
-        )
+        self._stream = open_chunk(stored, chunk)
 
     @property
     def part(self) -> Box | None:

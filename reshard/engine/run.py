@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from reshard.engine.buffers import ArenaPool
@@ -105,7 +105,9 @@ class _Ledger:
         self._root = root
         self._progress = progress
         self._states = [MoveState() for _ in plan.moves]
+        # Sums over all moves: taken once, since tasks that end may be as many as the moves.
         self._total_bytes = sum(_moved_bytes(m) for m in plan.moves)
+        self._total_tasks = plan.tasks
         self._moved_bytes = 0
         self._tasks_done = 0
 
@@ -155,7 +157,11 @@ class _Ledger:
         if self._progress is not None:
             self._progress(
                 Progress(
-                    self._moved_bytes, self._total_bytes, self._tasks_done, self._plan.tasks, tensor
+                    self._moved_bytes,
+                    self._total_bytes,
+                    self._tasks_done,
+                    self._total_tasks,
+                    tensor,
                 )
             )
 
@@ -172,11 +178,9 @@ def _checked_result(move: Move, state: MoveState) -> MoveResult:
             f"{name!r}: {state.closed_chunks} of {chunks} chunks were completed and {state.moved_bytes} of "
             f"{_moved_bytes(move)} bytes moved; this is a defect of the program, please report it with the plan"
         )
-    result = MoveResult(
-        None, None, state.moved_bytes, state.read_bytes, state.written_bytes, state.cast
-    )
+    amounts = (state.moved_bytes, state.read_bytes, state.written_bytes, state.cast)
     if not state.has_digest:
-        return result
+        return MoveResult(None, None, *amounts)
     source = finish(CRC64NVME, state.source_crc, _moved_bytes(move))
     target = finish(CRC64NVME, state.target_crc, move.target.spec.nbytes)
     if source != target and not move.placement.is_cast and _keeps_order(move):
@@ -184,7 +188,7 @@ def _checked_result(move: Move, state: MoveState) -> MoveResult:
             f"{name!r}: what was written has digest {target:016x}, but what was read has {source:016x}; "
             "the output was discarded; check this machine's memory, then run again"
         )
-    return replace(result, source_digest=f"{source:016x}", target_digest=f"{target:016x}")
+    return MoveResult(f"{source:016x}", f"{target:016x}", *amounts)
 
 
 def _keeps_order(move: Move) -> bool:

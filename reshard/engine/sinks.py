@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from reshard.layout.box import Box
 from reshard.layout.dtypes import numpy_dtype, storage_bytes
 from reshard.planning.cost import BAND_BYTES
 from reshard.planning.placement import inverse
-from reshard.storage.local import OpenFiles, write_all
+from reshard.storage.local import WRITE_BYTES, OpenFiles, open_new, storage_errors, write_all
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,10 +144,10 @@ class ChunkSink(_Pieces):
     """Assembles target chunks in memory, then encodes and writes each whole."""
 
     def __init__(
-        self, task: Task, files: OpenFiles, mirror: Mirror, put: Put | None, arena: Arena
+        self, task: Task, root: str, mirror: Mirror, put: Put | None, arena: Arena
     ) -> None:
         super().__init__(task, mirror)
-        self._files = files
+        self._root = root
         self._put = put
         self._chunks = [self._buffer(t, arena) for t in task.targets]
 
@@ -180,21 +181,35 @@ class ChunkSink(_Pieces):
         return chunk
 
     def _stored(self, target: TargetChunk, chunk: Array) -> ChunkPart:
-        size = self._store(target, chunk.reshape(-1).view("u1").data)
+        data = chunk.reshape(-1).view("u1").data
+        size = store_chunk(self.task, target, data, self._root, self._put)
         return ChunkPart(target.index, 0, target.box.size * self.dtype.itemsize, size)
 
-    def _store(self, target: TargetChunk, data: memoryview) -> int:
-        """Writes the encoded chunk; its size in bytes."""
-        encoded = encode_chunk(self.task.target_encoding, data)
-        if target.file is None and self._put is not None:
-            self._put(self.task.placement.target, target.index, b"".join(encoded))
-            return sum(map(len, encoded))
-        file, offset = str(target.file), 0
-        fd, path = self._files.fd(file), self._files.path(file)
-        for piece in encoded:
-            write_all(fd, memoryview(piece), offset, path)
-            offset += len(piece)
-        return offset
+
+def store_chunk(
+    task: Task, target: TargetChunk, data: memoryview, root: str, put: Put | None
+) -> int:
+    """Encodes a whole chunk and writes it below ``root``; its size in bytes as it is stored."""
+    encoded = encode_chunk(task.target_encoding, data)
+    nbytes = sum(map(len, encoded))
+    if nbytes <= WRITE_BYTES or target.file is None:
+        encoded = (b"".join(encoded),)  # one call for a small one and its checksum
+    if target.file is None and put is not None:
+        put(task.placement.target, target.index, encoded[0])
+    else:
+        _write_file(f"{root}/{target.file}", encoded)
+    return nbytes
+
+
+def _write_file(path: str, parts: Sequence[bytes | memoryview]) -> None:
+    fd, offset = open_new(path), 0
+    try:
+        for part in parts:
+            write_all(fd, memoryview(part), offset, path)
+            offset += len(part)
+    finally:
+        with storage_errors("close", path):
+            os.close(fd)
 
 
 def source_element_type(task: Task) -> np.dtype[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from reshard.engine.layouts import split
@@ -98,7 +99,7 @@ def _target_tensor(
     chunk = _chunks(stored, bare, parts.slices, options)
     _refuse_too_many(bare, chunk)
     storage = Grid.regular(source.shape, chunk)
-    spec = replace(bare, storage=storage, chunk_shape=chunk, layout=parts.layout)
+    spec = TensorSpec(leaf.name, source.shape, dtype, storage, chunk, parts.layout)
     return TargetTensor(spec, _encoding(stored, options), leaf, parts.partition)
 
 
@@ -174,6 +175,7 @@ def _chunk_bytes(spec: TensorSpec) -> int:
     return math.prod(spec.chunk_shape or spec.storage.largest) * spec.itemsize
 
 
+@lru_cache(maxsize=256)
 def codec_name(encoding: Encoding) -> str:
     """One word for people and for comparing: ``raw+crc32c``, ``zstd:1``."""
     name = "raw" if encoding.compressor == "none" else encoding.compressor

@@ -41,8 +41,8 @@ class TargetChunk:
 class Task:
     """Fill ``unit`` of a placement: read ``sources``, write ``targets``.
 
-    Running it twice gives the same bytes. ``sources`` and ``targets`` are in row-major order of the
-    two grids, which cut the unit in coordinates counted from its start.
+    Running it twice gives the same bytes. ``sources`` and ``targets`` are in row-major order of
+    their grids; ``target_grid`` cuts the unit, in coordinates counted from its start.
 
     Attributes:
         move: index of the move in its plan.
@@ -59,7 +59,6 @@ class Task:
     placement: Placement
     unit: Box
     sources: tuple[SourceChunk, ...]
-    source_grid: Grid
     source_encoding: Encoding
     fill: bytes
     targets: tuple[TargetChunk, ...]

@@ -93,7 +93,6 @@ def _task(
         placement=placement,
         unit=unit,
         sources=tuple(_sources(move, unit, ends.reader)),
-        source_grid=placement.source_grid(move.source.spec.storage).clip(unit),
         source_encoding=stored.encoding,
         fill=stored.fill,
         targets=tuple(_targets(move, unit, ends.writer)),

@@ -113,8 +113,11 @@ def split_of(grid: Grid) -> dict[str, tuple[Any, ...]]:
     >>> split_of(Grid.regular((5,), (3,)))
     {'cuts': ((0, 3, 5),)}
     """
-    even = all(len({b - a for a, b in itertools.pairwise(c)}) <= 1 for c in grid.cuts)
-    return {"parts": grid.parts} if even else {"cuts": grid.cuts}
+    return {"parts": grid.parts} if all(map(_is_even, grid.cuts)) else {"cuts": grid.cuts}
+
+
+def _is_even(cuts: Cuts) -> bool:
+    return len(cuts) <= 2 or len({b - a for a, b in itertools.pairwise(cuts)}) == 1
 
 
 def slice_infos(entry: SliceEntry) -> list[SaveSliceInfo]:

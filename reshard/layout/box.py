@@ -63,7 +63,9 @@ class Box:
 
     def permute(self, order: Sequence[int]) -> Box:
         """The box whose dimension ``d`` is this one's dimension ``order[d]``."""
-        return Box(tuple(self.start[o] for o in order), tuple(self.stop[o] for o in order))
+        return Box(
+            tuple(map(self.start.__getitem__, order)), tuple(map(self.stop.__getitem__, order))
+        )
 
     @property
     def slices(self) -> tuple[slice | EllipsisType, ...]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from reshard.errors import LayoutError
 from reshard.layout.grid import Grid
 from reshard.layout.layout_file import LayoutFile, PartitionRule, Rule
-from reshard.layout.mesh import TensorLayout, show_axes
+from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout, show_axes
 from reshard.layout.partitioners import div_cuts
 
 
@@ -93,7 +94,7 @@ def _label(rule: Rule | PartitionRule) -> str:
 
 
 def _replicated(file: LayoutFile, rank: int) -> TensorLayout:
-    return TensorLayout((None,) * rank, file.mesh)
+    return _padded((), rank, file.mesh)
 
 
 def _by_rule(file: LayoutFile, index: int, name: str, shape: tuple[int, ...]) -> Resolved:
@@ -105,8 +106,14 @@ def _by_rule(file: LayoutFile, index: int, name: str, shape: tuple[int, ...]) ->
             f"{name!r} of shape {list(shape)}: {_label(rule)} has more axes than dimensions, "
             f"{show_axes(axes)} for {len(shape)}; give this tensor an earlier rule of its own"
         )
-    layout = TensorLayout((*axes, *[None] * (len(shape) - len(axes))), file.mesh)
+    layout = _padded(tuple(axes), len(shape), file.mesh)
     return Resolved(layout, None, _slices(file, rule, layout, name, shape), rule_index=index)
+
+
+@lru_cache(maxsize=1024)
+def _padded(axes: tuple[Axis, ...], rank: int, mesh: DeviceMesh | None) -> TensorLayout:
+    """One object for all tensors that a rule splits alike."""
+    return TensorLayout((*axes, *[None] * (rank - len(axes))), mesh)
 
 
 def _slices(

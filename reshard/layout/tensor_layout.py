@@ -18,6 +18,8 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import floordiv, mod
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError
@@ -117,29 +119,30 @@ class TensorLayout:
     def parts(self, rank: int, name: str = "") -> tuple[int, ...]:
         """Number of parts along each of ``rank`` dimensions; surplus axes are a LayoutError."""
         mesh = self._mesh(name)
-        self._check_rank(rank, f"{name!r} has {rank} dimensions")
-        padded = (*self.axes, *[None] * (rank - len(self.axes)))
-        return tuple(math.prod(map(mesh.axis_size, axis_names(axis))) for axis in padded)
+        if len(self.axes) > rank:
+            raise self._surplus(f"{name!r} has {rank} dimensions")
+        return (*_parts(self.axes, mesh.axis_names, mesh.shape), *[1] * (rank - len(self.axes)))
 
     def shard_shape(self, shape: Sequence[int], name: str = "") -> tuple[int, ...]:
         """Shape of what each device holds; an indivisible dimension is a LayoutError naming ``name``."""
-        self._check_rank(len(shape), f"{name!r} has {len(shape)} dimensions (shape {list(shape)})")
-        parts = self.parts(len(shape), name)
-        for dim, (size, count) in enumerate(zip(shape, parts, strict=True)):
-            if size % count:
-                raise _indivisible(name, shape, dim, self)
-        return tuple(size // count for size, count in zip(shape, parts, strict=True))
+        rank = len(shape)
+        if len(self.axes) > rank:
+            raise self._surplus(f"{name!r} has {rank} dimensions (shape {list(shape)})")
+        parts = self.parts(rank, name)
+        if any(map(mod, shape, parts)):
+            dim = next(d for d, rest in enumerate(map(mod, shape, parts)) if rest)
+            raise _indivisible(name, shape, dim, self)
+        return tuple(map(floordiv, shape, parts))
 
     def grid(self, shape: Sequence[int], name: str = "") -> Grid:
         """The boxes that the devices hold; an indivisible dimension is a LayoutError naming ``name``."""
         return Grid.regular(shape, self.shard_shape(shape, name))
 
-    def _check_rank(self, rank: int, tensor: str) -> None:
-        if len(self.axes) > rank:
-            raise LayoutError(
-                f"{tensor}, but its layout {show_axes(self.axes)} has more axes than dimensions: "
-                f"{len(self.axes)}; remove the surplus ones"
-            )
+    def _surplus(self, tensor: str) -> LayoutError:
+        return LayoutError(
+            f"{tensor}, but its layout {show_axes(self.axes)} has more axes than dimensions: "
+            f"{len(self.axes)}; remove the surplus ones"
+        )
 
     def _mesh(self, name: str) -> DeviceMesh:
         if self.device_mesh is None:
@@ -148,6 +151,15 @@ class TensorLayout:
                 f"give it one"
             )
         return self.device_mesh
+
+
+@lru_cache(maxsize=1024)
+def _parts(
+    axes: tuple[Axis, ...], names: tuple[str, ...], sizes: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Number of parts along each dimension; a tree's tensors have few different axes."""
+    size = dict(zip(names, sizes, strict=True))
+    return tuple(math.prod(size[name] for name in axis_names(axis)) for axis in axes)
 
 
 def device_boxes(layout: TensorLayout, shape: Sequence[int], name: str = "") -> list[Box]:

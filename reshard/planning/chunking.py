@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from reshard.layout.grid import Grid
 
@@ -26,9 +27,15 @@ def chunk_shape(
     >>> chunk_shape(Grid.regular((1024, 1024), (1024, 128)), 4)
     (1024, 256)
     """
-    chunk = [max(1, part) for part in slices.largest]
-    chunk = _merged(chunk, slices.shape, itemsize, merge_below, split_above)
-    return tuple(_subdivided(chunk, slices.shape, itemsize, split_above))
+    return _chunk_shape(slices.largest, slices.shape, itemsize, merge_below, split_above)
+
+
+@lru_cache(maxsize=1024)
+def _chunk_shape(
+    part: tuple[int, ...], shape: tuple[int, ...], itemsize: int, below: int, above: int
+) -> tuple[int, ...]:
+    chunk = _merged([max(1, n) for n in part], shape, itemsize, below, above)
+    return tuple(_subdivided(chunk, shape, itemsize, above))
 
 
 def _merged(

@@ -50,13 +50,21 @@ def scatter_bytes(
     return lanes * source.stream_bytes + rows + 2 * pieces + fixed
 
 
+def whole_bytes(
+    placement: Placement, source: Side, target: Side, units: Grid, band_bytes: int
+) -> int:
+    """Memory of one whole task: the chunk, which is the band, its decoder and its encoder."""
+    streams = source.stream_bytes + target.stream_bytes
+    return band_bytes + streams + _fixed_bytes(placement, source, target, units)
+
+
 def block_bytes(
     placement: Placement, source: Side, target: Side, units: Grid, band_bytes: int
 ) -> int:
     """Memory of one block task: the target chunks of the largest unit, a decoder and its band, rows
     of the target for its digest, and an encoder."""
     chunks = chunks_per_unit(units, placement.target_grid(target.spec.storage))
-    assembled = chunks * _stored_chunk_bytes(target)
+    assembled = chunks * stored_chunk_bytes(target)
     streams = source.stream_bytes + target.stream_bytes
     fixed = _fixed_bytes(placement, source, target, units)
     return assembled + streams + band_bytes + BAND_BYTES + fixed
@@ -85,7 +93,7 @@ def price(
     moved = math.prod(placement.shape) * target.spec.itemsize
     target_grid = placement.target_grid(target.spec.storage)
     written = _written_bytes(target_grid, target, moved)
-    if strategy in ("copy", "block"):
+    if strategy in ("copy", "whole", "block"):
         writes = target_grid.count
     else:
         writes = _scattered_writes(placement, units, target_grid, target)
@@ -171,10 +179,11 @@ def _overlaps(units: Cuts, cuts: Cuts) -> int:
 def _written_bytes(grid: Grid, target: Side, moved: int) -> int:
     if target.spec.chunk_shape is None:
         return moved
-    return grid.count * (_stored_chunk_bytes(target) + 4)
+    return grid.count * (stored_chunk_bytes(target) + 4)
 
 
-def _stored_chunk_bytes(side: Side) -> int:
+def stored_chunk_bytes(side: Side) -> int:
+    """Decoded bytes of the largest chunk, padding included."""
     shape = side.spec.chunk_shape or side.spec.storage.largest
     return math.prod(shape) * side.spec.itemsize
 

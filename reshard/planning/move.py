@@ -11,10 +11,11 @@ from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.placement import Placement
 
-Strategy = Literal["copy", "scatter", "weave", "block"]
+Strategy = Literal["copy", "whole", "scatter", "weave", "block"]
 """How a move is done.
 
 copy: identical chunks travel encoded.
+whole: each target chunk is one small source chunk: decoded, encoded and written in one go.
 scatter: each source chunk is decoded once in a stream; its pieces go straight to their places in
   raw target chunks.
 weave: as scatter, but the source chunks that lie side by side are decoded in lock step, so that

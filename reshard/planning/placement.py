@@ -32,11 +32,13 @@ class Placement:
 
     def __post_init__(self) -> None:
         rank = self.source_box.rank
-        if sorted(self.axis_order) != list(range(rank)):
+        in_order = tuple(range(rank))
+        if self.axis_order != in_order and tuple(sorted(self.axis_order)) != in_order:
             raise PlanError(
                 f"{self.target!r}: the axis order {self.axis_order} is no permutation of {rank} dimensions"
             )
-        moved = self.source_box.permute(self.axis_order).shape
+        shape = self.source_box.shape
+        moved = tuple(map(shape.__getitem__, self.axis_order))
         if moved != self.target_box.shape:
             raise PlanError(
                 f"{self.target!r}: a box of shape {list(moved)} from {self.source!r} cannot fill "

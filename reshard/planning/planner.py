@@ -1,8 +1,9 @@
 """From placements to a plan: the cheapest strategy per tensor that fits the memory.
 
 Between cuts that source and target share lie aligned blocks: within one, each source chunk can be
-decoded once and each target chunk be finished. Three ways to fill a block, told apart by price:
+decoded once and each target chunk be finished. Four ways to fill a block, told apart by price:
 
+- whole, where the block is one small chunk on both sides: nothing needs to be cut;
 - scatter, where the target is raw: one source chunk a task, tiny buffers;
 - weave, where the target is raw but the rows of a single chunk are short: chunks that lie side by
   side along the trailing dimensions are decoded in lock step, so that wide rows pass, which cost
@@ -19,13 +20,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
 
 from reshard.errors import MemoryBudgetError, PlanError
 from reshard.layout.grid import Cuts, Grid
-from reshard.planning.cost import BAND_BYTES, block_bytes, chunks_per_unit, price, scatter_bytes
+from reshard.planning.cost import (
+    BAND_BYTES,
+    block_bytes,
+    chunks_per_unit,
+    price,
+    scatter_bytes,
+    stored_chunk_bytes,
+    whole_bytes,
+)
 from reshard.planning.move import Move, Plan, Side, Strategy
 from reshard.planning.placement import Placement
 
@@ -96,7 +105,8 @@ def plan_moves(requests: Sequence[Request], max_memory: int, workers: int) -> It
     known: dict[Hashable, Move] = {}
     for request in requests:
         key = _geometry(request)
-        if key not in known:
+        move = known.get(key)
+        if move is None:
             lanes = open_files_per_task(workers) // 2
             move = _cheapest(request, max_memory // workers, lanes) or _cheapest(
                 request, max_memory, lanes
@@ -104,19 +114,34 @@ def plan_moves(requests: Sequence[Request], max_memory: int, workers: int) -> It
             if move is None:
                 raise _refusal(requests, max_memory)
             known[key] = move
-        yield replace(
-            known[key], placement=request.placement, source=request.source, target=request.target
+        yield Move(
+            request.placement,
+            request.source,
+            request.target,
+            move.strategy,
+            move.units,
+            move.band_bytes,
+            move.price,
         )
 
 
 def _geometry(request: Request) -> Hashable:
     """Everything that the choice of a strategy depends on."""
-    placement = replace(request.placement, source="", target="")
-    sides = (
-        (s.spec.shape, s.spec.storage.cuts, s.spec.chunk_shape, s.codec, s.raw, s.stream_bytes)
-        for s in (request.source, request.target)
+    p = request.placement
+    placement = (p.source_box, p.target_box, p.axis_order, p.source_dtype, p.target_dtype)
+    return (placement, request.copy_bytes, _stored(request.source), _stored(request.target))
+
+
+def _stored(side: Side) -> Hashable:
+    spec = side.spec
+    return (
+        spec.shape,
+        spec.storage.cuts,
+        spec.chunk_shape,
+        side.codec,
+        side.raw,
+        side.stream_bytes,
     )
-    return (placement, request.copy_bytes, *sides)
 
 
 def _cheapest(request: Request, memory: int, max_lanes: int) -> Move | None:
@@ -128,6 +153,8 @@ def _candidates(request: Request, memory: int, max_lanes: int) -> Iterator[Move]
     if _is_identical(request):
         yield _copy(request)
         return
+    if _is_chunk_by_chunk(request):
+        yield _whole(request)  # first: at equal price it has the least to do besides
     if request.target.raw:
         rank = len(request.placement.shape)
         for first_lane_dim in range(rank, 0, -1):
@@ -137,15 +164,40 @@ def _candidates(request: Request, memory: int, max_lanes: int) -> Iterator[Move]
 
 def _is_identical(request: Request) -> bool:
     """Whether every target chunk is some source chunk, byte for byte and encoded alike."""
-    placement, source, target = request.placement, request.source, request.target
+    source, target = request.source, request.target
+    return not source.raw and source.codec == target.codec and _has_equal_chunks(request)
+
+
+def _has_equal_chunks(request: Request) -> bool:
+    """Whether every target chunk holds the elements of some source chunk, and as many bytes."""
+    placement, source, target = request.placement, request.source.spec, request.target.spec
     return (
-        not source.raw
-        and source.codec == target.codec
-        and not placement.is_cast
-        and placement == Placement.whole(source.spec, target.spec)
-        and source.spec.storage == target.spec.storage
-        and source.spec.chunk_shape == target.spec.chunk_shape
+        not placement.is_cast
+        and source.storage == target.storage
+        and placement == Placement.whole(source, target)
+        and source.chunk_shape == target.chunk_shape
     )
+
+
+def _is_chunk_by_chunk(request: Request) -> bool:
+    """Whether chunks are equal but for their encoding, small, and without padding to clear."""
+    spec = request.source.spec
+    return (
+        _has_equal_chunks(request)
+        and stored_chunk_bytes(request.source) <= BAND_BYTES
+        and (spec.chunk_shape is None or _divides(spec.chunk_shape, spec.shape))
+    )
+
+
+def _divides(chunk: Sequence[int], shape: Sequence[int]) -> bool:
+    return all(n % c == 0 for n, c in zip(shape, chunk, strict=True))
+
+
+def _whole(request: Request) -> Move:
+    placement, source, target = request.placement, request.source, request.target
+    units, chunk = target.spec.storage, stored_chunk_bytes(source)
+    need = whole_bytes(placement, source, target, units, chunk)
+    return _move(request, "whole", units, chunk, need)
 
 
 def _copy(request: Request) -> Move:

@@ -15,12 +15,15 @@ FSYNC_FILES = 256
 
 def sync_tree(root: Path) -> None:
     """Makes everything below ``root`` durable, folders too; raises StorageError where that fails."""
-    walked = list(_walk(root))
-    files = [Path(folder, name) for folder, names in walked for name in names]
-    if len(files) > FSYNC_FILES:
-        _sync_file_system(root)
-        return
-    for path in (*files, *(Path(folder) for folder, _ in walked)):
+    files: list[Path] = []
+    folders: list[Path] = []
+    for folder, names in _walk(root):
+        files += [Path(folder, name) for name in names]
+        folders.append(Path(folder))
+        if len(files) > FSYNC_FILES:
+            _sync_file_system(root)
+            return
+    for path in (*files, *folders):
         fsync(path)
 
 

@@ -32,7 +32,7 @@ def slow(*args):
     if len(done) == 4:
         print("midway", flush=True)
     if len(done) >= 4:
-        time.sleep(0.3)
+        time.sleep(0.6)
     return write(*args)
 
 os.pwrite = slow

@@ -188,7 +188,7 @@ def test_what_the_planner_chooses_arrives(planned, workers):
     with tempfile.TemporaryDirectory() as folder:
         root, target = (
             Path(folder),
-            Folder(case.packed and plan.moves[0].strategy in ("block", "copy")),
+            Folder(case.packed and plan.moves[0].strategy in ("block", "copy", "whole")),
         )
         encodings = {"out/w": case.target_encoding}
         carry_out(plan.moves, store_of(case, root), root / "t", target, encodings, workers)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reshard.errors import MemoryBudgetError, PlanError
@@ -49,6 +49,7 @@ def test_a_unit_never_cuts_what_its_strategy_must_keep_whole(req):
     (move,) = make_plan([req], 256 * MIB, 2).moves
     kept = {
         "copy": move.target.spec.storage,
+        "whole": move.target.spec.storage,
         "block": move.target.spec.storage,
         "scatter": move.source.spec.storage,
         "weave": move.source.spec.storage,
@@ -71,6 +72,7 @@ def test_decoded_bytes_are_those_of_the_chunks_that_each_unit_touches(req):
     assert move.price.source_bytes == stored * req.source.spec.storage.count
 
 
+@settings(deadline=None)
 @given(st.lists(requests(max_size=2000), min_size=1, max_size=4), st.integers(1, 8))
 def test_the_smallest_memory_that_a_refusal_names_is_enough(reqs, workers):
     reqs = [replace(r, placement=replace(r.placement, target=f"c{n}")) for n, r in enumerate(reqs)]
@@ -80,6 +82,7 @@ def test_the_smallest_memory_that_a_refusal_names_is_enough(reqs, workers):
     assert all(m.price.task_bytes <= need for m in plan.moves)
 
 
+@settings(deadline=None)
 @given(requests(max_size=2000))
 def test_less_than_the_smallest_memory_is_refused(req):
     with pytest.raises(MemoryBudgetError):
@@ -129,6 +132,37 @@ def test_identical_compressed_chunks_travel_encoded():
     side = Side(spec, "zstd:1", raw=False, stream_bytes=MIB)
     (move,) = make_plan([Request(Placement.whole(spec, spec), side, side)], 64 * MIB, 2).moves
     assert move.strategy == "copy"
+
+
+@pytest.mark.parametrize("raw_target", [True, False], ids=["raw", "zstd"])
+@pytest.mark.parametrize("raw_source", [True, False], ids=["from raw", "from zstd"])
+def test_small_chunks_that_only_change_their_encoding_move_whole(raw_source, raw_target):
+    req = request((64, 64), (16, 64), (16, 64), raw_source=raw_source, raw_target=raw_target)
+    (move,) = make_plan([req], 64 * MIB, 2).moves
+    assert (move.strategy, move.price.tasks, move.price.writes) == ("whole", 4, 4)
+    assert move.band_bytes == 16 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    ("shape", "source_chunk", "target_chunk"),
+    [
+        ((64, 64), (16, 64), (8, 64)),
+        ((60, 64), (16, 64), (16, 64)),
+        ((2048, 1024), (1024, 1024), (1024, 1024)),
+    ],
+    ids=["unequal", "padded", "large"],
+)
+def test_other_chunks_are_cut(shape, source_chunk, target_chunk):
+    (move,) = make_plan([request(shape, source_chunk, target_chunk)], 64 * MIB, 2).moves
+    assert move.strategy == "scatter"
+
+
+def test_a_cast_never_moves_whole():
+    req = request((64, 64), (64, 64), (64, 64))
+    target = replace(req.target, spec=replace(req.target.spec, dtype="float16"))
+    cast = Request(Placement.whole(req.source.spec, target.spec), req.source, target)
+    (move,) = make_plan([cast], 64 * MIB, 2).moves
+    assert move.strategy == "scatter"
 
 
 def test_chunks_that_are_packed_travel_whole_at_a_price():

@@ -56,8 +56,8 @@ def finish_checkpoint(
 def check_tree(tree: ItemTree) -> None:
     """Raise now what ``finish_checkpoint`` would raise of this tree once its data is written."""
     string_document(tree)
-    for leaf, tensor in tree.tensors:
-        slice_entry(leaf, tensor, None)
+    for _, tensor in tree.tensors:
+        _slices(tensor)
 
 
 def slice_file(tree: ItemTree, digests: Mapping[str, str], files: Mapping[str, bytes]) -> SliceFile:
