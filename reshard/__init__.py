@@ -35,6 +35,7 @@ from reshard.layout.partitioners import (
     MinSizePartitioner,
 )
 from reshard.layout.slice_info import SaveSliceInfo
+from reshard.variables.sharded import ShardedVariable
 
 __all__ = [
     "CorruptError",
@@ -51,6 +52,7 @@ __all__ = [
     "PlanError",
     "ReshardError",
     "SaveSliceInfo",
+    "ShardedVariable",
     "StorageError",
     "TargetExistsError",
     "TensorLayout",

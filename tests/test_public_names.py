@@ -18,7 +18,7 @@ PUBLIC = [
     "CorruptError", "DeviceMesh", "FixedShardsPartitioner", "FormatError",
     "IncompleteCheckpointError", "LayoutError", "LayoutMap", "MaxSizePartitioner",
     "MemoryBudgetError", "MinSizePartitioner", "NotACheckpointError", "PlanError", "ReshardError",
-    "SaveSliceInfo", "StorageError", "TargetExistsError", "TensorLayout", "TreeError",
+    "SaveSliceInfo", "ShardedVariable", "StorageError", "TargetExistsError", "TensorLayout", "TreeError",
     "VariableError", "VariableIndexError", "VariableTypeError", "VerificationError",
     "convert", "inspect", "plan", "verify",
 ]  # fmt: skip
