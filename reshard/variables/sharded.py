@@ -50,7 +50,8 @@ class ShardedVariable:
     _static: Static
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> ShardedVariable:
-        register_pytree(cls)  # however an instance comes to be, jax knows what it is
+        kind: Any = cls
+        register_pytree(kind)  # however an instance comes to be, jax knows what it is
         return super().__new__(cls)
 
     def __init__(

@@ -62,8 +62,8 @@ def as_jax_array(value: Any, name: str, device: Any = None) -> jax.Array:
     _check_held_by_jax(value.dtype, name)
     if isinstance(value, jax.Array):
         return value if device is None else jax.device_put(value, device)
-    # Without a copy, a later write to the numpy array could show in the variable.
-    held: jax.Array = jax.device_put(value, device, may_alias=False)
+    # jax may keep a numpy array's memory as its own; a later write to it would show in the variable.
+    held: jax.Array = jax.device_put(np.array(value), device)
     return held
 
 
