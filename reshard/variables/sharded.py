@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from reshard.errors import VariableError
 from reshard.layout.box import Box
 from reshard.layout.slice_info import SaveSliceInfo
-from reshard.variables.gathering import filled, gathered
+from reshard.variables.indexing import take_index
 from reshard.variables.pytree import register_pytree
+from reshard.variables.reading import filled, gathered
 from reshard.variables.shard_rows import ShardRows
 from reshard.variables.shards import checked_axis, checked_shards
 from reshard.variables.splitting import cut, shard_count
@@ -180,6 +181,14 @@ class ShardedVariable:
 
     def __jax_array__(self) -> jax.Array:
         return gathered(self._shards, self.axis, self._rows)
+
+    def __getitem__(self, index: Any) -> jax.Array:
+        """Part of the variable by NumPy's rules; only the shards that hold some of it are read.
+
+        Integers, slices, ``...``, None, masks and integer arrays. Raises VariableIndexError (an
+        IndexError) where NumPy does. With traced indices jax.numpy's rules hold instead.
+        """
+        return take_index(self._shards, self.axis, self._rows, index, self.name)
 
     def __iter__(self) -> Iterator[jax.Array]:
         """The shards, in order."""
