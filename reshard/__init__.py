@@ -35,6 +35,7 @@ from reshard.layout.partitioners import (
     MinSizePartitioner,
 )
 from reshard.layout.slice_info import SaveSliceInfo
+from reshard.variables.indexed_slices import IndexedSlices
 from reshard.variables.sharded import ShardedVariable
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "FixedShardsPartitioner",
     "FormatError",
     "IncompleteCheckpointError",
+    "IndexedSlices",
     "LayoutError",
     "LayoutMap",
     "MaxSizePartitioner",

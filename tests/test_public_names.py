@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 PUBLIC = [
     "CorruptError", "DeviceMesh", "FixedShardsPartitioner", "FormatError",
-    "IncompleteCheckpointError", "LayoutError", "LayoutMap", "MaxSizePartitioner",
+    "IncompleteCheckpointError", "IndexedSlices", "LayoutError", "LayoutMap", "MaxSizePartitioner",
     "MemoryBudgetError", "MinSizePartitioner", "NotACheckpointError", "PlanError", "ReshardError",
     "SaveSliceInfo", "ShardedVariable", "StorageError", "TargetExistsError", "TensorLayout", "TreeError",
     "VariableError", "VariableIndexError", "VariableTypeError", "VerificationError",
