@@ -23,6 +23,7 @@ def filled(shards: Sequence[jax.Array], axis: int, rows: ShardRows) -> np.ndarra
     """The whole variable as one numpy array; no device ever holds the whole."""
     import numpy as np
 
+    _check_addressable(shards)
     first = shards[0]
     whole = np.empty((*first.shape[:axis], rows.total, *first.shape[axis + 1 :]), first.dtype)
     for number, shard in enumerate(shards):
@@ -53,15 +54,19 @@ def on_one_device(arrays: Sequence[jax.Array]) -> list[jax.Array]:
 
     if any(isinstance(a, jax.core.Tracer) for a in arrays):
         return list(arrays)
-    if not all(a.is_fully_addressable for a in arrays):
-        raise VariableError(
-            "shards on devices of other processes cannot be brought together on one device; save "
-            "the variable, or read the shards that are here from .variables"
-        )
+    _check_addressable(arrays)
     if len({frozenset(a.devices()) for a in arrays}) == 1:
         return list(arrays)
     target = min(arrays[0].devices(), key=lambda d: d.id)
     return [jax.device_put(a, target) for a in arrays]
+
+
+def _check_addressable(arrays: Sequence[jax.Array]) -> None:
+    if not all(getattr(a, "is_fully_addressable", True) for a in arrays):
+        raise VariableError(
+            "shards on devices of other processes cannot be brought together in this one; save the "
+            "variable, or read the shards that are here from .variables"
+        )
 
 
 def _piece(shard: jax.Array, axis: int, places: Any, beside: Sequence[slice]) -> jax.Array:

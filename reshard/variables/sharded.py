@@ -49,11 +49,12 @@ class ShardedVariable(ArrayOperators, RowUpdates):
     (``shape``, slices, ``numpy()``) still counts rows by ``i``.
 
     >>> import numpy as np
-    >>> table = ShardedVariable([np.ones((2, 3)), np.ones((1, 3))], name="table")  # doctest: +SKIP
-    >>> table.shape  # doctest: +SKIP
+    >>> table = ShardedVariable([np.ones((2, 3), "f4"), np.ones((1, 3), "f4")], name="table")
+    >>> table.shape
     (3, 3)
 
-    A jax pytree whose children are the shards. Raises VariableTypeError (a TypeError) unless given a
+    A jax pytree whose children are the shards; ``jax.jit`` takes it where all shards are on the same
+    devices. Raises VariableTypeError (a TypeError) unless given a
     non-empty sequence of arrays, VariableError (a ValueError) where they do not fit together.
     """
 
@@ -165,7 +166,8 @@ class ShardedVariable(ArrayOperators, RowUpdates):
                 f"the shards of {self.name!r} hold every {len(self._shards)}th row ('mod'), which "
                 f"no box describes; use .rows, or split it as 'div'"
             )
-        return tuple(self._box(held) for held in self.rows)
+        shape, axis = self.shape, self.axis
+        return tuple(_box(shape, axis, held) for held in self.rows)
 
     @property
     def offsets(self) -> tuple[tuple[int, ...], ...]:
@@ -175,7 +177,8 @@ class ShardedVariable(ArrayOperators, RowUpdates):
     @property
     def save_slice_infos(self) -> list[SaveSliceInfo]:
         """Per shard, which slice of the variable it is; VariableError for a "mod" table."""
-        return [SaveSliceInfo.from_box(self.name, self.shape, box) for box in self.boxes]
+        shape = self.shape
+        return [SaveSliceInfo.from_box(self.name, shape, box) for box in self.boxes]
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The whole variable as a new numpy array, put together on the host."""
@@ -276,10 +279,10 @@ class ShardedVariable(ArrayOperators, RowUpdates):
     def _rows(self) -> ShardRows:
         return ShardRows(tuple(s.shape[self.axis] for s in self._shards), self.partition_strategy)
 
-    def _box(self, held: range) -> Box:
-        whole = Box.full(self.shape)
-        at = self.axis
-        return Box(
-            (*whole.start[:at], held.start, *whole.start[at + 1 :]),
-            (*whole.stop[:at], held.stop, *whole.stop[at + 1 :]),
-        )
+
+def _box(shape: tuple[int, ...], axis: int, held: range) -> Box:
+    whole = Box.full(shape)
+    return Box(
+        (*whole.start[:axis], held.start, *whole.start[axis + 1 :]),
+        (*whole.stop[:axis], held.stop, *whole.stop[axis + 1 :]),
+    )

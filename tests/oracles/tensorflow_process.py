@@ -7,6 +7,7 @@ prints goes to standard error.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import sys
@@ -72,6 +73,14 @@ def change(shards: list[Any], method: str, arguments: list[Any]) -> Any:
     return [encoded(v) for v in variable.variables]
 
 
+def shards_after(shards: list[Any], method: str, arguments: list[Any]) -> Any:
+    """Every shard after one method was called, whether it raised or not."""
+    variable = ShardedVariable([tf.Variable(s) for s in shards])
+    with contextlib.suppress(Exception):
+        getattr(variable, method)(*arguments)
+    return [encoded(v) for v in variable.variables]
+
+
 def sparse_read(shards: list[Any], indices: Any) -> Any:
     return encoded(
         ShardedVariable([tf.Variable(s) for s in shards]).sparse_read(tf.constant(indices))
@@ -88,6 +97,12 @@ def embedding_lookup(
     return encoded(lookup(tables, ids, partition_strategy=strategy, max_norm=max_norm))
 
 
+def lookup_in_function(shards: list[Any], ids: Any, strategy: str) -> Any:
+    variable = ShardedVariable([tf.Variable(s) for s in shards])
+    lookup = tf.compat.v1.nn.embedding_lookup
+    return encoded(tf.function(lambda i: lookup(variable, i, partition_strategy=strategy))(ids))
+
+
 def construct(shards: list[Any]) -> Any:
     made = ShardedVariable([tf.Variable(s) for s in shards], name="v")
     dtype = made.dtype.name
@@ -101,9 +116,19 @@ def operate(name: str, shards: list[Any], other: Any) -> Any:
     return encoded(getattr(operator, name)(variable, other))
 
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, Any] = {
     f.__name__: f
-    for f in (partition, index, change, sparse_read, embedding_lookup, construct, operate)
+    for f in (
+        partition,
+        index,
+        change,
+        shards_after,
+        sparse_read,
+        embedding_lookup,
+        lookup_in_function,
+        construct,
+        operate,
+    )
 }
 
 

@@ -123,7 +123,9 @@ def test_other_shard_counts(strategies: tuple[str, str]) -> None:
         assert all(map(np.array_equal, four.variables, back.variables))
 
 
-@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.int8, bool])
+@pytest.mark.parametrize(
+    "dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4, np.int8, bool]
+)
 def test_any_dtype_that_jax_has(dtype: Any) -> None:
     whole = np.array([[0, 1], [1, 0], [1, 1]]).astype(dtype)
     variable = ShardedVariable.split(whole, 2)
