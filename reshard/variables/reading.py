@@ -43,7 +43,7 @@ def read(
 
     parts = parts or [Part(0, range(0), range(0))]
     pieces = on_one_device([_piece(shards[p.shard], axis, p.places, beside) for p in parts])
-    whole = pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces, axis=axis)
+    whole = pieces[0] if len(pieces) == 1 else _joined(pieces, axis)
     order = _order(parts)
     return whole if order is None else jnp.take(whole, order, axis=axis)
 
@@ -59,6 +59,18 @@ def on_one_device(arrays: Sequence[jax.Array]) -> list[jax.Array]:
         return list(arrays)
     target = min(arrays[0].devices(), key=lambda d: d.id)
     return [jax.device_put(a, target) for a in arrays]
+
+
+def _joined(pieces: Sequence[jax.Array], axis: int) -> jax.Array:
+    import jax.numpy as jnp
+
+    dtype = pieces[0].dtype
+    if dtype.name in {
+        "int2",
+        "uint2",
+    }:  # jaxlib 0.10.2 ends the process when it joins these on a CPU
+        return jnp.concatenate([p.astype(jnp.int8) for p in pieces], axis=axis).astype(dtype)
+    return jnp.concatenate(pieces, axis=axis)
 
 
 def _check_addressable(arrays: Sequence[jax.Array]) -> None:

@@ -124,13 +124,15 @@ def test_other_shard_counts(strategies: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4, np.int8, bool]
+    "dtype",
+    [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4, ml_dtypes.int2, np.int8, bool],
 )
 def test_any_dtype_that_jax_has(dtype: Any) -> None:
     whole = np.array([[0, 1], [1, 0], [1, 1]]).astype(dtype)
     variable = ShardedVariable.split(whole, 2)
     assert variable.dtype == dtype
     np.testing.assert_array_equal(variable.numpy(), whole, strict=True)
+    np.testing.assert_array_equal(jnp.asarray(variable), whole, strict=True)
 
 
 def test_numpy_arrays_are_copied() -> None:
