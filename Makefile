@@ -1,4 +1,5 @@
 # Everything runs in .venv, which the first target that needs it creates from requirements.lock.
+# The real TensorFlow, which tests ask for its answers, has an environment of its own in .oracles.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,10 +9,11 @@ PYTEST_ARGS ?= -n auto --dist loadgroup
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+TENSORFLOW := .oracles/tensorflow/.installed
 SOURCES := reshard server tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench lock clean
+.PHONY: help install oracles demo test check format bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -21,7 +23,9 @@ install: $(INSTALLED) ## create .venv with the locked versions
 demo: $(INSTALLED) ## reshard a real Orbax checkpoint from a 4x2 mesh to a mesh of 8
 	$(BIN)/reshard demo
 
-test: $(INSTALLED) ## run every test
+oracles: $(TENSORFLOW) ## create .oracles with the TensorFlow that tests compare with
+
+test: $(INSTALLED) $(TENSORFLOW) ## run every test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: $(INSTALLED) ## linters, types, direction of imports
@@ -42,17 +46,25 @@ lock: ## resolve pyproject.toml to the newest versions and pin them
 	PYTHON=$(PYTHON) .ci/lock
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .oracles build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # A Python without ensurepip (Debian's, bare) makes no pip in the environment; the outer pip does it.
-$(INSTALLED): requirements.lock pyproject.toml
+define environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12" >&2; exit 1; }
-	@echo "making $(VENV) with the versions of requirements.lock; this takes a minute, once"
-	@$(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 || { \
-		$(PYTHON) -m venv --clear --without-pip $(VENV) && \
-		$(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@echo "making $(1) with the versions of $(2); this takes a minute or two, once"
+	@$(PYTHON) -m venv --clear $(1) >/dev/null 2>&1 || { \
+		$(PYTHON) -m venv --clear --without-pip $(1) && \
+		$(PYTHON) -m pip --python $(1)/bin/python install --quiet pip; }
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check -r $(2)
+endef
+
+$(INSTALLED): requirements.lock pyproject.toml
+	$(call environment,$(VENV),requirements.lock)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(TENSORFLOW): requirements-tensorflow.lock
+	$(call environment,$(@D),requirements-tensorflow.lock)
 	@touch $@

@@ -37,6 +37,8 @@ from reshard.layout.partitioners import (
 )
 from reshard.layout.slice_info import SaveSliceInfo
 from reshard.variables.distribute import distribute_tensor
+from reshard.variables.indexed_slices import IndexedSlices
+from reshard.variables.sharded import ShardedVariable
 
 __all__ = [
     "CorruptError",
@@ -44,6 +46,7 @@ __all__ = [
     "FixedShardsPartitioner",
     "FormatError",
     "IncompleteCheckpointError",
+    "IndexedSlices",
     "LayoutError",
     "LayoutMap",
     "MaxSizePartitioner",
@@ -54,6 +57,7 @@ __all__ = [
     "PlanError",
     "ReshardError",
     "SaveSliceInfo",
+    "ShardedVariable",
     "StorageError",
     "TargetExistsError",
     "TensorLayout",

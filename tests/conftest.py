@@ -1,8 +1,27 @@
 """Eight simulated devices, set before anything imports jax, jax for Keras, and a terminal of known width."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.oracles.ask_tensorflow import TensorFlow
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ["COLUMNS"] = "120"
+
+
+@pytest.fixture(scope="session")
+def tensorflow() -> Iterator[TensorFlow]:
+    """The real TensorFlow, started for the first test that asks for it."""
+    from tests.oracles.ask_tensorflow import TensorFlow
+
+    oracle = TensorFlow()
+    yield oracle
+    oracle.close()

@@ -16,11 +16,12 @@ ROOT = Path(__file__).parents[1]
 
 PUBLIC = [
     "CorruptError", "DeviceMesh", "FixedShardsPartitioner", "FormatError",
-    "IncompleteCheckpointError", "LayoutError", "LayoutMap", "MaxSizePartitioner",
-    "MemoryBudgetError", "MinSizePartitioner", "MissingPackageError", "NotACheckpointError", "PlanError", "ReshardError",
-    "SaveSliceInfo", "StorageError", "TargetExistsError", "TensorLayout", "TreeError",
-    "VariableError", "VariableIndexError", "VariableTypeError", "VerificationError",
-    "convert", "distribute_tensor", "inspect", "plan", "verify",
+    "IncompleteCheckpointError", "IndexedSlices", "LayoutError", "LayoutMap",
+    "MaxSizePartitioner", "MemoryBudgetError", "MinSizePartitioner", "MissingPackageError",
+    "NotACheckpointError", "PlanError", "ReshardError", "SaveSliceInfo", "ShardedVariable",
+    "StorageError", "TargetExistsError", "TensorLayout", "TreeError", "VariableError",
+    "VariableIndexError", "VariableTypeError", "VerificationError", "convert",
+    "distribute_tensor", "inspect", "plan", "verify",
 ]  # fmt: skip
 
 

@@ -1,0 +1,288 @@
+"""ShardedVariable: one large variable, held as several arrays along an axis."""
+
+# ruff: noqa: ARG002  arguments that upstream has and that mean nothing here
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from reshard.errors import VariableError
+from reshard.layout.box import Box
+from reshard.layout.slice_info import SaveSliceInfo
+from reshard.variables.indexed_slices import IndexedSlices
+from reshard.variables.indexing import take_index
+from reshard.variables.lookup import check_same_strategy, clipped, rows_of
+from reshard.variables.operators import ArrayOperators
+from reshard.variables.pytree import register_pytree
+from reshard.variables.reading import filled, gathered
+from reshard.variables.row_updates import RowUpdates
+from reshard.variables.shard_rows import ShardRows
+from reshard.variables.shards import checked_axis, checked_shards
+from reshard.variables.splitting import cut, shard_count
+from reshard.variables.tracing import refuse_tracing
+from reshard.variables.updating import Combine, check_arithmetic, replaced, scattered
+from reshard.variables.values import check_rank_one, checked_index_type, checked_values
+
+if TYPE_CHECKING:
+    import jax
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """What a variable is besides its shards; part of the tree's structure to jax."""
+
+    name: str
+    axis: int
+    strategy: str
+
+
+class ShardedVariable(ArrayOperators, RowUpdates):
+    """One variable held in shards along ``axis``; the shards may lie on different devices.
+
+    ``variables`` are jax or numpy arrays of one dtype whose shapes differ only along ``axis``; sizes
+    may differ and may be 0. With ``partition_strategy="div"`` the variable is its shards one after
+    another. With "mod" row ``i`` is row ``i // k`` of shard ``i % k`` of k, and everything here
+    (``shape``, slices, ``numpy()``) still counts rows by ``i``.
+
+    >>> import numpy as np
+    >>> table = ShardedVariable([np.ones((2, 3), "f4"), np.ones((1, 3), "f4")], name="table")
+    >>> table.shape
+    (3, 3)
+
+    A jax pytree whose children are the shards; ``jax.jit`` takes it where all shards are on the same
+    devices. Raises VariableTypeError (a TypeError) unless given a
+    non-empty sequence of arrays, VariableError (a ValueError) where they do not fit together.
+    """
+
+    _shards: tuple[Any, ...]
+    _static: Static
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
+        kind: Any = cls
+        register_pytree(kind)  # however an instance comes to be, jax knows what it is
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        variables: Sequence[jax.Array | np.ndarray[Any, Any]],
+        name: str | None = None,
+        *,
+        axis: int = 0,
+        partition_strategy: str = "div",
+    ) -> None:
+        name = "ShardedVariable" if name is None else name
+        self._shards, axis = checked_shards(variables, axis, name)
+        self._static = Static(name, axis, partition_strategy)
+        self._rows  # noqa: B018  the sizes must suit the strategy
+
+    @classmethod
+    def split(
+        cls,
+        array: Any,
+        partition: Any,
+        name: str | None = None,
+        *,
+        axis: int = 0,
+        partition_strategy: str = "div",
+        devices: Sequence[Any] | None = None,
+    ) -> Self:
+        """Cut ``array`` into a variable: the first ``rows % shards`` shards have one row more.
+
+        ``partition`` is a number of shards, a partitioner (``FixedShardsPartitioner(4)``) or parts
+        per dimension. Shards are dealt to ``devices`` (devices or shardings) in turn; None leaves
+        them where the array is. More shards than rows leave the last ones without rows.
+        """
+        import jax
+        import numpy as np
+
+        name = "ShardedVariable" if name is None else name
+        array = array if isinstance(array, jax.Array | cls) else np.asarray(array)
+        axis = checked_axis(array.shape, axis, name)
+        shards = shard_count(partition, array.shape, array.dtype, axis, name)
+        rows = ShardRows.even(array.shape[axis], shards, partition_strategy)
+        pieces = cut(array, rows, axis, name, devices)
+        return cls(pieces, name, axis=axis, partition_strategy=partition_strategy)
+
+    @classmethod
+    def _of(cls, shards: tuple[Any, ...], static: Static) -> Self:
+        made = cls.__new__(cls)
+        made._shards, made._static = shards, static
+        return made
+
+    @property
+    def variables(self) -> list[jax.Array]:
+        """The shards, in order."""
+        return list(self._shards)
+
+    @property
+    def name(self) -> str:
+        """What the variable is called, in messages and in slice metadata."""
+        return self._static.name
+
+    @property
+    def axis(self) -> int:
+        """The dimension along which the shards lie, counted from the front."""
+        return self._static.axis
+
+    @property
+    def partition_strategy(self) -> str:
+        """How rows are dealt to shards: "div" or "mod"."""
+        return self._static.strategy
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of an element."""
+        dtype: np.dtype[Any] = self._shards[0].dtype
+        return dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the whole variable."""
+        first = self._shards[0].shape
+        return (*first[: self.axis], self._rows.total, *first[self.axis + 1 :])
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self._shards[0].shape)
+
+    @property
+    def rows(self) -> tuple[range, ...]:
+        """Per shard, which rows (indices along ``axis``) of the variable it holds, in its order."""
+        return tuple(map(self._rows.of, range(len(self._shards))))
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        """Per shard, its box of the variable; one without rows has an empty box.
+
+        The shards of a "mod" table are no boxes: VariableError. ``rows`` says what they hold.
+        """
+        if self.partition_strategy == "mod":
+            raise VariableError(
+                f"the shards of {self.name!r} hold every {len(self._shards)}th row ('mod'), which "
+                f"no box describes; use .rows, or split it as 'div'"
+            )
+        shape, axis = self.shape, self.axis
+        return tuple(_box(shape, axis, held) for held in self.rows)
+
+    @property
+    def offsets(self) -> tuple[tuple[int, ...], ...]:
+        """Per shard, where its box begins; VariableError for a "mod" table."""
+        return tuple(box.start for box in self.boxes)
+
+    @property
+    def save_slice_infos(self) -> list[SaveSliceInfo]:
+        """Per shard, which slice of the variable it is; VariableError for a "mod" table."""
+        shape = self.shape
+        return [SaveSliceInfo.from_box(self.name, shape, box) for box in self.boxes]
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The whole variable as a new numpy array, put together on the host."""
+        return filled(self._shards, self.axis, self._rows)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if copy is False:
+            raise VariableError(
+                f"{self.name!r} is held in shards, so one array of it is always a copy"
+            )
+        whole = self.numpy()
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+    def __jax_array__(self) -> jax.Array:
+        return gathered(self._shards, self.axis, self._rows)
+
+    def __getitem__(self, index: Any) -> jax.Array:
+        """Part of the variable by NumPy's rules; only the shards that hold some of it are read.
+
+        Integers, slices, ``...``, None, masks and integer arrays. Raises VariableIndexError (an
+        IndexError) where NumPy does. With traced indices jax.numpy's rules hold instead.
+        """
+        return take_index(self._shards, self.axis, self._rows, index, self.name)
+
+    def assign(
+        self, value: Any, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
+    ) -> Self:  # fmt: skip
+        """Replace everything by ``value``, of the same shape and dtype; all of it or nothing.
+
+        Raises VariableTypeError for another dtype, VariableError for another shape and under
+        tracing. The other arguments of this and of all methods below are upstream's, and change nothing.
+        """
+        return self._replace("assign", value, lambda _, new: new)
+
+    def assign_add(
+        self, delta: Any, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
+    ) -> Self:  # fmt: skip
+        """Add ``delta``, of the same shape and dtype; raises as ``assign`` does."""
+        return self._replace("assign_add", delta, operator.add)
+
+    def assign_sub(
+        self, delta: Any, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
+    ) -> Self:  # fmt: skip
+        """Subtract ``delta``, of the same shape and dtype; raises as ``assign`` does."""
+        return self._replace("assign_sub", delta, operator.sub)
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> jax.Array:
+        """The rows at ``indices``, whole numbers in one dimension, in that order.
+
+        Raises VariableIndexError for one out of range; a traced one gives NaN, or the least whole
+        number, instead.
+        """
+        indices = checked_index_type(indices, self.name, "sparse_read")
+        check_rank_one(indices, self.name, "sparse_read")
+        return rows_of(self._shards, self.axis, self._rows, indices, self.name, "sparse_read")
+
+    def embedding_lookup(
+        self, ids: Any, partition_strategy: str | None = None, max_norm: float | None = None
+    ) -> jax.Array:
+        """The rows at ``ids``, of any shape: an array of shape ``ids.shape + self.shape[1:]``.
+
+        The table's own strategy is the only one that finds its rows: to name the other is a
+        VariableError. Rows with an L2 norm above ``max_norm`` are scaled down to it. Out of range as
+        in ``sparse_read``.
+        """
+        check_same_strategy(partition_strategy, self._rows, self.name)
+        ids = checked_index_type(ids, self.name, "embedding_lookup")
+        found = rows_of(self._shards, self.axis, self._rows, ids, self.name, "embedding_lookup")
+        return found if max_norm is None else clipped(found, max_norm, ids.ndim)
+
+    def __iter__(self) -> Iterator[jax.Array]:
+        """The shards, in order."""
+        return iter(self._shards)
+
+    def __repr__(self) -> str:
+        shapes = [list(getattr(s, "shape", ())) for s in self._shards]
+        return (
+            f"ShardedVariable(name={self.name!r}, axis={self.axis}, "
+            f"partition_strategy={self.partition_strategy!r}, shards={shapes})"
+        )
+
+    def _replace(self, method: str, value: Any, combine: Combine) -> Self:
+        refuse_tracing(self.name, method, self._shards, value)
+        if method != "assign":
+            check_arithmetic(self.dtype, self.name, method)
+        value = checked_values(value, self.shape, self.dtype, self.name, method)
+        self._shards = replaced(self._shards, self.axis, self._rows, value, combine)
+        return self
+
+    def _scatter(self, method: str, operation: str, delta: IndexedSlices) -> Self:
+        refuse_tracing(self.name, method, self._shards, delta.values, delta.indices)
+        self._shards = scattered(
+            self._shards, self.axis, self._rows, delta, operation, self.name, method
+        )
+        return self
+
+    @property
+    def _rows(self) -> ShardRows:
+        return ShardRows(tuple(s.shape[self.axis] for s in self._shards), self.partition_strategy)
+
+
+def _box(shape: tuple[int, ...], axis: int, held: range) -> Box:
+    whole = Box.full(shape)
+    return Box(
+        (*whole.start[:axis], held.start, *whole.start[axis + 1 :]),
+        (*whole.stop[:axis], held.stop, *whole.stop[axis + 1 :]),
+    )

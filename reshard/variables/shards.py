@@ -1,0 +1,107 @@
+"""What a list of shards must be before it is a variable: arrays of one dtype that fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from reshard.errors import VariableError, VariableIndexError, VariableTypeError
+from reshard.layout.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    import jax
+
+
+def checked_shards(variables: Any, axis: int, name: str) -> tuple[tuple[jax.Array, ...], int]:
+    """``variables`` as jax arrays, and ``axis`` counted from the front.
+
+    Raises VariableTypeError unless it is a non-empty sequence of arrays, and VariableError where
+    ranks, dtypes or sizes beside ``axis`` differ, or shards are scalars.
+    """
+    if not isinstance(name, str):
+        raise VariableTypeError(f"the name of a variable must be text, not {name!r}")
+    _check_sequence(variables, name)
+    shards = tuple(as_jax_array(v, name) for v in variables)
+    _check_same("dtype", [str(s.dtype) for s in shards], name)
+    _check_same("number of dimensions", [s.ndim for s in shards], name)
+    axis = checked_axis(shards[0].shape, axis, name)
+    beside = [s.shape[:axis] + s.shape[axis + 1 :] for s in shards]
+    if len(set(beside)) > 1:
+        raise VariableError(
+            f"shards of {name!r} must have the same shape except along axis {axis}, but have "
+            f"{_brief([list(s.shape) for s in shards])}"
+        )
+    return shards, axis
+
+
+def checked_axis(shape: Sequence[int], axis: int, name: str) -> int:
+    """``axis`` counted from the front; scalars and axes that ``shape`` lacks are refused."""
+    if not shape:
+        raise VariableError(f"{name!r} is a scalar; a variable in shards needs an axis to split")
+    if not isinstance(axis, int) or isinstance(axis, bool):
+        raise VariableTypeError(f"the axis of {name!r} must be a whole number, not {axis!r}")
+    if not -len(shape) <= axis < len(shape):
+        raise VariableIndexError(
+            f"axis {axis} is out of range for {name!r} of shape {list(shape)}; "
+            f"expected {-len(shape)} to {len(shape) - 1}"
+        )
+    return axis % len(shape)
+
+
+def as_jax_array(value: Any, name: str, device: Any = None) -> jax.Array:
+    """A jax array of exactly the same dtype; numpy arrays are copied to ``device``.
+
+    Raises VariableTypeError for what is no array, and for a dtype that jax would narrow.
+    """
+    import jax
+    import numpy as np
+
+    if not isinstance(value, jax.Array | np.ndarray):
+        raise VariableTypeError(
+            f"a shard of {name!r} must be a jax or numpy array, not a {type(value).__name__}"
+        )
+    _check_held_by_jax(value.dtype, name)
+    if isinstance(value, jax.Array):
+        return value if device is None else jax.device_put(value, device)
+    # jax may keep a numpy array's memory as its own; a later write to it would show in the variable.
+    held: jax.Array = jax.device_put(np.array(value), device)
+    return held
+
+
+def _check_held_by_jax(dtype: Any, name: str) -> None:
+    import jax
+
+    if jax.numpy.issubdtype(dtype, jax.dtypes.extended):
+        raise VariableTypeError(
+            f"a shard of {name!r} has dtype {dtype}, which has no elements to slice; "
+            f"shard jax.random.key_data(keys) instead"
+        )
+    if str(dtype) not in DTYPES:
+        raise VariableTypeError(f"a shard of {name!r} has dtype {dtype}, which jax does not hold")
+    held = jax.dtypes.canonicalize_dtype(dtype)
+    if held != dtype:
+        raise VariableTypeError(
+            f"a shard of {name!r} has dtype {dtype}, which jax would narrow to {held}; "
+            f"set jax_enable_x64, or cast it first"
+        )
+
+
+def _check_sequence(variables: Any, name: str) -> None:
+    sequence = isinstance(variables, Sequence) and not isinstance(variables, str | bytes)
+    if not sequence or not variables:
+        found = "an empty one" if sequence else f"a {type(variables).__name__}"
+        raise VariableTypeError(
+            f"the shards of {name!r} must be a non-empty list or tuple of arrays, not {found}"
+        )
+
+
+def _check_same(what: str, found: list[Any], name: str) -> None:
+    if len(set(found)) > 1:
+        raise VariableError(
+            f"shards of {name!r} must have one {what}, but have {_brief(found)}; cast or reshape them first"
+        )
+
+
+def _brief(found: list[Any]) -> str:
+    shown = ", ".join(map(str, found[:8]))
+    return f"{shown}, … ({len(found)} shards)" if len(found) > 8 else shown

@@ -1,0 +1,86 @@
+"""The real TensorFlow, asked for its answer: one process in an environment of its own, kept running.
+
+``make oracles`` makes the environment. Tests that ask share the xdist group ``tensorflow``, so that
+only one worker starts it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import subprocess
+from pathlib import Path
+from types import EllipsisType
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+PYTHON = ROOT / ".oracles" / "tensorflow" / "bin" / "python"
+SECONDS = 180
+
+
+class RefusedError(Exception):
+    """TensorFlow raised; ``kind`` is the name of its exception's class."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+
+
+class TensorFlow:
+    """A running TensorFlow; ``ask`` calls one of the functions of ``tensorflow_process.py``."""
+
+    def __init__(self, python: Path = PYTHON) -> None:
+        assert python.exists(), f"{python} is missing, so nothing can be compared: run make oracles"
+        environment = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "XLA_FLAGS"}}
+        self.process = subprocess.Popen(
+            [python, Path(__file__).with_name("tensorflow_process.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env=environment, text=True,
+        )  # fmt: skip
+
+    def ask(self, function: str, **arguments: Any) -> Any:
+        """Its answer, arrays as numpy arrays; RefusedError where it raised."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        request = {"function": function, "arguments": {k: encoded(v) for k, v in arguments.items()}}
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        ready, _, _ = select.select([self.process.stdout], [], [], SECONDS)
+        line = self.process.stdout.readline() if ready else ""
+        assert line, f"TensorFlow did not answer {function} within {SECONDS} s, or ended"
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RefusedError(answer["error"], answer["text"])
+        return decoded(answer["value"])
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(timeout=SECONDS)
+
+
+def encoded(value: Any) -> Any:
+    """Arrays and parts of an index as JSON."""
+    if isinstance(value, list | tuple):
+        return [encoded(v) for v in value]
+    if isinstance(value, np.ndarray):
+        text = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
+        return {"array": text, "dtype": value.dtype.name, "shape": list(value.shape)}
+    if isinstance(value, slice):
+        return {"slice": [value.start, value.stop, value.step]}
+    if isinstance(value, EllipsisType):
+        return {"ellipsis": True}
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def decoded(value: Any) -> Any:
+    """Arrays from their JSON form."""
+    if isinstance(value, list):
+        return [decoded(v) for v in value]
+    if isinstance(value, dict) and "array" in value:
+        data = np.frombuffer(base64.b64decode(value["array"]), value["dtype"])
+        return data.reshape(value["shape"])
+    return value
