@@ -98,9 +98,12 @@ def memory_bytes() -> int:
 
 
 def _start(command: list[str], cwd: Path, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    # Where Python may not keep bytecode, every start would compile whatever is not installed.
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return subprocess.Popen(
         command,
         cwd=cwd,
+        env=env,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,

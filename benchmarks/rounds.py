@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def _prepare(name: str, work: Workplace, limit_s: float, results: Results) -> No
     if cost:
         work.target.rename(work.root / name)
         tell(f"prepared: {CONTENDERS[name].label}")
-    _remove(work.target)
+    _clear(work)
 
 
 def _measure(name: str, work: Workplace, limit_s: float, results: Results, where: str) -> None:
@@ -75,7 +76,7 @@ def _measure(name: str, work: Workplace, limit_s: float, results: Results, where
     _warm(work)
     _touch_free_memory(work)
     cost = _attempt(name, work, limit_s, results)
-    _remove(work.target)
+    _clear(work)
     if cost:
         results.costs.setdefault(name, []).append(cost)
         tell(f"{where}: {CONTENDERS[name].label}: {cost.wall_s:.2f} s, {cost.peak_mib:.0f} MiB")
@@ -118,9 +119,11 @@ def _touch_free_memory(work: Workplace) -> None:
     subprocess.run([sys.executable, "-c", _TOUCH, str(pages * mmap.PAGESIZE)], check=True)
 
 
-def _remove(target: Path) -> None:
-    """Remove the target and whatever a stopped run left beside it."""
-    for leftover in target.parent.glob(f"*{target.name}*"):
+def _clear(work: Workplace) -> None:
+    """Take the target away, and whatever a stopped run left beside it."""
+    if work.keeps_targets and work.target.exists():
+        work.target.rename(tempfile.mkdtemp(prefix="done-", dir=work.root))
+    for leftover in work.target.parent.glob(f"*{work.target.name}*"):
         if leftover.is_dir():
             shutil.rmtree(leftover)
 

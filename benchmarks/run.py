@@ -46,8 +46,10 @@ def main() -> None:
     names = _chosen(arguments)
     with tempfile.TemporaryDirectory(prefix="reshard-bench-") as folder:
         root = Path(folder)
-        _check_disk(root, size)
-        work = Workplace(root, _source(arguments, root), _options(arguments))
+        _check_disk(root, size, len(names) * arguments.rounds)
+        work = Workplace(
+            root, _source(arguments, root), _options(arguments), keeps_targets=bool(size.small)
+        )
         write_layouts(work, bool(size.small))
         affordable, left_out = _affordable(names, size)
         results = run_rounds(affordable, work, arguments.rounds, arguments.limit)
@@ -91,8 +93,9 @@ def _options(arguments: argparse.Namespace) -> tuple[str, ...]:
     return ("--max-memory", arguments.max_memory) if arguments.max_memory else ()
 
 
-def _check_disk(root: Path, size: TreeSize) -> None:
-    needed = DISK_TREES * max(size.nbytes, size.small * SMALL_FILE_BYTES)
+def _check_disk(root: Path, size: TreeSize, runs: int) -> None:
+    kept = runs * size.small * SMALL_FILE_BYTES
+    needed = DISK_TREES * max(size.nbytes, size.small * SMALL_FILE_BYTES) + kept
     free = shutil.disk_usage(root).free
     if free < needed:
         raise SystemExit(
