@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Sequence
 from inspect import getdoc
@@ -105,4 +106,6 @@ def main() -> None:
     # A tree of 100,000 tensors is millions of objects that live to the end: to look through them again
     # and again for cycles took a tenth of a conversion.
     gc.set_threshold(50_000, 50, 100)
+    # Nothing here multiplies matrices; numpy's threads for that would only wait, busily.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.exit(run(sys.argv[1:]))
