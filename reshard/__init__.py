@@ -34,6 +34,7 @@ from reshard.layout.partitioners import (
     MaxSizePartitioner,
     MinSizePartitioner,
 )
+from reshard.layout.scope import layout_map_scope
 from reshard.layout.slice_info import SaveSliceInfo
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "VerificationError",
     "convert",
     "inspect",
+    "layout_map_scope",
     "plan",
     "verify",
 ]

@@ -20,7 +20,7 @@ PUBLIC = [
     "MemoryBudgetError", "MinSizePartitioner", "NotACheckpointError", "PlanError", "ReshardError",
     "SaveSliceInfo", "StorageError", "TargetExistsError", "TensorLayout", "TreeError",
     "VariableError", "VariableIndexError", "VariableTypeError", "VerificationError",
-    "convert", "inspect", "plan", "verify",
+    "convert", "inspect", "layout_map_scope", "plan", "verify",
 ]  # fmt: skip
 
 
