@@ -63,13 +63,12 @@ def _run(closed: Any, shardings: list[NamedSharding], compiled: Compiled) -> lis
     import jax
     from jax.extend.core import Literal
 
-    jaxpr = closed.jaxpr
+    jaxpr, values = _numbers_outside(closed)
+    values = {variable: _at_hand(value, shardings) for variable, value in values.items()}
     steps = _steps(jaxpr)
     wishes = _wishes(jaxpr, steps, shardings)
     uses = Counter(v for step in steps for v in step.inputs)
     uses.update(v for v in jaxpr.outvars if not isinstance(v, Literal))
-    consts = [_at_hand(const, shardings) for const in closed.consts]
-    values = dict(zip(jaxpr.constvars, consts, strict=True))
     for step in steps:
         run = _compiled(step, tuple(wishes.get(v) for v in step.outputs), compiled)
         made = run(*(values[v] for v in step.inputs))
@@ -83,16 +82,35 @@ def _run(closed: Any, shardings: list[NamedSharding], compiled: Compiled) -> lis
     return [jax.device_put(end, to) for end, to in zip(ends, shardings, strict=True)]
 
 
+def _numbers_outside(closed: Any) -> tuple[Any, dict[Any, Any]]:
+    """The program with the numbers in its text made inputs, and the values of all its inputs.
+
+    So it is in eager jax. A compiler that sees a divisor multiplies by its reciprocal instead.
+    """
+    from jax.extend.core import Literal, Var
+
+    values = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+
+    def outside(atom: Any) -> Any:
+        if not isinstance(atom, Literal):
+            return atom
+        variable = Var(atom.aval)
+        values[variable] = atom.val
+        return variable
+
+    equations = [e.replace(invars=list(map(outside, e.invars))) for e in closed.jaxpr.eqns]
+    return closed.jaxpr.replace(eqns=equations), values
+
+
 def _steps(jaxpr: Any) -> list[Step]:
     """One step per equation, save that a move joins the step of a value that nobody else takes."""
-    uses = Counter(v for equation in jaxpr.eqns for v in _variables(equation.invars))
+    uses = Counter(v for equation in jaxpr.eqns for v in equation.invars)
     uses.update(_variables(jaxpr.outvars))
     groups: list[list[Any]] = []
     maker: dict[Any, list[Any]] = {}
     for equation in jaxpr.eqns:
-        taken = _variables(equation.invars)
-        joins = equation.primitive.name in MOVES and len(taken) == 1 and uses[taken[0]] == 1
-        group = maker.get(taken[0]) if joins else None
+        taken = equation.invars[0] if equation.primitive.name in MOVES else None
+        group = maker.get(taken) if uses[taken] == 1 else None
         if group is None:
             groups.append(group := [])
         group.append(equation)
@@ -101,7 +119,7 @@ def _steps(jaxpr: Any) -> list[Step]:
 
 
 def _step(group: list[Any]) -> Step:
-    taken = [v for equation in group for v in _variables(equation.invars)]
+    taken = [v for equation in group for v in equation.invars]
     made = [v for equation in group for v in equation.outvars]
     inner = set(made) & set(taken)
     return Step(
@@ -156,17 +174,10 @@ def _compiled(step: Step, shardings: tuple[Any, ...], known: Compiled) -> Callab
 
 
 def _key(step: Step, shardings: tuple[Any, ...]) -> tuple[Any, ...]:
-    from jax.extend.core import Literal
-
     numbers: dict[Any, int] = {}
 
-    def name(atom: Any) -> tuple[Any, ...]:
-        if isinstance(atom, Literal):
-            return (
-                str(atom.aval),
-                atom.val.tobytes() if hasattr(atom.val, "tobytes") else atom.val,
-            )
-        return (str(atom.aval), numbers.setdefault(atom, len(numbers)))
+    def name(variable: Any) -> tuple[str, int]:
+        return str(variable.aval), numbers.setdefault(variable, len(numbers))
 
     equations = tuple(
         (
