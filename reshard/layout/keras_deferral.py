@@ -53,27 +53,23 @@ def keras_deferral(layout_map: LayoutMap) -> Iterator[None]:
     if keras is None:
         yield
         return
-    before = [id(variable) for variable in _waiting()]
+    before = list(_waiting())
     try:
         with _deferring_scope(keras):
             yield
     finally:
-        made = [variable for variable in _waiting() if id(variable) not in before]
-        for variable in made:
-            let_wait(variable, layout_map)
+        _let_wait(before, layout_map)
 
 
-def let_wait(variable: Any, layout_map: LayoutMap) -> None:
-    """Takes a variable off Keras' list, and lets reading it fail until it is materialised."""
-    forget_waiting(variable)
-    if variable._value is None and not isinstance(variable._initializer, WaitingInitializer):
-        variable._initializer = WaitingInitializer(variable._initializer, layout_map, variable.path)
-
-
-def forget_waiting(variable: Any) -> None:
-    """Takes a variable off Keras' list, so that Keras does not initialise it in its own way."""
-    waiting = _waiting()
-    waiting[:] = [other for other in waiting if other is not variable]
+def _let_wait(before: list[Any], layout_map: LayoutMap) -> None:
+    """Takes what was made since off Keras' list, and lets reading it fail until it is materialised."""
+    known = set(map(id, before))
+    for variable in _waiting():
+        if id(variable) not in known and variable._value is None:
+            variable._initializer = WaitingInitializer(
+                variable._initializer, layout_map, variable.path
+            )
+    _waiting()[:] = before
 
 
 def _waiting() -> list[Any]:

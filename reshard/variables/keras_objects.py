@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from reshard.errors import VariableError
-from reshard.layout.keras_deferral import WaitingInitializer, forget_waiting, keras_on_jax
+from reshard.layout.keras_deferral import WaitingInitializer, keras_on_jax
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.scope import current_layout_map
 from reshard.variables.initial_value import InitialValue
@@ -66,7 +66,6 @@ class KerasVariable:
         self.variable._layout = value.sharding
         self.variable._value = value
         self.variable._initializer = None
-        forget_waiting(self.variable)
 
     def _waiting(self) -> tuple[Any, LayoutMap]:
         initializer = self.variable._initializer

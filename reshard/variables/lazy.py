@@ -66,7 +66,8 @@ def _nothing_lazy(root: object, count: int) -> str:
         return (
             f"no variable was found in the attributes, lists and dicts of this {kind}; make its "
             f"variables with reshard.variables.Variable in a layout map's scope, or, where its "
-            f"constructor computes arrays as flax NNX modules do, use reshard.variables.create"
+            f"constructor computes arrays as flax NNX modules do, use reshard.variables.create; a Keras "
+            f"model must be built first, which calling it on a keras.Input does"
         )
     return (
         f"none of the {count} variables of this {kind} is lazy: they were materialised before, or made "

@@ -1,7 +1,7 @@
 """The graph of Python objects below a root, as paths: ``blk.lst.0.kernel``.
 
 Attributes (also of dataclasses and ``__slots__``) by name, lists and tuples by index, mappings by
-key, named tuples by field. Depth first, in the order in which attributes were set; an object that
+key, named tuples by field; sets have no order and are passed over. Depth first, in the order in which attributes were set; an object that
 is reached twice keeps the path that was first. Properties are not run: they may compute anything.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -75,13 +75,12 @@ def _add(found: dict[str, Any], path: str, leaf: object) -> None:
 
 def _children(node: object) -> Children:
     if isinstance(node, Mapping):
-        yield from ((str(key), value) for key, value in node.items())
-    elif isinstance(node, tuple) and hasattr(node, "_fields"):
-        yield from zip(node._fields, node, strict=True)
-    elif isinstance(node, list | tuple | deque):
-        yield from ((str(index), value) for index, value in enumerate(node))
-    if not _is_array(node):
-        yield from attributes(node)
+        return ((str(key), value) for key, value in node.items())
+    if isinstance(node, tuple) and hasattr(node, "_fields"):
+        return zip(node._fields, node, strict=True)
+    if isinstance(node, list | tuple | deque):
+        return ((str(index), value) for index, value in enumerate(node))
+    return iter(()) if isinstance(node, Set) or _is_array(node) else attributes(node)
 
 
 def attributes(node: object) -> Children:
