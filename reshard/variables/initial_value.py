@@ -37,6 +37,7 @@ class InitialValue:
     def sharded(self, sharding: NamedSharding, path: str, compiled: Compiled) -> jax.Array:
         """The same numbers, of which each device computes or receives only its part."""
         import jax
+        import numpy as np
 
         if self.call is not None:
             self._check(jax.eval_shape(self.call), path)
@@ -46,7 +47,7 @@ class InitialValue:
             moved: jax.Array = put(self.array, sharding, may_alias=False)
             return moved
         return jax.make_array_from_callback(
-            self.shape, sharding, lambda index: self.array[index].astype(self.dtype)
+            self.shape, sharding, lambda index: np.array(self.array[index], self.dtype)
         )
 
     def _check(self, made: Any, path: str) -> None:
@@ -73,23 +74,27 @@ def initial_value(source: Any, shape: Any, dtype: Any, key: Any) -> InitialValue
 
 
 def _from_array(source: Any, shape: Any, dtype: Any, key: Any) -> InitialValue:
-    import jax
     import numpy as np
 
     if key is not None:
         raise VariableTypeError(
             "a variable that is given its value takes no key; give an initializer"
         )
-    array = source if isinstance(source, jax.Array) else np.asarray(source)
+    array = source if _is_sliceable(source) else np.asarray(source)
     if array.dtype == object:
         raise VariableTypeError(
             f"a variable's value must be numbers or an initializer, not {type(source).__name__}"
         )
-    if shape is not None and _sizes(shape) != array.shape:
+    if shape is not None and _sizes(shape) != tuple(array.shape):
         raise VariableError(
             f"a variable of shape {list(_sizes(shape))} was given a value of shape {list(array.shape)}"
         )
-    return InitialValue(array.shape, _dtype(dtype, array.dtype), array=array)
+    return InitialValue(tuple(array.shape), _dtype(dtype, array.dtype), array=array)
+
+
+def _is_sliceable(source: Any) -> bool:
+    """Arrays, and datasets in files: nothing of them is read before a device needs it."""
+    return all(hasattr(source, name) for name in ("shape", "dtype", "__getitem__"))
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:
@@ -110,9 +115,9 @@ def _dtype(asked: Any, default: Any) -> Any:
     import numpy as np
 
     found = default if asked is None else asked
-    if jnp.issubdtype(found, jax.dtypes.extended):
-        return found
     try:
+        if jnp.issubdtype(found, jax.dtypes.extended):
+            return found
         wide = np.dtype(found)
     except TypeError:
         raise VariableTypeError(f"{asked!r} is no dtype") from None

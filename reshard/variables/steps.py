@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,15 +25,6 @@ Compiled = dict[Any, Callable[..., Any]]
 
 MOVES = frozenset({"reshape", "transpose", "squeeze", "expand_dims", "rev"})
 """Operations that move elements one to one and compute nothing."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """Operations that are compiled together; ``inputs`` and ``outputs`` are the trace's variables."""
-
-    equations: list[Any]
-    inputs: list[Any]
-    outputs: list[Any]
 
 
 def compute_in_steps(
@@ -67,13 +57,13 @@ def _run(closed: Any, shardings: list[NamedSharding], compiled: Compiled) -> lis
     values = {variable: _at_hand(value, shardings) for variable, value in values.items()}
     steps = _steps(jaxpr)
     wishes = _wishes(jaxpr, steps, shardings)
-    uses = Counter(v for step in steps for v in step.inputs)
+    uses = Counter(v for step in steps for v in step.invars)
     uses.update(v for v in jaxpr.outvars if not isinstance(v, Literal))
     for step in steps:
-        run = _compiled(step, tuple(wishes.get(v) for v in step.outputs), compiled)
-        made = run(*(values[v] for v in step.inputs))
-        values.update((v, a) for v, a in zip(step.outputs, made, strict=True) if uses[v])
-        for variable in step.inputs:
+        run = _compiled(step, tuple(wishes.get(v) for v in step.outvars), compiled)
+        made = run(*(values[v] for v in step.invars))
+        values.update((v, a) for v, a in zip(step.outvars, made, strict=True) if uses[v])
+        for variable in step.invars:
             uses[variable] -= 1
             if not uses[variable]:
                 del values[variable]
@@ -98,11 +88,23 @@ def _numbers_outside(closed: Any) -> tuple[Any, dict[Any, Any]]:
         values[variable] = atom.val
         return variable
 
-    equations = [e.replace(invars=list(map(outside, e.invars))) for e in closed.jaxpr.eqns]
+    needed = _needed(closed.jaxpr)
+    equations = [e.replace(invars=list(map(outside, e.invars))) for e in needed]
     return closed.jaxpr.replace(eqns=equations), values
 
 
-def _steps(jaxpr: Any) -> list[Step]:
+def _needed(jaxpr: Any) -> list[Any]:
+    """The equations that any result depends on."""
+    wanted = set(_variables(jaxpr.outvars))
+    kept = []
+    for equation in reversed(jaxpr.eqns):
+        if not wanted.isdisjoint(equation.outvars):
+            wanted.update(_variables(equation.invars))
+            kept.append(equation)
+    return kept[::-1]
+
+
+def _steps(jaxpr: Any) -> list[Any]:
     """One step per equation, save that a move joins the step of a value that nobody else takes."""
     uses = Counter(v for equation in jaxpr.eqns for v in equation.invars)
     uses.update(_variables(jaxpr.outvars))
@@ -115,17 +117,20 @@ def _steps(jaxpr: Any) -> list[Step]:
             groups.append(group := [])
         group.append(equation)
         maker.update((v, group) for v in equation.outvars)
-    return [_step(group) for group in groups]
+    return [_step(jaxpr, group) for group in groups]
 
 
-def _step(group: list[Any]) -> Step:
+def _step(jaxpr: Any, group: list[Any]) -> Any:
+    """A program of some equations alone: takes what others made, gives what others take."""
     taken = [v for equation in group for v in equation.invars]
     made = [v for equation in group for v in equation.outvars]
     inner = set(made) & set(taken)
-    return Step(
-        group,
-        [v for v in dict.fromkeys(taken) if v not in inner],
-        [v for v in made if v not in inner and type(v).__name__ != "DropVar"],
+    return jaxpr.replace(
+        constvars=[],
+        invars=[v for v in dict.fromkeys(taken) if v not in inner],
+        outvars=[v for v in made if v not in inner and type(v).__name__ != "DropVar"],
+        eqns=group,
+        effects=set().union(*(equation.effects for equation in group)),
     )
 
 
@@ -136,7 +141,7 @@ def _variables(atoms: Sequence[Any]) -> list[Any]:
 
 
 def _wishes(
-    jaxpr: Any, steps: list[Step], shardings: list[NamedSharding]
+    jaxpr: Any, steps: list[Any], shardings: list[NamedSharding]
 ) -> dict[Any, NamedSharding]:
     """Sharding of each value: that of the result which it turns into, where the shapes are the same."""
     wishes: dict[Any, NamedSharding] = {}
@@ -144,23 +149,20 @@ def _wishes(
         for known in _variables([variable]):
             wishes.setdefault(known, sharding)
     for step in reversed(steps):
-        for made in step.outputs:
-            for taken in step.inputs if made in wishes else ():
+        for made in step.outvars:
+            for taken in step.invars if made in wishes else ():
                 if taken.aval.shape == made.aval.shape:
                     wishes.setdefault(taken, wishes[made])
     return wishes
 
 
-def _compiled(step: Step, shardings: tuple[Any, ...], known: Compiled) -> Callable[..., Any]:
+def _compiled(step: Any, shardings: tuple[Any, ...], known: Compiled) -> Callable[..., Any]:
     """The step as a compiled function; equal steps, as equal layers make them, share one."""
     import jax
-    from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+    from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
     def compiled() -> Callable[..., Any]:
-        effects = set().union(*(equation.effects for equation in step.equations))
-        make: Any = Jaxpr
-        jaxpr = make([], step.inputs, step.outputs, step.equations, effects)
-        function: Any = jaxpr_as_fun(ClosedJaxpr(jaxpr, ()))
+        function: Any = jaxpr_as_fun(ClosedJaxpr(step, ()))
         jitted: Callable[..., Any] = jax.jit(function, out_shardings=list(shardings))
         return jitted
 
@@ -173,7 +175,7 @@ def _compiled(step: Step, shardings: tuple[Any, ...], known: Compiled) -> Callab
     return known[key]
 
 
-def _key(step: Step, shardings: tuple[Any, ...]) -> tuple[Any, ...]:
+def _key(step: Any, shardings: tuple[Any, ...]) -> tuple[Any, ...]:
     numbers: dict[Any, int] = {}
 
     def name(variable: Any) -> tuple[str, int]:
@@ -186,7 +188,7 @@ def _key(step: Step, shardings: tuple[Any, ...]) -> tuple[Any, ...]:
             tuple(map(name, equation.outvars)),
             tuple(sorted(equation.params.items(), key=lambda item: item[0])),
         )
-        for equation in step.equations
+        for equation in step.eqns
     )
     return equations, shardings
 
