@@ -16,6 +16,7 @@ from reshard.errors import (
     IncompleteCheckpointError,
     LayoutError,
     MemoryBudgetError,
+    MissingPackageError,
     NotACheckpointError,
     PlanError,
     ReshardError,
@@ -36,6 +37,7 @@ from reshard.layout.partitioners import (
 )
 from reshard.layout.scope import layout_map_scope
 from reshard.layout.slice_info import SaveSliceInfo
+from reshard.variables.distribute import distribute_tensor
 
 __all__ = [
     "CorruptError",
@@ -48,6 +50,7 @@ __all__ = [
     "MaxSizePartitioner",
     "MemoryBudgetError",
     "MinSizePartitioner",
+    "MissingPackageError",
     "NotACheckpointError",
     "PlanError",
     "ReshardError",
@@ -61,6 +64,7 @@ __all__ = [
     "VariableTypeError",
     "VerificationError",
     "convert",
+    "distribute_tensor",
     "inspect",
     "layout_map_scope",
     "plan",

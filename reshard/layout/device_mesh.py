@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError
@@ -50,7 +50,7 @@ class DeviceMesh:
 
     shape: tuple[int, ...]
     axis_names: tuple[str, ...]
-    devices: DeviceArray | None = None
+    devices: DeviceArray | None = field(default=None, repr=False)
     axis_types: tuple[str, ...] | None = None
 
     def __init__(
@@ -86,6 +86,26 @@ class DeviceMesh:
         """Number of devices."""
         return math.prod(self.shape)
 
+    @classmethod
+    def from_jax(cls, mesh: Mesh | AbstractMesh) -> DeviceMesh:
+        """The same axes, sizes, axis types and devices; ``backend_mesh`` is the way back."""
+        from reshard.layout.jax_bridge import mesh_from_jax
+
+        return mesh_from_jax(mesh)
+
+    def to_keras(self) -> Any:
+        """A ``keras.distribution.DeviceMesh`` of its devices; of all there are where it has none."""
+        from reshard.layout.keras_bridge import mesh_to_keras
+
+        return mesh_to_keras(self)
+
+    @classmethod
+    def from_keras(cls, device_mesh: Any) -> DeviceMesh:
+        """The same mesh, devices included, as a ``keras.distribution.DeviceMesh``."""
+        from reshard.layout.keras_bridge import mesh_from_keras
+
+        return mesh_from_keras(device_mesh)
+
     def axis_size(self, name: str) -> int:
         """Devices along one axis; an unknown name is a LayoutError that lists the known ones."""
         if name not in self.axis_names:
@@ -93,14 +113,18 @@ class DeviceMesh:
         return self.shape[self.axis_names.index(name)]
 
     def __eq__(self, other: object) -> bool:
-        return self._value() == other._value() if isinstance(other, DeviceMesh) else NotImplemented
+        if self is other or not isinstance(other, DeviceMesh):
+            return self is other
+        return self._axes() == other._axes() and self._devices() == other._devices()
 
     def __hash__(self) -> int:
-        return hash(self._value())
+        return hash(self._axes())  # Without the devices, of which there may be thousands.
 
-    def _value(self) -> tuple[object, ...]:
-        devices = None if self.devices is None else tuple(self.devices.flat)
-        return self.shape, self.axis_names, self.axis_types, devices
+    def _axes(self) -> tuple[object, ...]:
+        return self.shape, self.axis_names, self.axis_types
+
+    def _devices(self) -> tuple[object, ...] | None:
+        return None if self.devices is None else tuple(self.devices.flat)
 
     def __copy__(self) -> DeviceMesh:
         return self
@@ -119,6 +143,15 @@ class DeviceMesh:
     def __str__(self) -> str:
         sizes = (f"{n}={s}" for n, s in zip(self.axis_names, self.shape, strict=True))
         return f"the mesh ({', '.join(sizes)})"
+
+
+def same_axes(one: DeviceMesh, other: DeviceMesh) -> bool:
+    """Whether two meshes differ in nothing but devices; an axis of no known type is Auto, as in jax."""
+
+    def axes(mesh: DeviceMesh) -> tuple[object, ...]:
+        return mesh.shape, mesh.axis_names, mesh.axis_types or ("Auto",) * len(mesh.shape)
+
+    return axes(one) == axes(other)
 
 
 def check_mesh(mesh: object) -> None:

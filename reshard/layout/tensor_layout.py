@@ -18,16 +18,16 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError
 from reshard.layout.axes import AxesLike, Axis, axis_names, normal_axes, show_axes
 from reshard.layout.box import Box
-from reshard.layout.device_mesh import DeviceMesh, check_mesh
+from reshard.layout.device_mesh import DeviceMesh, check_mesh, same_axes
 from reshard.layout.grid import Grid
 
 if TYPE_CHECKING:
-    from jax.sharding import NamedSharding
+    from jax.sharding import NamedSharding, PartitionSpec
 
 
 @dataclass(frozen=True, init=False)
@@ -60,14 +60,16 @@ class TensorLayout:
     def with_mesh(self, device_mesh: DeviceMesh) -> TensorLayout:
         """The same axes over ``device_mesh``.
 
-        A layout over an abstract mesh can be placed on the devices of an equal one; any other mesh
-        that it has already is a LayoutError.
+        A layout over an abstract mesh can be placed on the devices of one with the same axes; any
+        other mesh that it has already is a LayoutError.
         """
         check_mesh(device_mesh)
-        if self.device_mesh is not None and not _same_axes(self.device_mesh, device_mesh):
+        old = self.device_mesh
+        placed = old is not None and old.devices is None and same_axes(old, device_mesh)
+        if old is not None and old != device_mesh and not placed:
             raise LayoutError(
                 f"cannot override the device mesh value of the layout {show_axes(self.axes)}: it has "
-                f"{_describe(self.device_mesh)}, not {_describe(device_mesh)}; make a new layout of "
+                f"{_describe(old)}, not {_describe(device_mesh)}; make a new layout of "
                 f"its axes"
             )
         return TensorLayout(self.axes, device_mesh)
@@ -85,6 +87,32 @@ class TensorLayout:
         from reshard.layout.jax_bridge import layout_to_sharding
 
         return layout_to_sharding(self)
+
+    @classmethod
+    def from_jax(
+        cls, sharding: NamedSharding | PartitionSpec, device_mesh: DeviceMesh | None = None
+    ) -> TensorLayout:
+        """The layout of a NamedSharding, or of a PartitionSpec over ``device_mesh``, if there is one.
+
+        ``backend_layout`` is the way back. Other kinds of sharding are a LayoutError, as is what a
+        layout cannot say: unconstrained dimensions, unreduced axes.
+        """
+        from reshard.layout.jax_bridge import layout_from_sharding
+
+        return layout_from_sharding(sharding, device_mesh)
+
+    def to_keras(self) -> Any:
+        """A ``keras.distribution.TensorLayout`` of the same axes and mesh."""
+        from reshard.layout.keras_bridge import layout_to_keras
+
+        return layout_to_keras(self)
+
+    @classmethod
+    def from_keras(cls, layout: Any) -> TensorLayout:
+        """The same axes and mesh as a ``keras.distribution.TensorLayout``."""
+        from reshard.layout.keras_bridge import layout_from_keras
+
+        return layout_from_keras(layout)
 
     def parts(self, rank: int, name: str = "") -> tuple[int, ...]:
         """Number of parts along each of ``rank`` dimensions; surplus axes are a LayoutError."""
@@ -152,13 +180,9 @@ def _place(mesh: DeviceMesh, at: dict[str, int], axis: Axis) -> int:
     return place
 
 
-def _same_axes(old: DeviceMesh, new: DeviceMesh) -> bool:
-    """Whether ``new`` is ``old``, or ``old`` with devices."""
-    return old in (new, new.abstract)
-
-
 def _describe(mesh: DeviceMesh) -> str:
-    return str(mesh) if mesh.devices is None else f"{mesh} with devices"
+    types = f" of the axis types {', '.join(mesh.axis_types)}" if mesh.axis_types else ""
+    return f"{mesh}{types}{'' if mesh.devices is None else ' with devices'}"
 
 
 def _check_used_once(axes: tuple[Axis, ...], used: list[str]) -> None:

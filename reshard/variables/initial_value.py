@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError, VariableTypeError
+from reshard.variables.distribute import distribute_tensor
 from reshard.variables.steps import Compiled, compute_in_steps
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class InitialValue:
         import jax.numpy as jnp
 
         if self.call is None:
-            return jnp.array(self.array, self.dtype)
+            return in_dtype(jnp.array(self.array), self.dtype)
         made = jnp.asarray(self.call())
         self._check(made, path)
         return made
@@ -43,9 +44,8 @@ class InitialValue:
             self._check(jax.eval_shape(self.call), path)
             return compute_in_steps(self.call, lambda _: [sharding], compiled)[1][0]
         if isinstance(self.array, jax.Array):
-            put: Any = jax.device_put
-            moved: jax.Array = put(self.array, sharding, may_alias=False)
-            return moved
+            placed = distribute_tensor(in_dtype(self.array, self.dtype), sharding)
+            return placed.copy() if placed is self.array else placed
         return jax.make_array_from_callback(
             self.shape, sharding, lambda index: np.array(self.array[index], self.dtype)
         )
@@ -90,6 +90,18 @@ def _from_array(source: Any, shape: Any, dtype: Any, key: Any) -> InitialValue:
             f"a variable of shape {list(_sizes(shape))} was given a value of shape {list(array.shape)}"
         )
     return InitialValue(tuple(array.shape), _dtype(dtype, array.dtype), array=array)
+
+
+def in_dtype(array: jax.Array, dtype: Any) -> jax.Array:
+    """The array in ``dtype``; random keys and numbers do not turn into each other."""
+    import jax
+    import jax.numpy as jnp
+
+    if array.dtype == dtype:
+        return array
+    if any(jnp.issubdtype(kind, jax.dtypes.extended) for kind in (array.dtype, dtype)):
+        raise VariableTypeError(f"an array of dtype {array.dtype} cannot become one of {dtype}")
+    return array.astype(dtype)
 
 
 def _is_sliceable(source: Any) -> bool:

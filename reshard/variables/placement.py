@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError
+from reshard.layout.device_mesh import same_axes
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.variables.distribute import on_devices
 
 if TYPE_CHECKING:
     from jax.sharding import NamedSharding
@@ -18,7 +20,7 @@ def sharding_of(
 ) -> NamedSharding:
     """The sharding of the variable ``path``: of the layout that matches, else replicated.
 
-    The state of random number generators is always replicated. Raises LayoutError where there is
+    A mesh without devices takes all of ``jax.devices()`` where their number fits. The state of random number generators is always replicated. Raises LayoutError where there is
     no mesh, no device, or the layout does not fit ``shape``.
     """
     layout = None if is_rng_state else layout_map[path]
@@ -46,17 +48,17 @@ def _on_devices(layout: TensorLayout, default: DeviceMesh | None, path: str) -> 
         mesh is not None
         and mesh.devices is None
         and default is not None
-        and default.devices is not None
+        and same_axes(mesh, default)
     ):
-        return layout.with_mesh(default)
-    if mesh is not None and mesh.devices is None:
-        raise LayoutError(
-            f"{path!r} cannot come to life on {mesh}, which has no devices; make it with "
-            f"DeviceMesh(shape, axis_names, jax.devices())"
-        )
-    if mesh is not None and default is not None and default.devices is not None:
-        _check_same_devices(mesh, default, path)
-    return layout
+        layout = layout.with_mesh(default)
+    try:
+        placed = on_devices(layout)
+        wanted = None if default is None else on_devices(TensorLayout((), default))
+    except LayoutError as error:
+        raise LayoutError(f"{path!r} cannot come to life: {error}") from None
+    if wanted is not None and placed.device_mesh is not None and wanted.device_mesh is not None:
+        _check_same_devices(placed.device_mesh, wanted.device_mesh, path)
+    return placed
 
 
 def _check_same_devices(mesh: DeviceMesh, default: DeviceMesh, path: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from reshard.errors import VariableError
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.scope import current_layout_map
-from reshard.variables.initial_value import InitialValue, initial_value
+from reshard.variables.initial_value import InitialValue, in_dtype, initial_value
 from reshard.variables.placement import sharding_of
 from reshard.variables.steps import Compiled
 
@@ -119,7 +119,7 @@ class Variable:
             raise VariableError(
                 f"{self} cannot be assigned a value of shape {list(new.shape)}; give it the variable's"
             )
-        self._value = jax.device_put(new.astype(before.dtype), before.sharding)
+        self._value = jax.device_put(in_dtype(new, before.dtype), before.sharding)
 
     def made(self, path: str, compiled: Compiled) -> jax.Array:
         """The value in shards by the layout of ``path``; the variable itself stays as it is."""

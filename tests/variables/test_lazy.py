@@ -224,12 +224,17 @@ def test_a_layout_of_too_many_axes_names_the_path() -> None:
         refuse(layouts(**{"d1.kernel": (None, "model")}), (8,))
 
 
-def test_a_mesh_without_devices_is_refused() -> None:
+def test_a_mesh_without_devices_takes_all_there_are() -> None:
     made = LayoutMap(DeviceMesh((8,), ("model",)))
-    with pytest.raises(
-        LayoutError, match=r"'a' cannot come to life on .*, which has no devices; make it"
-    ):
-        refuse(made)
+    made["w"] = ("model",)
+    with made.scope():
+        root = {"w": Variable(jnp.ones, (8,))}
+    assert len(materialize(root)["w"].sharding.device_set) == 8
+
+
+def test_a_mesh_that_the_devices_do_not_fill_is_refused() -> None:
+    with pytest.raises(LayoutError, match=r"'a' cannot come to life: .*\(model=4\)"):
+        refuse(LayoutMap(DeviceMesh((4,), ("model",))))
 
 
 def test_an_abstract_layout_takes_the_devices_of_the_default_mesh() -> None:

@@ -137,3 +137,17 @@ def test_an_initializer_must_make_what_was_asked(initializer, found) -> None:
         Variable(initializer, (2,), name="w")
     with pytest.raises(VariableError, match=f"initializer of 'a.b' {expected}"):
         materialize({"a": {"b": lazy(initializer, (2,))}})
+
+
+def test_random_keys_and_numbers_stay_what_they_are() -> None:
+    variable = Variable(jax.random.key(0))
+    variable.assign(jax.random.key(5))
+    assert jax.random.key_data(variable.value).tolist() == [0, 5]
+    with pytest.raises(
+        VariableTypeError, match="an array of dtype int32 cannot become one of key<fry>"
+    ):
+        variable.assign(3)
+    with pytest.raises(
+        VariableTypeError, match="an array of dtype key<fry> cannot become one of int8"
+    ):
+        Variable(jax.random.key(0), dtype="int8")
