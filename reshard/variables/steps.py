@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from reshard.errors import VariableError
+
 if TYPE_CHECKING:
     import jax
     from jax.sharding import NamedSharding
@@ -38,10 +40,13 @@ def compute_in_steps(
         function: runs once, under tracing.
         shardings_of: given the tree of ShapeDtypeStructs, one sharding per leaf.
         compiled: steps that were compiled for other values; added to.
+
+    Raises VariableError within ``jax.set_mesh`` of axes of type Explicit.
     """
     import jax
 
     trace: Any = jax.make_jaxpr(function, return_shape=True)
+    _check_context()
     closed, shapes = trace()
     shardings = list(shardings_of(shapes))
     known = {} if compiled is None else compiled
@@ -203,6 +208,19 @@ def _at_hand(const: Any, shardings: list[NamedSharding]) -> Any:
         return const
     everywhere: Any = PartitionSpec
     return jax.device_put(const, NamedSharding(shardings[0].mesh, everywhere()))
+
+
+def _check_context() -> None:
+    import jax
+    from jax.sharding import AxisType
+
+    current: Any = jax.sharding.get_abstract_mesh()
+    if not current.empty and AxisType.Explicit in current.axis_types:
+        raise VariableError(
+            f"variables cannot come to life while jax.set_mesh is in force with axes of type Explicit "
+            f"({', '.join(current.axis_names)}): initializers say nothing about shardings; call materialize or "
+            f"create outside of it, the layout map may have such a mesh"
+        )
 
 
 def _automatic(sharding: NamedSharding) -> NamedSharding:

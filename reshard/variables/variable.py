@@ -27,7 +27,7 @@ class Variable:
     but no value until ``materialize(root)`` makes it in shards, each device only its own.
 
     Args:
-        initial_value: an array, or an initializer ``(shape, dtype)`` such as ``jnp.zeros``, or with
+        value_or_initializer: an array, or an initializer ``(shape, dtype)`` such as ``jnp.zeros``, or with
             ``key`` one of ``jax.nn.initializers``, called as ``(key, shape, dtype)``.
         shape: needed with an initializer.
         dtype: that of an array that is given, else float32.
@@ -45,7 +45,7 @@ class Variable:
 
     def __init__(
         self,
-        initial_value_or_initializer: Initializer,
+        value_or_initializer: Initializer,
         shape: Any = None,
         dtype: Any = None,
         *,
@@ -55,7 +55,7 @@ class Variable:
         self.name = name
         self._layout_map = current_layout_map()
         self._initial: InitialValue | None
-        self._initial = initial_value(initial_value_or_initializer, shape, dtype, key)
+        self._initial = initial_value(value_or_initializer, shape, dtype, key)
         self._value: jax.Array | None = None
         if self._layout_map is None:
             self._hold(self._initial.whole(name or "a variable"))

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from reshard import DeviceMesh, LayoutError, LayoutMap, TensorLayout, VariableError
-from reshard.variables import Variable, materialize, named_variables
+from reshard.variables import Variable, create, materialize, named_variables
 from tests.variables.models import PATHS, Model, layouts, mesh
 
 RULES = {
@@ -171,6 +171,27 @@ def test_axis_types_are_kept() -> None:
     with made.scope():
         root = {"w": Variable(jax.nn.initializers.normal(), (8, 4), key=jax.random.key(0))}
     assert materialize(root)["w"].sharding == made["w"].backend_layout
+
+
+def test_a_mesh_that_jax_has_set_does_not_disturb() -> None:
+    with jax.set_mesh(mesh().backend_mesh), layouts(w=("data",)).scope():
+        root = materialize({"w": Variable(jnp.ones, (8, 4))})
+        tree = create(lambda: {"w": jnp.ones((8, 4))})
+    assert root["w"].sharding.spec == tree["w"].sharding.spec == P("data")
+
+
+def test_a_mesh_of_explicit_axes_that_jax_has_set_is_refused() -> None:
+    explicit = DeviceMesh((8,), ("x",), jax.devices(), axis_types=["Explicit"])
+    with layouts().scope():
+        root = {"w": Variable(jnp.ones, (8,))}
+    with (
+        jax.set_mesh(explicit.backend_mesh),
+        pytest.raises(
+            VariableError, match=r"while jax\.set_mesh is in force with axes of type Explicit \(x\)"
+        ),
+    ):
+        materialize(root)
+    assert materialize(root)["w"].value.is_fully_replicated
 
 
 def test_a_key_on_another_device_will_do() -> None:
