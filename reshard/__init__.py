@@ -35,6 +35,7 @@ from reshard.layout.partitioners import (
     MaxSizePartitioner,
     MinSizePartitioner,
 )
+from reshard.layout.scope import layout_map_scope
 from reshard.layout.slice_info import SaveSliceInfo
 from reshard.variables.distribute import distribute_tensor
 from reshard.variables.indexed_slices import IndexedSlices
@@ -69,6 +70,7 @@ __all__ = [
     "convert",
     "distribute_tensor",
     "inspect",
+    "layout_map_scope",
     "plan",
     "verify",
 ]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, MutableMapping
+from contextlib import AbstractContextManager
 from typing import Any, Literal, TypeVar, get_args, overload
 
 from reshard.errors import LayoutError
 from reshard.layout.device_mesh import check_mesh
 from reshard.layout.mesh import AxesLike, DeviceMesh, TensorLayout
+from reshard.layout.scope import layout_map_scope
 
 Match = Literal["search", "match", "fullmatch"]
 Ambiguous = Literal["error", "first"]
@@ -53,6 +55,14 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
     def device_mesh(self) -> DeviceMesh | None:
         """The mesh that layouts without one are given."""
         return self._device_mesh
+
+    def get_default_mesh(self) -> DeviceMesh | None:
+        """The mesh on which a variable that no key matches is replicated; the same as ``device_mesh``."""
+        return self._device_mesh
+
+    def scope(self) -> AbstractContextManager[LayoutMap]:
+        """Variables made inside are lazy and get their layouts from this map: see ``layout_map_scope``."""
+        return layout_map_scope(self)
 
     def __getitem__(self, name: str) -> TensorLayout | None:
         """The layout of the tensor ``name``, or None where no key matches.

@@ -1,0 +1,141 @@
+"""What a lazy variable will be: its shape, its dtype and where its numbers come from."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reshard.errors import VariableError, VariableTypeError
+from reshard.variables.distribute import distribute_tensor
+from reshard.variables.steps import Compiled, compute_in_steps
+
+if TYPE_CHECKING:
+    import jax
+    from jax.sharding import NamedSharding
+
+
+@dataclass(frozen=True)
+class InitialValue:
+    """``call`` makes the whole value, or ``array`` is it; exactly one of them is set."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    call: Callable[[], Any] | None = None
+    array: Any = None
+
+    def whole(self, path: str) -> jax.Array:
+        """The value on the default device, computed as any program outside a scope would."""
+        import jax.numpy as jnp
+
+        if self.call is None:
+            return in_dtype(jnp.array(self.array), self.dtype)
+        made = jnp.asarray(self.call())
+        self._check(made, path)
+        return made
+
+    def sharded(self, sharding: NamedSharding, path: str, compiled: Compiled) -> jax.Array:
+        """The same numbers, of which each device computes or receives only its part."""
+        import jax
+        import numpy as np
+
+        if self.call is not None:
+            self._check(jax.eval_shape(self.call), path)
+            return compute_in_steps(self.call, lambda _: [sharding], compiled)[1][0]
+        if isinstance(self.array, jax.Array):
+            placed = distribute_tensor(in_dtype(self.array, self.dtype), sharding)
+            return placed.copy() if placed is self.array else placed
+        return jax.make_array_from_callback(
+            self.shape, sharding, lambda index: np.array(self.array[index], self.dtype)
+        )
+
+    def _check(self, made: Any, path: str) -> None:
+        shape, dtype = getattr(made, "shape", None), getattr(made, "dtype", None)
+        if (shape, dtype) != (self.shape, self.dtype):
+            has = "no array" if shape is None else f"shape {list(shape)} and dtype {dtype}"
+            raise VariableError(
+                f"the initializer of {path!r} was to make shape {list(self.shape)} and dtype {self.dtype}, "
+                f"but made {has}; correct it, or the shape and dtype of the variable"
+            )
+
+
+def initial_value(source: Any, shape: Any, dtype: Any, key: Any) -> InitialValue:
+    """Checks what a variable was given; ``source`` is an initializer or an array."""
+    if not callable(source):
+        return _from_array(source, shape, dtype, key)
+    if shape is None:
+        raise VariableTypeError(
+            "a variable with an initializer needs its shape too, such as Variable(jnp.zeros, (8, 4))"
+        )
+    sizes, kind = _sizes(shape), _dtype(dtype, float)
+    arguments = (sizes, kind) if key is None else (key, sizes, kind)
+    return InitialValue(sizes, kind, call=lambda: source(*arguments))
+
+
+def _from_array(source: Any, shape: Any, dtype: Any, key: Any) -> InitialValue:
+    import numpy as np
+
+    if key is not None:
+        raise VariableTypeError(
+            "a variable that is given its value takes no key; give an initializer"
+        )
+    array = source if _is_sliceable(source) else np.asarray(source)
+    if array.dtype == object:
+        raise VariableTypeError(
+            f"a variable's value must be numbers or an initializer, not {type(source).__name__}"
+        )
+    if shape is not None and _sizes(shape) != tuple(array.shape):
+        raise VariableError(
+            f"a variable of shape {list(_sizes(shape))} was given a value of shape {list(array.shape)}"
+        )
+    return InitialValue(tuple(array.shape), _dtype(dtype, array.dtype), array=array)
+
+
+def in_dtype(array: jax.Array, dtype: Any) -> jax.Array:
+    """The array in ``dtype``; random keys and numbers do not turn into each other."""
+    import jax
+    import jax.numpy as jnp
+
+    if array.dtype == dtype:
+        return array
+    if any(jnp.issubdtype(kind, jax.dtypes.extended) for kind in (array.dtype, dtype)):
+        raise VariableTypeError(f"an array of dtype {array.dtype} cannot become one of {dtype}")
+    return array.astype(dtype)
+
+
+def _is_sliceable(source: Any) -> bool:
+    """Arrays, and datasets in files: nothing of them is read before a device needs it."""
+    return all(hasattr(source, name) for name in ("shape", "dtype", "__getitem__"))
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    try:
+        sizes = tuple(map(operator.index, shape if isinstance(shape, Sequence) else (shape,)))
+    except TypeError:
+        sizes = (-1,)
+    if any(size < 0 for size in sizes):
+        raise VariableTypeError(
+            f"a variable's shape must be whole numbers of at least 0, not {shape!r}"
+        )
+    return sizes
+
+
+def _dtype(asked: Any, default: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    found = default if asked is None else asked
+    try:
+        if jnp.issubdtype(found, jax.dtypes.extended):
+            return found
+        wide = np.dtype(found)
+    except TypeError:
+        raise VariableTypeError(f"{asked!r} is no dtype") from None
+    kept = np.dtype(jax.dtypes.canonicalize_dtype(wide))
+    if asked is not None and kept != wide:
+        raise VariableTypeError(
+            f"jax would silently make {kept} of the dtype {wide}; ask for {kept}, or enable jax_enable_x64"
+        )
+    return kept

@@ -1,0 +1,75 @@
+"""Lazy variables come to life: each by the layout of its object path, all of them or none."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeVar
+
+from reshard.errors import VariableError
+from reshard.variables import keras_objects
+from reshard.variables.object_paths import object_paths
+from reshard.variables.steps import Compiled
+from reshard.variables.variable import Variable
+
+Root = TypeVar("Root")
+
+
+class LazyVariable(Protocol):
+    """What a variable must be able to do to be materialised, whoever's it is."""
+
+    @property
+    def is_lazy(self) -> bool: ...
+    def sharding_at(self, path: str) -> Any: ...
+    def made(self, path: str, compiled: Compiled) -> Any: ...
+    def _hold(self, value: Any) -> None: ...
+
+
+def materialize(root: Root) -> Root:
+    """Brings every lazy variable below ``root`` to life, sharded by its object path; returns ``root``.
+
+    ``root`` is a plain object, dataclass, list, dict or tuple that holds ``Variable``s, or a Keras
+    model, or any mixture. A path is made of attribute names, list indices and dict keys, joined with
+    dots: ``d1.kernel``, ``blk.lst.0.kernel``; below Keras Functional and Sequential models of layer
+    names and attributes. A variable that is reached by several paths has the first. The layout is
+    that of the map whose scope the variable was made in; none: replicated on the map's mesh.
+
+    Works inside the scope and after it. If anything is wrong with any variable, none is changed.
+    Raises LayoutError for a layout that does not fit, VariableError where nothing is lazy or an
+    initializer makes something else than was asked for.
+    """
+    found = _variables(root)
+    lazy = {path: variable for path, variable in found.items() if variable.is_lazy}
+    if not lazy:
+        raise VariableError(_nothing_lazy(root, len(found)))
+    for path, variable in lazy.items():
+        variable.sharding_at(path)
+    compiled: Compiled = {}
+    values = [variable.made(path, compiled) for path, variable in lazy.items()]
+    for variable, value in zip(lazy.values(), values, strict=True):
+        variable._hold(value)
+    return root
+
+
+def named_variables(root: object) -> dict[str, Variable]:
+    """Every ``Variable`` below ``root`` by its dot-joined path, lazy or not; each once."""
+    return object_paths(root, lambda node: isinstance(node, Variable))
+
+
+def _variables(root: object) -> dict[str, LazyVariable]:
+    if keras_objects.in_use():
+        return keras_objects.variables_with_keras(root)
+    return dict(named_variables(root))
+
+
+def _nothing_lazy(root: object, count: int) -> str:
+    kind = type(root).__name__
+    if not count:
+        return (
+            f"no variable was found in the attributes, lists and dicts of this {kind}; make its "
+            f"variables with reshard.variables.Variable in a layout map's scope, or, where its "
+            f"constructor computes arrays as flax NNX modules do, use reshard.variables.create; a Keras "
+            f"model must be built first, which calling it on a keras.Input does"
+        )
+    return (
+        f"none of the {count} variables of this {kind} is lazy: they were materialised before, or made "
+        f"outside of every layout map's scope"
+    )

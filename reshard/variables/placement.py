@@ -1,0 +1,77 @@
+"""Where a lazy variable goes: the layout of its path, on real devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from reshard.errors import LayoutError
+from reshard.layout.device_mesh import same_axes
+from reshard.layout.layout_map import LayoutMap
+from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.variables.distribute import on_devices
+
+if TYPE_CHECKING:
+    from jax.sharding import NamedSharding
+
+
+def sharding_of(
+    layout_map: LayoutMap, path: str, shape: Sequence[int], *, is_rng_state: bool = False
+) -> NamedSharding:
+    """The sharding of the variable ``path``: of the layout that matches, else replicated.
+
+    A mesh without devices takes all of ``jax.devices()`` where their number fits. The state of random number generators is always replicated. Raises LayoutError where there is
+    no mesh, no device, or the layout does not fit ``shape``.
+    """
+    layout = None if is_rng_state else layout_map[path]
+    mesh = layout_map.get_default_mesh()
+    if layout is None:
+        layout = TensorLayout((), _default_mesh(mesh, path, is_rng_state))
+    layout = _on_devices(layout, mesh, path)
+    layout.shard_shape(shape, path)
+    return layout.backend_layout
+
+
+def _default_mesh(mesh: DeviceMesh | None, path: str, is_rng_state: bool) -> DeviceMesh:
+    if mesh is None:
+        why = "is the state of a random number generator" if is_rng_state else "matches no key"
+        raise LayoutError(
+            f"{path!r} {why}, so it is to be replicated, but the layout map has no default mesh; make "
+            f"the map with LayoutMap(mesh)"
+        )
+    return mesh
+
+
+def _on_devices(layout: TensorLayout, default: DeviceMesh | None, path: str) -> TensorLayout:
+    mesh = layout.device_mesh
+    if (
+        mesh is not None
+        and mesh.devices is None
+        and default is not None
+        and same_axes(mesh, default)
+    ):
+        layout = layout.with_mesh(default)
+    try:
+        placed = on_devices(layout)
+        wanted = None if default is None else on_devices(TensorLayout((), default))
+    except LayoutError as error:
+        raise LayoutError(f"{path!r} cannot come to life: {error}") from None
+    if wanted is not None and placed.device_mesh is not None and wanted.device_mesh is not None:
+        _check_same_devices(placed.device_mesh, wanted.device_mesh, path)
+    return placed
+
+
+def _check_same_devices(mesh: DeviceMesh, default: DeviceMesh, path: str) -> None:
+    found, wanted = (
+        set(m.devices.flat) if m.devices is not None else set() for m in (mesh, default)
+    )
+    if found != wanted:
+        raise LayoutError(
+            f"the layout of {path!r} is of another mesh: {mesh} has devices {_ids(found)}, but the default "
+            f"{_ids(wanted)} in {default}; jax cannot compute with both at once, so give both the "
+            f"same devices"
+        )
+
+
+def _ids(devices: set[Any]) -> list[int]:
+    return sorted(getattr(device, "id", -1) for device in devices)

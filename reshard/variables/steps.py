@@ -1,0 +1,244 @@
+"""Computes arrays in shards, with the very bits that eager jax would have given in one piece.
+
+One program under ``jax.jit`` could change last bits: XLA folds constants of neighbouring operations
+together and contracts a multiplication and an addition into one rounding. So the function is traced
+and its operations run one after another, each compiled alone, as eager jax does, but with its
+result in shards from the beginning. Reshapes and the like round nothing: they join the operation
+whose result they take, so that what stands between never exists in one piece.
+
+At any time the values that are still needed exist, nothing else: beside the results, a shard or two
+of the one that is being made.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from reshard.errors import VariableError
+
+if TYPE_CHECKING:
+    import jax
+    from jax.sharding import NamedSharding
+
+Compiled = dict[Any, Callable[..., Any]]
+"""Compiled steps by what they compute and where."""
+
+MOVES = frozenset({"reshape", "transpose", "squeeze", "expand_dims", "rev"})
+"""Operations that move elements one to one and compute nothing."""
+
+
+def compute_in_steps(
+    function: Callable[[], Any],
+    shardings_of: Callable[[Any], Sequence[NamedSharding]],
+    compiled: Compiled | None = None,
+) -> tuple[Any, list[jax.Array]]:
+    """The leaves of what ``function()`` returns, sharded, and their tree of ShapeDtypeStructs.
+
+    Args:
+        function: runs once, under tracing.
+        shardings_of: given the tree of ShapeDtypeStructs, one sharding per leaf.
+        compiled: steps that were compiled for other values; added to.
+
+    Raises VariableError within ``jax.set_mesh`` of axes of type Explicit.
+    """
+    import jax
+
+    trace: Any = jax.make_jaxpr(function, return_shape=True)
+    _check_context()
+    closed, shapes = trace()
+    shardings = list(shardings_of(shapes))
+    known = {} if compiled is None else compiled
+    made = _run(closed, [_automatic(sharding) for sharding in shardings], known)
+    return shapes, [_typed(array, to) for array, to in zip(made, shardings, strict=True)]
+
+
+def _run(closed: Any, shardings: list[NamedSharding], compiled: Compiled) -> list[jax.Array]:
+    import jax
+    from jax.extend.core import Literal
+
+    jaxpr, values = _numbers_outside(closed)
+    values = {variable: _at_hand(value, shardings) for variable, value in values.items()}
+    steps = _steps(jaxpr)
+    wishes = _wishes(jaxpr, steps, shardings)
+    uses = Counter(v for step in steps for v in step.invars)
+    uses.update(v for v in jaxpr.outvars if not isinstance(v, Literal))
+    for step in steps:
+        run = _compiled(step, tuple(wishes.get(v) for v in step.outvars), compiled)
+        made = run(*(values[v] for v in step.invars))
+        values.update((v, a) for v, a in zip(step.outvars, made, strict=True) if uses[v])
+        for variable in step.invars:
+            uses[variable] -= 1
+            if not uses[variable]:
+                del values[variable]
+        jax.block_until_ready(made)  # else many steps' temporary values could exist at once
+    ends = [v.val if isinstance(v, Literal) else values[v] for v in jaxpr.outvars]
+    return [jax.device_put(end, to) for end, to in zip(ends, shardings, strict=True)]
+
+
+def _numbers_outside(closed: Any) -> tuple[Any, dict[Any, Any]]:
+    """The program with the numbers in its text made inputs, and the values of all its inputs.
+
+    So it is in eager jax. A compiler that sees a divisor multiplies by its reciprocal instead.
+    """
+    from jax.extend.core import Literal, Var
+
+    values = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+
+    def outside(atom: Any) -> Any:
+        if not isinstance(atom, Literal):
+            return atom
+        variable = Var(atom.aval)
+        values[variable] = atom.val
+        return variable
+
+    needed = _needed(closed.jaxpr)
+    equations = [e.replace(invars=list(map(outside, e.invars))) for e in needed]
+    return closed.jaxpr.replace(eqns=equations), values
+
+
+def _needed(jaxpr: Any) -> list[Any]:
+    """The equations that any result depends on."""
+    wanted = set(_variables(jaxpr.outvars))
+    kept = []
+    for equation in reversed(jaxpr.eqns):
+        if not wanted.isdisjoint(equation.outvars):
+            wanted.update(_variables(equation.invars))
+            kept.append(equation)
+    return kept[::-1]
+
+
+def _steps(jaxpr: Any) -> list[Any]:
+    """One step per equation, save that a move joins the step of a value that nobody else takes."""
+    uses = Counter(v for equation in jaxpr.eqns for v in equation.invars)
+    uses.update(_variables(jaxpr.outvars))
+    groups: list[list[Any]] = []
+    maker: dict[Any, list[Any]] = {}
+    for equation in jaxpr.eqns:
+        taken = equation.invars[0] if equation.primitive.name in MOVES else None
+        group = maker.get(taken) if uses[taken] == 1 else None
+        if group is None:
+            groups.append(group := [])
+        group.append(equation)
+        maker.update((v, group) for v in equation.outvars)
+    return [_step(jaxpr, group) for group in groups]
+
+
+def _step(jaxpr: Any, group: list[Any]) -> Any:
+    """A program of some equations alone: takes what others made, gives what others take."""
+    taken = [v for equation in group for v in equation.invars]
+    made = [v for equation in group for v in equation.outvars]
+    inner = set(made) & set(taken)
+    return jaxpr.replace(
+        constvars=[],
+        invars=[v for v in dict.fromkeys(taken) if v not in inner],
+        outvars=[v for v in made if v not in inner and type(v).__name__ != "DropVar"],
+        eqns=group,
+        effects=set().union(*(equation.effects for equation in group)),
+    )
+
+
+def _variables(atoms: Sequence[Any]) -> list[Any]:
+    from jax.extend.core import Literal
+
+    return [atom for atom in atoms if not isinstance(atom, Literal)]
+
+
+def _wishes(
+    jaxpr: Any, steps: list[Any], shardings: list[NamedSharding]
+) -> dict[Any, NamedSharding]:
+    """Sharding of each value: that of the result which it turns into, where the shapes are the same."""
+    wishes: dict[Any, NamedSharding] = {}
+    for variable, sharding in zip(jaxpr.outvars, shardings, strict=True):
+        for known in _variables([variable]):
+            wishes.setdefault(known, sharding)
+    for step in reversed(steps):
+        for made in step.outvars:
+            for taken in step.invars if made in wishes else ():
+                if taken.aval.shape == made.aval.shape:
+                    wishes.setdefault(taken, wishes[made])
+    return wishes
+
+
+def _compiled(step: Any, shardings: tuple[Any, ...], known: Compiled) -> Callable[..., Any]:
+    """The step as a compiled function; equal steps, as equal layers make them, share one."""
+    import jax
+    from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+
+    def compiled() -> Callable[..., Any]:
+        function: Any = jaxpr_as_fun(ClosedJaxpr(step, ()))
+        jitted: Callable[..., Any] = jax.jit(function, out_shardings=list(shardings))
+        return jitted
+
+    key = _key(step, shardings)
+    try:
+        if key not in known:
+            known[key] = compiled()
+    except TypeError:  # parameters that cannot be hashed
+        return compiled()
+    return known[key]
+
+
+def _key(step: Any, shardings: tuple[Any, ...]) -> tuple[Any, ...]:
+    numbers: dict[Any, int] = {}
+
+    def name(variable: Any) -> tuple[str, int]:
+        return str(variable.aval), numbers.setdefault(variable, len(numbers))
+
+    equations = tuple(
+        (
+            equation.primitive,
+            tuple(map(name, equation.invars)),
+            tuple(map(name, equation.outvars)),
+            tuple(sorted(equation.params.items(), key=lambda item: item[0])),
+        )
+        for equation in step.eqns
+    )
+    return equations, shardings
+
+
+def _at_hand(const: Any, shardings: list[NamedSharding]) -> Any:
+    """A value from outside, such as a random key; one bound to other devices is copied to these."""
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    bound = isinstance(const, jax.Array) and const.committed
+    if not bound or not shardings or const.sharding.device_set == shardings[0].device_set:
+        return const
+    everywhere: Any = PartitionSpec
+    return jax.device_put(const, NamedSharding(shardings[0].mesh, everywhere()))
+
+
+def _check_context() -> None:
+    import jax
+    from jax.sharding import AxisType
+
+    current: Any = jax.sharding.get_abstract_mesh()
+    if not current.empty and AxisType.Explicit in current.axis_types:
+        raise VariableError(
+            f"variables cannot come to life while jax.set_mesh is in force with axes of type Explicit "
+            f"({', '.join(current.axis_names)}): initializers say nothing about shardings; call materialize or "
+            f"create outside of it, the layout map may have such a mesh"
+        )
+
+
+def _automatic(sharding: NamedSharding) -> NamedSharding:
+    """The same over axes of type Auto: a traced program says nothing about Explicit ones."""
+    from jax.sharding import AxisType, Mesh, NamedSharding
+
+    mesh: Any = sharding.mesh
+    axes = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
+    return NamedSharding(axes, sharding.spec)
+
+
+def _typed(array: jax.Array, sharding: NamedSharding) -> jax.Array:
+    """The same buffers under the axis types that were asked for."""
+    import jax
+
+    if array.sharding == sharding:
+        return array
+    pieces = [shard.data for shard in array.addressable_shards]
+    return jax.make_array_from_single_device_arrays(
+        array.shape, sharding, pieces, dtype=array.dtype
+    )

@@ -1,0 +1,159 @@
+"""A variable of a plain Python object: one array, made at once or, in a scope, once its path is final."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reshard.errors import VariableError
+from reshard.layout.layout_map import LayoutMap
+from reshard.layout.scope import current_layout_map
+from reshard.variables.initial_value import InitialValue, in_dtype, initial_value
+from reshard.variables.placement import sharding_of
+from reshard.variables.steps import Compiled
+
+if TYPE_CHECKING:
+    import jax
+    import numpy as np
+    from jax.sharding import Sharding
+
+Initializer = Any
+"""``initializer(shape, dtype)``, or ``initializer(key, shape, dtype)`` where there is a key."""
+
+
+class Variable:
+    """One array of a model, which can be assigned; lazy where it is made in a layout map's scope.
+
+    Outside a scope it is made at once, on jax's default device. Inside, it has a shape and a dtype
+    but no value until ``materialize(root)`` makes it in shards, each device only its own.
+
+    Args:
+        value_or_initializer: an array, or an initializer ``(shape, dtype)`` such as ``jnp.zeros``, or with
+            ``key`` one of ``jax.nn.initializers``, called as ``(key, shape, dtype)``.
+        shape: needed with an initializer.
+        dtype: that of an array that is given, else float32.
+        key: for initializers that draw random numbers.
+        name: for messages.
+
+    Raises VariableTypeError and VariableError (a ValueError) where these contradict each other.
+
+    >>> import jax.numpy as jnp
+    >>> Variable(jnp.ones, (2, 3)).value.sum().item()
+    6.0
+    """
+
+    __slots__ = ("__weakref__", "_initial", "_layout_map", "_value", "name")
+
+    def __init__(
+        self,
+        value_or_initializer: Initializer,
+        shape: Any = None,
+        dtype: Any = None,
+        *,
+        key: Any = None,
+        name: str | None = None,
+    ) -> None:
+        self.name = name
+        self._layout_map = current_layout_map()
+        self._initial: InitialValue | None
+        self._initial = initial_value(value_or_initializer, shape, dtype, key)
+        self._value: jax.Array | None = None
+        if self._layout_map is None:
+            self._hold(self._initial.whole(name or "a variable"))
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether it was made in a scope and has no value yet."""
+        return self._value is None
+
+    @property
+    def layout_map(self) -> LayoutMap | None:
+        """The map of the scope that it was made in; None outside of every scope."""
+        return self._layout_map
+
+    @property
+    def value(self) -> jax.Array:
+        """The array; a VariableError while lazy."""
+        if self._value is None:
+            raise VariableError(
+                f"{self} was made in a layout map's scope and has no value yet; call "
+                f"reshard.variables.materialize(root) on the object that holds it before it is read"
+            )
+        return self._value
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Size of each dimension, known while lazy."""
+        return self._value.shape if self._initial is None else self._initial.shape  # type: ignore[union-attr]
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype, known while lazy."""
+        return self._value.dtype if self._initial is None else self._initial.dtype  # type: ignore[union-attr]
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def sharding(self) -> Sharding:
+        """The jax sharding of the value; a VariableError while lazy."""
+        return self.value.sharding
+
+    def assign(self, value: Any) -> None:
+        """Replaces the value by one of the same shape, in its dtype and its sharding.
+
+        Raises VariableError for another shape, while lazy, and under a jax transformation.
+        """
+        import jax
+        import jax.numpy as jnp
+
+        before = self.value
+        if isinstance(value, jax.core.Tracer):
+            raise VariableError(
+                f"{self} cannot be assigned a traced value: it would outlive the jax transformation; "
+                f"return the value from the function and assign it outside"
+            )
+        new = value if isinstance(value, jax.Array) else jnp.asarray(value)
+        if new.shape != before.shape:
+            raise VariableError(
+                f"{self} cannot be assigned a value of shape {list(new.shape)}; give it the variable's"
+            )
+        self._value = jax.device_put(in_dtype(new, before.dtype), before.sharding)
+
+    def made(self, path: str, compiled: Compiled) -> jax.Array:
+        """The value in shards by the layout of ``path``; the variable itself stays as it is."""
+        if self._initial is None or self._layout_map is None:
+            raise VariableError(
+                f"{self} at {path!r} has its value already; it cannot be made twice"
+            )
+        return self._initial.sharded(self.sharding_at(path), path, compiled)
+
+    def sharding_at(self, path: str) -> Any:
+        """The sharding that its scope's map has for ``path``."""
+        import jax
+        import jax.numpy as jnp
+
+        if self._layout_map is None:
+            raise VariableError(
+                f"{self} at {path!r} was made outside of every scope; it has no layout map"
+            )
+        is_key = jnp.issubdtype(self.dtype, jax.dtypes.prng_key)
+        return sharding_of(self._layout_map, path, self.shape, is_rng_state=is_key)
+
+    def _hold(self, value: jax.Array) -> None:
+        self._value = value
+        self._initial = None  # what the initializer holds may be large
+
+    def __jax_array__(self) -> jax.Array:
+        return self.value
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        return np.array(self.value, dtype=dtype, copy=copy)
+
+    def __repr__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        lazy = ", lazy" if self.is_lazy else ""
+        return f"Variable{name} (shape {list(self.shape)}, {self.dtype}{lazy})"
