@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from reshard.api import convert, inspect, plan, verify
+from reshard.api import convert, inspect, open_checkpoint, plan, restore, verify
 from reshard.errors import (
     CorruptError,
     FormatError,
@@ -63,6 +63,8 @@ __all__ = [
     "VerificationError",
     "convert",
     "inspect",
+    "open_checkpoint",
     "plan",
+    "restore",
     "verify",
 ]
