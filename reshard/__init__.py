@@ -16,6 +16,7 @@ from reshard.errors import (
     IncompleteCheckpointError,
     LayoutError,
     MemoryBudgetError,
+    MissingPackageError,
     NotACheckpointError,
     PlanError,
     ReshardError,
@@ -35,6 +36,8 @@ from reshard.layout.partitioners import (
     MinSizePartitioner,
 )
 from reshard.layout.slice_info import SaveSliceInfo
+from reshard.variables.distribute import distribute_tensor
+from reshard.variables.indexed_slices import IndexedSlices
 from reshard.variables.sharded import ShardedVariable
 
 __all__ = [
@@ -43,11 +46,13 @@ __all__ = [
     "FixedShardsPartitioner",
     "FormatError",
     "IncompleteCheckpointError",
+    "IndexedSlices",
     "LayoutError",
     "LayoutMap",
     "MaxSizePartitioner",
     "MemoryBudgetError",
     "MinSizePartitioner",
+    "MissingPackageError",
     "NotACheckpointError",
     "PlanError",
     "ReshardError",
@@ -62,6 +67,7 @@ __all__ = [
     "VariableTypeError",
     "VerificationError",
     "convert",
+    "distribute_tensor",
     "inspect",
     "open_checkpoint",
     "plan",

@@ -16,11 +16,11 @@ ROOT = Path(__file__).parents[1]
 
 PUBLIC = [
     "CorruptError", "DeviceMesh", "FixedShardsPartitioner", "FormatError",
-    "IncompleteCheckpointError", "LayoutError", "LayoutMap", "MaxSizePartitioner",
-    "MemoryBudgetError", "MinSizePartitioner", "NotACheckpointError", "PlanError", "ReshardError",
+    "IncompleteCheckpointError", "IndexedSlices", "LayoutError", "LayoutMap", "MaxSizePartitioner",
+    "MemoryBudgetError", "MinSizePartitioner", "MissingPackageError", "NotACheckpointError", "PlanError", "ReshardError",
     "SaveSliceInfo", "ShardedVariable", "StorageError", "TargetExistsError", "TensorLayout", "TreeError",
     "VariableError", "VariableIndexError", "VariableTypeError", "VerificationError",
-    "convert", "inspect", "open_checkpoint", "plan", "restore", "verify",
+    "convert", "distribute_tensor", "inspect", "open_checkpoint", "plan", "restore", "verify",
 ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError
@@ -50,7 +50,7 @@ class DeviceMesh:
 
     shape: tuple[int, ...]
     axis_names: tuple[str, ...]
-    devices: DeviceArray | None = None
+    devices: DeviceArray | None = field(default=None, repr=False)
     axis_types: tuple[str, ...] | None = None
 
     def __init__(
@@ -85,6 +85,26 @@ class DeviceMesh:
     def size(self) -> int:
         """Number of devices."""
         return math.prod(self.shape)
+
+    @classmethod
+    def from_jax(cls, mesh: Mesh | AbstractMesh) -> DeviceMesh:
+        """The same axes, sizes, axis types and devices; ``backend_mesh`` is the way back."""
+        from reshard.layout.jax_bridge import mesh_from_jax
+
+        return mesh_from_jax(mesh)
+
+    def to_keras(self) -> Any:
+        """A ``keras.distribution.DeviceMesh`` of its devices; of all there are where it has none."""
+        from reshard.layout.keras_bridge import mesh_to_keras
+
+        return mesh_to_keras(self)
+
+    @classmethod
+    def from_keras(cls, device_mesh: Any) -> DeviceMesh:
+        """The same mesh, devices included, as a ``keras.distribution.DeviceMesh``."""
+        from reshard.layout.keras_bridge import mesh_from_keras
+
+        return mesh_from_keras(device_mesh)
 
     def axis_size(self, name: str) -> int:
         """Devices along one axis; an unknown name is a LayoutError that lists the known ones."""

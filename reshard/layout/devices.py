@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ def place_devices(devices: DevicesLike, shape: tuple[int, ...], mesh: str) -> De
     import numpy as np
 
     flat = [_device(d, mesh) for d in _flat(devices)]
-    places = int(np.prod(shape))
+    places = math.prod(shape)
     if len(flat) != places:
         raise LayoutError(
             f"{mesh} has {places} places, but {len(flat)} devices were given; give one each"
@@ -36,6 +37,19 @@ def place_devices(devices: DevicesLike, shape: tuple[int, ...], mesh: str) -> De
     placed = placed.reshape(shape)
     placed.flags.writeable = False
     return placed
+
+
+def on_all_devices(shape: tuple[int, ...], mesh: str) -> DeviceArray:
+    """All of ``jax.devices()``, in their order; where they do not fill the mesh, a LayoutError."""
+    import jax
+
+    places = math.prod(shape)
+    if jax.device_count() != places:
+        raise LayoutError(
+            f"{mesh} has no devices, and the {jax.device_count()} of jax.devices() do not fill its "
+            f"{places} places; name them: DeviceMesh(shape, axis_names, devices)"
+        )
+    return place_devices(jax.devices(), shape, mesh)
 
 
 def device_name(device: jax.Device) -> str:

@@ -18,7 +18,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError
 from reshard.layout.axes import AxesLike, Axis, axis_names, normal_axes, show_axes
@@ -27,7 +27,7 @@ from reshard.layout.device_mesh import DeviceMesh, check_mesh
 from reshard.layout.grid import Grid
 
 if TYPE_CHECKING:
-    from jax.sharding import NamedSharding
+    from jax.sharding import NamedSharding, PartitionSpec
 
 
 @dataclass(frozen=True, init=False)
@@ -85,6 +85,32 @@ class TensorLayout:
         from reshard.layout.jax_bridge import layout_to_sharding
 
         return layout_to_sharding(self)
+
+    @classmethod
+    def from_jax(
+        cls, sharding: NamedSharding | PartitionSpec, device_mesh: DeviceMesh | None = None
+    ) -> TensorLayout:
+        """The layout of a NamedSharding, or of a PartitionSpec over ``device_mesh``, if there is one.
+
+        ``backend_layout`` is the way back. Other kinds of sharding are a LayoutError, as is what a
+        layout cannot say: unconstrained dimensions, unreduced axes.
+        """
+        from reshard.layout.jax_bridge import layout_from_sharding
+
+        return layout_from_sharding(sharding, device_mesh)
+
+    def to_keras(self) -> Any:
+        """A ``keras.distribution.TensorLayout`` of the same axes and mesh."""
+        from reshard.layout.keras_bridge import layout_to_keras
+
+        return layout_to_keras(self)
+
+    @classmethod
+    def from_keras(cls, layout: Any) -> TensorLayout:
+        """The same axes and mesh as a ``keras.distribution.TensorLayout``."""
+        from reshard.layout.keras_bridge import layout_from_keras
+
+        return layout_from_keras(layout)
 
     def parts(self, rank: int, name: str = "") -> tuple[int, ...]:
         """Number of parts along each of ``rank`` dimensions; surplus axes are a LayoutError."""

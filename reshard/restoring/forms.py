@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from reshard.errors import LayoutError, ReshardError
+from reshard.errors import LayoutError, MissingPackageError, ReshardError
 from reshard.layout.box import Box
 from reshard.restoring.holds import Hold
 
@@ -165,8 +165,8 @@ class Key:
         try:
             import jax
         except ImportError as error:
-            raise ReshardError(
-                f"{self.name!r} holds PRNG keys, which are restored as jax's own; install jax, or "
+            raise MissingPackageError(
+                f"{self.name!r} holds PRNG keys, which are restored as jax's own; install reshard[jax], or "
                 f"leave them out (drop=['^{self.name}$'])"
             ) from error
         try:

@@ -12,14 +12,32 @@ Row ``i`` of ``n`` over ``k`` shards::
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError
 
+if TYPE_CHECKING:
+    import numpy as np
+
 STRATEGIES = ("div", "mod")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one shard gives to a list of wanted rows: its rows at ``places``, to go to ``at``.
+
+    Both are ranges, or arrays of as many whole numbers.
+    """
+
+    shard: int
+    places: Any
+    at: Any
 
 
 @dataclass(frozen=True)
@@ -37,8 +55,10 @@ class ShardRows:
 
     def __post_init__(self) -> None:
         check_strategy(self.strategy)
+        if self.strategy == "div":
+            return
         expected = even_sizes(self.total, len(self.sizes))
-        if self.strategy == "mod" and self.sizes != expected:
+        if self.sizes != expected:
             raise VariableError(
                 f"a 'mod' table of {self.total} rows in {len(self.sizes)} shards has "
                 f"{list(expected)} rows in them, not {list(self.sizes)}; row i must be in shard "
@@ -69,16 +89,46 @@ class ShardRows:
     def owners(self, rows: Any, xp: Any) -> tuple[Any, Any]:
         """Shard, and place within it, of each row number; ``xp`` is numpy or jax.numpy.
 
-        Rows must be in ``0 <= row < total``.
+        What is said of a row that is not in ``0 <= row < total`` means nothing.
         """
         if self.strategy == "mod":
             return rows % len(self.sizes), rows // len(self.sizes)
-        starts = xp.asarray(self.starts, dtype=rows.dtype)
-        stops = starts + xp.asarray(self.sizes, dtype=rows.dtype)
-        shard = xp.searchsorted(stops, rows, side="right")
-        # Keeps the look-up of an absent row (a fill value under tracing) within the table.
+        starts = xp.asarray(self.starts)
+        shard = xp.searchsorted(starts + xp.asarray(self.sizes), rows, side="right")
         shard = xp.minimum(shard, len(self.sizes) - 1)
         return shard, rows - starts[shard]
+
+    def parts_of_range(self, wanted: range) -> list[Part]:
+        """The parts of rising rows, found without looking at each."""
+        if self.strategy == "mod":
+            return list(self._mod_parts(wanted))
+        return list(self._div_parts(wanted))
+
+    def parts_of(self, wanted: np.ndarray[Any, Any]) -> list[Part]:
+        """The parts of row numbers in any order, repeated or not, in ``0 <= row < total``."""
+        import numpy as np
+
+        shard, place = self.owners(wanted, np)
+        order = np.argsort(shard, kind="stable")
+        holders, starts = np.unique(shard[order], return_index=True)
+        groups = np.split(order, starts[1:])
+        return [Part(int(s), place[at], at) for s, at in zip(holders, groups, strict=False)]
+
+    def _div_parts(self, wanted: range) -> Iterator[Part]:
+        for shard, (start, size) in enumerate(zip(self.starts, self.sizes, strict=True)):
+            at = range(bisect_left(wanted, start), bisect_left(wanted, start + size))
+            if at:
+                held = wanted[at.start : at.stop]
+                yield Part(shard, range(held.start - start, held[-1] - start + 1, held.step), at)
+
+    def _mod_parts(self, wanted: range) -> Iterator[Part]:
+        # Every period-th wanted row is in the same shard, and so at evenly spaced places.
+        shards = len(self.sizes)
+        period = shards // math.gcd(wanted.step, shards)
+        for first in range(min(period, len(wanted))):
+            held = wanted[first::period]
+            places = range(held[0] // shards, held[-1] // shards + 1, held.step // shards)
+            yield Part(held[0] % shards, places, range(first, len(wanted), period))
 
 
 def even_sizes(total: int, shards: int) -> tuple[int, ...]:
@@ -91,7 +141,7 @@ def even_sizes(total: int, shards: int) -> tuple[int, ...]:
     return (base + 1,) * extra + (base,) * (shards - extra)
 
 
-def check_strategy(strategy: str) -> None:
+def check_strategy(strategy: Any) -> None:
     """Refuse what is neither 'div' nor 'mod'."""
     if strategy not in STRATEGIES:
         raise VariableError(f"a partition strategy is 'div' or 'mod', not {strategy!r}")

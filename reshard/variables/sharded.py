@@ -1,19 +1,30 @@
 """ShardedVariable: one large variable, held as several arrays along an axis."""
 
+# ruff: noqa: ARG002  arguments that upstream has and that mean nothing here
+
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from reshard.errors import VariableError
 from reshard.layout.box import Box
 from reshard.layout.slice_info import SaveSliceInfo
-from reshard.variables.gathering import filled, gathered
+from reshard.variables.indexed_slices import IndexedSlices
+from reshard.variables.indexing import take_index
+from reshard.variables.lookup import check_same_strategy, clipped, rows_of
+from reshard.variables.operators import ArrayOperators
 from reshard.variables.pytree import register_pytree
+from reshard.variables.reading import filled, gathered
+from reshard.variables.row_updates import RowUpdates
 from reshard.variables.shard_rows import ShardRows
 from reshard.variables.shards import checked_axis, checked_shards
 from reshard.variables.splitting import cut, shard_count
+from reshard.variables.tracing import refuse_tracing
+from reshard.variables.updating import Combine, check_arithmetic, replaced, scattered
+from reshard.variables.values import check_rank_one, checked_index_type, checked_values
 
 if TYPE_CHECKING:
     import jax
@@ -29,7 +40,7 @@ class Static:
     strategy: str
 
 
-class ShardedVariable:
+class ShardedVariable(ArrayOperators, RowUpdates):
     """One variable held in shards along ``axis``; the shards may lie on different devices.
 
     ``variables`` are jax or numpy arrays of one dtype whose shapes differ only along ``axis``; sizes
@@ -49,7 +60,7 @@ class ShardedVariable:
     _shards: tuple[Any, ...]
     _static: Static
 
-    def __new__(cls, *_args: Any, **_kwargs: Any) -> ShardedVariable:
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
         kind: Any = cls
         register_pytree(kind)  # however an instance comes to be, jax knows what it is
         return super().__new__(cls)
@@ -77,7 +88,7 @@ class ShardedVariable:
         axis: int = 0,
         partition_strategy: str = "div",
         devices: Sequence[Any] | None = None,
-    ) -> ShardedVariable:
+    ) -> Self:
         """Cut ``array`` into a variable: the first ``rows % shards`` shards have one row more.
 
         ``partition`` is a number of shards, a partitioner (``FixedShardsPartitioner(4)``) or parts
@@ -96,7 +107,7 @@ class ShardedVariable:
         return cls(pieces, name, axis=axis, partition_strategy=partition_strategy)
 
     @classmethod
-    def _of(cls, shards: tuple[Any, ...], static: Static) -> ShardedVariable:
+    def _of(cls, shards: tuple[Any, ...], static: Static) -> Self:
         made = cls.__new__(cls)
         made._shards, made._static = shards, static
         return made
@@ -181,6 +192,60 @@ class ShardedVariable:
     def __jax_array__(self) -> jax.Array:
         return gathered(self._shards, self.axis, self._rows)
 
+    def __getitem__(self, index: Any) -> jax.Array:
+        """Part of the variable by NumPy's rules; only the shards that hold some of it are read.
+
+        Integers, slices, ``...``, None, masks and integer arrays. Raises VariableIndexError (an
+        IndexError) where NumPy does. With traced indices jax.numpy's rules hold instead.
+        """
+        return take_index(self._shards, self.axis, self._rows, index, self.name)
+
+    def assign(
+        self, value: Any, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
+    ) -> Self:  # fmt: skip
+        """Replace everything by ``value``, of the same shape and dtype; all of it or nothing.
+
+        Raises VariableTypeError for another dtype, VariableError for another shape and under
+        tracing. The other arguments of this and of all methods below are upstream's, and change nothing.
+        """
+        return self._replace("assign", value, lambda _, new: new)
+
+    def assign_add(
+        self, delta: Any, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
+    ) -> Self:  # fmt: skip
+        """Add ``delta``, of the same shape and dtype; raises as ``assign`` does."""
+        return self._replace("assign_add", delta, operator.add)
+
+    def assign_sub(
+        self, delta: Any, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
+    ) -> Self:  # fmt: skip
+        """Subtract ``delta``, of the same shape and dtype; raises as ``assign`` does."""
+        return self._replace("assign_sub", delta, operator.sub)
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> jax.Array:
+        """The rows at ``indices``, whole numbers in one dimension, in that order.
+
+        Raises VariableIndexError for one out of range; a traced one gives NaN, or the least whole
+        number, instead.
+        """
+        indices = checked_index_type(indices, self.name, "sparse_read")
+        check_rank_one(indices, self.name, "sparse_read")
+        return rows_of(self._shards, self.axis, self._rows, indices, self.name, "sparse_read")
+
+    def embedding_lookup(
+        self, ids: Any, partition_strategy: str | None = None, max_norm: float | None = None
+    ) -> jax.Array:
+        """The rows at ``ids``, of any shape: an array of shape ``ids.shape + self.shape[1:]``.
+
+        The table's own strategy is the only one that finds its rows: to name the other is a
+        VariableError. Rows with an L2 norm above ``max_norm`` are scaled down to it. Out of range as
+        in ``sparse_read``.
+        """
+        check_same_strategy(partition_strategy, self._rows, self.name)
+        ids = checked_index_type(ids, self.name, "embedding_lookup")
+        found = rows_of(self._shards, self.axis, self._rows, ids, self.name, "embedding_lookup")
+        return found if max_norm is None else clipped(found, max_norm, ids.ndim)
+
     def __iter__(self) -> Iterator[jax.Array]:
         """The shards, in order."""
         return iter(self._shards)
@@ -191,6 +256,21 @@ class ShardedVariable:
             f"ShardedVariable(name={self.name!r}, axis={self.axis}, "
             f"partition_strategy={self.partition_strategy!r}, shards={shapes})"
         )
+
+    def _replace(self, method: str, value: Any, combine: Combine) -> Self:
+        refuse_tracing(self.name, method, self._shards, value)
+        if method != "assign":
+            check_arithmetic(self.dtype, self.name, method)
+        value = checked_values(value, self.shape, self.dtype, self.name, method)
+        self._shards = replaced(self._shards, self.axis, self._rows, value, combine)
+        return self
+
+    def _scatter(self, method: str, operation: str, delta: IndexedSlices) -> Self:
+        refuse_tracing(self.name, method, self._shards, delta.values, delta.indices)
+        self._shards = scattered(
+            self._shards, self.axis, self._rows, delta, operation, self.name, method
+        )
+        return self
 
     @property
     def _rows(self) -> ShardRows:

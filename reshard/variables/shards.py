@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError, VariableIndexError, VariableTypeError
+from reshard.layout.dtypes import DTYPES
 
 if TYPE_CHECKING:
     import jax
@@ -75,10 +76,9 @@ def _check_held_by_jax(dtype: Any, name: str) -> None:
             f"a shard of {name!r} has dtype {dtype}, which has no elements to slice; "
             f"shard jax.random.key_data(keys) instead"
         )
-    try:
-        held = jax.dtypes.canonicalize_dtype(dtype)
-    except TypeError:
-        raise VariableTypeError(f"a shard of {name!r} has dtype {dtype}, unknown to jax") from None
+    if str(dtype) not in DTYPES:
+        raise VariableTypeError(f"a shard of {name!r} has dtype {dtype}, which jax does not hold")
+    held = jax.dtypes.canonicalize_dtype(dtype)
     if held != dtype:
         raise VariableTypeError(
             f"a shard of {name!r} has dtype {dtype}, which jax would narrow to {held}; "
@@ -87,8 +87,9 @@ def _check_held_by_jax(dtype: Any, name: str) -> None:
 
 
 def _check_sequence(variables: Any, name: str) -> None:
-    if not isinstance(variables, Sequence) or isinstance(variables, str | bytes) or not variables:
-        found = "nothing" if isinstance(variables, Sequence) else f"a {type(variables).__name__}"
+    sequence = isinstance(variables, Sequence) and not isinstance(variables, str | bytes)
+    if not sequence or not variables:
+        found = "an empty one" if sequence else f"a {type(variables).__name__}"
         raise VariableTypeError(
             f"the shards of {name!r} must be a non-empty list or tuple of arrays, not {found}"
         )

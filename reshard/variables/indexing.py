@@ -1,0 +1,166 @@
+"""NumPy's indexing of a variable in shards, touching only the shards that hold what is asked for.
+
+An index is taken in two steps. First each dimension is narrowed to what is needed of it: shards give
+rows ``beside`` slices of the other dimensions, in rising order, and come together as a small array of
+the variable's rank. Then the index, restated for that array, does the rest: integers drop their
+dimension, masks and integer arrays pick, slices with a negative step turn it round.
+
+NumPy itself decides whether an index is valid: it is first tried on an array of the variable's shape
+whose elements have no bytes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reshard.errors import VariableError, VariableIndexError, VariableTypeError
+from reshard.variables.reading import gathered, read
+from reshard.variables.shard_rows import ShardRows
+
+if TYPE_CHECKING:
+    import jax
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """What is needed along one dimension, as a rising range or array, and how to index that."""
+
+    needed: Any
+    then: Any
+
+
+def take_index(
+    shards: Sequence[jax.Array], axis: int, rows: ShardRows, index: Any, name: str
+) -> jax.Array:
+    """``variable[index]`` as NumPy would answer.
+
+    Raises VariableIndexError, VariableTypeError or VariableError where NumPy raises IndexError,
+    TypeError or ValueError. Traced indices cannot be looked at: there jax.numpy's rules hold.
+    """
+    items = index if isinstance(index, tuple) else (index,)
+    if any(map(_is_traced, items)):
+        return gathered(shards, axis, rows)[index]
+    items = tuple(map(_concrete, items))
+    shape = (*shards[0].shape[:axis], rows.total, *shards[0].shape[axis + 1 :])
+    _check(items, shape, name)
+    narrowed = _narrow(_expanded(items, len(shape)), shape, axis)
+    by_dim = [n for n in narrowed if n.needed is not None]
+    along = by_dim[axis].needed
+    parts = rows.parts_of_range(along) if isinstance(along, range) else rows.parts_of(along)
+    beside = [_slice(n.needed) for n in by_dim]
+    return _finish(read(shards, axis, parts, beside), tuple(n.then for n in narrowed))
+
+
+def _is_traced(item: Any) -> bool:
+    import jax
+
+    leaves = (item.start, item.stop, item.step) if isinstance(item, slice) else (item,)
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+
+
+def _concrete(item: Any) -> Any:
+    """An item with arrays as numpy arrays and whole numbers as int."""
+    import numpy as np
+
+    if item is None or item is Ellipsis or isinstance(item, slice | bool | str):
+        return item
+    if isinstance(item, list | tuple) and not item:
+        return np.zeros(0, np.intp)
+    try:
+        return operator.index(item)
+    except TypeError:
+        return np.asarray(item)
+
+
+def _check(items: tuple[Any, ...], shape: tuple[int, ...], name: str) -> None:
+    import numpy as np
+
+    try:
+        np.broadcast_to(np.empty((), "V0"), shape)[items]
+    except IndexError as error:
+        kind: type[Exception] = VariableIndexError
+        text = str(error)
+    except TypeError as error:
+        kind, text = VariableTypeError, str(error)
+    except ValueError as error:
+        kind, text = VariableError, str(error)
+    else:
+        return
+    raise kind(f"{name!r} of shape {list(shape)} cannot be indexed like this: {text}")
+
+
+def _expanded(items: tuple[Any, ...], rank: int) -> list[Any]:
+    """One item for each dimension, among the ones that take none (None, True, False)."""
+    taken = sum(map(_dims_taken, items))
+    items = items if any(i is Ellipsis for i in items) else (*items, Ellipsis)
+    expanded: list[Any] = []
+    for item in items:
+        expanded += _whole(rank - taken) if item is Ellipsis else _without_mask(item)
+    return expanded
+
+
+def _dims_taken(item: Any) -> int:
+    import numpy as np
+
+    if item is None or item is Ellipsis or isinstance(item, bool):
+        return 0
+    return item.ndim if isinstance(item, np.ndarray) and item.dtype == bool else 1
+
+
+def _whole(dims: int) -> list[slice]:
+    return [slice(None)] * dims
+
+
+def _without_mask(item: Any) -> Iterable[Any]:
+    """A mask as the integer arrays of what it picks, which NumPy defines it to be."""
+    import numpy as np
+
+    if isinstance(item, np.ndarray) and item.dtype == bool:
+        return item.nonzero() if item.ndim else [bool(item)]
+    return [item]
+
+
+def _narrow(items: list[Any], shape: tuple[int, ...], axis: int) -> list[Narrowed]:
+    narrowed, dim = [], 0
+    for item in items:
+        if item is None or isinstance(item, bool):
+            narrowed.append(Narrowed(None, item))
+            continue
+        narrowed.append(_narrowed(item, shape[dim], dim == axis))
+        dim += 1
+    return narrowed
+
+
+def _narrowed(item: Any, size: int, sharded: bool) -> Narrowed:
+    import numpy as np
+
+    if isinstance(item, slice):
+        asked = range(*item.indices(size))
+        if asked.step > 0 or not asked:
+            return Narrowed(asked or range(0), slice(None))
+        return Narrowed(asked[::-1], slice(None, None, -1))
+    if isinstance(item, int):
+        return Narrowed(range(item % size, item % size + 1), 0)
+    if not sharded:
+        return Narrowed(range(size), item)
+    needed, then = np.unique(np.where(item < 0, item + size, item), return_inverse=True)
+    return Narrowed(needed, then.reshape(item.shape))
+
+
+def _slice(needed: Any) -> slice:
+    if isinstance(needed, range):
+        return slice(needed.start, needed.stop, needed.step)
+    return slice(None)
+
+
+def _finish(found: jax.Array, then: tuple[Any, ...]) -> jax.Array:
+    import jax.numpy as jnp
+    import numpy as np
+
+    if any(isinstance(i, bool) for i in then):  # jax does not index with True and False
+        places = np.arange(found.size).reshape(found.shape)[then]
+        return jnp.take(found.ravel(), places).reshape(places.shape)
+    return found[then]

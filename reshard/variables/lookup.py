@@ -1,0 +1,87 @@
+"""Rows of a table by their ids, eagerly and under tracing.
+
+Ids that are known bring the rows from the shards that hold them. Traced ids are looked up in every
+shard, and each row is taken from the shard that owns it, so the shards are never put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from reshard.errors import VariableError
+from reshard.variables.reading import gathered, on_one_device, read
+from reshard.variables.shard_rows import ShardRows, check_strategy
+from reshard.variables.tracing import is_traced
+from reshard.variables.values import checked_index_type, checked_indices
+
+if TYPE_CHECKING:
+    import jax
+
+
+def rows_of(
+    shards: Sequence[jax.Array], axis: int, rows: ShardRows, ids: Any, name: str, method: str
+) -> jax.Array:
+    """The entries at ``ids`` of dimension 0: an array of shape ``ids.shape + shape[1:]``.
+
+    Ids out of range raise VariableIndexError; traced ones give NaN, or the least whole number.
+    """
+    ids = checked_index_type(ids, name, method)
+    if axis != 0:
+        return _beside(shards, axis, rows, ids, name, method)
+    if is_traced(ids):
+        return _selected(shards, rows, ids)
+    found = checked_indices(ids, rows.total, name, method)
+    every = [slice(None)] * shards[0].ndim
+    flat = read(shards, 0, rows.parts_of(found.ravel()), every)
+    return flat.reshape(*found.shape, *shards[0].shape[1:])
+
+
+def check_same_strategy(asked: str | None, rows: ShardRows, name: str) -> None:
+    """Refuse to read a table that was dealt out by one strategy as if by the other."""
+    if asked is None:
+        return
+    check_strategy(asked)
+    if asked != rows.strategy:
+        raise VariableError(
+            f"{name!r} is split by {rows.strategy!r}; a look-up by {asked!r} would find other rows. "
+            f"Leave partition_strategy out, or split the table by {asked!r}"
+        )
+
+
+def clipped(found: jax.Array, max_norm: Any, id_rank: int) -> jax.Array:
+    """Rows whose L2 norm is above ``max_norm``, scaled down to it."""
+    import jax.numpy as jnp
+
+    axes = tuple(range(id_rank, found.ndim))
+    norm = jnp.sqrt(jnp.sum(found * found, axis=axes, keepdims=True))
+    return jnp.where(norm > max_norm, found * (max_norm / jnp.where(norm > 0, norm, 1)), found)
+
+
+def _selected(shards: Sequence[jax.Array], rows: ShardRows, ids: jax.Array) -> jax.Array:
+    import jax.numpy as jnp
+
+    ids = ids.astype(int)  # narrow types cannot hold every row's number
+    owner, place = rows.owners(ids, jnp)
+    owner = jnp.where((ids >= 0) & (ids < rows.total), owner, -1)
+    # From no rows at all, jnp.take gives the value that it gives for a row that is not there.
+    found = jnp.take(
+        jnp.zeros((1, *shards[0].shape[1:]), shards[0].dtype), ids * 0 + 1, axis=0, mode="fill"
+    )
+    for number, shard in enumerate(on_one_device(shards)):
+        if shard.shape[0]:
+            here = (owner == number).reshape(*ids.shape, *[1] * (shard.ndim - 1))
+            found = jnp.where(here, jnp.take(shard, place, axis=0, mode="clip"), found)
+    return found
+
+
+def _beside(
+    shards: Sequence[jax.Array], axis: int, rows: ShardRows, ids: Any, name: str, method: str
+) -> jax.Array:
+    """Of a table whose shards hold columns: the same rows of each."""
+    import jax.numpy as jnp
+
+    if not is_traced(ids):
+        ids = checked_indices(ids, shards[0].shape[0], name, method)
+    pieces = [jnp.take(shard, ids, axis=0, mode="fill") for shard in shards]
+    return gathered(pieces, axis - 1 + ids.ndim, rows)

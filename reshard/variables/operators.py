@@ -1,0 +1,150 @@
+"""Operators of a variable in shards: it is put together, and jax does the rest."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from reshard.variables.reading import on_one_device
+
+if TYPE_CHECKING:
+    import jax
+
+
+class ArrayOperators:
+    """The operators of the array that the variable is; each answers with a jax array.
+
+    ``==`` compares elements, so a variable cannot be hashed. ``variable += x`` binds the name to a
+    jax array; ``assign_add`` changes the variable.
+    """
+
+    __array_priority__ = 100  # numpy arrays leave their operators to this class, as to jax's own
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __neg__(self) -> jax.Array:
+        return _one(operator.neg, self)
+
+    def __pos__(self) -> jax.Array:
+        return _one(operator.pos, self)
+
+    def __invert__(self) -> jax.Array:
+        return _one(operator.invert, self)
+
+    def __abs__(self) -> jax.Array:
+        return _one(operator.abs, self)
+
+    def __eq__(self, other: object) -> jax.Array:  # type: ignore[override]
+        return _both(operator.eq, self, other)
+
+    def __ne__(self, other: object) -> jax.Array:  # type: ignore[override]
+        return _both(operator.ne, self, other)
+
+    def __lt__(self, other: Any) -> jax.Array:
+        return _both(operator.lt, self, other)
+
+    def __le__(self, other: Any) -> jax.Array:
+        return _both(operator.le, self, other)
+
+    def __gt__(self, other: Any) -> jax.Array:
+        return _both(operator.gt, self, other)
+
+    def __ge__(self, other: Any) -> jax.Array:
+        return _both(operator.ge, self, other)
+
+    def __add__(self, other: Any) -> jax.Array:
+        return _both(operator.add, self, other)
+
+    def __radd__(self, other: Any) -> jax.Array:
+        return _both(operator.add, other, self)
+
+    def __sub__(self, other: Any) -> jax.Array:
+        return _both(operator.sub, self, other)
+
+    def __rsub__(self, other: Any) -> jax.Array:
+        return _both(operator.sub, other, self)
+
+    def __mul__(self, other: Any) -> jax.Array:
+        return _both(operator.mul, self, other)
+
+    def __rmul__(self, other: Any) -> jax.Array:
+        return _both(operator.mul, other, self)
+
+    def __truediv__(self, other: Any) -> jax.Array:
+        return _both(operator.truediv, self, other)
+
+    def __rtruediv__(self, other: Any) -> jax.Array:
+        return _both(operator.truediv, other, self)
+
+    def __floordiv__(self, other: Any) -> jax.Array:
+        return _both(operator.floordiv, self, other)
+
+    def __rfloordiv__(self, other: Any) -> jax.Array:
+        return _both(operator.floordiv, other, self)
+
+    def __mod__(self, other: Any) -> jax.Array:
+        return _both(operator.mod, self, other)
+
+    def __rmod__(self, other: Any) -> jax.Array:
+        return _both(operator.mod, other, self)
+
+    def __pow__(self, other: Any) -> jax.Array:
+        return _both(operator.pow, self, other)
+
+    def __rpow__(self, other: Any) -> jax.Array:
+        return _both(operator.pow, other, self)
+
+    def __matmul__(self, other: Any) -> jax.Array:
+        return _both(operator.matmul, self, other)
+
+    def __rmatmul__(self, other: Any) -> jax.Array:
+        return _both(operator.matmul, other, self)
+
+    def __and__(self, other: Any) -> jax.Array:
+        return _both(operator.and_, self, other)
+
+    def __rand__(self, other: Any) -> jax.Array:
+        return _both(operator.and_, other, self)
+
+    def __or__(self, other: Any) -> jax.Array:
+        return _both(operator.or_, self, other)
+
+    def __ror__(self, other: Any) -> jax.Array:
+        return _both(operator.or_, other, self)
+
+    def __xor__(self, other: Any) -> jax.Array:
+        return _both(operator.xor, self, other)
+
+    def __rxor__(self, other: Any) -> jax.Array:
+        return _both(operator.xor, other, self)
+
+    def __lshift__(self, other: Any) -> jax.Array:
+        return _both(operator.lshift, self, other)
+
+    def __rlshift__(self, other: Any) -> jax.Array:
+        return _both(operator.lshift, other, self)
+
+    def __rshift__(self, other: Any) -> jax.Array:
+        return _both(operator.rshift, self, other)
+
+    def __rrshift__(self, other: Any) -> jax.Array:
+        return _both(operator.rshift, other, self)
+
+
+def _both(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> jax.Array:
+    if isinstance(left, ArrayOperators) and isinstance(right, ArrayOperators):
+        left, right = on_one_device([_whole(left), _whole(right)])
+    found: jax.Array = operation(_whole(left), _whole(right))
+    return found
+
+
+def _one(operation: Callable[[Any], Any], value: Any) -> jax.Array:
+    found: jax.Array = operation(_whole(value))
+    return found
+
+
+def _whole(value: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.asarray(value) if isinstance(value, ArrayOperators) else value

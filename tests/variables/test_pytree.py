@@ -1,0 +1,120 @@
+"""A variable goes through jax's functions as a tree of its shards, and cannot be changed in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from reshard import IndexedSlices, ShardedVariable, VariableError
+
+WHOLE = np.arange(14, dtype=np.float32).reshape(7, 2)
+
+
+@pytest.fixture(params=["div", "mod"])
+def variable(request: pytest.FixtureRequest) -> ShardedVariable:
+    return ShardedVariable.split(WHOLE, 3, "w", partition_strategy=request.param)
+
+
+def test_shards_are_the_leaves(variable: ShardedVariable) -> None:
+    leaves, _ = jax.tree_util.tree_flatten_with_path({"layer": variable})
+    assert [jax.tree_util.keystr(path) for path, _ in leaves] == [
+        f"['layer'][{i}]" for i in range(3)
+    ]
+    assert all(leaf is shard for (_, leaf), shard in zip(leaves, variable, strict=True))
+    doubled = jax.tree.map(lambda x: x * 2, variable)
+    assert (doubled.name, doubled.partition_strategy) == ("w", variable.partition_strategy)
+    np.testing.assert_array_equal(doubled.numpy(), WHOLE * 2)
+
+
+def test_anything_may_stand_for_a_shard(variable: ShardedVariable) -> None:
+    shapes = jax.tree.map(lambda x: x.shape, variable)
+    assert isinstance(shapes, ShardedVariable)
+    assert shapes.variables == [(3, 2), (2, 2), (2, 2)]
+    assert "w" in repr(jax.tree.map(lambda _: None, variable))
+    structs = jax.eval_shape(lambda v: v, variable)
+    assert (structs.shape, structs.dtype) == ((7, 2), np.float32)
+
+
+def test_names_axes_and_strategies_tell_trees_apart(variable: ShardedVariable) -> None:
+    others = [
+        ShardedVariable.split(WHOLE, 3, "other", partition_strategy=variable.partition_strategy),
+        ShardedVariable.split(WHOLE, 3, "w", axis=1),
+        ShardedVariable.split(WHOLE, 2, "w", partition_strategy=variable.partition_strategy),
+    ]
+    structure = jax.tree.structure(variable)
+    assert all(jax.tree.structure(other) != structure for other in others)
+
+
+def test_jit_and_grad(variable: ShardedVariable) -> None:
+    out = jax.jit(lambda v: jax.tree.map(lambda x: x + 1, v))(variable)
+    np.testing.assert_array_equal(out.numpy(), WHOLE + 1)
+    assert jax.jit(lambda v: (jnp.asarray(v) ** 2).sum())(variable) == (WHOLE**2).sum()
+    grad = jax.jit(jax.grad(lambda v: (jnp.asarray(v) ** 2).sum()))(variable)
+    assert isinstance(grad, ShardedVariable)
+    np.testing.assert_array_equal(grad.numpy(), 2 * WHOLE)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_gradient_of_a_lookup(variable: ShardedVariable, jit: bool) -> None:
+    def loss(v: ShardedVariable, ids: Any) -> jax.Array:
+        return v.embedding_lookup(ids).sum()
+
+    grad = jax.grad(loss)
+    found = (jax.jit(grad) if jit else grad)(variable, jnp.array([[0, 6], [6, 3]]))
+    np.testing.assert_array_equal(found.numpy()[:, 0], [1, 0, 0, 1, 0, 0, 2])
+
+
+def test_optimizers_keep_their_state_in_shards(variable: ShardedVariable) -> None:
+    optimizer = optax.adam(0.1)
+    state = optimizer.init({"w": variable})
+    assert isinstance(state[0].mu["w"], ShardedVariable)
+    gradient = jax.grad(lambda p: jnp.sum(jnp.asarray(p["w"]) ** 2))({"w": variable})
+    updates, _ = optimizer.update(gradient, state)
+    changed = optax.apply_updates({"w": variable}, updates)["w"]
+    assert isinstance(changed, ShardedVariable)
+    assert np.all(changed.numpy()[1:] < WHOLE[1:])
+
+
+CHANGES = {
+    "assign": lambda v, x: v.assign(x),
+    "assign_add": lambda v, x: v.assign_add(x),
+    "scatter_add": lambda v, x: v.scatter_add([0], x[:1]),
+    "scatter_update": lambda v, x: v.scatter_update(IndexedSlices(x[:1], [0])),
+    "batch_scatter_update": lambda v, x: v.batch_scatter_update([0], x[:1]),
+}
+
+
+@pytest.mark.parametrize("method", CHANGES)
+def test_no_change_under_tracing(variable: ShardedVariable, method: str) -> None:
+    change = CHANGES[method]
+    ones = jnp.ones((7, 2), jnp.float32)
+    message = f"{method} would change 'w' while jax traces a function"
+
+    def closed_over(x: Any) -> Any:
+        return (change(variable, ones), x)[1]
+
+    def argument(v: ShardedVariable) -> Any:
+        return change(v, ones)
+
+    def traced_values(x: Any) -> Any:
+        return (change(variable, x), x.sum())[1]
+
+    cases: list[tuple[Any, Any]] = [
+        (jax.jit(closed_over), 1.0),
+        (jax.jit(argument), variable),
+        (jax.grad(lambda v: jnp.asarray(argument(v)).sum()), variable),
+        (jax.grad(traced_values), ones),
+        (jax.vmap(traced_values), ones[None]),
+        (lambda x: jax.lax.scan(lambda c, y: (closed_over(c), y), x, ones), 1.0),
+        (lambda x: jax.eval_shape(closed_over, x), 1.0),
+    ]
+    for function, given in cases:
+        with pytest.raises(VariableError, match=message):
+            function(given)
+    np.testing.assert_array_equal(variable.numpy(), WHOLE)
+    assert not any(isinstance(v, jax.core.Tracer) for v in variable)
