@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from reshard.restoring.holds import Array
 
-    Place = jax.sharding.Sharding | None
+    Place = jax.sharding.Sharding | "DefaultDevice"
 
 
 class Form(Protocol):
@@ -43,6 +43,13 @@ class Form(Protocol):
     def assemble(self, placed: Sequence[Any]) -> Any:
         """The value, from what ``place`` gave for each hold."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultDevice:
+    """Where jax puts what nobody placed; ``device`` is what ``jax.default_device`` takes."""
+
+    device: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,7 @@ class Uncommitted:
 
     shape: tuple[int, ...]
     dtype: str
+    device: DefaultDevice
 
     @property
     def holds(self) -> tuple[Hold, ...]:
@@ -107,10 +115,10 @@ class Uncommitted:
 
     @property
     def is_staged(self) -> bool:
-        return not adopts(None, self.dtype)
+        return not adopts(self.device, self.dtype)
 
     def place(self, number: int, array: Array) -> Any:  # noqa: ARG002
-        return put(array, None)
+        return put(array, self.device)
 
     def assemble(self, placed: Sequence[Any]) -> Any:
         return placed[0]
@@ -206,20 +214,46 @@ def jax_array(
     return JaxArray(shape, dtype, sharding, tuple(devices), tuple(map(tuple, devices.values())))
 
 
-def adopts(place: Place, dtype: str) -> bool:
-    """Whether jax takes an aligned buffer for its own instead of copying it to ``place``."""
+def default_device() -> DefaultDevice:
+    """Where jax puts what nobody placed, as this thread has it now: workers have other defaults."""
     import jax
 
-    devices: Any = jax.local_devices()[:1] if place is None else place.device_set
+    return DefaultDevice(jax.config.jax_default_device)
+
+
+def adopts(place: Place, dtype: str) -> bool:
+    """Whether jax takes an aligned buffer for its own instead of copying it to ``place``."""
     is_whole_bytes = not dtype.startswith(("int4", "uint4", "int2", "uint2", "float4"))
-    return is_whole_bytes and all(device.platform == "cpu" for device in devices)
+    return is_whole_bytes and _platforms(place) == {"cpu"}
+
+
+def _platforms(place: Place) -> set[str]:
+    import jax
+
+    if isinstance(place, DefaultDevice):
+        device = place.device
+        if isinstance(device, str):
+            return {device}
+        return {(jax.local_devices()[0] if device is None else device).platform}
+    devices: Any = place.device_set
+    return {device.platform for device in devices}
 
 
 def put(array: Array, place: Place) -> Any:
-    """The array on its devices, complete: what was copied from may be let go."""
+    """The array on its devices, complete: what was copied from may be let go.
+
+    A dtype that jax would narrow was refused before, so that nothing may be narrowed here, where a
+    worker's settings are not those of the thread that asked.
+    """
     import jax
 
-    return jax.block_until_ready(jax.device_put(array, place, may_alias=True))
+    with jax.enable_x64(True):
+        if isinstance(place, DefaultDevice):
+            with jax.default_device(place.device):
+                placed = jax.device_put(array, may_alias=True)
+        else:
+            placed = jax.device_put(array, place, may_alias=True)
+        return jax.block_until_ready(placed)
 
 
 def _box(index: Sequence[slice] | None, shape: tuple[int, ...]) -> Box:

@@ -20,6 +20,7 @@ from reshard.restoring.forms import (
     Key,
     NumpyArray,
     Uncommitted,
+    default_device,
     jax_array,
 )
 from reshard.restoring.mismatches import Mismatches
@@ -275,5 +276,5 @@ def _on_devices(
     name: str, shape: tuple[int, ...], dtype: str, spot: Spot, rank: int | None = None
 ) -> JaxArray | Uncommitted:
     if spot.sharding is None:
-        return Uncommitted(shape, dtype)
+        return Uncommitted(shape, dtype, default_device())
     return jax_array(name, shape, dtype, spot.sharding, rank)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from reshard.errors import LayoutError
 from reshard.formats.base import StoredTensor
 from reshard.layout.dtypes import numpy_dtype
-from reshard.restoring.forms import InShards
+from reshard.restoring.forms import InShards, default_device
 from reshard.restoring.holds import Hold
 from reshard.variables.shard_rows import STRATEGIES, ShardRows
 from reshard.variables.splitting import shard_count
@@ -71,7 +71,8 @@ def in_shards(
 ) -> InShards:
     """The form of a variable whose shards hold these rows along ``axis``, dealt to ``places`` in turn."""
     holds = tuple(Hold.rows(shape, axis, held) for held in rows)
-    dealt = tuple(places[n % len(places)] if places else None for n in range(len(rows)))
+    default = default_device()
+    dealt = tuple((places[n % len(places)] if places else None) or default for n in range(len(rows)))
     return InShards(name, dtype, axis, strategy, holds, dealt)
 
 
