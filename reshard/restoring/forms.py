@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from reshard.errors import LayoutError, MissingPackageError, ReshardError
 from reshard.layout.box import Box
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from reshard.restoring.holds import Array
 
-    Place = jax.sharding.Sharding | "DefaultDevice"
+    Place: TypeAlias = "jax.sharding.Sharding | DefaultDevice"
 
 
 class Form(Protocol):

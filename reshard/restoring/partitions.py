@@ -72,7 +72,9 @@ def in_shards(
     """The form of a variable whose shards hold these rows along ``axis``, dealt to ``places`` in turn."""
     holds = tuple(Hold.rows(shape, axis, held) for held in rows)
     default = default_device()
-    dealt = tuple((places[n % len(places)] if places else None) or default for n in range(len(rows)))
+    dealt = tuple(
+        (places[n % len(places)] if places else None) or default for n in range(len(rows))
+    )
     return InShards(name, dtype, axis, strategy, holds, dealt)
 
 

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from reshard.engine.layouts import layout_of
 from reshard.errors import LayoutError
+from reshard.layout.devices import on_all_devices
+from reshard.layout.jax_bridge import mesh_from_jax, mesh_to_jax
 from reshard.layout.layout_file import KEYS, LayoutFile
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.mesh import TensorLayout
 from reshard.layout.resolve import layout_for
 from reshard.restoring.asked import named_leaves
+from reshard.variables.distribute import on_devices
 
 if TYPE_CHECKING:
     import jax
@@ -66,41 +69,27 @@ def placement_of(layout: Any) -> Placement:
 
 
 def real_sharding(sharding: Any, name: str) -> jax.sharding.Sharding:
-    """A sharding over devices: an abstract mesh takes all of jax's devices in order.
+    """A sharding over devices: a mesh without any takes all of jax's in order.
 
-    Raises LayoutError, naming the tensor, where there are more or fewer devices.
+    Raises LayoutError, naming the tensor, where there are more or fewer devices than places.
     """
+    try:
+        return _real(sharding)
+    except LayoutError as error:
+        raise LayoutError(f"{name!r}: {error}") from None
+
+
+def _real(sharding: Any) -> jax.sharding.Sharding:
     from jax.sharding import AbstractMesh, NamedSharding
 
     if isinstance(sharding, TensorLayout):
-        mesh = sharding.device_mesh
-        if mesh is None:
-            raise LayoutError(
-                f"the layout of {name!r} has no mesh, so its devices are unknown; give it one, or restore with a "
-                "LayoutMap that has a mesh"
-            )
-        sharding = sharding.backend_layout
-    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
-        mesh_of = _with_devices(sharding.mesh, name)
-        sharding = NamedSharding(mesh_of, sharding.spec, memory_kind=sharding.memory_kind)
+        return on_devices(sharding).backend_layout
     found: jax.sharding.Sharding = sharding
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
+        mesh = mesh_from_jax(sharding.mesh)
+        placed = mesh_to_jax(mesh, on_all_devices(mesh.shape, str(mesh)))
+        found = NamedSharding(placed, sharding.spec, memory_kind=sharding.memory_kind)
     return found
-
-
-def _with_devices(mesh: Any, name: str) -> Any:
-    import jax
-    import numpy as np
-    from jax.sharding import Mesh
-
-    devices = jax.devices()
-    if mesh.size != len(devices):
-        sizes = ", ".join(f"{n}={s}" for n, s in zip(mesh.axis_names, mesh.axis_sizes, strict=True))
-        raise LayoutError(
-            f"{name!r} is laid out over the mesh ({sizes}), which has {mesh.size} places and no devices, but jax has "
-            f"{len(devices)} devices; give the mesh its devices (DeviceMesh(..., devices=...)), or another shape"
-        )
-    places = np.array(devices, dtype=object).reshape(mesh.axis_sizes)
-    return Mesh(places, mesh.axis_names, axis_types=mesh.axis_types)
 
 
 def _is_layout_file(layout: Any) -> bool:

@@ -23,7 +23,9 @@ def every_value(dtype):
 
 
 @pytest.mark.parametrize("source", NARROW)
-@pytest.mark.parametrize("target", ["float32", "int32", "int16", "uint16", "int8", "bool", "float64"])
+@pytest.mark.parametrize(
+    "target", ["float32", "int32", "int16", "uint16", "int8", "bool", "float64"]
+)
 def test_what_is_called_lossless_keeps_every_value(source, target):
     if not is_lossless(source, target):
         return

@@ -85,12 +85,17 @@ def test_direct_needs_one_stretch_of_one_buffer():
     assert buffer.direct(Box((2, 0), (4, 8))).nbytes == 2 * 8 * 4
     assert buffer.direct(Box((2, 0), (4, 4))) is None  # rows with gaps
     assert buffer.direct(Box((0, 0), (4, 8))) is None  # reaches beyond the buffer
-    assert Buffer(Hold.rows((9, 2), 0, range(1, 9, 3)), "int8", "int8").direct(Box((1, 0), (2, 2))) is None
+    assert (
+        Buffer(Hold.rows((9, 2), 0, range(1, 9, 3)), "int8", "int8").direct(Box((1, 0), (2, 2)))
+        is None
+    )
 
 
 def test_rows_of_every_shard_cover_a_table_once():
     shape = (13, 2)
     holds = [Hold.rows(shape, 0, range(s, 13, 5)) for s in range(5)]
     assert [h.shape for h in holds] == [(3, 2), (3, 2), (3, 2), (2, 2), (2, 2)]
-    rows = itertools.chain.from_iterable(range(h.box.start[0], h.box.stop[0], h.step) for h in holds)
+    rows = itertools.chain.from_iterable(
+        range(h.box.start[0], h.box.stop[0], h.step) for h in holds
+    )
     assert sorted(rows) == list(range(13))

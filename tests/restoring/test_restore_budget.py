@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import reshard
+from reshard.restoring import forms, holds
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import mesh, save_pytree
 from tests.restoring.equal import assert_same
@@ -64,22 +66,13 @@ COUNTED = """
 @pytest.mark.parametrize("cut", ["rows", "columns"])
 @pytest.mark.parametrize("kind", SAVINGS)
 def test_every_stored_byte_is_read_once(sources, kind, cut, axes):
-    read, reported, needed = run_fresh(COUNTED, str(sources / f"{cut}-{kind}"), json.dumps(axes)).printed
+    read, reported, needed = run_fresh(
+        COUNTED, str(sources / f"{cut}-{kind}"), json.dumps(axes)
+    ).printed
     assert reported == needed
     assert reported <= read <= reported + SLACK_BYTES
     if kind == "raw":
         assert needed == VALUES.nbytes
-
-
-@pytest.mark.parametrize("cut", ["rows", "columns"])
-def test_of_raw_chunks_only_what_is_needed_is_read(sources, cut):
-    """Two devices of a mesh of eight stand for a process that has only them."""
-    sharding = NamedSharding(mesh((2,), ("x",)), PartitionSpec(None, "x"))
-    reports = []
-    opened = reshard.open_checkpoint(sources / f"{cut}-raw")
-    found = opened.restore(layout=sharding, report=reports.append)["w"]
-    assert_same(found, VALUES)
-    assert (reports[0].read_bytes, reports[0].needed_bytes) == (VALUES.nbytes,) * 2
 
 
 def test_a_part_of_a_raw_tensor_reads_a_part_of_its_bytes(sources, monkeypatch):
@@ -103,13 +96,9 @@ def test_a_part_of_a_compressed_tensor_reads_its_chunks_once(sources, monkeypatc
 
 def _keep_devices(monkeypatch, count):
     """As in a process that has only the first devices; the array itself is never put together."""
-    from reshard.restoring import forms
-
-    whole = forms.jax_array
 
     def local(name, shape, dtype, sharding, rank=None):
-        form = whole(name, shape, dtype, sharding, rank)
-        return _Part(form, count)
+        return _Part(forms.jax_array(name, shape, dtype, sharding, rank), count)
 
     monkeypatch.setattr("reshard.restoring.goals.jax_array", local)
 
@@ -142,41 +131,45 @@ def staged(monkeypatch):
 
 @pytest.mark.parametrize(
     ("kind", "max_memory", "amplification"),
-    [("raw", "64MiB", 1.0), ("zstd", "64MiB", 1.0), ("raw", "9MiB", 1.0), ("zstd", "14MiB", 2.0)],
+    [("raw", "64MiB", 1), ("zstd", "64MiB", 1), ("raw", "9MiB", 1), ("zstd", "14MiB", 2)],
 )
 @pytest.mark.usefixtures("staged")
 def test_a_budget_below_a_tensor_splits_it(sources, kind, max_memory, amplification):
     """Columns from rows: all eight shards (2 MiB each) need every chunk."""
     reports = []
     sharding = NamedSharding(LINE, PartitionSpec(None, "x"))
-    found = reshard.restore(sources / f"rows-{kind}", layout=sharding, max_memory=max_memory, report=reports.append)
+    found = reshard.restore(
+        sources / f"rows-{kind}", layout=sharding, max_memory=max_memory, report=reports.append
+    )
     assert_same(found["w"], VALUES)
-    assert (reports[0].amplification >= amplification) == (amplification > 1) or reports[0].amplification == 1.0
+    assert reports[0].amplification == amplification
 
 
 @pytest.mark.usefixtures("staged")
 @pytest.mark.parametrize("kind", SAVINGS)
 def test_too_small_a_budget_names_the_smallest_that_works(sources, kind):
     sharding = NamedSharding(LINE, PartitionSpec("x"))
-    with pytest.raises(reshard.MemoryBudgetError, match="to restore 'w' takes .* for the largest shard on its") as no:
+    with pytest.raises(
+        reshard.MemoryBudgetError, match="for the largest shard on its way to a device"
+    ) as no:
         reshard.restore(sources / f"rows-{kind}", layout=sharding, max_memory="1MiB")
-    found = reshard.restore(sources / f"rows-{kind}", layout=sharding, max_memory=no.value.smallest_bytes)
+    found = reshard.restore(
+        sources / f"rows-{kind}", layout=sharding, max_memory=no.value.smallest_bytes
+    )
     assert_same(found["w"], VALUES)
     with pytest.raises(reshard.MemoryBudgetError):
-        reshard.restore(sources / f"rows-{kind}", layout=sharding, max_memory=no.value.smallest_bytes - MIB)
+        reshard.restore(
+            sources / f"rows-{kind}", layout=sharding, max_memory=no.value.smallest_bytes - MIB
+        )
 
 
 @pytest.mark.usefixtures("staged")
 def test_what_is_in_flight_stays_within_the_budget(sources, monkeypatch):
-    from reshard.restoring import holds
-
     alive = []
     made = holds.Buffer.__init__
 
     def counted(self, *arguments):
         made(self, *arguments)
-        import weakref
-
         alive.append(weakref.ref(self))
 
     monkeypatch.setattr(holds.Buffer, "__init__", counted)
@@ -211,8 +204,12 @@ PEAK = """
 def test_the_peak_is_the_result_and_the_budget(tmp_path_factory, axes):
     root = tmp_path_factory.mktemp("peak")
     values = np.random.default_rng(0).integers(0, 99, (4096, 8192), np.uint8).astype(np.float32)
-    save_pytree(root / "large", {"w": jax.device_put(values, NamedSharding(LINE, PartitionSpec("x")))})
+    save_pytree(
+        root / "large", {"w": jax.device_put(values, NamedSharding(LINE, PartitionSpec("x")))}
+    )
     save_pytree(root / "small", {"w": np.zeros((8, 8), np.float32)})
-    grown = run_fresh(PEAK, str(root / "large"), str(root / "small"), json.dumps(axes), "32MiB").printed
+    grown = run_fresh(
+        PEAK, str(root / "large"), str(root / "small"), json.dumps(axes), "32MiB"
+    ).printed
     shutil.rmtree(root)
     assert grown <= values.nbytes + 32 * MIB + 16 * MIB

@@ -41,7 +41,11 @@ def source(tmp_path_factory):
 
 def check(found, source_tree, **specs):
     """The same values everywhere, under the named specs and else replicated, over all of ``REAL``."""
-    flat = {"kernel": found["dense"]["kernel"], "bias": found["dense"]["bias"], "table": found["table"]}
+    flat = {
+        "kernel": found["dense"]["kernel"],
+        "bias": found["dense"]["bias"],
+        "table": found["table"],
+    }
     expected = {**source_tree["dense"], "table": source_tree["table"]}
     for name, array in flat.items():
         assert_same(array, expected[name], name)
@@ -95,7 +99,9 @@ def test_a_mesh_with_its_own_devices_uses_them_in_its_order(source):
     layouts["table"] = ("m",)
     found = reshard.restore(path, layout=layouts)["table"]
     assert_same(found, tree["table"])
-    assert [s.device for s in sorted(found.addressable_shards, key=lambda s: s.index[0].start)] == devices
+    assert [
+        s.device for s in sorted(found.addressable_shards, key=lambda s: s.index[0].start)
+    ] == devices
 
 
 def test_the_layout_overrides_a_targets_sharding_where_it_names_a_tensor(source):
@@ -148,13 +154,21 @@ def moves(draw):
     ends = [(draw(meshes()), draw(specs(rank))) for _ in range(2)]
     shape = []
     for dim in range(rank):
-        ways = [math.prod(m.shape[n] for n in ([a[dim]] if isinstance(a[dim], str) else a[dim] or ())) for m, a in ends]
+        ways = [
+            math.prod(m.shape[n] for n in ([a[dim]] if isinstance(a[dim], str) else a[dim] or ()))
+            for m, a in ends
+        ]
         shape.append(math.lcm(*ways) * draw(st.integers(1, 2)))
     dtype = draw(st.sampled_from(["float32", "bfloat16", "int8", "int4"]))
     return tuple(shape), dtype, ends
 
 
-SAVINGS = [{"use_ocdbt": False, "use_compression": False}, {"use_zarr3": True}, {}, {"chunk_byte_size": 64}]
+SAVINGS = [
+    {"use_ocdbt": False, "use_compression": False},
+    {"use_zarr3": True},
+    {},
+    {"chunk_byte_size": 64},
+]
 
 
 @settings(max_examples=40, deadline=None)
@@ -165,7 +179,9 @@ def test_any_mesh_to_any_other(tmp_path_factory, move, saving, max_memory):
     path = tmp_path_factory.mktemp("any") / "c"
     save_pytree(path, {"w": put(values, *from_axes, on=one)}, **saving)
     sharding, reports = NamedSharding(other, P(*to_axes)), []
-    found = reshard.restore(path, layout=sharding, max_memory=max_memory, report=reports.append)["w"]
+    found = reshard.restore(path, layout=sharding, max_memory=max_memory, report=reports.append)[
+        "w"
+    ]
     assert found.sharding == sharding
     assert_same(found, values)
     for shard in found.addressable_shards:
@@ -176,7 +192,9 @@ def test_any_mesh_to_any_other(tmp_path_factory, move, saving, max_memory):
 def test_stock_orbax_restores_the_same_onto_the_same_shardings(source):
     path, tree = source
     shardings = jax.tree.map(lambda x: NamedSharding(REAL, P("b") if x.ndim else P()), tree)
-    structs = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings)
+    structs = jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings
+    )
     ours, theirs = reshard.restore(path, structs), ocp.StandardCheckpointer().restore(path, structs)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert_same(a, b)

@@ -31,7 +31,9 @@ def test_the_tree_is_what_stock_orbax_restores(small):
     ours = reshard.restore(small)
     theirs = ocp.StandardCheckpointer().restore(small)
     as_numpy = jax.tree.map(
-        lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) and not _is_key(leaf) else leaf,
+        lambda leaf: (
+            np.asarray(leaf) if isinstance(leaf, jax.Array) and not _is_key(leaf) else leaf
+        ),
         theirs,
     )
     assert_same_trees(ours, as_numpy)
@@ -111,11 +113,15 @@ def test_a_cast_says_what_it_lost(tmp_path):
 def test_several_trees_in_one_checkpoint_stand_side_by_side(tmp_path):
     from orbax.checkpoint import v1
 
-    v1.save_checkpointables(tmp_path / "c", {"model": {"w": np.ones(3)}, "opt": {"mu": [np.zeros(2)]}})
+    v1.save_checkpointables(
+        tmp_path / "c", {"model": {"w": np.ones(3)}, "opt": {"mu": [np.zeros(2)]}}
+    )
     assert_same_trees(
         reshard.restore(tmp_path / "c"), {"model": {"w": np.ones(3)}, "opt": {"mu": [np.zeros(2)]}}
     )
-    assert_same_trees(reshard.restore(tmp_path / "c", select=["^opt/"]), {"opt": {"mu": [np.zeros(2)]}})
+    assert_same_trees(
+        reshard.restore(tmp_path / "c", select=["^opt/"]), {"opt": {"mu": [np.zeros(2)]}}
+    )
 
 
 def test_what_is_left_of_a_list_with_a_gap_is_a_dict(tmp_path):

@@ -23,7 +23,12 @@ LINE = mesh((2,), ("x",))
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     """A table, and what is not split: a bias, a number, a key."""
-    tree = {"emb": {"table": TABLE}, "bias": np.arange(4, dtype=np.float32), "n": 3, "key": jax.random.key(1)}
+    tree = {
+        "emb": {"table": TABLE},
+        "bias": np.arange(4, dtype=np.float32),
+        "n": 3,
+        "key": jax.random.key(1),
+    }
     return save_pytree(tmp_path_factory.mktemp("partition") / "c", tree)
 
 
@@ -76,7 +81,11 @@ def test_the_first_rule_that_matches_counts(source):
 def test_shards_are_dealt_to_devices_in_turn(source):
     devices = jax.devices()[2:4]
     found = reshard.restore(source, partition={"table": 3}, devices=devices)["emb"]["table"]
-    assert [list(s.devices()) for s in found.variables] == [[devices[0]], [devices[1]], [devices[0]]]
+    assert [list(s.devices()) for s in found.variables] == [
+        [devices[0]],
+        [devices[1]],
+        [devices[0]],
+    ]
 
 
 @settings(max_examples=25, deadline=None)
@@ -90,7 +99,9 @@ def test_n_shards_to_m(tmp_path_factory, n, m, axis, strategy):
     axes[axis] = "x"
     save_pytree(path, {"v": put(values, *axes, on=mesh((n,), ("x",)))}, use_ocdbt=False)
     reports = []
-    found = reshard.restore(path, partition=m, partition_strategy=strategy, report=reports.append)["v"]
+    found = reshard.restore(path, partition=m, partition_strategy=strategy, report=reports.append)[
+        "v"
+    ]
     assert len(found.variables) == m
     assert found.partition_strategy == strategy
     assert_same(found.numpy(), values)
@@ -116,7 +127,10 @@ def test_a_layout_files_partitions_make_shards(source):
 
 
 def test_a_target_variable_says_shards_name_and_devices(source):
-    one, two = (jax.device_put(np.zeros((n, 6), np.float32), d) for n, d in ((4, jax.devices()[1]), (9, jax.devices()[2])))
+    one, two = (
+        jax.device_put(np.zeros((n, 6), np.float32), d)
+        for n, d in ((4, jax.devices()[1]), (9, jax.devices()[2]))
+    )
     target = {"emb": {"table": ShardedVariable([one, two], "mine")}}
     found = reshard.restore(source, target, unexpected="ignore")["emb"]["table"]
     assert found.name == "mine"
@@ -128,7 +142,9 @@ def test_a_target_variable_says_shards_name_and_devices(source):
 
 def test_a_variable_that_was_made_abstract_is_a_target_too(source):
     abstract = jax.eval_shape(lambda: ShardedVariable([jnp.zeros((7, 6)), jnp.zeros((6, 6))], "v"))
-    found = reshard.restore(source, {"emb": {"table": abstract}}, unexpected="ignore")["emb"]["table"]
+    found = reshard.restore(source, {"emb": {"table": abstract}}, unexpected="ignore")["emb"][
+        "table"
+    ]
     assert [s.shape for s in found.variables] == [(7, 6), (6, 6)]
     assert_same(found.numpy(), TABLE)
 
@@ -169,9 +185,14 @@ def test_a_mod_table_stays_one_for_any_count(mod_table, shards):
 
 def test_a_mod_table_is_never_taken_for_div_in_silence(mod_table):
     target = {"table": ShardedVariable.split(np.zeros((13, 6), np.float32), 3)}
-    with pytest.raises(reshard.LayoutError, match="'table' was saved for 'mod' look-up, but the target is a Sharded"):
+    with pytest.raises(
+        reshard.LayoutError,
+        match="'table' was saved for 'mod' look-up, but the target is a Sharded",
+    ):
         reshard.restore(mod_table, target)
-    with pytest.raises(reshard.LayoutError, match="saved for 'mod' look-up along axis 0, but axis 1 is to be"):
+    with pytest.raises(
+        reshard.LayoutError, match="saved for 'mod' look-up along axis 0, but axis 1 is to be"
+    ):
         reshard.restore(mod_table, partition=2, axis=1)
     found = reshard.restore(mod_table, target, partition_strategy="div")["table"]
     assert_same(found.numpy(), TABLE)
@@ -191,12 +212,19 @@ def test_partitions_that_make_no_sense(source):
             reshard.restore(source, **options)
         assert text in str(error.value)
 
-    refused("partition is 'four'; expected a number of shards of at least 1, a partitioner", partition="four")
+    refused(
+        "partition is 'four'; expected a number of shards of at least 1, a partitioner",
+        partition="four",
+    )
     refused("partition['table'] is 0; expected a number of shards", partition={"table": 0})
     refused("partition has the key '(', which is no regular expression", partition={"(": 2})
     refused("partition 'tabel' matches none of the 4 tensors", partition={"tabel": 2})
     refused("'bias' of shape [4] has no axis 1 to partition", partition={"bias": 2}, axis=1)
-    refused("partition_strategy is 'hash'; expected 'div', 'mod'", partition=2, partition_strategy="hash")
+    refused(
+        "partition_strategy is 'hash'; expected 'div', 'mod'",
+        partition=2,
+        partition_strategy="hash",
+    )
     refused("axis is 'rows'; expected the number of a dimension", partition=2, axis="rows")
     refused("devices is [0]; expected jax devices", partition=2, devices=[0])
     refused(
@@ -211,8 +239,16 @@ def test_a_partition_and_a_layout_for_one_tensor_are_refused(source):
     assert isinstance(found["bias"], jax.Array)  # named by neither: replicated
     assert len(found["emb"]["table"].variables) == 2
     layouts["table"] = (None, None)
-    with pytest.raises(reshard.LayoutError, match="'emb/table' is split both by the partition and by the layout"):
+    with pytest.raises(
+        reshard.LayoutError, match="'emb/table' is split both by the partition and by the layout"
+    ):
         reshard.restore(source, layout=layouts, partition={"table": 2})
-    struct = jax.ShapeDtypeStruct((13, 6), jnp.float32, sharding=NamedSharding(LINE, PartitionSpec()))
-    with pytest.raises(reshard.LayoutError, match="both by the partition and by the target's sharding"):
-        reshard.restore(source, {"emb": {"table": struct}}, partition={"table": 2}, unexpected="ignore")
+    struct = jax.ShapeDtypeStruct(
+        (13, 6), jnp.float32, sharding=NamedSharding(LINE, PartitionSpec())
+    )
+    with pytest.raises(
+        reshard.LayoutError, match="both by the partition and by the target's sharding"
+    ):
+        reshard.restore(
+            source, {"emb": {"table": struct}}, partition={"table": 2}, unexpected="ignore"
+        )

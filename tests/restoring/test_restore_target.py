@@ -22,9 +22,11 @@ Struct = jax.ShapeDtypeStruct
 
 def as_structs(tree, sharding=None):
     return jax.tree.map(
-        lambda leaf: Struct(leaf.shape, leaf.dtype, sharding=sharding)
-        if isinstance(leaf, jax.Array | np.ndarray)
-        else leaf,
+        lambda leaf: (
+            Struct(leaf.shape, leaf.dtype, sharding=sharding)
+            if isinstance(leaf, jax.Array | np.ndarray)
+            else leaf
+        ),
         tree,
     )
 
@@ -56,7 +58,9 @@ def test_structs_go_where_their_shardings_say_and_equal_what_orbax_restores(smal
 
 
 def test_a_struct_without_a_sharding_is_free_to_follow_other_arrays(small):
-    found = reshard.restore(small, {"opt": [{"count": Struct((), jnp.int32)}]}, select=["opt/0/count"])
+    found = reshard.restore(
+        small, {"opt": [{"count": Struct((), jnp.int32)}]}, select=["opt/0/count"]
+    )
     count = found["opt"][0]["count"]
     assert not count.committed
     assert_same(count + put(np.int32(1)), np.int32(1))
@@ -107,8 +111,12 @@ def test_what_can_lose_something_needs_a_rule(tmp_path):
     target = {"w": Struct((4,), jnp.bfloat16), "n": Struct((1,), jnp.float32)}
     with pytest.raises(reshard.TreeError) as refused:
         reshard.restore(path, target)
-    assert "w is float32, but bfloat16 is asked for; cast=[('w', 'bfloat16')] converts it" in str(refused.value)
-    assert "n is int32, but float32 is asked for; cast=[('n', 'float32')] converts it" in str(refused.value)
+    assert "w is float32, but bfloat16 is asked for; cast=[('w', 'bfloat16')] converts it" in str(
+        refused.value
+    )
+    assert "n is int32, but float32 is asked for; cast=[('n', 'float32')] converts it" in str(
+        refused.value
+    )
     found = reshard.restore(path, target, cast=[("w", "bfloat16"), ("n", "float32")])
     assert_same_trees(found, {"w": jnp.ones(4, jnp.bfloat16), "n": jnp.float32([3])})
     with pytest.raises(reshard.TreeError, match="w is cast to float16, but bfloat16 is asked for"):
@@ -130,7 +138,13 @@ def test_partial_trees_take_less_or_more_when_told(tmp_path):
 def test_one_error_names_everything_that_does_not_fit(tmp_path):
     path = save_pytree(
         tmp_path / "c",
-        {"a": np.zeros((2, 3), np.float32), "b": np.zeros(2), "c": np.zeros(1), "text": "t", "n": 3},
+        {
+            "a": np.zeros((2, 3), np.float32),
+            "b": np.zeros(2),
+            "c": np.zeros(1),
+            "text": "t",
+            "n": 3,
+        },
     )
     target = {
         "a": np.zeros((3, 2), np.float32), "b": np.zeros(2, np.int32), "new": np.zeros(5, np.int8),
@@ -167,7 +181,9 @@ def test_long_lists_are_cut_with_a_count(tmp_path):
 
 
 def test_what_nothing_can_be_restored_onto_is_refused(small):
-    with pytest.raises(reshard.TreeError, match=r"2 leaves .* a is a set, b is a object; expected jax.Shape"):
+    with pytest.raises(
+        reshard.TreeError, match=r"2 leaves .* a is a set, b is a object; expected jax.Shape"
+    ):
         reshard.restore(small, {"a": {1}, "b": object()})
     with pytest.raises(reshard.TreeError, match="the target is no tree that jax can walk"):
         reshard.restore(small, {1: np.zeros(1), "a": np.zeros(1)})
@@ -178,7 +194,9 @@ def test_what_nothing_can_be_restored_onto_is_refused(small):
 def test_jax_is_not_let_to_narrow_a_dtype(tmp_path):
     path = save_pytree(tmp_path / "c", {"n": np.arange(3)})
     layout = reshard.LayoutMap(reshard.DeviceMesh((8,), ("x",)))
-    with pytest.raises(reshard.TreeError, match="n is int64, which jax would narrow to int32; set jax_enable_x64"):
+    with pytest.raises(
+        reshard.TreeError, match="n is int64, which jax would narrow to int32; set jax_enable_x64"
+    ):
         reshard.restore(path, layout=layout)
     assert reshard.restore(path, layout=layout, cast=[("n", "int32")])["n"].dtype == jnp.int32
     with jax.enable_x64(True):
