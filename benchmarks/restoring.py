@@ -1,6 +1,6 @@
 """This project's restore of a checkpoint onto the target mesh: ``python -m benchmarks.restoring SRC``.
 
-Prints the time from the call to arrays that are ready, and stored bytes read and needed.
+Prints the time from the call to arrays that are ready, and what was read and had to be.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import sys
 import time
 
 from benchmarks.peers.devices import target_sharding
+from benchmarks.peers.io_bytes import read_bytes
 
 import jax  # isort: skip
 
@@ -18,16 +19,20 @@ from reshard.layout.jax_bridge import layout_from_sharding
 
 def layouts() -> reshard.LayoutMap:
     """The (8,) mesh: the embedding split by rows, everything else by columns."""
-    embedding, other = map(layout_from_sharding, map(target_sharding, ("embedding", "kernel")))
+    embedding, other = (layout_from_sharding(target_sharding(n)) for n in ("embedding", "kernel"))
     found = reshard.LayoutMap(embedding.device_mesh, ambiguous="first")
     found["embedding"], found[""] = embedding, other
     return found
 
 
+def main() -> None:
+    """Restore the checkpoint that the command line names."""
+    reports: list[object] = []
+    started, before = time.perf_counter(), read_bytes()
+    jax.block_until_ready(reshard.restore(sys.argv[1], layout=layouts(), report=reports.append))
+    print(f"working_s={time.perf_counter() - started:.3f} read_bytes={read_bytes() - before}")
+    print(f"needed_bytes={reports[0].needed_bytes}")  # type: ignore[attr-defined]
+
+
 if __name__ == "__main__":
-    started = time.perf_counter()
-    reports: list = []
-    tree = reshard.restore(sys.argv[1], layout=layouts(), report=reports.append)
-    jax.block_until_ready(tree)
-    print(f"working_s={time.perf_counter() - started:.3f}")
-    print(f"read_bytes={reports[0].read_bytes} needed_bytes={reports[0].needed_bytes}")
+    main()

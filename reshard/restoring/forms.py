@@ -218,7 +218,8 @@ def default_device() -> DefaultDevice:
     """Where jax puts what nobody placed, as this thread has it now: workers have other defaults."""
     import jax
 
-    return DefaultDevice(jax.config.jax_default_device)
+    config: Any = jax.config  # its options are not annotated
+    return DefaultDevice(config.jax_default_device)
 
 
 def adopts(place: Place, dtype: str) -> bool:
