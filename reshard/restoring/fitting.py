@@ -149,13 +149,13 @@ def _check_key(kept: Kept, stored: StoredTensor, asked: Asked, found: Mismatches
             "kind", f"{kept.name} is {kept.what}, but PRNG keys ({asked.dtype}) are asked for"
         )
         return
-    shape, dtype = _key_type(stored, implementation)
+    shape, dtype = key_type(stored, implementation)
     _check_shape(kept, shape, asked, found)
     if dtype != asked.dtype:
         found.add("dtype", f"{kept.name} holds PRNG keys {dtype}, but {asked.dtype} is asked for")
 
 
-def _key_type(stored: StoredTensor, implementation: str) -> tuple[tuple[int, ...], str]:
+def key_type(stored: StoredTensor, implementation: str) -> tuple[tuple[int, ...], str]:
     """Shape and dtype of the keys that this data makes; as the name says where jax does not know them."""
     import jax
 

@@ -12,7 +12,7 @@ from reshard.formats.leaf_paths import renamed
 from reshard.layout.changes import Changes
 from reshard.planning.transforms import rewrites
 from reshard.restoring.asked import Asked, Target
-from reshard.restoring.fitting import Kept, check_fit, check_for_jax, restored_dtype
+from reshard.restoring.fitting import Kept, check_fit, check_for_jax, key_type, restored_dtype
 from reshard.restoring.forms import (
     Form,
     InShards,
@@ -190,7 +190,7 @@ def _form(kept: Kept, stored: StoredTensor, dtype: str, asked: Asked | None, wis
     if asked is not None:
         return _form_asked(kept, stored, dtype, asked, spot, wish)
     if kept.key_implementation is not None:
-        rank = len(shape) - 1
+        rank = len(_outer_shape(kept, stored))
         return Key(
             kept.name, kept.key_implementation, _on_devices(kept.name, shape, dtype, spot, rank)
         )
@@ -204,11 +204,19 @@ def _spot(kept: Kept, stored: StoredTensor, dtype: str, asked: Asked | None, wis
     own = None if asked is None or asked.sharding is None else asked.sharding
     is_array = asked is None or asked.kind in ("jax", "key", "shards")
     if wish.placement is not None and is_array and not kept.is_scalar:
-        shape = asked.shape if asked is not None and asked.kind == "key" else stored.spec.shape
+        raw_data = asked is not None and asked.kind != "key"
+        shape = stored.spec.shape if raw_data else _outer_shape(kept, stored)
         found = wish.placement.spot(kept.name, shape, dtype)
         if found.is_named or own is None:
             return found
     return Spot(None if own is None else real_sharding(own, kept.name))
+
+
+def _outer_shape(kept: Kept, stored: StoredTensor) -> tuple[int, ...]:
+    """The shape that a layout splits: of PRNG keys theirs, not that of their data."""
+    if kept.key_implementation is None:
+        return stored.spec.shape
+    return key_type(stored, kept.key_implementation)[0]
 
 
 def _refuse_both(name: str, spot: Spot, asked: Asked | None) -> None:

@@ -105,10 +105,11 @@ class OpenedCheckpoint:
         _check_choice("missing", missing, get_args(Missing))
         _check_choice("unexpected", unexpected, get_args(Unexpected))
         limits = limits_of(max_memory, workers)
+        placement, changes = placement_of(layout)
         wish = Wish(
-            changes_of(select, drop, rename, cast),
+            changes + changes_of(select, drop, rename, cast),
             None if target is None else read_target(target),
-            None if layout is None else placement_of(layout),
+            placement,
             partitions_of(partition, axis, partition_strategy, devices),
             missing,
             unexpected,

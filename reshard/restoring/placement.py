@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from reshard.engine.layouts import layout_of
 from reshard.errors import LayoutError
+from reshard.layout.changes import Changes
 from reshard.layout.devices import on_all_devices
 from reshard.layout.jax_bridge import mesh_from_jax, mesh_to_jax
 from reshard.layout.layout_file import KEYS, LayoutFile
@@ -57,15 +58,20 @@ class Placement(Protocol):
         ...
 
 
-def placement_of(layout: Any) -> Placement:
-    """The Placement that a ``layout`` argument stands for; LayoutError for what is none."""
+def placement_of(layout: Any) -> tuple[Placement | None, Changes]:
+    """The Placement that a ``layout`` argument stands for, and the changes that a layout file makes.
+
+    None where nothing is said of where tensors go. LayoutError for what is no layout.
+    """
+    if layout is None:
+        return None, Changes()
     if isinstance(layout, LayoutMap):
-        return _ByMap(layout)
+        return _ByMap(layout), Changes()
     if isinstance(layout, str | os.PathLike | LayoutFile) or _is_layout_file(layout):
         found = layout_of(layout, None)
         if isinstance(found, LayoutFile):
-            return _ByFile(found)
-    return _ByTree.of(layout)
+            return _ByFile(found) if found.has_layout else None, found.changes
+    return _ByTree.of(layout), Changes()
 
 
 def real_sharding(sharding: Any, name: str) -> jax.sharding.Sharding:

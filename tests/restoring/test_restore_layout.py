@@ -85,6 +85,29 @@ def test_a_layout_file_by_its_path(source, tmp_path):
     check(reshard.restore(path, layout=file), tree, kernel=P("b", "a"))
 
 
+def test_a_layout_files_own_changes_apply(source):
+    path, tree = source
+    changes = {
+        "select": ["dense"],
+        "rename": [{"match": "^dense/", "to": ""}],
+        "cast": [{"match": "bias", "dtype": "bfloat16"}],
+    }
+    found = reshard.restore(path, layout=changes, drop=["kernel"])
+    assert isinstance(found["bias"], np.ndarray)  # it says nothing of where tensors go
+    assert_same(found["bias"], np.asarray(tree["dense"]["bias"].astype("bfloat16")))
+    assert set(found) == {"bias"}
+
+
+def test_keys_are_split_by_their_own_dimensions(tmp_path):
+    keys = jax.random.split(jax.random.key(3), 4)
+    path = save_pytree(tmp_path / "c", {"keys": keys})
+    found = reshard.restore(path, layout=layout_map(keys=("b",)))["keys"]
+    assert found.sharding.spec == P("b")
+    assert_same(found, keys)
+    with pytest.raises(reshard.LayoutError, match="'keys' has 1 dimensions"):
+        reshard.restore(path, layout=layout_map(keys=(None, "a")))
+
+
 def test_one_sharding_stands_for_the_whole_tree(source):
     path, tree = source
     check(reshard.restore(path, layout=NamedSharding(REAL, P())), tree)

@@ -38,6 +38,8 @@ CODE = """
     layouts = reshard.LayoutMap(reshard.DeviceMesh((4, 2), ("data", "model")))
     layouts["rows"], layouts["columns"], layouts["both"] = ("data", "model")[:1], (None, ("data", "model")), ("model", "data")
 
+    layouts["alone"] = reshard.TensorLayout((), reshard.DeviceMesh((1,), ("z",), jax.devices()[:1]))
+
     def read_bytes():
         return int(Path("/proc/self/io").read_text().split()[1])
 
@@ -51,9 +53,11 @@ CODE = """
         tree = restore(root / kind)
         jax.block_until_ready(tree)
         read = read_bytes() - before
+        alone = tree["alone"]
         arrays = [tree[name] for name in ("rows", "columns", "both", "replicated")]
         found[kind] = {
             "read": read, "reported": reports[-1].read_bytes, "needed": reports[-1].needed_bytes,
+            "alone": [alone.shape, [s.data.tolist() for s in alone.addressable_shards]],
             "right": [all(np.array_equal(s.data, expected[s.index]) for s in a.addressable_shards) for a in arrays],
             "shards": [len(a.addressable_shards) for a in arrays],
             "devices": [len(a.sharding.device_set) for a in arrays],
@@ -75,7 +79,7 @@ def root(tmp_path_factory):
     tree = {
         name: put(values, "a", "b", on=source) for name in ("rows", "columns", "both", "replicated")
     }
-    tree["key"] = jax.random.key(5)
+    tree["key"], tree["alone"] = jax.random.key(5), np.float32([1, 2])
     save_pytree(root / "raw", tree, use_ocdbt=False, use_compression=False)
     save_pytree(root / "zstd", tree)
     yield root
@@ -122,6 +126,10 @@ def test_each_process_reads_what_its_devices_need(count, root):
         assert answer["reported"] == answer["needed"]
         assert answer["reported"] <= answer["read"] <= answer["reported"] + MIB // 4
         assert answer["table"]
+    for rank, process in enumerate(
+        found
+    ):  # one device holds it, and other processes read nothing of it
+        assert process["zstd"]["alone"] == [[2], [] if rank else [[1.0, 2.0]]]
     whole = 4 * int(np.prod(SHAPE))
     for process in found:
         # Rows are held twice by each pair of devices, the columns and both once, the replicated by all.
