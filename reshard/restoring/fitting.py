@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from reshard.errors import MissingPackageError
 from reshard.formats.base import Leaf, StoredTensor
 from reshard.planning.transforms import kind_of
 from reshard.restoring.asked import Asked
@@ -155,8 +156,19 @@ def _check_key(kept: Kept, stored: StoredTensor, asked: Asked, found: Mismatches
         found.add("dtype", f"{kept.name} holds PRNG keys {dtype}, but {asked.dtype} is asked for")
 
 
+def require_jax(why: str) -> None:
+    """Raises MissingPackageError, with the reason, where jax is not installed."""
+    try:
+        import jax  # noqa: F401
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{why}; install reshard[jax], or leave out what needs it (numpy arrays do not)"
+        ) from error
+
+
 def key_type(stored: StoredTensor, implementation: str) -> tuple[tuple[int, ...], str]:
     """Shape and dtype of the keys that this data makes; as the name says where jax does not know them."""
+    require_jax(f"{stored.spec.name!r} holds PRNG keys, which are restored as jax's own")
     import jax
 
     data = jax.ShapeDtypeStruct(stored.spec.shape, jax.numpy.uint32)

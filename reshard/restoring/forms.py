@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from reshard.errors import LayoutError, MissingPackageError, ReshardError
+from reshard.errors import LayoutError, ReshardError
 from reshard.layout.box import Box
 from reshard.restoring.holds import Hold
 
@@ -170,13 +170,8 @@ class Key:
         return self.data.place(number, array)
 
     def assemble(self, placed: Sequence[Any]) -> Any:
-        try:
-            import jax
-        except ImportError as error:
-            raise MissingPackageError(
-                f"{self.name!r} holds PRNG keys, which are restored as jax's own; install reshard[jax], or "
-                f"leave them out (drop=['^{self.name}$'])"
-            ) from error
+        import jax
+
         try:
             return jax.random.wrap_key_data(self.data.assemble(placed), impl=self.implementation)
         except (ValueError, TypeError) as error:

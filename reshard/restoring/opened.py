@@ -15,6 +15,7 @@ from reshard.errors import PlanError, StorageError
 from reshard.formats.base import PathKey, Reader
 from reshard.formats.detect import local_path, open_reader
 from reshard.restoring.asked import read_target
+from reshard.restoring.fitting import require_jax
 from reshard.restoring.goals import Goal, Missing, Unexpected, Wish, goal_of
 from reshard.restoring.nested import nested
 from reshard.restoring.partitions import partitions_of
@@ -104,6 +105,8 @@ class OpenedCheckpoint:
         """
         _check_choice("missing", missing, get_args(Missing))
         _check_choice("unexpected", unexpected, get_args(Unexpected))
+        if not (target is None and layout is None and partition is None):
+            require_jax("a target, a layout and a partition make jax arrays")
         limits = limits_of(max_memory, workers)
         placement, changes = placement_of(layout)
         wish = Wish(

@@ -10,6 +10,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 import reshard
+from tests.fresh_process import run_fresh
 from tests.orbax_trees import dtype_tree, expected_arrays, save_modes, save_pytree, small_tree
 from tests.restoring.equal import assert_same, assert_same_trees
 
@@ -135,3 +136,28 @@ def test_progress_ends_with_everything(small):
     reshard.restore(small, progress=steps.append)
     assert steps[-1].moved_bytes == steps[-1].total_bytes > 0
     assert steps[-1].stage == "restoring"
+
+
+WITHOUT_JAX = """
+    import json, sys
+    sys.modules["jax"] = None  # as if it were not installed
+    import reshard
+    found, refused = reshard.restore(sys.argv[1], drop=["^key"]), []
+    for options in ({}, {"partition": 2}):
+        try:
+            reshard.restore(sys.argv[1], **options)
+        except reshard.MissingPackageError as error:
+            refused.append(str(error))
+    print(json.dumps([sorted(found), found["count"], refused]))
+"""
+
+
+def test_numpy_arrays_need_no_jax(small):
+    names, count, (keys, shards) = run_fresh(WITHOUT_JAX, str(small)).printed
+    assert "params" in names
+    assert count == 7
+    assert (
+        "'key' holds PRNG keys, which are restored as jax's own; install reshard[jax], or leave"
+        in keys
+    )
+    assert "a partition make jax arrays; install reshard[jax]" in shards
