@@ -42,6 +42,8 @@ class Cost:
         cpu_s: user and system time.
         peak_mib: largest resident memory.
         written_mib: bytes of the files it left.
+        read_mib: bytes that its work read through system calls, where the command tells.
+        needed_mib: bytes that it could not have done without, where the command tells.
     """
 
     wall_s: float
@@ -50,6 +52,8 @@ class Cost:
     cpu_s: float
     peak_mib: float
     written_mib: float
+    read_mib: float | None = None
+    needed_mib: float | None = None
 
 
 def run_once(command: list[str], target: Path, cwd: Path, limit_s: float) -> Cost:
@@ -68,15 +72,26 @@ def run_once(command: list[str], target: Path, cwd: Path, limit_s: float) -> Cos
         raise RunFailedError(f"{' '.join(command)}\nended with {status}:\n{said[-2000:]}")
     sync(target.parent)
     done = time.perf_counter()
-    working = re.search(r"working_s=([\d.]+)", said)
+    working = _told(said, "working_s")
     return Cost(
         wall_s=done - started,
         sync_s=done - ended,
-        startup_s=ended - started - float(working[1]) if working else None,
+        startup_s=None if working is None else ended - started - working,
         cpu_s=usage.ru_utime + usage.ru_stime,
         peak_mib=usage.ru_maxrss * 1024 / MIB,
         written_mib=tree_bytes(target) / MIB,
+        read_mib=_mib(_told(said, "read_bytes")),
+        needed_mib=_mib(_told(said, "needed_bytes")),
     )
+
+
+def _told(said: str, name: str) -> float | None:
+    found = re.search(rf"\b{name}=([\d.]+)", said)
+    return float(found[1]) if found else None
+
+
+def _mib(nbytes: float | None) -> float | None:
+    return None if nbytes is None else nbytes / MIB
 
 
 def sync(directory: Path) -> None:

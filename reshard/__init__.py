@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from reshard.api import convert, inspect, plan, verify
+from reshard.api import convert, inspect, open_checkpoint, plan, restore, verify
 from reshard.errors import (
     CorruptError,
     FormatError,
@@ -71,6 +71,8 @@ __all__ = [
     "distribute_tensor",
     "inspect",
     "layout_map_scope",
+    "open_checkpoint",
     "plan",
+    "restore",
     "verify",
 ]

@@ -1,4 +1,4 @@
-"""What programs call: inspect, plan, convert and verify checkpoints.
+"""What programs call: inspect, plan, convert, restore and verify checkpoints.
 
 Paths are local. Everything that is returned is frozen data; everything that is raised on purpose
 is a ``ReshardError``.
@@ -6,17 +6,16 @@ is a ``ReshardError``.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from reshard.errors import LayoutError, PlanError, StorageError
-from reshard.layout.changes import Changes
+from reshard.engine.arguments import bytes_of, changes_of, limits_of, path_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from reshard.engine.arguments import PairRules, Path, Rules
     from reshard.engine.checkpoint_info import CheckpointInfo
     from reshard.engine.compare import Verification
     from reshard.engine.conversion import ConversionPlan
@@ -26,14 +25,14 @@ if TYPE_CHECKING:
     from reshard.engine.read_digests import ReadLimits
     from reshard.engine.report import ConversionReport, Progress
     from reshard.formats.base import Style
+    from reshard.layout.changes import Changes
     from reshard.layout.layout_file import LayoutFile
     from reshard.layout.layout_map import LayoutMap
     from reshard.layout.mesh import DeviceMesh
+    from reshard.restoring.goals import Missing, Unexpected
+    from reshard.restoring.opened import OpenedCheckpoint, RestoreReport
 
-    Path = str | os.PathLike[str]
     LayoutLike = Path | Mapping[str, Any] | LayoutFile | LayoutMap | None
-    Rules = Sequence[str]
-    PairRules = Sequence[tuple[str, str]] | Mapping[str, str]
 
 
 def inspect(path: Path) -> CheckpointInfo:
@@ -41,7 +40,7 @@ def inspect(path: Path) -> CheckpointInfo:
     from reshard.engine.checkpoint_info import describe
     from reshard.formats.detect import open_reader
 
-    return describe(open_reader(_path("checkpoint", path)))
+    return describe(open_reader(path_of("checkpoint", path)))
 
 
 def lay_out(
@@ -95,10 +94,10 @@ def plan(
     """
     from reshard.engine.conversion import prepare
 
-    goal = _goal(layout, mesh, _changes(select, drop, rename, cast))
-    limits = _limits(max_memory, workers)
+    goal = _goal(layout, mesh, changes_of(select, drop, rename, cast))
+    limits = limits_of(max_memory, workers)
     options = _options(goal, limits, compression, chunk_bytes, ocdbt, style, overwrite)
-    return prepare(_path("source", src), _path("target", dst), options).summary
+    return prepare(path_of("source", src), path_of("target", dst), options).summary
 
 
 def convert(
@@ -134,14 +133,111 @@ def convert(
     """
     from reshard.engine.conversion import carry_out, prepare
 
-    goal = _goal(layout, mesh, _changes(select, drop, rename, cast))
-    limits = _limits(max_memory, workers)
+    goal = _goal(layout, mesh, changes_of(select, drop, rename, cast))
+    limits = limits_of(max_memory, workers)
     options = replace(
         _options(goal, limits, compression, chunk_bytes, ocdbt, style, overwrite), check=verify
     )
     return carry_out(
-        prepare(_path("source", src), _path("target", dst), options), options, executor, progress
+        prepare(path_of("source", src), path_of("target", dst), options),
+        options,
+        executor,
+        progress,
     )
+
+
+def restore(
+    path: Path,
+    target: Any = None,
+    layout: Any = None,
+    partition: Any = None,
+    select: Rules | None = None,
+    cast: PairRules | None = None,
+    *,
+    drop: Rules | None = None,
+    rename: PairRules | None = None,
+    axis: int | None = None,
+    partition_strategy: str | None = None,
+    devices: Sequence[Any] | None = None,
+    missing: Missing = "error",
+    unexpected: Unexpected = "error",
+    max_memory: int | str | None = None,
+    workers: int | None = None,
+    verify: bool = True,
+    progress: Callable[[Progress], None] | None = None,
+    report: Callable[[RestoreReport], None] | None = None,
+) -> Any:
+    """A checkpoint as a live tree; each process reads only the bytes that its devices need.
+
+    Without target, layout and partition: numpy arrays in dicts and lists; numbers, strings, None and
+    empty containers as they were saved, PRNG keys as jax's own.
+
+    Args:
+        target: a tree of ``jax.ShapeDtypeStruct``, jax or numpy arrays, ShardedVariables, numbers and
+            strings; its structure is kept, its names must be those of the checkpoint, and its shapes
+            and dtypes those that are stored (a dtype that loses nothing, such as float32 for
+            bfloat16, is converted to). A struct's sharding says where it goes, and without one it
+            goes to jax's default device.
+        layout: a LayoutMap, the path or content of a layout file, or a tree of TensorLayouts or jax
+            shardings, of which a leaf stands for everything below it; then jax arrays are made. A mesh
+            without devices takes ``jax.devices()`` in order where their number is its size. It
+            overrides a target's shardings where it names a tensor.
+        partition: a number of shards, a partitioner, or a mapping from regular expressions to
+            these; then ShardedVariables are made, and what matches nothing stays whole.
+        select, drop: patterns searched in names: what is kept, and what is left out of that.
+        rename, cast: pairs of a pattern and a replacement, or a dtype; the first that matches counts.
+            What may lose something is cast only so, and an int becomes a float only by name.
+        axis: the dimension that ``partition`` splits; the default is 0, or the recorded one.
+        partition_strategy: ``"div"`` or ``"mod"``; None keeps what was recorded, or ``"div"``.
+        devices: devices or shardings to which shards are dealt in turn.
+        missing: ``"keep"`` leaves what the checkpoint lacks as it is in the target.
+        unexpected: ``"ignore"`` leaves out what the target does not ask for.
+        max_memory: bytes, or text such as ``"512MiB"``, of what is taken beside the result; the
+            default is a quarter of the memory that the machine or its cgroup allows, or 1 GiB.
+        workers: chunks read at once; the default is the number of processors and one more, at most 16.
+        verify: whether tensors that are read whole are compared with the digests recorded of them.
+        progress: called from this thread after each piece of work.
+        report: called once at the end with a ``RestoreReport``.
+
+    Raises one TreeError that names every missing, unexpected and wrongly shaped or typed tensor,
+    before a tensor's byte is read; LayoutError, PlanError or MemoryBudgetError likewise for what makes
+    no sense or does not fit; CorruptError where stored bytes are wrong.
+    """
+    from reshard.restoring.opened import OpenedCheckpoint
+
+    return OpenedCheckpoint(path).restore(
+        target,
+        layout,
+        partition,
+        select,
+        cast,
+        drop=drop,
+        rename=rename,
+        axis=axis,
+        partition_strategy=partition_strategy,
+        devices=devices,
+        missing=missing,
+        unexpected=unexpected,
+        max_memory=max_memory,
+        workers=workers,
+        verify=verify,
+        progress=progress,
+        report=report,
+    )
+
+
+def open_checkpoint(path: Path) -> OpenedCheckpoint:
+    """Reads a checkpoint's metadata; its tensors are restored later, in any number of goes.
+
+    ``restore`` of what it returns takes the arguments of ``reshard.restore`` behind the path. Raises
+    what ``inspect`` raises.
+
+    >>> opened = open_checkpoint("ckpt/100")  # doctest: +SKIP
+    >>> table = opened.restore(select=["^table$"], partition=4)["table"]  # doctest: +SKIP
+    """
+    from reshard.restoring.opened import OpenedCheckpoint
+
+    return OpenedCheckpoint(path)
 
 
 def verify(
@@ -156,67 +252,11 @@ def verify(
     from reshard.engine.compare import compare_recorded, compare_stored
     from reshard.formats.detect import open_reader
 
-    limits = _limits(max_memory, workers)
-    reader = open_reader(_path("checkpoint", a))
+    limits = limits_of(max_memory, workers)
+    reader = open_reader(path_of("checkpoint", a))
     if b is None:
         return compare_recorded(reader, limits, progress)
-    return compare_stored(reader, open_reader(_path("checkpoint", b)), limits, progress)
-
-
-def _path(what: str, path: Path) -> str:
-    if not isinstance(path, str | bytes | os.PathLike):
-        raise StorageError(f"the {what} is {path!r}; expected a path")
-    return os.fsdecode(path)
-
-
-def _changes(select: Rules, drop: Rules, rename: PairRules, cast: PairRules) -> Changes:
-    return Changes(
-        _patterns("select", select),
-        _patterns("drop", drop),
-        _pairs("rename", rename, "a replacement"),
-        _pairs("cast", cast, "a dtype"),
-    )
-
-
-def _patterns(kind: str, rules: Rules) -> tuple[str, ...]:
-    given = () if isinstance(rules, str) or not isinstance(rules, Iterable) else tuple(rules)
-    if (rules and not given) or not all(isinstance(pattern, str) for pattern in given):
-        raise PlanError(
-            f"{kind} is {rules!r}; expected a list of regular expressions such as ['^params/']"
-        )
-    return given
-
-
-def _pairs(kind: str, rules: PairRules, to: str) -> tuple[tuple[str, str], ...]:
-    items = rules.items() if isinstance(rules, Mapping) else rules
-    pairs = () if isinstance(items, str) or not isinstance(items, Iterable) else tuple(items)
-    if (rules and not pairs) or not all(map(_is_pair, pairs)):
-        raise PlanError(
-            f"{kind} is {rules!r}; expected pairs of a regular expression and {to}, such as [('^a/', ...)]"
-        )
-    return tuple((pattern, new) for pattern, new in pairs)
-
-
-def _is_pair(rule: object) -> bool:
-    return (
-        isinstance(rule, tuple | list)
-        and len(rule) == 2
-        and all(isinstance(part, str) for part in rule)
-    )
-
-
-def _limits(max_memory: int | str | None, workers: int | None) -> ReadLimits:
-    from reshard.engine.options import check_limits
-    from reshard.engine.read_digests import ReadLimits
-    from reshard.storage.host import default_max_memory, default_workers
-
-    memory = _bytes("max_memory", max_memory)
-    limits = ReadLimits(
-        default_max_memory() if memory is None else memory,
-        default_workers() if workers is None else workers,
-    )
-    check_limits(limits.max_memory, limits.workers)
-    return limits
+    return compare_stored(reader, open_reader(path_of("checkpoint", b)), limits, progress)
 
 
 def _goal(
@@ -243,7 +283,7 @@ def _options(
     from reshard.planning.chunking import SPLIT_ABOVE_BYTES
 
     layout, changes = goal
-    limit = _bytes("chunk_bytes", chunk_bytes)
+    limit = bytes_of("chunk_bytes", chunk_bytes)
     return Options(
         max_memory=limits.max_memory,
         workers=limits.workers,
@@ -255,12 +295,3 @@ def _options(
         style=style,
         overwrite=overwrite,
     )
-
-
-def _bytes(name: str, size: int | str | None) -> int | None:
-    from reshard.layout.sizes import parse_bytes
-
-    try:
-        return parse_bytes(size) if isinstance(size, str) else size
-    except LayoutError as error:
-        raise PlanError(f"{name}: {error}") from None

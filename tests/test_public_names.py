@@ -21,7 +21,8 @@ PUBLIC = [
     "NotACheckpointError", "PlanError", "ReshardError", "SaveSliceInfo", "ShardedVariable",
     "StorageError", "TargetExistsError", "TensorLayout", "TreeError", "VariableError",
     "VariableIndexError", "VariableTypeError", "VerificationError", "convert",
-    "distribute_tensor", "inspect", "layout_map_scope", "plan", "verify",
+    "distribute_tensor", "inspect", "layout_map_scope", "open_checkpoint", "plan", "restore",
+    "verify",
 ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ encoded: identical chunks travelled encoded and were not decoded.
 """
 
 
-Stage = Literal["copying", "reading back", "syncing"]
+Stage = Literal["copying", "reading back", "syncing", "restoring"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,8 @@ class StoredTensor:
         may_be_missing: whether a chunk that is not stored means ``fill``; else it is corruption.
         digest: CRC-64/NVME of the full row-major bytes where the checkpoint recorded it, 16 hex digits.
         is_key: whether this is the data of a PRNG key, which may be moved but never cast.
+        partition: how it was split beyond mesh axes where the checkpoint recorded it
+            (``{"strategy": "mod", "axis": 0, "shards": 4}``); stored in logical order all the same.
     """
 
     spec: TensorSpec
@@ -71,6 +73,7 @@ class StoredTensor:
     may_be_missing: bool
     digest: str | None = None
     is_key: bool = False
+    partition: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

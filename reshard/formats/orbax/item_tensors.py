@@ -217,16 +217,18 @@ class _TensorAssembly:
     def assemble(self, name: str, leaf: TreeLeaf, array: ArrayFiles) -> StoredTensor:
         """The tensor of a leaf, with what ``slices.json`` recorded of it, if anything."""
         zarr = array.zarr
-        layout, digest = self._layouts.get(leaf.param_name), None
+        layout, digest, partition = self._layouts.get(leaf.param_name), None, None
         if (entry := self._recorded.get(leaf.name)) is not None:
             self._check_recorded(name, zarr, entry.shape, entry.dtype)
             layout, digest = entry.layout or layout, entry.digest
+            partition = entry.partition
         self._check_fit(name, layout, zarr.shape)
         grid = self._grid(name, zarr)
         spec = TensorSpec(name, zarr.shape, zarr.dtype, grid, zarr.chunk_shape, layout)
         encoding = self._encodings.setdefault(zarr.encoding, zarr.encoding)
         is_key = _KEY_IMPLEMENTATION in (self._ext.get(leaf.param_name) or {})
-        return StoredTensor(spec, encoding, zarr.fill, not self._tree.stores_fill, digest, is_key)
+        may_be_missing = not self._tree.stores_fill
+        return StoredTensor(spec, encoding, zarr.fill, may_be_missing, digest, is_key, partition)
 
     def _grid(self, name: str, zarr: ZarrArray) -> Grid:
         key = (zarr.shape, zarr.chunk_shape)

@@ -1,0 +1,87 @@
+"""Arguments that several public functions take, checked and made into what the engine works with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from reshard.errors import LayoutError, PlanError, StorageError
+from reshard.layout.changes import Changes
+from reshard.layout.sizes import parse_bytes
+
+if TYPE_CHECKING:
+    from reshard.engine.read_digests import ReadLimits
+
+    Path = str | os.PathLike[str]
+    Rules = Sequence[str]
+    PairRules = Sequence[tuple[str, str]] | Mapping[str, str]
+
+
+def path_of(what: str, path: Path) -> str:
+    """A path as text; StorageError for what is none."""
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise StorageError(f"the {what} is {path!r}; expected a path")
+    return os.fsdecode(path)
+
+
+def changes_of(
+    select: Rules | None, drop: Rules | None, rename: PairRules | None, cast: PairRules | None
+) -> Changes:
+    """The rules as one value; PlanError where they have another form. Patterns are not looked at yet."""
+    return Changes(
+        _patterns("select", select),
+        _patterns("drop", drop),
+        _pairs("rename", rename, "a replacement"),
+        _pairs("cast", cast, "a dtype"),
+    )
+
+
+def _patterns(kind: str, rules: Rules | None) -> tuple[str, ...]:
+    given = () if isinstance(rules, str) or not isinstance(rules, Iterable) else tuple(rules)
+    if (rules and not given) or not all(isinstance(pattern, str) for pattern in given):
+        raise PlanError(
+            f"{kind} is {rules!r}; expected a list of regular expressions such as ['^params/']"
+        )
+    return given
+
+
+def _pairs(kind: str, rules: PairRules | None, to: str) -> tuple[tuple[str, str], ...]:
+    items = rules.items() if isinstance(rules, Mapping) else rules
+    pairs = () if isinstance(items, str) or not isinstance(items, Iterable) else tuple(items)
+    if (rules and not pairs) or not all(map(_is_pair, pairs)):
+        raise PlanError(
+            f"{kind} is {rules!r}; expected pairs of a regular expression and {to}, such as [('^a/', ...)]"
+        )
+    return tuple((pattern, new) for pattern, new in pairs)
+
+
+def _is_pair(rule: object) -> bool:
+    return (
+        isinstance(rule, tuple | list)
+        and len(rule) == 2
+        and all(isinstance(part, str) for part in rule)
+    )
+
+
+def limits_of(max_memory: int | str | None, workers: int | None) -> ReadLimits:
+    """Budget and workers, the host's own where they are None; PlanError for what makes no sense."""
+    from reshard.engine.options import check_limits
+    from reshard.engine.read_digests import ReadLimits
+    from reshard.storage.host import default_max_memory, default_workers
+
+    memory = bytes_of("max_memory", max_memory)
+    limits = ReadLimits(
+        default_max_memory() if memory is None else memory,
+        default_workers() if workers is None else workers,
+    )
+    check_limits(limits.max_memory, limits.workers)
+    return limits
+
+
+def bytes_of(name: str, size: int | str | None) -> int | None:
+    """Bytes given as a number or as text such as ``"512MiB"``; PlanError for other text."""
+    try:
+        return parse_bytes(size) if isinstance(size, str) else size
+    except LayoutError as error:
+        raise PlanError(f"{name}: {error}") from None

@@ -1,0 +1,128 @@
+"""What a target tree asks for, leaf by leaf, under the names that Orbax gives its leaves.
+
+A name is the path's keys, attribute names and positions joined with ``/``, so that an optax or NNX
+state finds what was saved of it: ``opt_state/0/mu/dense/kernel``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from reshard.errors import TreeError
+from reshard.variables.sharded import ShardedVariable
+
+if TYPE_CHECKING:
+    import jax
+
+Kind = Literal["jax", "numpy", "scalar", "string", "shards", "key"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One leaf of a target.
+
+    Attributes:
+        leaf: as it stands in the target.
+        dtype: None where any of ``python_kind`` will do.
+        sharding: where the target says so itself.
+        is_placed: whether the sharding was chosen, not merely where a live array happens to lie.
+    """
+
+    kind: Kind
+    leaf: Any
+    shape: tuple[int, ...] = ()
+    dtype: str | None = None
+    sharding: jax.sharding.Sharding | None = None
+    is_placed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A target tree taken apart; ``leaves`` in the tree's order."""
+
+    leaves: Mapping[str, Asked]
+    structure: Any
+
+    def filled(self, values: Mapping[str, Any]) -> Any:
+        """The same tree with these values."""
+        import jax
+
+        return jax.tree_util.tree_unflatten(self.structure, [values[name] for name in self.leaves])
+
+
+def read_target(tree: Any) -> Target:
+    """What the tree asks for.
+
+    Raises TreeError, naming every leaf that nothing can be restored onto, and where two have one name.
+    """
+    named, structure = named_leaves(tree, "target")
+    asked = {name: _asked(leaf) for name, leaf in named.items()}
+    wrong = [f"{name or '(the whole tree)'} is a {type(named[name]).__name__}"
+             for name, found in asked.items() if found is None]  # fmt: skip
+    if wrong:
+        more = f", and {len(wrong) - 10} more" if len(wrong) > 10 else ""
+        raise TreeError(
+            f"the target has {len(wrong)} leaves that nothing can be restored onto: {', '.join(wrong[:10])}{more}; "
+            "expected jax.ShapeDtypeStruct, jax or numpy arrays, ShardedVariables, numbers or strings"
+        )
+    return Target({name: found for name, found in asked.items() if found is not None}, structure)
+
+
+def named_leaves(tree: Any, what: str, is_leaf: Any = None) -> tuple[dict[str, Any], Any]:
+    """Leaves by name, and the tree's structure; ``what`` is what messages call the tree."""
+    import jax
+
+    def whole(node: Any) -> bool:
+        return isinstance(node, ShardedVariable) or (is_leaf is not None and is_leaf(node))
+
+    try:
+        found, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=whole)
+    except (ValueError, TypeError) as error:
+        raise TreeError(
+            f"the {what} is no tree that jax can walk: {str(error).strip()}; use dicts with keys of one type, "
+            "lists, tuples and registered classes"
+        ) from error
+    named: dict[str, Any] = {}
+    for path, leaf in found:
+        name = "/".join(map(_key_text, path))
+        if name in named:
+            raise TreeError(
+                f"two leaves of the {what} are named {name!r}; rename one, since only one can be in a checkpoint"
+            )
+        named[name] = leaf
+    return named, structure
+
+
+def _key_text(key: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def _asked(leaf: Any) -> Asked | None:
+    """None for what cannot be restored onto."""
+    import jax
+    import numpy as np
+
+    if isinstance(leaf, str):
+        return Asked("string", leaf)
+    if isinstance(leaf, bool | int | float | complex) and not isinstance(leaf, np.generic):
+        return Asked("scalar", leaf)
+    if isinstance(leaf, ShardedVariable):
+        return Asked("shards", leaf, tuple(leaf.shape), str(leaf.dtype))
+    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    if shape is None or dtype is None:
+        return None
+    if isinstance(leaf, np.ndarray | np.generic):
+        return Asked("numpy", leaf, tuple(shape), str(dtype))
+    is_key = jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
+    name = str(dtype) if is_key else str(np.dtype(dtype))
+    sharding = getattr(leaf, "sharding", None)
+    is_free = isinstance(leaf, jax.Array) and not leaf.committed
+    if is_free or not isinstance(sharding, jax.sharding.Sharding):
+        sharding = None
+    is_placed = sharding is not None and not isinstance(leaf, jax.Array)
+    return Asked("key" if is_key else "jax", leaf, tuple(shape), name, sharding, is_placed)

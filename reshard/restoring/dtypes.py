@@ -1,0 +1,46 @@
+"""Which dtype a tensor is restored in: what is stored, unless that loses nothing or was asked for.
+
+A target that says another dtype gets it where every value stays what it is (bfloat16 → float32, int8
+→ int32). Whatever can lose something, and every change of kind (int → float), needs a ``cast`` rule.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reshard.layout.dtypes import numpy_dtype
+from reshard.planning.transforms import kind_of
+
+
+def is_lossless(source: str, target: str) -> bool:
+    """Whether every value of ``source`` is one of ``target``, of the same kind.
+
+    >>> is_lossless("bfloat16", "float32"), is_lossless("int8", "float32")
+    (True, False)
+    """
+    if source == target:
+        return True
+    if kind_of(source) != kind_of(target):
+        return False
+    if kind_of(source) == "int":
+        return _range_within(source, target)
+    if kind_of(source) == "complex":
+        return (source, target) == ("complex64", "complex128")
+    # Every floating type that exists is narrower than float32 in range and precision, or one of these.
+    return target == "float64" or (target == "float32" and source != "float64")
+
+
+def _range_within(source: str, target: str) -> bool:
+    import ml_dtypes
+
+    info: Any = ml_dtypes.iinfo  # not annotated
+    inner, outer = info(numpy_dtype(source)), info(numpy_dtype(target))
+    return bool(outer.min <= inner.min and inner.max <= outer.max)
+
+
+def narrowed_by_jax(dtype: str) -> str | None:
+    """What jax would make of an array of this dtype without a word, where that is another one."""
+    import jax
+
+    held = str(jax.dtypes.canonicalize_dtype(numpy_dtype(dtype)))
+    return held if held != dtype else None

@@ -1,0 +1,288 @@
+"""From a checkpoint and what is asked of it to the tensors to read and what each becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from reshard.errors import LayoutError
+from reshard.formats.base import Reader, StoredTensor
+from reshard.formats.leaf_paths import renamed
+from reshard.layout.changes import Changes
+from reshard.planning.transforms import rewrites
+from reshard.restoring.asked import Asked, Target
+from reshard.restoring.fitting import Kept, check_fit, check_for_jax, key_type, restored_dtype
+from reshard.restoring.forms import (
+    Form,
+    InShards,
+    JaxArray,
+    Key,
+    NumpyArray,
+    Uncommitted,
+    default_device,
+    jax_array,
+)
+from reshard.restoring.mismatches import Mismatches
+from reshard.restoring.nested import empty_value
+from reshard.restoring.partitions import Partitions, in_shards, recorded_strategy
+from reshard.restoring.placement import Placement, Spot, real_sharding
+from reshard.restoring.tensor_read import TensorRead
+
+Missing = Literal["error", "keep"]
+Unexpected = Literal["error", "ignore"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Everything that is asked of a restore."""
+
+    changes: Changes = field(default_factory=Changes)
+    target: Target | None = None
+    placement: Placement | None = None
+    partitions: Partitions = field(default_factory=Partitions)
+    missing: Missing = "error"
+    unexpected: Unexpected = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What to do.
+
+    Attributes:
+        leaves: what is kept of the checkpoint, in its order.
+        values: of leaves that are no tensors, and of those that stay as the target has them.
+    """
+
+    leaves: tuple[Kept, ...]
+    reads: tuple[TensorRead, ...]
+    values: Mapping[str, Any]
+
+
+def goal_of(reader: Reader, wish: Wish) -> Goal:
+    """The tensors to read and what each becomes.
+
+    Raises one TreeError for everything that does not fit, PlanError for rules that make no sense,
+    LayoutError, naming the tensor, for what cannot be split as asked.
+    """
+    kept = _kept(reader, wish.changes)
+    wanted = _wanted(kept, wish)
+    _check(reader.uri, kept, wanted, wish)
+    values = {k.name: _plain(k) for k in wanted if k.stored is None}
+    if wish.target is not None:
+        names = {k.name for k in kept}
+        values |= {n: asked.leaf for n, asked in wish.target.leaves.items() if n not in names}
+    reads = tuple(_read(k, k.stored, wish) for k in wanted if k.stored is not None)
+    return Goal(kept, reads, values)
+
+
+def _kept(reader: Reader, changes: Changes) -> tuple[Kept, ...]:
+    leaves = {leaf.name: leaf for leaf in reader.leaves}
+    specs = {name: stored.spec for name, stored in reader.tensors.items()}
+    keys = [name for name, stored in reader.tensors.items() if stored.is_key]
+    items = [item.name for item in reader.container.items if item.is_tree]
+    return tuple(
+        Kept(
+            rewrite.target,
+            renamed(leaves[rewrite.source], rewrite.target, items),
+            reader.tensors.get(rewrite.source),
+            rewrite.dtype,
+        )
+        for rewrite in rewrites(changes, list(leaves), specs, keys)
+    )
+
+
+def _wanted(kept: Sequence[Kept], wish: Wish) -> list[Kept]:
+    return [k for k in kept if wish.target is None or k.name in wish.target.leaves]
+
+
+def _check(where: str, kept: Sequence[Kept], wanted: Sequence[Kept], wish: Wish) -> None:
+    found = Mismatches(where)
+    if wish.target is not None:
+        _check_names(kept, wish.target, wish, found)
+    for leaf in wanted:
+        asked = _asked(leaf, wish)
+        if asked is not None:
+            check_fit(leaf, asked, found)
+        if leaf.stored is not None and _is_for_jax(leaf, asked, wish):
+            check_for_jax(leaf, asked, found)
+    if wish.placement is not None:
+        _check_placed(wanted, wish, wish.placement, found)
+    found.refuse()
+    _refuse_idle(wish.partitions, [k.name for k in wanted if k.stored is not None])
+
+
+def _check_names(kept: Sequence[Kept], target: Target, wish: Wish, found: Mismatches) -> None:
+    names = {k.name for k in kept}
+    if wish.missing == "error":
+        for name, asked in target.leaves.items():
+            if name not in names:
+                what = (
+                    ""
+                    if asked.kind in ("string", "scalar")
+                    else f" ({asked.dtype} of shape {list(asked.shape)})"
+                )
+                found.add("missing", f"{name or '(the whole tree)'}{what}")
+    if wish.unexpected == "error":
+        for leaf in kept:
+            if leaf.has_data and leaf.name not in target.leaves:
+                found.add("unexpected", f"{leaf.name} ({leaf.what})")
+
+
+def _check_placed(
+    wanted: Sequence[Kept], wish: Wish, placement: Placement, found: Mismatches
+) -> None:
+    names = [k.name for k in wanted if k.stored and _is_for_jax(k, _asked(k, wish), wish)]
+    for name in placement.lacking(names):
+        found.add("unplaced", name)
+    for name in placement.idle([k.name for k in wanted if k.stored]):
+        found.add("idle", name or "(the whole tree)")
+
+
+def _refuse_idle(partitions: Partitions, names: Sequence[str]) -> None:
+    idle = partitions.idle(names)
+    if idle:
+        some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        raise LayoutError(
+            f"partition {idle[0]!r} matches none of the {len(names)} tensors ({some}); correct or remove it"
+        )
+
+
+def _asked(kept: Kept, wish: Wish) -> Asked | None:
+    return None if wish.target is None else wish.target.leaves.get(kept.name)
+
+
+def _is_for_jax(kept: Kept, asked: Asked | None, wish: Wish) -> bool:
+    """Whether the tensor becomes a jax array, or several."""
+    if kept.stored is None or kept.stored.is_key:
+        return False  # The data of keys is uint32, which jax holds.
+    if _partition(kept, kept.stored, asked, wish) is not None:
+        return True
+    if asked is not None:
+        return asked.kind in ("jax", "shards")
+    return wish.placement is not None and not kept.is_scalar
+
+
+def _partition(kept: Kept, stored: StoredTensor, asked: Asked | None, wish: Wish) -> Any:
+    is_whole = stored.is_key or kept.is_scalar or (asked is not None and asked.kind == "scalar")
+    return None if is_whole else wish.partitions.wanted(kept.name, stored.spec.shape)
+
+
+def _plain(kept: Kept) -> Any:
+    return kept.text if kept.text is not None else empty_value(kept.value_type)
+
+
+def _read(kept: Kept, stored: StoredTensor, wish: Wish) -> TensorRead:
+    asked = _asked(kept, wish)
+    dtype = restored_dtype(kept, asked)
+    return TensorRead(kept.name, stored, dtype, _form(kept, stored, dtype, asked, wish))
+
+
+def _form(kept: Kept, stored: StoredTensor, dtype: str, asked: Asked | None, wish: Wish) -> Form:
+    shape = stored.spec.shape
+    spot = _spot(kept, stored, dtype, asked, wish)
+    partition = _partition(kept, stored, asked, wish)
+    if partition is not None:
+        _refuse_both(kept.name, spot, asked)
+        return wish.partitions.form(kept.name, stored, dtype, partition)
+    if spot.rows is not None:
+        return _by_file(kept.name, stored, dtype, spot.rows, wish.partitions)
+    if asked is not None:
+        return _form_asked(kept, stored, dtype, asked, spot, wish)
+    if kept.key_implementation is not None:
+        rank = len(_outer_shape(kept, stored))
+        return Key(
+            kept.name, kept.key_implementation, _on_devices(kept.name, shape, dtype, spot, rank)
+        )
+    if kept.is_scalar or wish.placement is None:
+        return NumpyArray(shape, kept.is_scalar)
+    return _on_devices(kept.name, shape, dtype, spot)
+
+
+def _spot(kept: Kept, stored: StoredTensor, dtype: str, asked: Asked | None, wish: Wish) -> Spot:
+    """Where the layout puts it, else where the target says."""
+    own = None if asked is None or asked.sharding is None else asked.sharding
+    is_array = asked is None or asked.kind in ("jax", "key", "shards")
+    if wish.placement is not None and is_array and not kept.is_scalar:
+        raw_data = asked is not None and asked.kind != "key"
+        shape = stored.spec.shape if raw_data else _outer_shape(kept, stored)
+        found = wish.placement.spot(kept.name, shape, dtype)
+        if found.is_named or own is None:
+            return found
+    return Spot(None if own is None else real_sharding(own, kept.name))
+
+
+def _outer_shape(kept: Kept, stored: StoredTensor) -> tuple[int, ...]:
+    """The shape that a layout splits: of PRNG keys theirs, not that of their data."""
+    if kept.key_implementation is None:
+        return stored.spec.shape
+    return key_type(stored, kept.key_implementation)[0]
+
+
+def _refuse_both(name: str, spot: Spot, asked: Asked | None) -> None:
+    if spot.is_named or (asked is not None and asked.is_placed):
+        by = "the layout" if spot.is_named else "the target's sharding"
+        raise LayoutError(
+            f"{name!r} is split both by the partition and by {by}; take it out of one of them"
+        )
+
+
+def _by_file(
+    name: str, stored: StoredTensor, dtype: str, rows: tuple[int, int], partitions: Partitions
+) -> InShards:
+    """Shards as a layout file partitions them; the axis is the file's."""
+    axis, shards = rows
+    by_file = Partitions((), shards, axis, partitions.strategy, partitions.places)
+    return by_file.form(name, stored, dtype, shards)
+
+
+def _form_asked(
+    kept: Kept, stored: StoredTensor, dtype: str, asked: Asked, spot: Spot, wish: Wish
+) -> Form:
+    shape = stored.spec.shape
+    if asked.kind == "shards":
+        _refuse_strategy(kept.name, stored, asked.leaf.partition_strategy, wish.partitions)
+        return _like(asked.leaf, shape, dtype)
+    if asked.kind == "key":
+        data = _on_devices(kept.name, shape, dtype, spot, len(asked.shape))
+        return Key(kept.name, kept.key_implementation or "", data)
+    if asked.kind == "jax":
+        return _on_devices(kept.name, shape, dtype, spot)
+    return NumpyArray(shape, asked.kind == "scalar")
+
+
+def _refuse_strategy(
+    name: str, stored: StoredTensor, strategy: str, partitions: Partitions
+) -> None:
+    if recorded_strategy(stored) == "mod" and strategy == "div" and partitions.strategy != "div":
+        raise LayoutError(
+            f"{name!r} was saved for 'mod' look-up, but the target is a ShardedVariable for 'div'; make it one for "
+            "'mod', or say partition_strategy='div' to restore its rows in their logical order"
+        )
+
+
+def _like(variable: Any, shape: tuple[int, ...], dtype: str) -> InShards:
+    """Shards that hold what those of ``variable`` hold, where they lie."""
+    places = [_place_of(shard) for shard in variable.variables]
+    return in_shards(
+        variable.name,
+        shape,
+        dtype,
+        variable.axis,
+        variable.partition_strategy,
+        variable.rows,
+        places,
+    )
+
+
+def _place_of(shard: Any) -> Any:
+    sharding = getattr(shard, "sharding", None)
+    return sharding if getattr(shard, "committed", sharding is not None) else None
+
+
+def _on_devices(
+    name: str, shape: tuple[int, ...], dtype: str, spot: Spot, rank: int | None = None
+) -> JaxArray | Uncommitted:
+    if spot.sharding is None:
+        return Uncommitted(shape, dtype, default_device())
+    return jax_array(name, shape, dtype, spot.sharding, rank)

@@ -1,0 +1,139 @@
+"""Holds: which elements of a tensor one buffer is to hold, and how pieces get into it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reshard.engine.buffers import ALIGNMENT
+from reshard.engine.cast import cast_into
+from reshard.engine.opaque import opaque_dtype
+from reshard.engine.task import CastStats
+from reshard.layout.box import Box
+from reshard.layout.dtypes import numpy_dtype, storage_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from reshard.engine.buffers import Bytes
+
+    Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The elements of ``box``, along ``axis`` only every ``step``-th from its start.
+
+    A shard of a 'mod' table holds every k-th row; everything else is a plain box.
+    """
+
+    box: Box
+    axis: int = 0
+    step: int = 1
+
+    @classmethod
+    def rows(cls, shape: tuple[int, ...], axis: int, rows: range) -> Hold:
+        """These rows along ``axis`` of a tensor of ``shape``; the range rises."""
+        stop = rows[-1] + 1 if rows else rows.start
+        return cls(
+            Box(
+                tuple(rows.start if d == axis else 0 for d in range(len(shape))),
+                tuple(stop if d == axis else n for d, n in enumerate(shape)),
+            ),
+            axis,
+            rows.step,
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the buffer."""
+        return tuple(
+            -(-n // self.step) if d == self.axis else n for d, n in enumerate(self.box.shape)
+        )
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def count_in(self, box: Box) -> int:
+        """How many of its elements lie in ``box``."""
+        inside = self.box.intersect(box)
+        if inside is None:
+            return 0
+        return math.prod(
+            len(range(_first(self, inside), inside.stop[d], self.step)) if d == self.axis else n
+            for d, n in enumerate(inside.shape)
+        )
+
+
+def _first(hold: Hold, inside: Box) -> int:
+    """The first row of the hold that is not before ``inside``."""
+    start = hold.box.start[hold.axis]
+    return start + -(-(inside.start[hold.axis] - start) // hold.step) * hold.step
+
+
+class Buffer:
+    """Memory for one hold, filled piece by piece from any threads; pieces never overlap."""
+
+    def __init__(self, hold: Hold, source_dtype: str, dtype: str) -> None:
+        self.hold = hold
+        self._dtype = dtype
+        self._is_cast = source_dtype != dtype
+        self._memory = aligned_empty(hold.size * storage_bytes(dtype))
+        kind = numpy_dtype(dtype) if self._is_cast else opaque_dtype(storage_bytes(dtype))
+        self._elements: Array = self._memory.view(kind).reshape(hold.shape)
+
+    @property
+    def array(self) -> Array:
+        """The buffer in its own dtype."""
+        array: Array = self._memory.view(numpy_dtype(self._dtype)).reshape(self.hold.shape)
+        return array
+
+    def direct(self, box: Box) -> Bytes | None:
+        """The bytes where exactly the elements of ``box`` lie, one after another and as they are stored."""
+        hold = self.hold
+        if self._is_cast or hold.step != 1 or not hold.box.contains(box):
+            return None
+        inside = self._elements[box.relative_to(hold.box.start).slices]
+        return inside.reshape(-1).view("u1") if inside.flags.c_contiguous else None
+
+    def put(self, elements: Array, box: Box) -> CastStats:
+        """Copies what is held of ``elements``, which lie at ``box`` of the tensor."""
+        inside = self.hold.box.intersect(box)
+        if inside is None or not self.hold.count_in(inside):
+            return CastStats()
+        taken, place = self._cut(elements, box, inside)
+        if self._is_cast:
+            return cast_into(place, taken)
+        place[...] = taken
+        return CastStats()
+
+    def _cut(self, elements: Array, box: Box, inside: Box) -> tuple[Array, Array]:
+        hold = self.hold
+        if hold.step == 1:
+            taken = elements[inside.relative_to(box.start).slices]
+            return taken, self._elements[inside.relative_to(hold.box.start).slices]
+        first, axis = _first(hold, inside), hold.axis
+        from_rows = slice(first - box.start[axis], inside.stop[axis] - box.start[axis], hold.step)
+        at = (first - hold.box.start[axis]) // hold.step
+        count = len(range(first, inside.stop[axis], hold.step))
+        taken = elements[_at(inside.relative_to(box.start), axis, from_rows)]
+        place = _at(inside.relative_to(hold.box.start), axis, slice(at, at + count))
+        return taken, self._elements[place]
+
+
+def _at(box: Box, axis: int, rows: slice) -> tuple[Any, ...]:
+    slices = list(box.slices)
+    slices[axis] = rows
+    return tuple(slices)
+
+
+def aligned_empty(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Bytes that are not cleared, aligned as jax wants them to adopt memory instead of copying it."""
+    import numpy as np
+
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes]

@@ -1,0 +1,155 @@
+"""Jobs: the chunks of a restore in the order in which workers read them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from reshard.engine.task import SourceChunk
+from reshard.formats.base import Reader
+from reshard.restoring.holds import Buffer
+from reshard.restoring.passages import ChunkRead
+from reshard.restoring.tensor_state import TensorState
+from reshard.restoring.units import HoldIndex, Unit, chunk_indices
+
+JOB_BYTES = 4 << 20
+JOB_CHUNKS = 64
+"""Small chunks travel together: handing one over costs as much as reading 100 KiB."""
+
+
+class OpenUnit:
+    """A unit whose buffers are being filled; the worker that reads its last chunk hands them over."""
+
+    def __init__(self, state: TensorState, unit: Unit, chunks: int) -> None:
+        read = state.read
+        self.state = state
+        self._chunks_left = chunks
+        self._lock = threading.Lock()
+        self.buffers = {
+            n: Buffer(read.form.holds[n], read.stored.spec.dtype, read.dtype) for n in unit.numbers
+        }
+
+    def end_chunk(self) -> None:
+        """To be called once per chunk; ``place`` is called when none is left."""
+        with self._lock:
+            self._chunks_left -= 1
+            if self._chunks_left > 0:
+                return
+        self.place()
+
+    def place(self) -> None:
+        """Hands every buffer over and lets go of it."""
+        form, placed = self.state.read.form, self.state.placed
+        while self.buffers:
+            number, buffer = self.buffers.popitem()
+            placed[number] = form.place(number, buffer.array)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One chunk of an open unit, or None where the unit needs none."""
+
+    opened: OpenUnit
+    read: ChunkRead | None
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Steps that one worker carries out, one after the other; ``memory_bytes`` is taken until it ends."""
+
+    steps: tuple[Step, ...]
+    memory_bytes: int
+
+
+def jobs(states: Sequence[TensorState], reader: Reader, max_memory: int) -> Iterator[Job]:
+    """Every chunk that is needed; buffers are made as their first chunk comes up.
+
+    Large tensors come first, so that none is left alone at the end; small ones travel together.
+    """
+    batch = _Batch()
+    for steps, staged, stream in _bundles(states, reader):
+        if batch.steps and batch.need(staged, stream) > max_memory:
+            yield batch.job()
+            batch = _Batch()
+        batch.add(steps, staged, stream)
+        if batch.is_full:
+            yield batch.job()
+            batch = _Batch()
+    if batch.steps:
+        yield batch.job()
+
+
+class _Batch:
+    """Steps that are gathered for one job, and the memory that they take beside their results."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._staged = self._stream = self._nbytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._nbytes >= JOB_BYTES or len(self.steps) >= JOB_CHUNKS
+
+    def need(self, staged: int, stream: int) -> int:
+        """Memory with these besides."""
+        return self._staged + staged + max(self._stream, stream)
+
+    def add(self, steps: Sequence[Step], staged: int, stream: int) -> None:
+        self.steps += steps
+        self._staged += staged
+        self._stream = max(self._stream, stream)
+        self._nbytes += sum(step.nbytes for step in steps)
+
+    def job(self) -> Job:
+        return Job(tuple(self.steps), self._staged + self._stream)
+
+
+def _bundles(
+    states: Sequence[TensorState], reader: Reader
+) -> Iterator[tuple[list[Step], int, int]]:
+    """Steps that must stay in one job, with the bytes of staged buffers and of a stream that they take."""
+    for state in _in_order(states):
+        sizes, stream = state.read.staged_bytes, state.read.stream_bytes
+        for unit in state.units:
+            staged = sum(sizes[n] for n in unit.numbers)
+            steps = _steps(state, unit, reader)
+            if staged:
+                yield list(steps), staged, stream
+            else:
+                yield from (([step], 0, stream) for step in steps)
+
+
+def _in_order(states: Sequence[TensorState]) -> list[TensorState]:
+    def size(state: TensorState) -> int:
+        nbytes = state.read.stored.spec.nbytes
+        return nbytes if nbytes > JOB_BYTES else 0
+
+    return sorted(states, key=size, reverse=True)
+
+
+def _steps(state: TensorState, unit: Unit, reader: Reader) -> Iterator[Step]:
+    read, spec = state.read, state.read.stored.spec
+    holds = read.form.holds
+    indices = chunk_indices(holds, unit, spec.storage)
+    opened = OpenUnit(state, unit, len(indices))
+    if not indices:
+        yield Step(opened, None, 0)
+    touching = HoldIndex(holds, unit, spec.shape)
+    for index in indices:
+        chunk = SourceChunk(
+            index,
+            reader.locate(spec.name, index),
+            spec.storage.box(index),
+            spec.stored_shape(index),
+        )
+        yield _step(state, opened, touching, chunk)
+
+
+def _step(state: TensorState, opened: OpenUnit, touching: HoldIndex, chunk: SourceChunk) -> Step:
+    read = state.read
+    buffers = tuple(opened.buffers[n] for n in touching.touching(chunk.box))
+    shape = read.stored.spec.shape if state.digest is not None else None
+    nbytes = sum(b.hold.count_in(chunk.box) for b in buffers) * read.stored.spec.itemsize
+    return Step(opened, ChunkRead(read.chunks, chunk, buffers, read.is_cast, shape), nbytes)

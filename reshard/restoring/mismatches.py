@@ -1,0 +1,55 @@
+"""Everything in which a checkpoint and what is asked of it differ, told at once."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from reshard.errors import TreeError
+
+Section = Literal["missing", "unexpected", "unplaced", "idle", "kind", "shape", "dtype"]
+
+SHOWN = 20
+"""Lines per section; the rest is counted."""
+
+_TITLES: dict[Section, str] = {
+    "missing": "asked for, but not in the checkpoint",
+    "unexpected": "in the checkpoint, but not asked for",
+    "unplaced": "without a sharding in the tree of layouts",
+    "idle": "named by the tree of layouts, but not restored",
+    "kind": "of another kind",
+    "shape": "of another shape",
+    "dtype": "of another dtype",
+}
+_REMEDIES: dict[Section, str] = {
+    "missing": "rename= gives what is stored other names, missing='keep' leaves these as they are in the target",
+    "unexpected": "unexpected='ignore' leaves them out, and so does drop=",
+    "unplaced": "None leaves one on jax's default device",
+}
+
+
+class Mismatches:
+    """Gathers what does not fit; ``refuse`` raises one TreeError for all of it."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._found: dict[Section, list[str]] = {section: [] for section in _TITLES}
+
+    def add(self, section: Section, line: str) -> None:
+        self._found[section].append(line)
+
+    def refuse(self) -> None:
+        """Raises TreeError where there is anything."""
+        sections = [self._section(s) for s in _TITLES if self._found[s]]
+        if sections:
+            raise TreeError(
+                f"what is asked for does not fit the checkpoint {self._where}:\n"
+                + "\n".join(sections)
+            )
+
+    def _section(self, section: Section) -> str:
+        found = self._found[section]
+        lines = [f"    {line}" for line in found[:SHOWN]]
+        if len(found) > SHOWN:
+            lines.append(f"    … and {len(found) - SHOWN} more")
+        remedy = f" ({_REMEDIES[section]})" if section in _REMEDIES else ""
+        return "\n".join([f"  {_TITLES[section]}: {len(found)}{remedy}", *lines])

@@ -1,0 +1,163 @@
+"""Which tensors become ShardedVariables, and which of its rows each shard holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reshard.errors import LayoutError
+from reshard.formats.base import StoredTensor
+from reshard.layout.dtypes import numpy_dtype
+from reshard.restoring.forms import InShards, default_device
+from reshard.restoring.holds import Hold
+from reshard.variables.shard_rows import STRATEGIES, ShardRows
+from reshard.variables.splitting import shard_count
+
+if TYPE_CHECKING:
+    import jax
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """What a ``partition`` argument asks for.
+
+    Attributes:
+        rules: pattern and partition; the first whose pattern is found in a name counts.
+        for_all: a partition for every array that has the axis; None where there are rules, or nothing.
+        strategy: None keeps what the checkpoint recorded, 'div' where it recorded nothing.
+        places: dealt to the shards in turn; empty for jax's default device.
+    """
+
+    rules: tuple[tuple[re.Pattern[str], Any], ...] = ()
+    for_all: Any = None
+    axis: int | None = None
+    strategy: str | None = None
+    places: tuple[jax.sharding.Sharding, ...] = ()
+
+    def wanted(self, name: str, shape: tuple[int, ...]) -> Any:
+        """The partition of a tensor, or None where it stays whole."""
+        for pattern, partition in self.rules:
+            if pattern.search(name):
+                return partition
+        has_axis = -len(shape) <= (self.axis or 0) < len(shape)
+        return self.for_all if has_axis else None
+
+    def idle(self, names: Sequence[str]) -> list[str]:
+        """Patterns that match no name."""
+        return [p.pattern for p, _ in self.rules if not any(map(p.search, names))]
+
+    def form(self, name: str, stored: StoredTensor, dtype: str, partition: Any) -> InShards:
+        """The shards of a tensor; LayoutError or VariableError, naming it, where it cannot be split so."""
+        shape = stored.spec.shape
+        recorded = None if self.strategy == "div" else _mod_axis(stored)
+        axis = _axis(name, stored, self.axis, recorded)
+        shards = shard_count(partition, shape, numpy_dtype(dtype), axis, name)
+        strategy = self.strategy or recorded_strategy(stored) or "div"
+        rows = ShardRows.even(shape[axis], shards, strategy)
+        held = [rows.of(number) for number in range(shards)]
+        return in_shards(name, shape, dtype, axis, strategy, held, self.places)
+
+
+def in_shards(
+    name: str,
+    shape: tuple[int, ...],
+    dtype: str,
+    axis: int,
+    strategy: str,
+    rows: Sequence[range],
+    places: Sequence[Any] = (),
+) -> InShards:
+    """The form of a variable whose shards hold these rows along ``axis``, dealt to ``places`` in turn."""
+    holds = tuple(Hold.rows(shape, axis, held) for held in rows)
+    default = default_device()
+    dealt = tuple(
+        (places[n % len(places)] if places else None) or default for n in range(len(rows))
+    )
+    return InShards(name, dtype, axis, strategy, holds, dealt)
+
+
+def recorded_strategy(stored: StoredTensor) -> str | None:
+    """'mod' or 'div' where the checkpoint recorded how look-ups find the table's rows."""
+    found = (stored.partition or {}).get("strategy")
+    return found if found in STRATEGIES else None
+
+
+def _mod_axis(stored: StoredTensor) -> int | None:
+    """The axis along which a table was saved for 'mod' look-up, counted from the front."""
+    axis = (stored.partition or {}).get("axis", 0)
+    rank = len(stored.spec.shape)
+    is_mod = recorded_strategy(stored) == "mod" and isinstance(axis, int) and rank > 0
+    return axis % rank if is_mod else None
+
+
+def _axis(name: str, stored: StoredTensor, asked: int | None, recorded: int | None) -> int:
+    """The axis to split, counted from the front: of a 'mod' table it is the one that was recorded."""
+    shape = stored.spec.shape
+    axis = asked if asked is not None else recorded or 0
+    if not -len(shape) <= axis < len(shape):
+        raise LayoutError(
+            f"{name!r} of shape {list(shape)} has no axis {axis} to partition; choose another axis, or narrow "
+            "the pattern"
+        )
+    if recorded is not None and axis % len(shape) != recorded:
+        raise LayoutError(
+            f"{name!r} was saved for 'mod' look-up along axis {recorded}, but axis {axis} is to be partitioned, where "
+            "look-ups would not find its rows; leave axis out, or say partition_strategy='div'"
+        )
+    return axis % len(shape)
+
+
+def partitions_of(
+    partition: Any, axis: int | None, strategy: str | None, devices: Sequence[Any] | None
+) -> Partitions:
+    """The Partitions that the arguments stand for; LayoutError for what makes no sense."""
+    if strategy is not None and strategy not in STRATEGIES:
+        raise LayoutError(
+            f"partition_strategy is {strategy!r}; expected 'div', 'mod', or None for what was recorded"
+        )
+    if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
+        raise LayoutError(f"axis is {axis!r}; expected the number of a dimension")
+    places = _places(devices)
+    if isinstance(partition, Mapping):
+        rules = tuple(_rule(pattern, found) for pattern, found in partition.items())
+        return Partitions(rules, None, axis, strategy, places)
+    if partition is not None:
+        _check_partition(partition, "partition")
+    return Partitions((), partition, axis, strategy, places)
+
+
+def _rule(pattern: Any, partition: Any) -> tuple[re.Pattern[str], Any]:
+    _check_partition(partition, f"partition[{pattern!r}]")
+    try:
+        return re.compile(pattern), partition
+    except (re.error, TypeError) as error:
+        raise LayoutError(
+            f"partition has the key {pattern!r}, which is no regular expression: {error}"
+        ) from None
+
+
+def _check_partition(partition: Any, what: str) -> None:
+    is_count = isinstance(partition, int) and not isinstance(partition, bool) and partition >= 1
+    if not is_count and not callable(partition):
+        raise LayoutError(
+            f"{what} is {partition!r}; expected a number of shards of at least 1, a partitioner such as "
+            "FixedShardsPartitioner(4), or a mapping from regular expressions to these"
+        )
+
+
+def _places(devices: Sequence[Any] | None) -> tuple[jax.sharding.Sharding, ...]:
+    if devices is None:
+        return ()
+    import jax
+
+    found = tuple(devices)
+    if not found or not all(isinstance(d, jax.Device | jax.sharding.Sharding) for d in found):
+        raise LayoutError(
+            f"devices is {devices!r}; expected jax devices or shardings, at least one, to deal shards to"
+        )
+    return tuple(
+        d if isinstance(d, jax.sharding.Sharding) else jax.sharding.SingleDeviceSharding(d)
+        for d in found
+    )

@@ -1,0 +1,100 @@
+"""Run a restore: read chunks on threads within the byte budget, hand over each buffer when it is full.
+
+What is counted against the budget is what a restore takes beside its result: decoders, band buffers,
+and buffers that are copied to devices (``Form.is_staged``). A unit whose buffers are staged is one
+job, so that they are let go when it ends; of any other unit the chunks are read in parallel, since its
+buffers become the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from reshard.engine.hand_out import hand_out
+from reshard.engine.read_digests import ReadLimits
+from reshard.engine.report import Progress
+from reshard.formats.base import Reader
+from reshard.planning.cost import BAND_BYTES
+from reshard.restoring.holds import aligned_empty
+from reshard.restoring.jobs import Job, Step, jobs
+from reshard.restoring.reading import ChunkResult, read_chunk
+from reshard.restoring.tensor_read import TensorRead, check_memory
+from reshard.restoring.tensor_state import Restored, TensorState
+
+if TYPE_CHECKING:
+    from reshard.engine.buffers import Bytes
+
+Done = list[tuple[Step, ChunkResult | None]]
+
+
+def run(
+    reads: Sequence[TensorRead],
+    reader: Reader,
+    limits: ReadLimits,
+    verify: bool,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Restored]:
+    """Restores every tensor; one result each, in order.
+
+    Raises MemoryBudgetError before anything is read, else the first error of any chunk after the
+    running ones have ended, and CorruptError where a tensor has another digest than was recorded.
+    """
+    check_memory(reads, limits.max_memory)
+    states = [TensorState.of(read, limits.max_memory, verify) for read in reads]
+    total = sum(_needed_elements_bytes(read) for read in reads)
+    moved_bytes = 0
+    ended = hand_out(
+        jobs(states, reader, limits.max_memory),
+        _Worker().carry_out,
+        lambda job: job.memory_bytes,
+        limits.max_memory,
+        limits.workers,
+    )
+    with closing(ended):
+        for number, done in enumerate(ended, 1):
+            moved_bytes += sum(step.nbytes for step, _ in done)
+            name = _count(done)
+            if progress is not None:
+                progress(Progress(moved_bytes, total, number, number, name, "restoring"))
+    return [state.restored() for state in states]
+
+
+def _needed_elements_bytes(read: TensorRead) -> int:
+    return sum(hold.size for hold in read.form.holds) * read.stored.spec.itemsize
+
+
+def _count(done: Done) -> str:
+    """Adds what was read to its tensors; the name of the last."""
+    for step, result in done:
+        if step.read is not None and result is not None:
+            step.opened.state.add(step.read.chunk.index, result)
+    return done[-1][0].opened.state.read.name
+
+
+class _Worker:
+    """Carries out jobs; the threads' band buffers wait here between jobs."""
+
+    def __init__(self) -> None:
+        self._waiting: SimpleQueue[Bytes] = SimpleQueue()
+
+    def carry_out(self, job: Job) -> Done:
+        memory = self._band_buffer()
+        try:
+            return [(step, _carried_out(step, memory)) for step in job.steps]
+        finally:
+            self._waiting.put(memory)
+
+    def _band_buffer(self) -> Bytes:
+        try:
+            return self._waiting.get_nowait()
+        except Empty:
+            return aligned_empty(BAND_BYTES)
+
+
+def _carried_out(step: Step, memory: Bytes) -> ChunkResult | None:
+    result = read_chunk(step.read, memory) if step.read is not None else None
+    step.opened.end_chunk()
+    return result

@@ -1,0 +1,101 @@
+"""Buffers against numpy: any box or row range of a tensor, filled from pieces in any order."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reshard.layout.box import Box
+from reshard.layout.grid import Grid
+from reshard.restoring.holds import Buffer, Hold, aligned_empty
+
+SHAPES = st.lists(st.integers(1, 7), min_size=0, max_size=3).map(tuple)
+
+
+@st.composite
+def grids(draw, shape):
+    cuts = [sorted({0, n, *draw(st.sets(st.integers(1, n), max_size=3))}) for n in shape]
+    return Grid(shape, tuple(map(tuple, cuts)))
+
+
+@st.composite
+def cases(draw):
+    """A tensor's shape, a hold of it, and the grid in whose pieces it arrives."""
+    shape = draw(SHAPES)
+    if shape and draw(st.booleans()):
+        axis = draw(st.integers(0, len(shape) - 1))
+        step = draw(st.integers(1, 4))
+        first = draw(st.integers(0, shape[axis]))
+        hold = Hold.rows(shape, axis, range(first, shape[axis], step))
+    else:
+        pairs = [sorted((draw(st.integers(0, n)), draw(st.integers(0, n)))) for n in shape]
+        hold = Hold(Box(tuple(a for a, _ in pairs), tuple(b for _, b in pairs)))
+    return shape, hold, draw(grids(shape)), draw(st.randoms())
+
+
+def taken(values, hold):
+    slices = [slice(a, b) for a, b in zip(hold.box.start, hold.box.stop, strict=True)]
+    if hold.step > 1:
+        slices[hold.axis] = slice(hold.box.start[hold.axis], hold.box.stop[hold.axis], hold.step)
+    return values[tuple(slices)]
+
+
+@given(cases())
+def test_pieces_in_any_order_make_what_numpy_takes(case):
+    shape, hold, grid, random = case
+    values = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
+    buffer = Buffer(hold, "int32", "int32")
+    boxes = list(grid.boxes())
+    random.shuffle(boxes)
+    for box in boxes:
+        direct = buffer.direct(box)
+        if direct is None:
+            buffer.put(values[box.slices], box)
+        else:
+            direct[:] = np.ascontiguousarray(values[box.slices]).reshape(-1).view(np.uint8)
+    np.testing.assert_array_equal(buffer.array, taken(values, hold))
+    assert hold.shape == taken(values, hold).shape
+    assert sum(hold.count_in(box) for box in boxes) == hold.size
+
+
+@given(cases())
+def test_a_cast_gives_what_numpy_gives(case):
+    shape, hold, grid, _ = case
+    values = np.linspace(-3, 3, math.prod(shape), dtype=np.float32).reshape(shape)
+    buffer = Buffer(hold, "float32", "float16")
+    for box in grid.boxes():
+        assert buffer.direct(box) is None
+        buffer.put(values[box.slices], box)
+    np.testing.assert_array_equal(buffer.array, taken(values, hold).astype(np.float16))
+
+
+def test_buffers_are_aligned_for_jax_to_adopt():
+    for nbytes in (1, 63, 64, 1 << 20):
+        memory = aligned_empty(nbytes)
+        assert memory.nbytes == nbytes
+        assert memory.ctypes.data % 64 == 0
+
+
+def test_direct_needs_one_stretch_of_one_buffer():
+    buffer = Buffer(Hold(Box((2, 0), (6, 8))), "float32", "float32")
+    assert buffer.direct(Box((2, 0), (4, 8))).nbytes == 2 * 8 * 4
+    assert buffer.direct(Box((2, 0), (4, 4))) is None  # rows with gaps
+    assert buffer.direct(Box((0, 0), (4, 8))) is None  # reaches beyond the buffer
+    assert (
+        Buffer(Hold.rows((9, 2), 0, range(1, 9, 3)), "int8", "int8").direct(Box((1, 0), (2, 2)))
+        is None
+    )
+
+
+def test_rows_of_every_shard_cover_a_table_once():
+    shape = (13, 2)
+    holds = [Hold.rows(shape, 0, range(s, 13, 5)) for s in range(5)]
+    assert [h.shape for h in holds] == [(3, 2), (3, 2), (3, 2), (2, 2), (2, 2)]
+    rows = itertools.chain.from_iterable(
+        range(h.box.start[0], h.box.stop[0], h.step) for h in holds
+    )
+    assert sorted(rows) == list(range(13))

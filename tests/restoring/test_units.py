@@ -1,0 +1,93 @@
+"""Units: no chunk is needed by two of them, and none of them could be smaller along one dimension."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reshard.layout.box import Box
+from reshard.layout.grid import Grid
+from reshard.restoring.holds import Hold
+from reshard.restoring.passages import run_elements, run_offsets
+from reshard.restoring.units import HoldIndex, Unit, chunk_indices, parts, units
+
+
+@st.composite
+def cases(draw):
+    """A storage grid, and some of the boxes of another grid over the same shape."""
+    shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=2)))
+    storage = Grid.regular(shape, [draw(st.integers(1, n)) for n in shape])
+    wanted = Grid.regular(shape, [draw(st.integers(1, n)) for n in shape])
+    boxes = list(wanted.boxes())
+    kept = draw(st.lists(st.sampled_from(boxes), unique=True, min_size=1))
+    return shape, storage, [Hold(box) for box in kept]
+
+
+def overlapping(storage, box):
+    return {i for i in storage.indices() if storage.box(i).intersect(box) is not None}
+
+
+@given(cases())
+def test_no_chunk_is_needed_by_two_units(case):
+    _, storage, holds = case
+    found = units(holds, storage)
+    assert sorted(n for u in found for n in u.numbers) == list(range(len(holds)))
+    needed = [set(chunk_indices(holds, unit, storage)) for unit in found]
+    assert all(not (a & b) for a, b in itertools.combinations(needed, 2))
+    for unit, chunks in zip(found, needed, strict=True):
+        assert chunks == set().union(*(overlapping(storage, holds[n].box) for n in unit.numbers))
+
+
+@given(cases())
+def test_the_index_finds_what_a_scan_finds(case):
+    shape, storage, holds = case
+    unit = Unit(tuple(range(len(holds))))
+    index = HoldIndex(holds, unit, shape)
+    for box in storage.boxes():
+        assert index.touching(box) == [n for n in unit.numbers if holds[n].box.intersect(box)]
+
+
+def test_rows_apart_are_units_apart_also_across_a_gap():
+    storage = Grid.regular((12,), (3,))
+    holds = [Hold(Box((0,), (3,))), Hold(Box((3,), (6,))), Hold(Box((9,), (12,)))]
+    assert [u.numbers for u in units(holds, storage)] == [(0,), (1,), (2,)]
+    holds = [Hold(Box((0,), (2,))), Hold(Box((4,), (6,)))]  # the edge at 3 lies in the gap
+    assert [u.numbers for u in units(holds, storage)] == [(0,), (1,)]
+
+
+def test_holds_of_nothing_are_units_of_their_own_without_chunks():
+    storage = Grid.regular((4,), (2,))
+    holds = [Hold(Box((0,), (4,))), Hold(Box((4,), (4,)))]
+    found = units(holds, storage)
+    assert [u.numbers for u in found] == [(0,), (1,)]
+    assert chunk_indices(holds, found[1], storage) == []
+
+
+def test_rows_of_a_mod_table_are_one_unit():
+    storage = Grid.regular((9, 2), (3, 2))
+    holds = [Hold.rows((9, 2), 0, range(s, 9, 4)) for s in range(4)]
+    assert [u.numbers for u in units(holds, storage)] == [(0, 1, 2, 3)]
+
+
+def test_parts_stay_within_the_bytes_allowed_and_never_empty():
+    unit = Unit((0, 1, 2, 3))
+    assert [u.numbers for u in parts(unit, [4, 4, 4, 9], 8)] == [(0, 1), (2,), (3,)]
+    assert [u.numbers for u in parts(unit, [0, 0, 0, 0], 0)] == [(0, 1, 2, 3)]
+
+
+@given(cases())
+def test_runs_are_those_of_a_row_major_array(case):
+    shape, storage, _ = case
+    positions = {e: n for n, e in enumerate(itertools.product(*map(range, shape)))}
+    for box in storage.boxes():
+        run = run_elements(box.shape, shape)
+        inside = [p for e, p in positions.items() if Box(e, tuple(i + 1 for i in e)).intersect(box)]
+        expected = [o + i for o in run_offsets(box, shape) for i in range(run)]
+        assert expected == sorted(inside)
+
+
+def test_the_run_of_a_scalar_is_its_element():
+    assert run_elements((), ()) == 1
+    assert list(run_offsets(Box((), ()), ())) == [0]
