@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.measure import Cost, run_once
+from benchmarks.measure import Cost, run_once, touch_free_memory, tree_bytes
 from benchmarks.rounds import REPOSITORY, tell
 from benchmarks.sizes import TreeSize
 
@@ -43,6 +43,7 @@ def _run(name: str, source: Path, limit_s: float) -> Cost:
     for file in source.rglob("*"):
         if file.is_file():
             _warm(file)
+    touch_free_memory(2 * tree_bytes(source))
     command = [sys.executable, "-m", PROGRAMS[name], str(source)]
     return run_once(command, source.parent / "nothing", REPOSITORY, limit_s)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from benchmarks.measure import (
     RunTooLongError,
     memory_bytes,
     run_once,
+    touch_free_memory,
     tree_bytes,
 )
 
@@ -25,8 +24,6 @@ REPOSITORY = Path(__file__).parents[1]
 
 TOUCHED_TREES = 4
 """Free memory made resident before each run, in sizes of the tree: the most that a contender fills."""
-
-_TOUCH = "import mmap, sys; m = mmap.mmap(-1, int(sys.argv[1])); m[:: mmap.PAGESIZE] = bytes(len(m) // mmap.PAGESIZE)"
 
 
 @dataclass
@@ -74,7 +71,7 @@ def _measure(name: str, work: Workplace, limit_s: float, results: Results, where
     if results.is_out(name):
         return
     _warm(work)
-    _touch_free_memory(work)
+    touch_free_memory(TOUCHED_TREES * tree_bytes(work.source))
     cost = _attempt(name, work, limit_s, results)
     _clear(work)
     if cost:
@@ -106,17 +103,6 @@ def _warm(work: Workplace) -> None:
                 with open(os.path.join(folder, name), "rb", buffering=0) as file:  # noqa: PTH118, PTH123
                     while file.readinto(buffer):
                         pass
-
-
-def _touch_free_memory(work: Workplace) -> None:
-    """Make free memory resident, by a process that fills some and ends.
-
-    A virtual machine hands free memory back to its host, and whoever comes first pays for getting it
-    again: up to 7 s more for ``cp`` of 2 GiB (measured), more than what is compared here.
-    """
-    wanted = min(TOUCHED_TREES * tree_bytes(work.source), memory_bytes() // 2)
-    pages = max(1, wanted // mmap.PAGESIZE)
-    subprocess.run([sys.executable, "-c", _TOUCH, str(pages * mmap.PAGESIZE)], check=True)
 
 
 def _clear(work: Workplace) -> None:
