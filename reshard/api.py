@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from reshard.errors import LayoutError, PlanError, StorageError
+from reshard.errors import PlanError, StorageError
 from reshard.layout.changes import Changes
 
 if TYPE_CHECKING:
@@ -205,11 +205,11 @@ def _is_pair(rule: object) -> bool:
 
 
 def _limits(max_memory: int | str | None, workers: int | None) -> ReadLimits:
-    from reshard.engine.options import check_limits
+    from reshard.engine.options import bytes_of, check_limits
     from reshard.engine.read_digests import ReadLimits
     from reshard.storage.host import default_max_memory, default_workers
 
-    memory = _bytes("max_memory", max_memory)
+    memory = bytes_of("max_memory", max_memory)
     limits = ReadLimits(
         default_max_memory() if memory is None else memory,
         default_workers() if workers is None else workers,
@@ -238,11 +238,11 @@ def _options(
     style: Style | None,
     overwrite: bool,
 ) -> Options:
-    from reshard.engine.options import Options, parse_compression
+    from reshard.engine.options import Options, bytes_of, parse_compression
     from reshard.planning.chunking import SPLIT_ABOVE_BYTES
 
     layout, changes = goal
-    limit = _bytes("chunk_bytes", chunk_bytes)
+    limit = bytes_of("chunk_bytes", chunk_bytes)
     return Options(
         max_memory=limits.max_memory,
         workers=limits.workers,
@@ -254,12 +254,3 @@ def _options(
         style=style,
         overwrite=overwrite,
     )
-
-
-def _bytes(name: str, size: int | str | None) -> int | None:
-    from reshard.layout.sizes import parse_bytes
-
-    try:
-        return parse_bytes(size) if isinstance(size, str) else size
-    except LayoutError as error:
-        raise PlanError(f"{name}: {error}") from None
