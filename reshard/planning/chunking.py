@@ -27,14 +27,17 @@ def chunk_shape(
     (1024, 256)
     """
     chunk = [max(1, part) for part in slices.largest]
-    chunk = _merged(chunk, slices.shape, itemsize, merge_below, split_above)
-    return tuple(_subdivided(chunk, slices.shape, itemsize, split_above))
+    chunk = merged(chunk, slices.shape, itemsize, merge_below, split_above)
+    return tuple(subdivided(chunk, slices.shape, itemsize, split_above))
 
 
-def _merged(
+def merged(
     chunk: list[int], shape: tuple[int, ...], itemsize: int, below: int, above: int
 ) -> list[int]:
-    """Doubles (or completes) split dimensions, last first: wide rows read fastest."""
+    """The chunk made larger until it has ``below`` bytes, never ``above``.
+
+    Doubles (or completes) split dimensions, last first: wide rows read fastest.
+    """
     for dim in reversed(range(len(chunk))):
         while chunk[dim] < shape[dim] and math.prod(chunk) * itemsize < below:
             grown = [*chunk[:dim], _next_multiple(chunk[dim], shape[dim]), *chunk[dim + 1 :]]
@@ -53,8 +56,11 @@ def _next_multiple(part: int, size: int) -> int:
     return size
 
 
-def _subdivided(chunk: list[int], shape: tuple[int, ...], itemsize: int, above: int) -> list[int]:
-    """Divides the first dimensions that can be, so that the pieces stay contiguous."""
+def subdivided(chunk: list[int], shape: tuple[int, ...], itemsize: int, above: int) -> list[int]:
+    """The chunk made smaller until it has at most ``above`` bytes, keeping its cuts.
+
+    Divides the first dimensions that can be, so that the pieces stay contiguous.
+    """
     chunk = list(chunk)
     for dim in range(len(chunk)):
         rest = math.prod(chunk[:dim] + chunk[dim + 1 :]) * itemsize
