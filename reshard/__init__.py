@@ -35,6 +35,7 @@ from reshard.layout.partitioners import (
     MinSizePartitioner,
 )
 from reshard.layout.slice_info import SaveSliceInfo
+from reshard.saving.save import save
 from reshard.variables.sharded import ShardedVariable
 
 __all__ = [
@@ -64,5 +65,6 @@ __all__ = [
     "convert",
     "inspect",
     "plan",
+    "save",
     "verify",
 ]

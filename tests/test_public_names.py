@@ -20,7 +20,7 @@ PUBLIC = [
     "MemoryBudgetError", "MinSizePartitioner", "NotACheckpointError", "PlanError", "ReshardError",
     "SaveSliceInfo", "ShardedVariable", "StorageError", "TargetExistsError", "TensorLayout", "TreeError",
     "VariableError", "VariableIndexError", "VariableTypeError", "VerificationError",
-    "convert", "inspect", "plan", "verify",
+    "convert", "inspect", "plan", "save", "verify",
 ]  # fmt: skip
 
 

@@ -162,10 +162,10 @@ def _with_ids(nested: Any) -> Any:
     return {"id": nested} if isinstance(nested, int) else [_with_ids(part) for part in nested]
 
 
-def check_sayable(sharding: jax.sharding.Sharding) -> str:
+def check_sayable(sharding: jax.sharding.Sharding | None) -> str:
     """Why an array of this sharding cannot be saved, or "" where it can."""
     try:
-        _layout(sharding)
+        _layout(sharding) if sharding is not None else None
     except LayoutError as error:
         return str(error)
     return ""

@@ -49,9 +49,7 @@ def live_leaves(tree: Any) -> tuple[LiveLeaf, ...]:
     if len(pairs) == 1 and not pairs[0][0]:
         raise _no_tree(tree)
     found = [_found(value) for _, value in pairs]
-    _refuse(
-        {_name(path): f.problem for (path, _), f in zip(pairs, found, strict=True) if f.problem}
-    )
+    refuse({_name(path): f.problem for (path, _), f in zip(pairs, found, strict=True) if f.problem})
     return tuple(_live(path, f) for (path, _), f in zip(pairs, found, strict=True))
 
 
@@ -117,7 +115,8 @@ def _no_tree(tree: Any) -> TreeError:
     )
 
 
-def _refuse(problems: Mapping[str, str]) -> None:
+def refuse(problems: Mapping[str, str]) -> None:
+    """A TreeError of all leaves that have a problem, by name; nothing where there is none."""
     if not problems:
         return
     lines = [f"  {name!r} {problem}" for name, problem in problems.items()]
@@ -242,7 +241,8 @@ def _number(value: Any) -> _Found:
     array = np.asarray(value)
     if array.dtype.name not in DTYPES:
         return _Found({}, problem="is a whole number beyond 64 bits; save it as text")
-    return _Found(_kind("scalar"), array)
+    # Orbax has no scalar of complex numbers.
+    return _Found(_kind("np.ndarray" if isinstance(value, complex) else "scalar"), array)
 
 
 def _text(value: str) -> _Found:
