@@ -38,7 +38,7 @@ def storage_chunk(
     Raises PlanError where no chunks worth their file serve all of ``wanted``, LayoutError where one
     of them does not fit the tensor.
     """
-    grids = [tensor.chunked_as, *(_slices(tensor, layout) for layout in wanted)]
+    grids = _grids(tensor, wanted) if wanted else []
     for merge_below in _merge_limits(TINY_BYTES if wanted else MERGE_BELOW_BYTES):
         chunk = _chunk(tensor, grids, merge_below, chunk_bytes)
         grid = Grid.regular(tensor.shape, chunk)
@@ -48,6 +48,13 @@ def storage_chunk(
         f"{tensor.name!r} of shape {list(tensor.shape)}: its shards lie on processes in a way that no "
         "regular chunks follow; lay it out evenly over the mesh first"
     )
+
+
+def _grids(tensor: LiveTensor, wanted: Sequence[Layout]) -> list[Grid]:
+    """Whose boxes are to be whole chunks; rows that are dealt out ("mod") have none of their own."""
+    asked = [_slices(tensor, layout) for layout in wanted]
+    dealt = any(shard.step > 1 for shard in tensor.shards)
+    return asked if dealt else [tensor.chunked_as, *asked]
 
 
 def _merge_limits(largest: int) -> Iterator[int]:
@@ -61,8 +68,8 @@ def _chunk(
     tensor: LiveTensor, grids: Sequence[Grid], merge_below: int, chunk_bytes: int
 ) -> tuple[int, ...]:
     itemsize = storage_bytes(tensor.dtype)
-    if len(grids) == 1:
-        return chunk_shape(grids[0], itemsize, merge_below, chunk_bytes)
+    if not grids:
+        return chunk_shape(tensor.chunked_as, itemsize, merge_below, chunk_bytes)
     return serving_chunk(
         grids, itemsize, tensor.name, merge_below=merge_below, split_above=chunk_bytes
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.errors import TreeError
 from reshard.formats.base import Leaf, PathKey
+from reshard.formats.orbax.tree_metadata import MAX_PATH_KEYS
 from reshard.formats.orbax.zarr3_json import NOT_IN_ZARR3
 from reshard.layout.dtypes import DTYPES
 from reshard.variables.sharded import ShardedVariable
@@ -58,12 +59,43 @@ def flatten(tree: Any) -> list[tuple[tuple[Any, ...], Any]]:
     import jax
 
     try:
+        _refuse_circles(tree)
         return list(jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_leaf)[0])
-    except (TypeError, ValueError, RecursionError) as error:
+    except TreeError:
+        raise
+    except (TypeError, ValueError) as error:
         raise TreeError(
             f"the tree cannot be flattened by jax: {str(error).splitlines()[0]}; expected nested "
-            "containers whose dict keys can be sorted, without circles"
+            "containers whose dict keys can be sorted"
         ) from error
+
+
+def _refuse_circles(tree: Any) -> None:
+    """jax would follow a circle until the interpreter's stack is spent, which it does not recover from."""
+    above: list[Any] = []
+    waiting = [(tree, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        del above[depth:]
+        children = _children(node)
+        if not children:
+            continue
+        if depth >= MAX_PATH_KEYS or any(node is other for other in above):
+            raise TreeError(
+                f"the tree contains itself, or nests more than {MAX_PATH_KEYS} levels deep (a "
+                f"{type(node).__name__} in a {type(above[-1]).__name__}); expected a tree without circles"
+            )
+        above.append(node)
+        waiting.extend((child, depth + 1) for child in children)
+
+
+def _children(node: Any) -> list[Any]:
+    import jax
+
+    if isinstance(node, ShardedVariable):
+        return []
+    opened = jax.tree_util.default_registry.flatten_one_level(node)
+    return [] if opened is None else list(opened[0])
 
 
 def key_path(keys: tuple[Any, ...]) -> str:
@@ -72,12 +104,7 @@ def key_path(keys: tuple[Any, ...]) -> str:
 
 
 def _is_leaf(node: Any) -> bool:
-    import jax
-
-    if isinstance(node, ShardedVariable):
-        return True
-    opened = jax.tree_util.default_registry.flatten_one_level(node)
-    return opened is None or not list(opened[0])
+    return not _children(node)
 
 
 def _path(keys: tuple[Any, ...]) -> tuple[PathKey, ...]:
@@ -143,7 +170,7 @@ def _found(value: Any) -> _Found:
 def _unknown(value: Any) -> str:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     return (
-        f"is a {kind.removeprefix('builtins.')}; expected jax or numpy arrays, ShardedVariables, Python "
+        f"is of type {kind.removeprefix('builtins.')}; expected jax or numpy arrays, ShardedVariables, Python "
         "numbers, text or None (register its type as a jax pytree, or leave it out)"
     )
 
