@@ -97,11 +97,25 @@ def exists(mesh: Mesh) -> None:
     reshard.save(ROOT / "exists", tree(mesh), timeout=60)
 
 
+def manager(mesh: Mesh) -> None:
+    """A CheckpointManager of all processes, whose data Orbax writes."""
+    import orbax.checkpoint as ocp
+
+    from reshard.saving.orbax_manager import SliceSave
+
+    state = {
+        k: v for k, v in tree(mesh).items() if k not in ("note", "key", "count", "table")
+    }  # Orbax refuses these
+    with ocp.CheckpointManager(ROOT / "manager") as steps:
+        steps.save(1, args=SliceSave(state))
+        steps.wait_until_finished()
+
+
 def main() -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{PORT}", 2, INDEX)
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
-    scenarios = (donated, different, bad_leaf, no_writing, absent, exists)
+    scenarios = (manager, donated, different, bad_leaf, no_writing, absent, exists)
     for scenario in scenarios:
         if scenario.__name__ != SCENARIO and SCENARIO != "all":
             continue

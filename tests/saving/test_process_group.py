@@ -158,3 +158,12 @@ def test_who_waits_in_vain_is_told(group):
 def test_overwriting_works_in_a_group(group):
     root, _ = group
     assert reshard.verify(root / "exists").differences == 0
+
+
+def test_a_manager_of_the_group_combines_digests_too(group):
+    root, said = group
+    assert [s["manager"] for s in said] == ["done", "done"]
+    step = root / "manager" / "1"
+    assert read_slices(step / "default").tensors["both"].parts == (4, 2)
+    assert not list((step / "default").glob("slices.json.*"))
+    assert {t.status for t in reshard.verify(step).tensors} == {"recorded"}
