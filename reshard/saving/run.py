@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,13 @@ class Run:
 
     def keep(self) -> None:
         """Take hold of the data, so that the tree may change or its arrays be donated."""
+        try:
+            self._hold()
+        except BaseException as error:  # noqa: BLE001  raised again, here and in every process
+            with self.closing:
+                self.group.together("written", partial(_raise, error))
+
+    def _hold(self) -> None:
         wanted = {
             id(shard.data)
             for piece in self.plan.pieces
@@ -72,6 +80,10 @@ class Run:
             self.plan.writer.finish(self.staging.root, digests)
             publish(self.staging, overwrite=self.options.overwrite)
         return b""
+
+
+def _raise(error: BaseException) -> bytes:
+    raise error
 
 
 def begin(path: str, tree: Any, given: Given, options: SaveOptions, timeout_s: float) -> Run:

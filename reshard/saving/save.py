@@ -113,15 +113,7 @@ def save(
     if wait:
         run.finish()
         return None
-    return _in_background(target, run)
-
-
-def _in_background(target: str, run: Run) -> SaveHandle:
-    try:
-        run.keep()
-    except BaseException:
-        run.closing.close()
-        raise
+    run.keep()
     return SaveHandle(target, run)
 
 

@@ -131,3 +131,13 @@ def test_the_interpreter_waits_for_a_save_before_it_exits(tmp_path):
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert v1.load(tmp_path / "c")["8"].tolist() == [8, 8, 8]
+
+
+def test_what_cannot_be_kept_is_not_begun(tmp_path, monkeypatch):
+    def no_memory(*_):
+        raise MemoryError("no memory for a copy")
+
+    monkeypatch.setattr("reshard.saving.run.kept", no_memory)
+    with pytest.raises(MemoryError, match="no memory for a copy"):
+        reshard.save(tmp_path / "c", {"x": np.ones(3)}, wait=False)
+    assert not list(tmp_path.iterdir())
