@@ -16,6 +16,7 @@ from reshard.errors import (
     IncompleteCheckpointError,
     LayoutError,
     MemoryBudgetError,
+    MissingPackageError,
     NotACheckpointError,
     PlanError,
     ReshardError,
@@ -36,6 +37,7 @@ from reshard.layout.partitioners import (
 )
 from reshard.layout.slice_info import SaveSliceInfo
 from reshard.saving.save import save
+from reshard.variables.distribute import distribute_tensor
 from reshard.variables.sharded import ShardedVariable
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "MaxSizePartitioner",
     "MemoryBudgetError",
     "MinSizePartitioner",
+    "MissingPackageError",
     "NotACheckpointError",
     "PlanError",
     "ReshardError",
@@ -63,6 +66,7 @@ __all__ = [
     "VariableTypeError",
     "VerificationError",
     "convert",
+    "distribute_tensor",
     "inspect",
     "plan",
     "save",

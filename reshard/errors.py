@@ -16,6 +16,7 @@
     ├── VariableError      a live variable used in a way that makes no sense (a ValueError)
     ├── VariableTypeError  the same, where callers expect a TypeError
     ├── VariableIndexError the same, where callers expect an IndexError
+    ├── MissingPackageError  an optional package that a call needs is not here (an ImportError)
     └── VerificationError  two checkpoints differ, or one differs from its record
 
 A message says what was expected, what was found, where, and what to do.
@@ -84,6 +85,10 @@ class VariableTypeError(ReshardError, TypeError):
 
 class VariableIndexError(ReshardError, IndexError):
     """A row, slice or axis that a live variable does not have."""
+
+
+class MissingPackageError(ReshardError, ImportError):
+    """An optional package that a call needs is not installed, or not set up for it."""
 
 
 class VerificationError(ReshardError):

@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[1]
 PUBLIC = [
     "CorruptError", "DeviceMesh", "FixedShardsPartitioner", "FormatError",
     "IncompleteCheckpointError", "LayoutError", "LayoutMap", "MaxSizePartitioner",
-    "MemoryBudgetError", "MinSizePartitioner", "NotACheckpointError", "PlanError", "ReshardError",
+    "MemoryBudgetError", "MinSizePartitioner", "MissingPackageError", "NotACheckpointError", "PlanError", "ReshardError",
     "SaveSliceInfo", "ShardedVariable", "StorageError", "TargetExistsError", "TensorLayout", "TreeError",
     "VariableError", "VariableIndexError", "VariableTypeError", "VerificationError",
-    "convert", "inspect", "plan", "save", "verify",
+    "convert", "distribute_tensor", "inspect", "plan", "save", "verify",
 ]  # fmt: skip
 
 

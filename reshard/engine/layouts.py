@@ -49,6 +49,7 @@ def layout_of(
         raise LayoutError(
             f"mesh is {mesh!r}; expected a DeviceMesh or text such as 'data=4,model=2'"
         )
+    mesh = mesh and mesh.abstract
     if isinstance(layout, LayoutMap):
         if mesh is not None:
             raise LayoutError(
@@ -105,7 +106,7 @@ def _split_by_map(target: TensorSpec, layout: LayoutMap) -> Split:
             return Split(None, Grid.whole(target.shape))
         found = TensorLayout((), layout.device_mesh)
     padded = (*found.axes, *[None] * (len(target.shape) - len(found.axes)))
-    found = replace(found, axes=padded)
+    found = replace(found.abstract, axes=padded)
     return Split(found, found.grid(target.shape, target.name))
 
 

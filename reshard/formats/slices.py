@@ -170,7 +170,7 @@ def _entry_json(entry: SliceEntry, meshes: dict[DeviceMesh, str]) -> dict[str, A
         "shape": list(entry.shape),
     }
     if entry.layout is not None and entry.layout.device_mesh is not None:
-        document["mesh"] = meshes.setdefault(entry.layout.device_mesh, f"m{len(meshes)}")
+        document["mesh"] = meshes.setdefault(entry.layout.device_mesh.abstract, f"m{len(meshes)}")
         document["axes"] = [list(a) if isinstance(a, tuple) else a for a in entry.layout.axes]
     optional = {
         "parts": entry.parts,

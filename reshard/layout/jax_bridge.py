@@ -7,19 +7,18 @@ refused, never dropped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError
+from reshard.layout.devices import DevicesLike
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 
 if TYPE_CHECKING:
-    import jax
     from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 
 def mesh_from_jax(mesh: Mesh | AbstractMesh) -> DeviceMesh:
-    """The same axes, sizes and axis types, without the devices."""
+    """The same axes, sizes, axis types and devices; ``.abstract`` of it has no devices."""
     from jax.sharding import AbstractMesh, Mesh
 
     if not isinstance(mesh, Mesh | AbstractMesh):
@@ -27,25 +26,20 @@ def mesh_from_jax(mesh: Mesh | AbstractMesh) -> DeviceMesh:
             f"expected a jax.sharding.Mesh or AbstractMesh, found a {type(mesh).__name__}"
         )
     types = None if mesh.axis_types is None else [str(t.name) for t in mesh.axis_types]
-    return DeviceMesh(tuple(mesh.axis_sizes), mesh.axis_names, axis_types=types)
+    devices = mesh.devices if isinstance(mesh, Mesh) else None
+    return DeviceMesh(tuple(mesh.axis_sizes), mesh.axis_names, devices, axis_types=types)
 
 
-def mesh_to_jax(
-    mesh: DeviceMesh, devices: Sequence[jax.Device] | None = None
-) -> Mesh | AbstractMesh:
-    """An ``AbstractMesh``, or with ``devices`` (row-major, one per place) a ``Mesh`` of them."""
-    import numpy as np
+def mesh_to_jax(mesh: DeviceMesh, devices: DevicesLike | None = None) -> Mesh | AbstractMesh:
+    """A ``Mesh`` of ``devices``, else of the mesh's own; an ``AbstractMesh`` where it has none either."""
     from jax.sharding import AbstractMesh, AxisType, Mesh
 
     types: Any = mesh.axis_types and tuple(AxisType[t] for t in mesh.axis_types)
-    if devices is None:
+    if devices is not None:
+        mesh = DeviceMesh(mesh.shape, mesh.axis_names, devices)
+    if mesh.devices is None:
         return AbstractMesh(mesh.shape, mesh.axis_names, axis_types=types)
-    places = np.array(devices, dtype=object)
-    if places.size != mesh.size:
-        raise LayoutError(
-            f"{mesh} has {mesh.size} places, but {places.size} devices were given; give one each"
-        )
-    return Mesh(places.reshape(mesh.shape), mesh.axis_names, axis_types=types)
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=types)
 
 
 def layout_from_sharding(
@@ -77,10 +71,8 @@ def layout_to_spec(layout: TensorLayout) -> PartitionSpec:
     return made
 
 
-def layout_to_sharding(
-    layout: TensorLayout, devices: Sequence[jax.Device] | None = None
-) -> NamedSharding:
-    """A ``NamedSharding`` over an ``AbstractMesh``, or over a ``Mesh`` of ``devices``."""
+def layout_to_sharding(layout: TensorLayout, devices: DevicesLike | None = None) -> NamedSharding:
+    """A ``NamedSharding`` over ``mesh_to_jax(layout.device_mesh, devices)``."""
     from jax.sharding import NamedSharding
 
     if layout.device_mesh is None:

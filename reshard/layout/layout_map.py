@@ -7,6 +7,7 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any, Literal, TypeVar, get_args, overload
 
 from reshard.errors import LayoutError
+from reshard.layout.device_mesh import check_mesh
 from reshard.layout.mesh import AxesLike, DeviceMesh, TensorLayout
 
 Match = Literal["search", "match", "fullmatch"]
@@ -40,6 +41,8 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
     ) -> None:
         _check_choice("match", match, get_args(Match))
         _check_choice("ambiguous", ambiguous, get_args(Ambiguous))
+        if device_mesh is not None:
+            check_mesh(device_mesh)
         self._device_mesh = device_mesh
         self._match = match
         self._ambiguous = ambiguous
@@ -108,6 +111,28 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
             return TensorLayout(axes, self._device_mesh)
         except LayoutError as error:
             raise LayoutError(f"{key!r}: {error}") from None
+
+    def copy(self) -> LayoutMap:
+        """A map of the same keys, mesh and dialect that changes on its own."""
+        twin = LayoutMap(self._device_mesh, self._match, self._ambiguous)
+        twin._layouts, twin._patterns = dict(self._layouts), dict(self._patterns)
+        return twin
+
+    def to_keras(self) -> Any:
+        """A ``keras.distribution.LayoutMap`` that finds for every variable what this map finds.
+
+        It is a copy: what is set in one later is not set in the other. ``ModelParallel`` takes it.
+        """
+        from reshard.layout.keras_bridge import map_to_keras
+
+        return map_to_keras(self)
+
+    @classmethod
+    def from_keras(cls, layouts: Any) -> LayoutMap:
+        """The same keys, layouts and mesh, looked up as the installed Keras does."""
+        from reshard.layout.keras_bridge import map_from_keras
+
+        return map_from_keras(layouts)
 
     def __delitem__(self, key: str) -> None:
         if key not in self._layouts:

@@ -115,9 +115,10 @@ def test_axis_types_travel() -> None:
         AbstractMesh((2, 2, 2), NAMES, axis_types=types),
     ):
         ours = mesh_from_jax(mesh)
-        assert ours == DeviceMesh((2, 2, 2), NAMES, axis_types=("Auto", "Explicit", "Manual"))
-        devices = DEVICES if isinstance(mesh, Mesh) else None
-        assert mesh_to_jax(ours, devices) == mesh
+        abstract = DeviceMesh((2, 2, 2), NAMES, axis_types=("Auto", "Explicit", "Manual"))
+        assert ours.abstract == abstract
+        assert (ours == abstract) is isinstance(mesh, AbstractMesh)
+        assert mesh_to_jax(ours) == mesh == ours.backend_mesh
 
 
 def test_a_mesh_without_devices_is_abstract() -> None:

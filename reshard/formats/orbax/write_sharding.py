@@ -38,7 +38,7 @@ def sharding_value(layout: TensorLayout | None, *, is_key: bool = False) -> str:
     axes = list(layout.axes)
     while is_key and axes and axes[-1] is None:
         axes.pop()
-    return _render(tuple(axes), layout.device_mesh)
+    return _render(tuple(axes), layout.device_mesh.abstract)
 
 
 @lru_cache(maxsize=4096)

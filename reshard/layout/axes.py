@@ -1,0 +1,60 @@
+"""What splits the dimensions of a tensor: the axes of a layout, as they are given, kept and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from reshard.errors import LayoutError
+
+Axis = None | str | tuple[str, ...]
+"""What splits one dimension: nothing, one mesh axis, or several (the first varies slowest)."""
+
+AxesLike = Iterable[str | Sequence[str] | None]
+"""What a layout's axes may be given as."""
+
+
+def normal_axes(axes: AxesLike) -> tuple[Axis, ...]:
+    """Axes as they are kept: tuples for lists, None for ``()`` and ``"x"`` for ``("x",)``."""
+    if isinstance(axes, str):
+        raise LayoutError(
+            f"a layout's axes must be a sequence with one entry per dimension, not the string "
+            f"{axes!r}; write ({axes!r},)"
+        )
+    try:
+        return tuple(map(partial(_axis, axes), axes))
+    except TypeError:
+        raise LayoutError(
+            f"a layout's axes must be a sequence with one entry per dimension, not {axes!r}"
+        ) from None
+
+
+def _axis(axes: object, axis: str | Sequence[str] | None) -> Axis:
+    if axis is None or isinstance(axis, str):
+        return axis
+    if not isinstance(axis, tuple | list) or not all(isinstance(n, str) for n in axis):
+        raise LayoutError(
+            f"each entry of a layout's axes must be None, the name of a mesh axis or several names, "
+            f"not {axis!r} (in {axes!r})"
+        )
+    return tuple(axis) if len(axis) > 1 else axis[0] if axis else None
+
+
+def axis_names(axis: Axis) -> tuple[str, ...]:
+    """The mesh axes that split one dimension, first varying slowest."""
+    return () if axis is None else (axis,) if isinstance(axis, str) else axis
+
+
+def show_axes(axes: Sequence[Axis]) -> str:
+    """Axes as a layout file writes them.
+
+    >>> show_axes((("data", "model"), None))
+    '[[data, model], null]'
+    """
+    return f"[{', '.join(map(_show_axis, axes))}]"
+
+
+def _show_axis(axis: Axis) -> str:
+    if isinstance(axis, tuple):
+        return f"[{', '.join(axis)}]"
+    return "null" if axis is None else axis

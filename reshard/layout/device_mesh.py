@@ -1,0 +1,230 @@
+"""DeviceMesh: named axes with sizes, with the devices along them or without."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from reshard.errors import LayoutError
+from reshard.layout.devices import DevicesLike, place_devices
+
+if TYPE_CHECKING:
+    from jax.sharding import AbstractMesh, Mesh
+
+    from reshard.layout.devices import DeviceArray
+
+AXIS_TYPES = ("Auto", "Explicit", "Manual")
+"""jax's axis types, by the names of ``jax.sharding.AxisType``."""
+
+MAX_DEVICES = 1 << 20
+"""Largest mesh. Beyond any machine that exists; a larger number is a slip or an attack."""
+
+MAX_AXES = 64
+"""Most axes of a mesh: as many as a numpy array of devices may have."""
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class DeviceMesh:
+    """Named axes with sizes; devices are needed only where live arrays are placed on them.
+
+    Args:
+        shape: size of each axis, at least 1.
+        axis_names: one name per size, all different.
+        devices: the jax devices along the axes, or their names (``"cpu:0"``): as many as the
+            product of ``shape``, all different, in an array or nested sequence of any shape, read
+            row-major. None for an abstract mesh, which stands for any devices.
+        axis_types: one of ``AXIS_TYPES`` per axis, also written as ``"AxisType.Auto"``; None where
+            nobody said. Part of the mesh's value, as in jax.
+
+    Attributes:
+        devices: an array of jax devices in the shape of the mesh, read-only, or None.
+
+    Raises LayoutError where these contradict each other. Meshes of other devices are not equal.
+
+    >>> DeviceMesh((4, 2), ("data", "model")).axis_size("model")
+    2
+    """
+
+    shape: tuple[int, ...]
+    axis_names: tuple[str, ...]
+    devices: DeviceArray | None = field(default=None, repr=False)
+    axis_types: tuple[str, ...] | None = None
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        axis_names: Sequence[str],
+        devices: DevicesLike | None = None,
+        *,
+        axis_types: Sequence[str] | None = None,
+    ) -> None:
+        object.__setattr__(self, "shape", _sizes(shape))
+        object.__setattr__(self, "axis_names", _names(axis_names, self.shape))
+        object.__setattr__(self, "axis_types", _types(axis_types, self.axis_names))
+        placed = None if devices is None else place_devices(devices, self.shape, str(self))
+        object.__setattr__(self, "devices", placed)
+
+    @property
+    def abstract(self) -> DeviceMesh:
+        """The same mesh without devices: what is recorded in files."""
+        if self.devices is None:
+            return self
+        return DeviceMesh(self.shape, self.axis_names, axis_types=self.axis_types)
+
+    @property
+    def backend_mesh(self) -> Mesh | AbstractMesh:
+        """The ``jax.sharding.Mesh`` of its devices, or the ``AbstractMesh`` where it has none."""
+        from reshard.layout.jax_bridge import mesh_to_jax
+
+        return mesh_to_jax(self)
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return math.prod(self.shape)
+
+    @classmethod
+    def from_jax(cls, mesh: Mesh | AbstractMesh) -> DeviceMesh:
+        """The same axes, sizes, axis types and devices; ``backend_mesh`` is the way back."""
+        from reshard.layout.jax_bridge import mesh_from_jax
+
+        return mesh_from_jax(mesh)
+
+    def to_keras(self) -> Any:
+        """A ``keras.distribution.DeviceMesh`` of its devices; of all there are where it has none."""
+        from reshard.layout.keras_bridge import mesh_to_keras
+
+        return mesh_to_keras(self)
+
+    @classmethod
+    def from_keras(cls, device_mesh: Any) -> DeviceMesh:
+        """The same mesh, devices included, as a ``keras.distribution.DeviceMesh``."""
+        from reshard.layout.keras_bridge import mesh_from_keras
+
+        return mesh_from_keras(device_mesh)
+
+    def axis_size(self, name: str) -> int:
+        """Devices along one axis; an unknown name is a LayoutError that lists the known ones."""
+        if name not in self.axis_names:
+            raise LayoutError(f"mesh axis {name!r} is not in {self}")
+        return self.shape[self.axis_names.index(name)]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, DeviceMesh):
+            return self is other
+        return self._axes() == other._axes() and self._devices() == other._devices()
+
+    def __hash__(self) -> int:
+        return hash(self._axes())  # Without the devices, of which there may be thousands.
+
+    def _axes(self) -> tuple[object, ...]:
+        return self.shape, self.axis_names, self.axis_types
+
+    def _devices(self) -> tuple[object, ...] | None:
+        return None if self.devices is None else tuple(self.devices.flat)
+
+    def __copy__(self) -> DeviceMesh:
+        return self
+
+    def __deepcopy__(self, memo: object) -> DeviceMesh:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.devices is not None:
+            raise LayoutError(
+                f"{self} has devices, which belong to this process and cannot be pickled; pickle "
+                f"its .abstract and place it on the devices of the other process"
+            )
+        return self.__dict__
+
+    def __str__(self) -> str:
+        sizes = (f"{n}={s}" for n, s in zip(self.axis_names, self.shape, strict=True))
+        return f"the mesh ({', '.join(sizes)})"
+
+
+def same_axes(one: DeviceMesh, other: DeviceMesh) -> bool:
+    """Whether two meshes differ in nothing but devices; an axis of no known type is Auto, as in jax."""
+
+    def axes(mesh: DeviceMesh) -> tuple[object, ...]:
+        return mesh.shape, mesh.axis_names, mesh.axis_types or ("Auto",) * len(mesh.shape)
+
+    return axes(one) == axes(other)
+
+
+def check_mesh(mesh: object) -> None:
+    """Refuse what is no DeviceMesh, saying how one is made of the meshes of jax and Keras."""
+    if not isinstance(mesh, DeviceMesh):
+        raise LayoutError(
+            f"expected a reshard.DeviceMesh, found a {type(mesh).__name__}: {mesh!r}; make one with "
+            f"DeviceMesh(shape, axis_names, devices)"
+        )
+
+
+def parse_mesh(text: str) -> DeviceMesh:
+    """The mesh that ``--mesh`` names, such as ``data=4,model=2``.
+
+    >>> parse_mesh("data=4,model=2").shape
+    (4, 2)
+    """
+    pairs = [part.partition("=") for part in text.split(",")]
+    for name, _, size in pairs:
+        if not name.strip() or not (size.strip().isascii() and size.strip().isdigit()):
+            raise LayoutError(
+                f"mesh {text!r}: expected NAME=SIZE,NAME=SIZE such as data=4,model=2, "
+                f"found {name + _ + size!r}"
+            )
+    names = tuple(name.strip() for name, _, _ in pairs)
+    # Sizes of many digits are cut short: they exceed the largest mesh anyhow.
+    return DeviceMesh(tuple(int(size.strip()[:20]) for _, _, size in pairs), names)
+
+
+def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        sizes = tuple(map(operator.index, shape))
+    except TypeError:
+        raise LayoutError(
+            f"a mesh's shape must be a sequence of whole numbers, one per axis, not {shape!r}"
+        ) from None
+    if not sizes:
+        raise LayoutError("a mesh's shape cannot be empty; name at least one axis, such as (1,)")
+    if min(sizes) < 1:
+        raise LayoutError(f"each size of a mesh must be at least 1, but the shape is {list(sizes)}")
+    if len(sizes) > MAX_AXES or math.prod(sizes) > MAX_DEVICES:
+        raise LayoutError(
+            f"a mesh may have at most {MAX_AXES} axes and {MAX_DEVICES} devices, but the shape is "
+            f"{list(sizes[:8])}{' …' if len(sizes) > 8 else ''}"
+        )
+    return sizes
+
+
+def _names(names: Sequence[str], shape: tuple[int, ...]) -> tuple[str, ...]:
+    if isinstance(names, str) or not all(isinstance(n, str) and n for n in names):
+        raise LayoutError(
+            f"a mesh's axis names must be a sequence of non-empty strings, not {names!r}"
+        )
+    if not names:
+        raise LayoutError("a mesh's axis names cannot be empty; name one axis per size")
+    if len(names) != len(shape):
+        raise LayoutError(
+            f"a mesh's shape and axis names should have same size, but shape {list(shape)} has "
+            f"{len(shape)} and names {list(names)} have {len(names)}"
+        )
+    if len(set(names)) != len(names):
+        raise LayoutError(f"a mesh's axis names must differ, but are {list(names)}")
+    return tuple(names)
+
+
+def _types(types: Sequence[str] | None, names: tuple[str, ...]) -> tuple[str, ...] | None:
+    if types is None:
+        return None
+    known = {t.lower(): t for t in AXIS_TYPES}
+    found = [known.get(str(t).lower().removeprefix("axistype.")) for t in types]
+    if isinstance(types, str) or None in found or len(found) != len(names):
+        raise LayoutError(
+            f"a mesh's axis types must be one of {', '.join(AXIS_TYPES)} for each of its "
+            f"{len(names)} axes {list(names)}, not {types!r}"
+        )
+    return tuple(t for t in found if t is not None)

@@ -1,0 +1,213 @@
+"""TensorLayout: which mesh axes split each dimension of a tensor.
+
+Which device holds which box depends on the order of the mesh's axes, row-major, and on the order of
+the axes that split a dimension::
+
+    mesh (2, 2), axes (x, y), layout ((y, x),) over 8 elements
+
+    device      x y   place y·2 + x   box
+    (0, 0)  0   0 0         0         0:2
+    (0, 1)  1   0 1         2         4:6
+    (1, 0)  2   1 0         1         2:4
+    (1, 1)  3   1 1         3         6:8
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reshard.errors import LayoutError
+from reshard.layout.axes import AxesLike, Axis, axis_names, normal_axes, show_axes
+from reshard.layout.box import Box
+from reshard.layout.device_mesh import DeviceMesh, check_mesh, same_axes
+from reshard.layout.grid import Grid
+
+if TYPE_CHECKING:
+    from jax.sharding import NamedSharding, PartitionSpec
+
+
+@dataclass(frozen=True, init=False)
+class TensorLayout:
+    """Mesh axes per dimension; dimensions beyond ``axes`` are not split.
+
+    Args:
+        axes: per dimension None, the name of a mesh axis, or several names, first varying slowest.
+            Lists are taken for tuples, ``()`` for None and ``("x",)`` for ``"x"``, as jax does.
+        device_mesh: the mesh that the names belong to, if it is known yet.
+
+    Raises LayoutError for a bare string, an axis used twice and an axis that the mesh lacks.
+
+    >>> TensorLayout((None, "model"), DeviceMesh((8,), ("model",))).grid((4, 16)).parts
+    (1, 8)
+    """
+
+    axes: tuple[Axis, ...]
+    device_mesh: DeviceMesh | None = None
+
+    def __init__(self, axes: AxesLike, device_mesh: DeviceMesh | None = None) -> None:
+        object.__setattr__(self, "axes", normal_axes(axes))
+        object.__setattr__(self, "device_mesh", device_mesh)
+        used = [name for axis in self.axes for name in axis_names(axis)]
+        _check_used_once(self.axes, used)
+        if device_mesh is not None:
+            check_mesh(device_mesh)
+            _check_known(self.axes, used, device_mesh)
+
+    def with_mesh(self, device_mesh: DeviceMesh) -> TensorLayout:
+        """The same axes over ``device_mesh``.
+
+        A layout over an abstract mesh can be placed on the devices of one with the same axes; any
+        other mesh that it has already is a LayoutError.
+        """
+        check_mesh(device_mesh)
+        old = self.device_mesh
+        placed = old is not None and old.devices is None and same_axes(old, device_mesh)
+        if old is not None and old != device_mesh and not placed:
+            raise LayoutError(
+                f"cannot override the device mesh value of the layout {show_axes(self.axes)}: it has "
+                f"{_describe(old)}, not {_describe(device_mesh)}; make a new layout of "
+                f"its axes"
+            )
+        return TensorLayout(self.axes, device_mesh)
+
+    @property
+    def abstract(self) -> TensorLayout:
+        """The same layout over its mesh without devices: what is recorded in files."""
+        if self.device_mesh is None or self.device_mesh.devices is None:
+            return self
+        return TensorLayout(self.axes, self.device_mesh.abstract)
+
+    @property
+    def backend_layout(self) -> NamedSharding:
+        """The ``jax.sharding.NamedSharding`` over ``device_mesh.backend_mesh``; needs a mesh."""
+        from reshard.layout.jax_bridge import layout_to_sharding
+
+        return layout_to_sharding(self)
+
+    @classmethod
+    def from_jax(
+        cls, sharding: NamedSharding | PartitionSpec, device_mesh: DeviceMesh | None = None
+    ) -> TensorLayout:
+        """The layout of a NamedSharding, or of a PartitionSpec over ``device_mesh``, if there is one.
+
+        ``backend_layout`` is the way back. Other kinds of sharding are a LayoutError, as is what a
+        layout cannot say: unconstrained dimensions, unreduced axes.
+        """
+        from reshard.layout.jax_bridge import layout_from_sharding
+
+        return layout_from_sharding(sharding, device_mesh)
+
+    def to_keras(self) -> Any:
+        """A ``keras.distribution.TensorLayout`` of the same axes and mesh."""
+        from reshard.layout.keras_bridge import layout_to_keras
+
+        return layout_to_keras(self)
+
+    @classmethod
+    def from_keras(cls, layout: Any) -> TensorLayout:
+        """The same axes and mesh as a ``keras.distribution.TensorLayout``."""
+        from reshard.layout.keras_bridge import layout_from_keras
+
+        return layout_from_keras(layout)
+
+    def parts(self, rank: int, name: str = "") -> tuple[int, ...]:
+        """Number of parts along each of ``rank`` dimensions; surplus axes are a LayoutError."""
+        mesh = self._mesh(name)
+        self._check_rank(rank, f"{name!r} has {rank} dimensions")
+        padded = (*self.axes, *[None] * (rank - len(self.axes)))
+        return tuple(math.prod(map(mesh.axis_size, axis_names(axis))) for axis in padded)
+
+    def shard_shape(self, shape: Sequence[int], name: str = "") -> tuple[int, ...]:
+        """Shape of what each device holds; an indivisible dimension is a LayoutError naming ``name``."""
+        self._check_rank(len(shape), f"{name!r} has {len(shape)} dimensions (shape {list(shape)})")
+        parts = self.parts(len(shape), name)
+        for dim, (size, count) in enumerate(zip(shape, parts, strict=True)):
+            if size % count:
+                raise _indivisible(name, shape, dim, self)
+        return tuple(size // count for size, count in zip(shape, parts, strict=True))
+
+    def grid(self, shape: Sequence[int], name: str = "") -> Grid:
+        """The boxes that the devices hold; an indivisible dimension is a LayoutError naming ``name``."""
+        return Grid.regular(shape, self.shard_shape(shape, name))
+
+    def _check_rank(self, rank: int, tensor: str) -> None:
+        if len(self.axes) > rank:
+            raise LayoutError(
+                f"{tensor}, but its layout {show_axes(self.axes)} has more axes than dimensions: "
+                f"{len(self.axes)}; remove the surplus ones"
+            )
+
+    def _mesh(self, name: str) -> DeviceMesh:
+        if self.device_mesh is None:
+            raise LayoutError(
+                f"the layout {show_axes(self.axes)} of {name!r} has no mesh, so its shards are unknown; "
+                f"give it one"
+            )
+        return self.device_mesh
+
+
+def device_boxes(layout: TensorLayout, shape: Sequence[int], name: str = "") -> list[Box]:
+    """The box that each device holds, devices in the mesh's row-major order.
+
+    Replicas hold equal boxes. Raises LayoutError where ``TensorLayout.grid`` does.
+
+    >>> mesh = DeviceMesh((2, 2), ("x", "y"))
+    >>> [str(box) for box in device_boxes(TensorLayout([("y", "x")], mesh), (8,))]
+    ['[0:2]', '[4:6]', '[2:4]', '[6:8]']
+    """
+    mesh = layout._mesh(name)
+    shard = layout.shard_shape(shape, name)
+    coordinates = itertools.product(*map(range, mesh.shape))
+    return [Box.full(shard).shift(_origin(layout, mesh, shard, c)) for c in coordinates]
+
+
+def _origin(
+    layout: TensorLayout, mesh: DeviceMesh, shard: tuple[int, ...], coordinate: tuple[int, ...]
+) -> tuple[int, ...]:
+    at = dict(zip(mesh.axis_names, coordinate, strict=True))
+    places = [_place(mesh, at, axis) for axis in layout.axes]
+    return tuple(p * n for p, n in itertools.zip_longest(places, shard, fillvalue=0))
+
+
+def _place(mesh: DeviceMesh, at: dict[str, int], axis: Axis) -> int:
+    place = 0
+    for name in axis_names(axis):
+        place = place * mesh.axis_size(name) + at[name]
+    return place
+
+
+def _describe(mesh: DeviceMesh) -> str:
+    types = f" of the axis types {', '.join(mesh.axis_types)}" if mesh.axis_types else ""
+    return f"{mesh}{types}{'' if mesh.devices is None else ' with devices'}"
+
+
+def _check_used_once(axes: tuple[Axis, ...], used: list[str]) -> None:
+    twice = [name for name in dict.fromkeys(used) if used.count(name) > 1]
+    if twice:
+        raise LayoutError(
+            f"mesh axis {twice[0]!r} is used twice in the layout {show_axes(axes)}; each mesh axis can "
+            f"split one dimension"
+        )
+
+
+def _check_known(axes: tuple[Axis, ...], used: list[str], mesh: DeviceMesh) -> None:
+    unknown = [name for name in used if name not in mesh.axis_names]
+    if unknown:
+        raise LayoutError(
+            f"invalid axis names for layout {show_axes(axes)}: {', '.join(map(repr, unknown))} not in {mesh}"
+        )
+
+
+def _indivisible(name: str, shape: Sequence[int], dim: int, layout: TensorLayout) -> LayoutError:
+    mesh = layout._mesh(name)
+    sizes = [f"{axis!r} of size {mesh.axis_size(axis)}" for axis in axis_names(layout.axes[dim])]
+    parts = layout.parts(len(shape), name)[dim]
+    return LayoutError(
+        f"{name!r} of shape {list(shape)}: dimension {dim} of size {shape[dim]} does not divide into "
+        f"{parts} parts (mesh axis {' × '.join(sizes)}); leave that dimension unsplit (null) or split "
+        f"it by axes whose sizes multiply to a divisor of {shape[dim]}"
+    )

@@ -1,0 +1,70 @@
+"""A mesh of live devices converts as its abstract one does, and no device reaches a file."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import reshard
+from reshard.engine.layouts import SameAxes, layout_of, split
+from reshard.formats.orbax.write_sharding import sharding_value
+from reshard.formats.slices import SliceEntry, SliceFile, render_slices
+from reshard.layout.grid import Grid
+from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.tensor_spec import TensorSpec
+from tests.orbax_trees import save_standard, small_tree
+
+LIVE = DeviceMesh((8,), ("model",), jax.devices()[::-1])
+FILES = ("slices.json", "_sharding", "_METADATA")
+
+
+def layouts_over(mesh: DeviceMesh) -> reshard.LayoutMap:
+    layouts = reshard.LayoutMap(mesh)
+    layouts["kernel"] = (None, "model")
+    return layouts
+
+
+def recorded(path: Path) -> dict[str, bytes]:
+    return {found.name: found.read_bytes() for found in path.rglob("*") if found.name in FILES}
+
+
+def test_a_live_layout_map_records_what_its_abstract_one_does(tmp_path: Path) -> None:
+    source = save_standard(tmp_path / "source", small_tree())
+    found = []
+    for name, mesh in (("live", LIVE), ("abstract", LIVE.abstract)):
+        layouts = layouts_over(mesh)
+        planned = reshard.plan(source, tmp_path / name, layout=layouts)
+        assert pickle.loads(pickle.dumps(planned)) is not None
+        reshard.convert(source, tmp_path / name, layout=layouts)
+        found.append(recorded(tmp_path / name))
+    assert set(found[0]) == set(FILES)
+    assert found[0] == found[1]
+
+
+def test_neither_file_holds_devices() -> None:
+    layout = TensorLayout((None, "model"), LIVE)
+    assert sharding_value(layout) == sharding_value(layout.abstract)
+
+    def rendered(*layouts: TensorLayout) -> bytes:
+        entries = [
+            SliceEntry((str(i),), "int8", (8, 8), one, parts=(1, 8))
+            for i, one in enumerate(layouts)
+        ]
+        return render_slices(SliceFile({e.name: e for e in entries}, {}))
+
+    assert rendered(layout, layout.abstract) == rendered(layout.abstract, layout.abstract)
+
+
+def test_what_the_engine_plans_with_is_abstract() -> None:
+    def tensor(layout: TensorLayout | None = None) -> Any:
+        return TensorSpec("kernel", (8, 16), "int8", Grid.whole((8, 16)), layout=layout)
+
+    layouts = layout_of(layouts_over(LIVE), None)
+    assert split(tensor(), tensor(), layouts).layout == TensorLayout((None, "model"), LIVE.abstract)
+    assert split(tensor(), tensor(), layout_of(reshard.LayoutMap(LIVE), None)).layout == (
+        TensorLayout((None, None), LIVE.abstract)
+    )
+    assert layout_of(None, LIVE) == SameAxes(LIVE.abstract)
