@@ -6,9 +6,10 @@ import logging
 import os
 import threading
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from reshard.errors import PlanError, StorageError
+from reshard.errors import MissingPackageError, PlanError, StorageError
 
 if TYPE_CHECKING:
     from reshard.formats.base import Style
@@ -95,9 +96,10 @@ def save(
         timeout: seconds that processes of a group wait for one another at each step.
 
     Raises TreeError, naming every leaf that cannot be saved; LayoutError; PlanError;
-    MemoryBudgetError; TargetExistsError; StorageError where the file system refuses. Whatever is
+    MemoryBudgetError; MissingPackageError without jax; TargetExistsError; StorageError where the file system refuses. Whatever is
     raised, nothing half-done is visible at ``path``.
     """
+    _refuse_no_jax()
     from reshard.engine.target_folder import target_path
     from reshard.saving.given_layouts import given_layout, wanted_layouts
     from reshard.saving.run import begin
@@ -115,6 +117,13 @@ def save(
         return None
     run.keep()
     return SaveHandle(target, run)
+
+
+def _refuse_no_jax() -> None:
+    if find_spec("jax") is None:
+        raise MissingPackageError(
+            "saving live trees needs jax, which is not installed; pip install 'reshard[jax]'"
+        )
 
 
 def _options(

@@ -260,3 +260,11 @@ def test_a_mesh_of_chunks_for_without_the_axes(target):
     tree = {"w": put(random(512, 512), "data", on=mesh())}
     with pytest.raises(reshard.LayoutError, match="'w' keeps the source's axes"):
         reshard.save(target, tree, chunks_for=[other])
+
+
+def test_without_jax(target, monkeypatch):
+    monkeypatch.setattr("reshard.saving.save.find_spec", lambda _: None)
+    with pytest.raises(
+        reshard.MissingPackageError, match=r"needs jax, .*; pip install 'reshard\[jax\]'"
+    ):
+        reshard.save(target, {"a": np.ones(3)})
