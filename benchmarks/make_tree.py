@@ -26,9 +26,14 @@ def make_tree(size: TreeSize, target: Path) -> None:
 
     import orbax.checkpoint as ocp  # isort: skip
 
-    tree = _nested({t.path: array for t, array in _arrays(size)})
+    tree = live_tree(size)
     with ocp.StandardCheckpointer(save_concurrent_gb=CONCURRENT_GB) as checkpointer:
         checkpointer.save(target.absolute(), tree)
+
+
+def live_tree(size: TreeSize) -> dict[str, Any]:
+    """The tree on the source mesh; repeated layers share their arrays."""
+    return _nested({t.path: array for t, array in _arrays(size)})
 
 
 def _arrays(size: TreeSize) -> Iterator[tuple[Tensor, Any]]:

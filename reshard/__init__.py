@@ -37,6 +37,7 @@ from reshard.layout.partitioners import (
 )
 from reshard.layout.scope import layout_map_scope
 from reshard.layout.slice_info import SaveSliceInfo
+from reshard.saving.save import save
 from reshard.variables.distribute import distribute_tensor
 from reshard.variables.indexed_slices import IndexedSlices
 from reshard.variables.sharded import ShardedVariable
@@ -74,5 +75,6 @@ __all__ = [
     "open_checkpoint",
     "plan",
     "restore",
+    "save",
     "verify",
 ]

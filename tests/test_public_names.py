@@ -22,7 +22,7 @@ PUBLIC = [
     "StorageError", "TargetExistsError", "TensorLayout", "TreeError", "VariableError",
     "VariableIndexError", "VariableTypeError", "VerificationError", "convert",
     "distribute_tensor", "inspect", "layout_map_scope", "open_checkpoint", "plan", "restore",
-    "verify",
+    "save", "verify",
 ]  # fmt: skip
 
 

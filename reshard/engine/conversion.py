@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
@@ -17,15 +16,15 @@ from reshard.engine.read_digests import ReadLimits
 from reshard.engine.report import ConversionReport, Progress, Proof, Stage, TensorReport
 from reshard.engine.run import MoveResult, run
 from reshard.engine.target import Target, make_target
+from reshard.engine.target_folder import refuse_other_content, target_path
 from reshard.engine.tasks import Ends, batches
 from reshard.errors import (
     CorruptError,
     PlanError,
     StorageError,
-    TargetExistsError,
 )
 from reshard.formats.base import Reader, TargetCheckpoint
-from reshard.formats.detect import is_checkpoint, local_path, open_reader
+from reshard.formats.detect import local_path, open_reader
 from reshard.formats.orbax.writer import open_writer
 from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
@@ -84,10 +83,10 @@ class Prepared:
 
 def prepare(source: str, target: str, options: Options) -> Prepared:
     """Opens the source, plans, and refuses whatever can be refused before a byte moves."""
-    source, target = local_path(source), _target_path(target)
+    source, target = local_path(source), target_path(target)
     reader = open_reader(source)
     check_target(Path(target), Path(source), overwrite=options.overwrite)
-    _refuse_other_content(Path(target))
+    refuse_other_content(Path(target))
     goal = make_target(reader, options)
     metadata = reader.metadata_bytes + BYTES_PER_MOVE * len(goal.requests)
     plan = make_plan(goal.requests, options.max_memory, options.workers, metadata)
@@ -107,23 +106,6 @@ def prepare(source: str, target: str, options: Options) -> Prepared:
 def _planned(move: Move, checkpoint: TargetCheckpoint) -> PlannedTensor:
     source, target = move.source.spec, move.target.spec
     return PlannedTensor(source, target, move, checkpoint.tensors[target.name].partition)
-
-
-def _target_path(target: str) -> str:
-    path = local_path(target, writing=True)
-    # A folder without a name of its own (``.``, ``a/..``) is named by where it lies.
-    return path if Path(path).name not in ("", "..") else os.path.realpath(path)
-
-
-def _refuse_other_content(target: Path) -> None:
-    """Overwriting replaces the whole folder, so it must hold a checkpoint or nothing."""
-    with storage_errors("look at", target):
-        if not target.is_dir() or is_checkpoint(str(target)) or not any(target.iterdir()):
-            return
-    raise TargetExistsError(
-        f"the target {str(target)!r} is a folder that holds something else than a checkpoint, and was left "
-        "untouched; --overwrite replaces only checkpoints and empty folders: choose another target, or empty it"
-    )
 
 
 def carry_out(

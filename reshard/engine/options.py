@@ -44,18 +44,19 @@ class Options:
     def __post_init__(self) -> None:
         """Raises PlanError for whatever makes no sense by itself."""
         check_limits(self.max_memory, self.workers)
-        _check_positive("chunk_bytes", self.chunk_bytes, "bytes, such as 256MiB")
-        _check_choice("style", self.style, (None, *get_args(Style)))
-        _check_choice("verify", self.check, get_args(Check))
+        check_positive("chunk_bytes", self.chunk_bytes, "bytes, such as 256MiB")
+        check_choice("style", self.style, (None, *get_args(Style)))
+        check_choice("verify", self.check, get_args(Check))
 
 
 def check_limits(max_memory: int, workers: int) -> None:
     """Raises PlanError unless both are whole numbers of at least 1."""
-    _check_positive("max_memory", max_memory, "bytes, such as 512MiB")
-    _check_positive("workers", workers, "tasks at once, such as 2")
+    check_positive("max_memory", max_memory, "bytes, such as 512MiB")
+    check_positive("workers", workers, "tasks at once, such as 2")
 
 
-def _check_positive(name: str, value: Any, what: str) -> None:
+def check_positive(name: str, value: Any, what: str) -> None:
+    """Raises PlanError unless ``value`` is a whole number of at least 1; ``what`` says of what."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise PlanError(
             f"{name} is {value!r}; expected a whole number of at least 1 ({what}), or leave it out "
@@ -63,7 +64,8 @@ def _check_positive(name: str, value: Any, what: str) -> None:
         )
 
 
-def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Raises PlanError unless ``value`` is one of the choices."""
     if value not in choices:
         raise PlanError(f"{name} is {value!r}; expected one of {', '.join(map(repr, choices))}")
 

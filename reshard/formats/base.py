@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from reshard.layout.grid import Index
+from reshard.layout.box import Box
+from reshard.layout.grid import Grid, Index
 from reshard.layout.mesh import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 
@@ -95,7 +96,7 @@ class Leaf:
         tensor: whether it has a tensor (of the same name); else it is a string, None, an empty
             container, or whatever else travels along unchanged.
         meta: what the format recorded of the leaf, to be written again unchanged where the target
-            has the same format (Orbax: ``value_metadata``, ``ext_metadata``, a string's text).
+            has the same format (Orbax: ``value_metadata``, ``ext_metadata``, a string's text, ``sharding`` where its layout does not say all of it).
     """
 
     name: str
@@ -187,12 +188,15 @@ class TargetTensor:
         leaf: its place in the target tree, with the source's metadata of it.
         chunk padding: ``spec.chunk_shape`` is never None for formats that pad.
         partition: how it is split beyond mesh axes (``{"strategy": "fixed_shards", ...}``), if at all.
+        slices: who holds what, where neither the layout nor an even partition says it: a grid, or
+            loose boxes.
     """
 
     spec: TensorSpec
     encoding: Encoding
     leaf: Leaf
     partition: Mapping[str, Any] | None = None
+    slices: Grid | tuple[Box, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,14 +34,17 @@ def chunk_shape(
 def _chunk_shape(
     part: tuple[int, ...], shape: tuple[int, ...], itemsize: int, below: int, above: int
 ) -> tuple[int, ...]:
-    chunk = _merged([max(1, n) for n in part], shape, itemsize, below, above)
-    return tuple(_subdivided(chunk, shape, itemsize, above))
+    chunk = merged([max(1, n) for n in part], shape, itemsize, below, above)
+    return tuple(subdivided(chunk, shape, itemsize, above))
 
 
-def _merged(
+def merged(
     chunk: list[int], shape: tuple[int, ...], itemsize: int, below: int, above: int
 ) -> list[int]:
-    """Doubles (or completes) split dimensions, last first: wide rows read fastest."""
+    """The chunk made larger until it has ``below`` bytes, never ``above``.
+
+    Doubles (or completes) split dimensions, last first: wide rows read fastest.
+    """
     for dim in reversed(range(len(chunk))):
         while chunk[dim] < shape[dim] and math.prod(chunk) * itemsize < below:
             grown = [*chunk[:dim], _next_multiple(chunk[dim], shape[dim]), *chunk[dim + 1 :]]
@@ -60,8 +63,11 @@ def _next_multiple(part: int, size: int) -> int:
     return size
 
 
-def _subdivided(chunk: list[int], shape: tuple[int, ...], itemsize: int, above: int) -> list[int]:
-    """Divides the first dimensions that can be, so that the pieces stay contiguous."""
+def subdivided(chunk: list[int], shape: tuple[int, ...], itemsize: int, above: int) -> list[int]:
+    """The chunk made smaller until it has at most ``above`` bytes, keeping its cuts.
+
+    Divides the first dimensions that can be, so that the pieces stay contiguous.
+    """
     chunk = list(chunk)
     for dim in range(len(chunk)):
         rest = math.prod(chunk[:dim] + chunk[dim + 1 :]) * itemsize

@@ -69,6 +69,11 @@ def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
         raise StorageError(
             f"the source {str(source)!r} lies inside the target {str(target)!r}; choose another target"
         )
+    check_new(target, overwrite=overwrite)
+
+
+def check_new(target: Path, *, overwrite: bool) -> None:
+    """Refuses a target that exists, unless it is a folder and may be overwritten."""
     if os.path.lexists(target) and not overwrite:
         raise _target_exists(target)
     _refuse_no_folder(target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from reshard.storage.local import libc, storage_error, storage_errors
@@ -25,6 +25,15 @@ def sync_tree(root: Path) -> None:
             return
     for path in (*files, *folders):
         fsync(path)
+
+
+def sync_files(root: Path, files: Sequence[str]) -> None:
+    """Makes these files below ``root`` durable; folders are left to whoever publishes them."""
+    if len(files) > FSYNC_FILES:
+        _sync_file_system(root)
+        return
+    for file in files:
+        fsync(root / file)
 
 
 def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:

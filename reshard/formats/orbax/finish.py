@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.orbax.container_metadata import (
@@ -57,7 +58,8 @@ def check_tree(tree: ItemTree) -> None:
     """Raise now what ``finish_checkpoint`` would raise of this tree once its data is written."""
     string_document(tree)
     for _, tensor in tree.tensors:
-        _slices(tensor)
+        if tensor.slices is None:
+            _slices(tensor)
 
 
 def slice_file(tree: ItemTree, digests: Mapping[str, str], files: Mapping[str, bytes]) -> SliceFile:
@@ -77,11 +79,17 @@ def slice_entry(leaf: WrittenLeaf, target: TargetTensor, digest: str | None) -> 
         dtype=spec.dtype,
         shape=spec.shape,
         layout=spec.layout if meshed else None,
-        **split_of(_slices(target)),
+        **_split(target),
         partition=dict(target.partition) if target.partition else None,
         memory_kind=leaf.leaf.meta.get("memory_kind"),
         digest=digest,
     )
+
+
+def _split(target: TargetTensor) -> dict[str, tuple[Any, ...]]:
+    if isinstance(target.slices, tuple):
+        return {"slices": target.slices}
+    return split_of(_slices(target) if target.slices is None else target.slices)
 
 
 def _slices(target: TargetTensor) -> Grid:

@@ -122,9 +122,8 @@ def _array_metadatas(
 
 def _shardings(tree: ItemTree, values: Mapping[tuple[str, ...], dict[str, Any]]) -> dict[str, str]:
     return {
-        sharding_key(leaf.param): sharding_value(
-            target.spec.layout, is_key=bool(leaf.leaf.meta.get("ext_metadata"))
-        )
+        sharding_key(leaf.param): leaf.leaf.meta.get("sharding")
+        or sharding_value(target.spec.layout, is_key=bool(leaf.leaf.meta.get("ext_metadata")))
         for leaf, target in tree.tensors
         if values[leaf.keys].get("value_type") == _JAX_ARRAY
     }

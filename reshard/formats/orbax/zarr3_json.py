@@ -16,7 +16,7 @@ from reshard.layout.dtypes import storage_bytes
 from reshard.layout.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
 
-_NOT_IN_ZARR3 = frozenset({"uint2", "uint4", "float8_e4m3"})
+NOT_IN_ZARR3 = frozenset({"uint2", "uint4", "float8_e4m3"})
 """Element types that TensorStore's zarr3 driver does not take."""
 
 _SHUFFLES = {-1: "shuffle", 0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}
@@ -86,7 +86,7 @@ def _render(
 ) -> bytes:
     if len(shape) > MAX_RANK:
         raise FormatError(f"it has {len(shape)} dimensions, but TensorStore reads {MAX_RANK}")
-    if dtype in _NOT_IN_ZARR3:
+    if dtype in NOT_IN_ZARR3:
         raise FormatError(
             f"zarr3 as TensorStore reads it has no dtype {dtype}; cast it on the way (--cast) or "
             f"drop it (--drop)"

@@ -1,0 +1,127 @@
+"""Which chunks a live tensor is stored in, and which process writes each.
+
+A chunk is written by a process that holds all of it; where chunks that serve everybody span several
+processes' shards, they are made smaller until none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from reshard.engine.layouts import Layout, split
+from reshard.engine.target import MAX_CHUNKS
+from reshard.errors import PlanError
+from reshard.layout.box import Box
+from reshard.layout.dtypes import storage_bytes
+from reshard.layout.grid import Grid, Index
+from reshard.planning.advise import TINY_BYTES, serving_chunk
+from reshard.planning.chunking import MERGE_BELOW_BYTES, chunk_shape
+from reshard.saving.given_layouts import bare_spec
+from reshard.saving.tensors import LiveTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One chunk of one tensor, written by one process."""
+
+    name: str
+    index: Index
+    box: Box
+
+
+def storage_chunk(
+    tensor: LiveTensor, wanted: Sequence[Layout], chunk_bytes: int, process_count: int
+) -> tuple[int, ...]:
+    """Shape of the tensor's chunks.
+
+    Raises PlanError where no chunks worth their file serve all of ``wanted``, LayoutError where one
+    of them does not fit the tensor.
+    """
+    grids = _grids(tensor, wanted) if wanted else []
+    for merge_below in _merge_limits(TINY_BYTES if wanted else MERGE_BELOW_BYTES):
+        chunk = _chunk(tensor, grids, merge_below, chunk_bytes)
+        grid = Grid.regular(tensor.shape, chunk)
+        if process_count == 1 or all(writers(tensor, box) for box in grid.boxes()):
+            return _checked(tensor, grid, chunk)
+    raise PlanError(
+        f"{tensor.name!r} of shape {list(tensor.shape)}: its shards lie on processes in a way that no "
+        "regular chunks follow; lay it out evenly over the mesh first"
+    )
+
+
+def _grids(tensor: LiveTensor, wanted: Sequence[Layout]) -> list[Grid]:
+    """Whose boxes are to be whole chunks; rows that are dealt out ("mod") have none of their own."""
+    asked = [_slices(tensor, layout) for layout in wanted]
+    dealt = any(shard.step > 1 for shard in tensor.shards)
+    return asked if dealt else [tensor.chunked_as, *asked]
+
+
+def _merge_limits(largest: int) -> Iterator[int]:
+    while largest:
+        yield largest
+        largest //= 2
+    yield 0
+
+
+def _chunk(
+    tensor: LiveTensor, grids: Sequence[Grid], merge_below: int, chunk_bytes: int
+) -> tuple[int, ...]:
+    itemsize = storage_bytes(tensor.dtype)
+    if not grids:
+        return chunk_shape(tensor.chunked_as, itemsize, merge_below, chunk_bytes)
+    return serving_chunk(
+        grids, itemsize, tensor.name, merge_below=merge_below, split_above=chunk_bytes
+    )
+
+
+def _slices(tensor: LiveTensor, layout: Layout) -> Grid:
+    spec = bare_spec(tensor)
+    return split(spec, spec, layout).slices
+
+
+def _checked(tensor: LiveTensor, grid: Grid, chunk: tuple[int, ...]) -> tuple[int, ...]:
+    if grid.count > MAX_CHUNKS:
+        raise PlanError(
+            f"{tensor.name!r} of shape {list(tensor.shape)} would be written in {grid.count} chunks, but no "
+            f"file system bears more than {MAX_CHUNKS} per tensor well; allow larger ones (chunk_bytes)"
+        )
+    return chunk
+
+
+def writers(tensor: LiveTensor, box: Box) -> tuple[int, ...]:
+    """The processes that hold all of ``box``, in rising order."""
+    found: tuple[int, ...] | None = None
+    for shard in tensor.touching(box):
+        if found is None:
+            found = shard.holders
+        elif found is not shard.holders and found != shard.holders:
+            found = tuple(p for p in found if p in shard.holders)
+    return found or ()
+
+
+def my_pieces(
+    tensors: Sequence[tuple[LiveTensor, Grid]], process: int, process_count: int
+) -> list[Piece]:
+    """The chunks that this process writes.
+
+    Of several that hold a chunk, the one with the fewest bytes so far writes it, the lowest of
+    those; every process comes to the same answer.
+    """
+    mine: list[Piece] = []
+    loads = [0] * process_count
+    for tensor, grid in tensors:
+        itemsize = storage_bytes(tensor.dtype)
+        for index in grid.indices():
+            box = grid.box(index)
+            owner = _least_loaded(tensor, box, loads)
+            loads[owner] += box.size * itemsize
+            if owner == process:
+                mine.append(Piece(tensor.name, index, box))
+    return mine
+
+
+def _least_loaded(tensor: LiveTensor, box: Box, loads: Sequence[int]) -> int:
+    if len(loads) == 1:
+        return 0
+    return min(writers(tensor, box), key=lambda process: (loads[process], process))

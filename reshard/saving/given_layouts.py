@@ -1,0 +1,177 @@
+"""Layouts given beside a tree: recorded of arrays that no device mesh has laid out yet.
+
+An array on several devices has a layout of its own, which is the truth; one given for it must say
+the same. jax arrays on one device keep their sharding too. numpy arrays take what is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from reshard.engine.layouts import Layout, SameAxes, Split, layout_of, split
+from reshard.errors import LayoutError, TreeError
+from reshard.layout.grid import Grid
+from reshard.layout.jax_bridge import layout_from_sharding
+from reshard.layout.layout_file import LayoutFile
+from reshard.layout.layout_map import LayoutMap
+from reshard.layout.mesh import DeviceMesh, TensorLayout, show_axes
+from reshard.layout.resolve import layout_for
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.saving.tensors import LiveTensor
+from reshard.saving.tree import flatten, key_path
+
+Given = Layout | Mapping[str, TensorLayout] | None
+"""Layouts by rule, or by the tensors' names."""
+
+
+def given_layout(layout: Any) -> Given:
+    """What the user gave as ``layout``: a LayoutMap, a layout file, or a tree of layouts.
+
+    Raises LayoutError where it is neither, TreeError for a tree that jax cannot flatten.
+    """
+    if layout is None or isinstance(layout, LayoutMap | LayoutFile | str):
+        return layout_of(layout, None)
+    leaves = [] if hasattr(layout, "__fspath__") else flatten(layout)
+    if not any(_is_layout(value) for _, value in leaves):
+        return layout_of(layout, None)
+    return {key_path(keys): _one(key_path(keys), v) for keys, v in leaves if v is not None}
+
+
+def _is_layout(value: Any) -> bool:
+    from jax.sharding import Sharding
+
+    return isinstance(value, TensorLayout | Sharding)
+
+
+def _one(name: str, value: Any) -> TensorLayout:
+    if isinstance(value, TensorLayout):
+        return value
+    try:
+        return layout_from_sharding(value)
+    except LayoutError as error:
+        raise LayoutError(f"the layout given for {name!r}: {error}") from None
+
+
+def wanted_layouts(layouts: Any) -> tuple[Layout, ...]:
+    """``chunks_for`` as layouts: each a LayoutMap, a layout file, or a mesh (the same axes over it)."""
+    if isinstance(layouts, str | Mapping) or not isinstance(layouts, Iterable):
+        raise LayoutError(
+            f"chunks_for is {layouts!r}; expected a list of LayoutMaps, layout files or DeviceMeshes"
+        )
+    return tuple(_wanted(layout) for layout in layouts)
+
+
+def _wanted(layout: Any) -> Layout:
+    if isinstance(layout, DeviceMesh):
+        return SameAxes(layout)
+    found = layout_of(layout, None)
+    if found is None:
+        raise LayoutError(
+            "chunks_for holds None; expected a LayoutMap, a layout file or a DeviceMesh"
+        )
+    return found
+
+
+def laid_out(tensors: Sequence[LiveTensor], given: Given) -> list[LiveTensor]:
+    """The tensors with the layouts given for those that have none of their own.
+
+    Raises TreeError, naming all of them, where a layout contradicts an array's own sharding and
+    where a layout is given for no tensor; LayoutError where one does not fit its tensor.
+    """
+    if given is None:
+        return list(tensors)
+    _refuse_unknown(given, tensors)
+    _refuse_contradictions(given, tensors)
+    return [_with_layout(t, given) if _takes_layout(t) else t for t in tensors]
+
+
+def _takes_layout(tensor: LiveTensor) -> bool:
+    kind = tensor.leaf.meta["value_metadata"]["value_type"]
+    return bool(kind == "np.ndarray") and tensor.partition is None
+
+
+def _with_layout(tensor: LiveTensor, given: Given) -> LiveTensor:
+    found = _split(tensor, given)
+    if found is None:
+        return tensor
+    slices = None if found.partition is None else found.slices
+    return replace(
+        tensor,
+        layout=found.layout,
+        chunked_as=found.slices,
+        slices=slices,
+        partition=found.partition,
+    )
+
+
+def _split(tensor: LiveTensor, given: Given) -> Split | None:
+    if isinstance(given, Mapping) and not isinstance(given, LayoutMap):
+        layout = given.get(tensor.name)
+        return None if layout is None else Split(layout, layout.grid(tensor.shape, tensor.name))
+    return split(bare_spec(tensor), bare_spec(tensor), given)
+
+
+def bare_spec(tensor: LiveTensor) -> TensorSpec:
+    """The tensor as its layout cuts it, before its chunks are chosen."""
+    whole = Grid.whole(tensor.shape)
+    return TensorSpec(tensor.name, tensor.shape, tensor.dtype, whole, layout=tensor.layout)
+
+
+def _refuse_unknown(given: Given, tensors: Sequence[LiveTensor]) -> None:
+    if isinstance(given, LayoutMap) or not isinstance(given, Mapping):
+        return
+    unknown = sorted(given.keys() - {t.name for t in tensors})
+    if unknown:
+        raise TreeError(
+            f"the layout names {', '.join(map(repr, unknown[:20]))}, but the tree has no such tensor; a "
+            "tree of layouts must have the tree's own structure, with None where nothing is to be recorded"
+        )
+
+
+def _refuse_contradictions(given: Given, tensors: Sequence[LiveTensor]) -> None:
+    lines = []
+    for tensor in tensors:
+        asked = _asked(tensor, given)
+        if tensor.layout is not None and asked is not None and not _same(asked, tensor):
+            lines.append(
+                f"  {tensor.name!r} is laid out {_show(tensor.layout)}, not {_show(asked)}"
+            )
+    if lines:
+        raise TreeError(
+            "\n".join(
+                [
+                    "the layout contradicts where arrays lie; leave it out, or lay them out first "
+                    "(distribute_tensor):",
+                    *lines[:20],
+                    *([f"  … and {len(lines) - 20} more"] if len(lines) > 20 else []),
+                ]
+            )
+        )
+
+
+def _asked(tensor: LiveTensor, given: Given) -> TensorLayout | None:
+    """The layout that was named for this very tensor, if any."""
+    if isinstance(given, LayoutMap | Mapping):
+        return given.get(tensor.name)
+    if isinstance(given, LayoutFile) and given.has_layout:
+        found = layout_for(given, tensor.name, tensor.shape, tensor.dtype)
+        return None if found.rule_index is None else found.layout
+    return None
+
+
+def _same(asked: TensorLayout, tensor: LiveTensor) -> bool:
+    own = tensor.layout
+    if own is None or asked.device_mesh is None or own.device_mesh is None:
+        return True
+    meshes = [(m.shape, m.axis_names) for m in (asked.device_mesh, own.device_mesh)]
+    return meshes[0] == meshes[1] and _padded(asked, tensor) == _padded(own, tensor)
+
+
+def _padded(layout: TensorLayout, tensor: LiveTensor) -> tuple[Any, ...]:
+    return (*layout.axes, *[None] * (len(tensor.shape) - len(layout.axes)))
+
+
+def _show(layout: TensorLayout) -> str:
+    return f"{show_axes(layout.axes)} over {layout.device_mesh or 'no mesh'}"

@@ -1,0 +1,97 @@
+"""One whole chunk on the host: a view of the shard that it lies in, or put together from several."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from reshard.formats.base import TargetTensor
+from reshard.formats.codecs import encoder_bytes
+from reshard.layout.box import Box
+from reshard.layout.dtypes import numpy_dtype
+from reshard.layout.grid import Grid
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.saving.host_copy import elements, on_host
+from reshard.saving.tensors import LiveTensor, Shard
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+Part = tuple[Shard, Box, tuple[slice, ...]]
+"""A shard, what of its data belongs to a chunk, and where in the chunk."""
+
+
+def parts(tensor: LiveTensor, box: Box) -> list[Part]:
+    """What each shard has of ``box``."""
+    found = ((shard, shard.within(box)) for shard in tensor.touching(box))
+    return [(shard, *hit) for shard, hit in found if hit is not None]
+
+
+def host_chunk(tensor: LiveTensor, spec: TensorSpec, box: Box) -> Array:
+    """The chunk's elements, row-major and little-endian, padded with zeros to its stored shape."""
+    import numpy as np
+
+    found = parts(tensor, box)
+    stored, dtype = _stored_shape(spec), numpy_dtype(spec.dtype)
+    if _is_one(found, box, stored):
+        view = elements(found[0][0].data, found[0][1])
+        if view.flags.c_contiguous and view.dtype == dtype:
+            return view
+    chunk: Array = (np.empty if stored == box.shape else np.zeros)(stored, dtype)
+    for shard, local, places in found:
+        chunk[places] = elements(shard.data, local)
+    return chunk
+
+
+def chunk_bytes_needed(tensor: LiveTensor, target: TargetTensor, *, ocdbt: bool) -> int:
+    """Upper bound of the memory that one of the tensor's chunks takes until it is written.
+
+    A database is handed a copy of each encoded chunk, and keeps two more until they are on disk.
+    """
+    spec = target.spec
+    stored = math.prod(_stored_shape(spec)) * spec.itemsize
+    copies = max((_copied(tensor, spec, box) for box in _kinds(spec.storage)), default=0)
+    packed = 3 * stored if ocdbt else 0
+    return copies + encoder_bytes(target.encoding, stored) + packed
+
+
+def _kinds(grid: Grid) -> list[Box]:
+    """A first and a last chunk: whether a chunk is a view depends on its shape, not on its place."""
+    if not grid.count:
+        return []
+    return [grid.box((0,) * len(grid.shape)), grid.box(tuple(n - 1 for n in grid.parts))]
+
+
+def _copied(tensor: LiveTensor, spec: TensorSpec, box: Box) -> int:
+    found = parts(tensor, box)
+    stored = _stored_shape(spec)
+    moved = [local.size * spec.itemsize for shard, local, _ in found if not _here(shard)]
+    if _is_one(found, box, stored) and (moved or _is_run(found[0][0], found[0][1])):
+        return sum(moved)
+    return math.prod(stored) * spec.itemsize + max(moved, default=0)
+
+
+def _here(shard: Shard) -> bool:
+    return shard.data is None or on_host(shard.data)
+
+
+def _is_one(found: list[Part], box: Box, stored: tuple[int, ...]) -> bool:
+    return len(found) == 1 and found[0][1].shape == box.shape == stored
+
+
+def _is_run(shard: Shard, local: Box) -> bool:
+    """Whether the elements lie one after another in the shard's memory."""
+    data = shard.data
+    if data is None:
+        return True
+    strides = getattr(data, "strides", None)
+    if strides is not None and not data.flags.c_contiguous:
+        return False
+    partial = [d for d, n in enumerate(data.shape) if local.shape[d] != n]
+    return all(n == 1 for n in local.shape[: partial[-1]]) if partial else True
+
+
+def _stored_shape(spec: TensorSpec) -> tuple[int, ...]:
+    return spec.chunk_shape if spec.chunk_shape is not None else spec.shape

@@ -1,0 +1,96 @@
+"""Shards on the host: views of host memory where they are there already, copies where they are not.
+
+A view of a jax array on the CPU keeps its memory alive and keeps jax from giving it to a donating
+computation, which then takes new memory instead: what was seen stays what it was. jax keeps the host
+copy of an array with the array, for ever; so each is asked for through a new array object over the
+same device memory, which is dropped after use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from reshard.layout.box import Box
+from reshard.saving.tensors import LiveTensor, Shard
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+
+def on_host(data: Any) -> bool:
+    """Whether numpy sees the elements without a copy."""
+    import numpy as np
+
+    if isinstance(data, np.ndarray):
+        return True
+    (device,) = data.sharding.device_set
+    return bool(device.platform == "cpu")
+
+
+def elements(data: Any, box: Box) -> Array:
+    """The elements of ``data`` (numpy, or jax on one device) in ``box``: a view where it can be."""
+    import numpy as np
+
+    if isinstance(data, np.ndarray):
+        view: Array = data[box.slices]
+        return view
+    if on_host(data) or box.shape == data.shape:
+        whole: Array = np.asarray(_again(data))
+        return whole[box.slices]
+    part: Array = np.asarray(_cut(data, box))
+    return part
+
+
+def _again(data: Any) -> Any:
+    """Another jax array of the same device memory, without what jax keeps with the first."""
+    import jax
+
+    return jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
+
+
+def _cut(data: Any, box: Box) -> Any:
+    """A part, cut out on the device; where it starts is an argument, so that jax compiles it once."""
+    import jax
+
+    return jax.lax.dynamic_slice(data, box.start, box.shape)
+
+
+def kept(tensors: dict[str, LiveTensor], wanted: set[int]) -> dict[str, LiveTensor]:
+    """The tensors with data that later changes of the tree do not reach.
+
+    ``wanted`` holds the ids of the shards' data that will be written here; the rest is let go. All
+    copies from devices are under way before the first is waited for.
+    """
+    mine = [s.data for t in tensors.values() for s in t.shards if id(s.data) in wanted]
+    again = {id(data): _under_way(data) for data in mine}
+    held = {key: _held(data) for key, data in again.items()}
+    return {
+        name: replace(t, shards=tuple(replace(s, data=held.get(id(s.data))) for s in t.shards))
+        for name, t in tensors.items()
+    }
+
+
+def _under_way(data: Any) -> Any:
+    import numpy as np
+
+    if isinstance(data, np.ndarray):
+        return data
+    array = _again(data)
+    if not on_host(data):
+        array.copy_to_host_async()
+    return array
+
+
+def _held(data: Any) -> Array:
+    """numpy arrays may be written to by their owner, jax arrays may not."""
+    import numpy as np
+
+    return np.array(data) if isinstance(data, np.ndarray) else np.asarray(data)
+
+
+def host_bytes(shard: Shard, box: Box, itemsize: int) -> int:
+    """Memory that ``elements`` takes beyond what is there."""
+    return 0 if shard.data is None or on_host(shard.data) else box.size * itemsize

@@ -1,0 +1,179 @@
+"""What a save will write, before it writes: tensors, their chunks, and which of them this process has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reshard.engine.layouts import Layout
+from reshard.errors import FormatError, LayoutError, MemoryBudgetError, TreeError
+from reshard.formats.base import (
+    Container,
+    Encoding,
+    Item,
+    Style,
+    TargetCheckpoint,
+    TargetTensor,
+    Writer,
+)
+from reshard.formats.orbax.writer import open_writer
+from reshard.layout.dtypes import storage_bytes
+from reshard.layout.grid import Grid
+from reshard.layout.sizes import format_bytes
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.saving.chunks import Piece, my_pieces, storage_chunk
+from reshard.saving.given_layouts import Given, laid_out
+from reshard.saving.host_chunk import chunk_bytes_needed
+from reshard.saving.shardings import check_sayable
+from reshard.saving.tensors import LiveTensor, live_tensor
+from reshard.saving.tree import LiveLeaf, live_leaves, refuse
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOptions:
+    """How to save.
+
+    Attributes:
+        chunk_bytes: chunks above this are subdivided.
+        chunks_for: layouts that chunks must serve besides the saved one.
+    """
+
+    max_memory: int
+    workers: int
+    encoding: Encoding
+    chunk_bytes: int
+    chunks_for: tuple[Layout, ...] = ()
+    style: Style = "v0"
+    ocdbt: bool = False
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SavePlan:
+    """A save as this process will do its part of it.
+
+    Attributes:
+        tensors: the live ones, by name; their data is this process's own.
+        pieces: what this process writes.
+        need_bytes: memory of the piece that takes most.
+    """
+
+    target: TargetCheckpoint
+    writer: Writer
+    tensors: Mapping[str, LiveTensor]
+    pieces: tuple[Piece, ...]
+    need_bytes: Mapping[str, int]
+
+    @property
+    def lines(self) -> bytes:
+        """The plan in text, a line per leaf: equal in all processes that do the same."""
+        lines = [self._line(leaf.name) for leaf in self.target.leaves]
+        return "\n".join(lines).encode()
+
+    def _line(self, name: str) -> str:
+        tensor = self.target.tensors.get(name)
+        if tensor is None:
+            return f"{name!r} without an array"
+        spec, live = tensor.spec, self.tensors[name]
+        holders = sorted({p for shard in live.shards for p in shard.holders})
+        return (
+            f"{name!r} of {spec.dtype}{list(spec.shape)} in chunks of {list(spec.chunk_shape or ())}, "
+            f"{len(live.shards)} shards in processes {holders}"
+        )
+
+
+def plan_save(tree: Any, given: Given, options: SaveOptions, process: int, count: int) -> SavePlan:
+    """Plan a save; nothing is written and no element is moved.
+
+    Raises TreeError, LayoutError, PlanError or FormatError for what makes no sense, each naming the
+    tensors, MemoryBudgetError where a single chunk does not fit.
+    """
+    leaves = live_leaves(tree)
+    tensors = laid_out(live_tensors(leaves, count), given)
+    target = target_checkpoint(leaves, tensors, options, count)
+    specs = [target.tensors[t.name].spec for t in tensors]
+    mine = my_pieces([(t, s.storage) for t, s in zip(tensors, specs, strict=True)], process, count)
+    by_name = {t.name: t for t in tensors}
+    need = {
+        name: chunk_bytes_needed(by_name[name], target.tensors[name], ocdbt=options.ocdbt)
+        for name in dict.fromkeys(piece.name for piece in mine)
+    }
+    _refuse_too_large(need, options.max_memory)
+    writer = _writer(target, options)
+    return SavePlan(target, writer, by_name, tuple(mine), need)
+
+
+def live_tensors(leaves: Sequence[LiveLeaf], count: int) -> list[LiveTensor]:
+    """The tensors of the leaves that have one, of a group of ``count`` processes.
+
+    Raises TreeError, naming them, for arrays whose sharding says no boxes.
+    """
+    arrays = [leaf for leaf in leaves if leaf.leaf.tensor]
+    found = {a.leaf.name: check_sayable(getattr(a.array, "sharding", None)) for a in arrays}
+    refuse({name: f"cannot be cut into boxes: {why}" for name, why in found.items() if why})
+    return [live_tensor(leaf, count) for leaf in arrays]
+
+
+def target_checkpoint(
+    leaves: Sequence[LiveLeaf], tensors: Sequence[LiveTensor], options: SaveOptions, count: int
+) -> TargetCheckpoint:
+    """What will be on disk."""
+    made = {t.name: _target_tensor(t, options, count) for t in tensors}
+    # Two leaves of one name are refused by the writer, which needs to see both.
+    by_path = {t.leaf.path: t.leaf for t in tensors}
+    ordered = [by_path.get(leaf.leaf.path, leaf.leaf) for leaf in leaves]
+    container = Container(options.style, (Item("", "", is_tree=True),))
+    return TargetCheckpoint(container, made, ordered, {})
+
+
+def _target_tensor(tensor: LiveTensor, options: SaveOptions, count: int) -> TargetTensor:
+    chunk = storage_chunk(tensor, options.chunks_for, options.chunk_bytes, count)
+    storage = Grid.regular(tensor.shape, chunk)
+    spec = TensorSpec(tensor.name, tensor.shape, tensor.dtype, storage, chunk, tensor.layout)
+    return TargetTensor(spec, options.encoding, tensor.leaf, tensor.partition, tensor.slices)
+
+
+def _writer(target: TargetCheckpoint, options: SaveOptions) -> Writer:
+    try:
+        return open_writer(target, ocdbt=options.ocdbt)
+    except LayoutError:
+        raise
+    except FormatError as error:
+        raise TreeError(f"the tree cannot be saved: {in_program(str(error))}") from error
+
+
+def in_program(message: str) -> str:
+    """A converter's message as the program that holds the tree needs it."""
+    for said, meant in (
+        ("rename one on the way (--rename)", "rename one"),
+        ("rename it on the way (--rename)", "rename it"),
+        (" or drop it (--drop)", " or leave it out"),
+        ("give it a name (--rename)", "give it a name"),
+        ("write with --ocdbt", "save with ocdbt=True"),
+    ):
+        message = message.replace(said, meant)
+    return message
+
+
+def _refuse_too_large(need: Mapping[str, int], max_memory: int) -> None:
+    if not need:
+        return
+    name = max(need, key=lambda n: need[n])
+    if need[name] > max_memory:
+        raise MemoryBudgetError(
+            f"a chunk of {name!r} needs {format_bytes(need[name])} on its way to disk, more than max_memory "
+            f"of {format_bytes(max_memory)}; allow at least {need[name]} bytes, or smaller chunks (chunk_bytes)",
+            need[name],
+        )
+
+
+def total_bytes(target: TargetCheckpoint) -> int:
+    """Bytes of all chunks, padding included, uncompressed."""
+    return sum(
+        t.spec.storage.count
+        * math.prod(t.spec.chunk_shape or t.spec.shape)
+        * storage_bytes(t.spec.dtype)
+        for t in target.tensors.values()
+    )

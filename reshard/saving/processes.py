@@ -1,0 +1,197 @@
+"""A group of processes that save together: what one learns, all learn, and one's failure is all's.
+
+Messages go through the key-value store of jax's coordination service, which every process of
+``jax.distributed`` is connected to. It needs no device, so it works from a background thread while
+the devices compute. jax has no public name for its client; this module alone knows where it is.
+
+Every step of a save is one exchange: each process posts what came of its work, or the error, and
+reads what all others posted. Nobody waits longer than ``timeout_s`` for another.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from reshard import errors
+from reshard.errors import MemoryBudgetError, ReshardError, StorageError
+
+MESSAGE_BYTES = 1 << 20
+"""Largest value posted at once; the service refuses messages of 4 MiB."""
+
+STEPS = ("planned", "staged", "written", "published")
+"""The exchanges of a save, in order."""
+
+_DONE, _FAILED = b"+", b"-"
+
+
+class Group(Protocol):
+    """The processes that save one tree."""
+
+    @property
+    def index(self) -> int:
+        """This process."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        ...
+
+    def together(self, step: str, work: Callable[[], bytes]) -> list[bytes]:
+        """Do ``work`` here, and give what it gave in every process, in their order.
+
+        Raises this process's own error, else the first other's, of its class and naming it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A process without others."""
+
+    index: int = 0
+    count: int = 1
+
+    def together(self, step: str, work: Callable[[], bytes]) -> list[bytes]:  # noqa: ARG002
+        """What ``work`` gave."""
+        return [work()]
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """The processes of ``jax.distributed``.
+
+    Attributes:
+        client: of jax's coordination service.
+        about: begins every key; no other save has it.
+    """
+
+    index: int
+    count: int
+    client: Any
+    about: str
+    timeout_s: float
+
+    def together(self, step: str, work: Callable[[], bytes]) -> list[bytes]:
+        """Post what came of ``work``, then wait for everybody's."""
+        try:
+            posted = _DONE + work()
+        except BaseException as error:
+            self._post(step, _FAILED + _described(error))
+            raise
+        self._post(step, posted)
+        found = [posted if n == self.index else self._read(step, n) for n in range(self.count)]
+        self._forget_before(step)
+        for number, message in enumerate(found):
+            if message.startswith(_FAILED):
+                raise _error_of(number, self.count, message[1:])
+        return [message[1:] for message in found]
+
+    def _post(self, step: str, message: bytes) -> None:
+        packed = zlib.compress(message, 1)
+        parts = range(0, len(packed), MESSAGE_BYTES)
+        for number, at in enumerate(parts):
+            part = packed[at : at + MESSAGE_BYTES]
+            self._call("key_value_set_bytes", self._key(step, self.index, number), part)
+        count = len(parts).to_bytes(4, "little")
+        self._call("key_value_set_bytes", self._key(step, self.index, "parts"), count)
+
+    def _read(self, step: str, process: int) -> bytes:
+        limit_ms = max(1, int(self.timeout_s * 1000))
+        try:
+            key = self._key(step, process, "parts")
+            count = self.client.blocking_key_value_get_bytes(key, limit_ms)
+            keys = (self._key(step, process, n) for n in range(int.from_bytes(count, "little")))
+            packed = b"".join(self.client.blocking_key_value_get_bytes(k, limit_ms) for k in keys)
+        except RuntimeError as error:
+            raise StorageError(
+                f"process {process} of {self.count} gave no answer within {self.timeout_s:g} s (step "
+                f"{step!r}), so nothing was published: {_first_line(error)}; look at its log, and make "
+                "sure that every process calls save with the same path, or allow more time (timeout)"
+            ) from error
+        return zlib.decompress(packed)
+
+    def _forget_before(self, step: str) -> None:
+        """Who posted this step has read the one before, so what was posted there is of no use."""
+        for before in STEPS[: STEPS.index(step)][-1:]:
+            self._call("key_value_delete", f"{self.about}/{before}/{self.index}/")
+
+    def _call(self, method: str, *arguments: Any) -> None:
+        try:
+            getattr(self.client, method)(*arguments)
+        except RuntimeError as error:
+            raise StorageError(
+                f"jax's coordination service cannot be reached, so nothing was published: "
+                f"{_first_line(error)}"
+            ) from error
+
+    def _key(self, step: str, process: int, part: int | str) -> str:
+        return f"{self.about}/{step}/{process}/{part}"
+
+
+def group_of(path: str, timeout_s: float) -> Group:
+    """The processes that save to ``path``; one where jax is not distributed.
+
+    Saves to one path are told apart by counting them in the service, per process, so that every
+    process must make them in the same order, as it must for jax's own collectives.
+    """
+    import jax
+
+    if jax.process_count() == 1:
+        return Alone()
+    client, index = _client(), jax.process_index()
+    key = f"reshard.save/{zlib.crc32(path.encode()):08x}/{path}"
+    number = client.key_value_increment(f"{key}/count/{index}", 1)
+    return Together(index, jax.process_count(), client, f"{key}/{number}", timeout_s)
+
+
+def _client() -> Any:
+    from jax._src import distributed
+
+    client = getattr(distributed.global_state, "client", None)
+    if client is None:
+        raise StorageError(
+            "this jax has several processes but no coordination service, which saving needs; call "
+            "jax.distributed.initialize at the start of the program"
+        )
+    return client
+
+
+def _described(error: BaseException) -> bytes:
+    known = isinstance(error, ReshardError) and not isinstance(error, MemoryBudgetError)
+    kind = type(error).__name__ if known else ReshardError.__name__
+    text = str(error) if isinstance(error, ReshardError) else f"{type(error).__name__}: {error}"
+    return json.dumps([kind, text]).encode()
+
+
+def _error_of(process: int, count: int, message: bytes) -> ReshardError:
+    kind, text = json.loads(message)
+    made: ReshardError = getattr(errors, kind)(f"process {process} of {count} failed: {text}")
+    return made
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def check_same(payloads: Sequence[bytes]) -> None:
+    """Refuse processes whose plans differ; a payload is lines, one per tensor."""
+    first = payloads[0].decode().splitlines()
+    for process, payload in enumerate(payloads[1:], 1):
+        if payload == payloads[0]:
+            continue
+        lines = payload.decode().splitlines()
+        pairs = zip(first, lines, strict=False)
+        ours, theirs = next(((a, b) for a, b in pairs if a != b), ("nothing more", "nothing more"))
+        if len(first) != len(lines) and ours == theirs:
+            at = min(len(first), len(lines))
+            ours, theirs = [(*rest[at : at + 1], "nothing more")[0] for rest in (first, lines)]
+        raise errors.TreeError(
+            f"processes 0 and {process} would save different trees: process 0 has {ours}, process "
+            f"{process} has {theirs}; every process must call save with the same arguments, and a tensor "
+            "must either be whole in every process or sharded over all of them"
+        )

@@ -1,0 +1,148 @@
+"""A save from end to end: agree, stage, write, commit; by one process or by a group of them.
+
+Only process 0 makes the staging folder and publishes it. The others write their chunks into it, on a
+file system that all share.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from reshard.engine.digest import CRC64NVME, finish
+from reshard.engine.target_folder import refuse_other_content
+from reshard.errors import StorageError
+from reshard.layout.sizes import format_bytes
+from reshard.saving.given_layouts import Given
+from reshard.saving.host_chunk import parts
+from reshard.saving.host_copy import kept
+from reshard.saving.plan import SaveOptions, SavePlan, plan_save, total_bytes
+from reshard.saving.processes import Group, check_same, group_of
+from reshard.saving.write import PieceWriter, for_each
+from reshard.storage.host import free_bytes
+from reshard.storage.local import storage_errors
+from reshard.storage.staging import Staging, check_new, publish, staged, staging_for
+from reshard.storage.syncing import sync_files
+
+
+@dataclass(slots=True)
+class Run:
+    """A save under way: planned and staged, nothing written yet."""
+
+    group: Group
+    plan: SavePlan
+    options: SaveOptions
+    staging: Staging
+    closing: ExitStack
+
+    def keep(self) -> None:
+        """Take hold of the data, so that the tree may change or its arrays be donated."""
+        try:
+            self._hold()
+        except BaseException as error:  # noqa: BLE001  raised again, here and in every process
+            with self.closing:
+                self.group.together("written", partial(_raise, error))
+
+    def _hold(self) -> None:
+        wanted = {
+            id(shard.data)
+            for piece in self.plan.pieces
+            for shard, _, _ in parts(self.plan.tensors[piece.name], piece.box)
+        }
+        tensors = kept(dict(self.plan.tensors), wanted)
+        plan = self.plan
+        self.plan = SavePlan(plan.target, plan.writer, tensors, plan.pieces, plan.need_bytes)
+
+    def finish(self) -> None:
+        """Write, and publish; the target appears whole or not at all."""
+        with self.closing:
+            payloads = self.group.together("written", self._write)
+            digests = _digests(self.plan, payloads)
+            self.group.together("published", lambda: self._publish(digests))
+
+    def _write(self) -> bytes:
+        plan, root = self.plan, self.staging.root
+        if self.group.index == 0:
+            plan.writer.prepare(root)
+        pieces = PieceWriter(plan, plan.tensors, str(root), self.options.max_memory)
+        for_each(plan.pieces, pieces.write, self.options.workers)
+        if self.group.index:
+            files = [plan.writer.chunk_file(p.name, p.index) for p in plan.pieces]
+            sync_files(root, [file for file in files if file is not None])
+        return json.dumps({name: f"{value:x}" for name, value in pieces.sums.items()}).encode()
+
+    def _publish(self, digests: dict[str, str]) -> bytes:
+        if self.group.index == 0:
+            self.plan.writer.finish(self.staging.root, digests)
+            publish(self.staging, overwrite=self.options.overwrite)
+        return b""
+
+
+def _raise(error: BaseException) -> bytes:
+    raise error
+
+
+def begin(path: str, tree: Any, given: Given, options: SaveOptions, timeout_s: float) -> Run:
+    """Plan the save and take the staging folder, or refuse; nothing is written yet."""
+    group = group_of(path, timeout_s)
+    plans: list[SavePlan] = []
+
+    def planned() -> bytes:
+        plans.append(plan_save(tree, given, options, group.index, group.count))
+        return b"\n".join([f"the path {path!r}".encode(), plans[0].lines])
+
+    check_same(group.together("planned", planned))
+    closing = ExitStack()
+    stagings: list[Staging] = []
+
+    def opened() -> bytes:
+        stagings.append(_stage(Path(path), plans[0], options, group, closing))
+        return b""
+
+    try:
+        group.together("staged", opened)
+    except BaseException:
+        closing.close()
+        raise
+    return Run(group, plans[0], options, stagings[0], closing)
+
+
+def _stage(
+    target: Path, plan: SavePlan, options: SaveOptions, group: Group, closing: ExitStack
+) -> Staging:
+    if group.index:
+        return staging_for(target)
+    check_new(target, overwrite=options.overwrite)
+    refuse_other_content(target)
+    _check_space(target, plan, options)
+    return closing.enter_context(staged(target))
+
+
+def _check_space(target: Path, plan: SavePlan, options: SaveOptions) -> None:
+    """Raw output has a known size; compressed output may be smaller, so it is not judged."""
+    if options.encoding.compressor != "none":
+        return
+    with storage_errors("look at", target):
+        free = free_bytes(target.absolute().parent)
+    need = total_bytes(plan.target)
+    if need > free:
+        raise StorageError(
+            f"{str(target)!r} needs {format_bytes(need)}, but its file system has only {format_bytes(free)} "
+            "free; free space, or choose another path"
+        )
+
+
+def _digests(plan: SavePlan, payloads: list[bytes]) -> dict[str, str]:
+    """Each tensor's digest, from what every process added to it."""
+    sums = dict.fromkeys(plan.target.tensors, 0)
+    for payload in payloads:
+        for name, value in json.loads(payload).items():
+            sums[name] ^= int(value, 16)
+    return {
+        name: f"{finish(CRC64NVME, value, plan.target.tensors[name].spec.nbytes):016x}"
+        for name, value in sums.items()
+    }

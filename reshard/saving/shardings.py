@@ -1,0 +1,171 @@
+"""What a jax sharding says of an array: which processes hold which box, and what is recorded of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from reshard.errors import LayoutError
+from reshard.layout.box import Box
+from reshard.layout.grid import Grid
+from reshard.layout.jax_bridge import layout_from_sharding
+from reshard.layout.mesh import TensorLayout
+
+if TYPE_CHECKING:
+    import jax
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How an array of one shape lies on its devices.
+
+    Attributes:
+        holders: the processes that hold each box, in rising order; boxes by where they start.
+        layout: mesh and axes, or None where the sharding names none.
+        recorded: JSON of Orbax's ``_sharding``, or None where the layout alone says it.
+        memory_kind: where it is not the device's default memory.
+    """
+
+    holders: Mapping[Box, tuple[int, ...]]
+    layout: TensorLayout | None
+    recorded: str | None
+    memory_kind: str | None
+
+    @property
+    def grid(self) -> Grid:
+        """The boxes; jax shards are all of one shape."""
+        last = max(self.holders, key=lambda box: box.start)
+        first = next(iter(self.holders))
+        return Grid.regular(last.stop, [max(1, n) for n in first.shape])
+
+
+@lru_cache(maxsize=4096)
+def spread(
+    sharding: jax.sharding.Sharding, shape: tuple[int, ...], named: jax.sharding.Sharding
+) -> Spread:
+    """How ``sharding`` lays out an array of ``shape``; ``named`` is what is recorded (of a PRNG key:
+    the key's own, while ``sharding`` is that of its data).
+
+    Raises LayoutError for shardings whose devices do not hold boxes of one tensor.
+    """
+    indices: Mapping[Any, Any] = sharding.devices_indices_map(shape)
+    boxes = {device: _box(index, shape) for device, index in indices.items()}
+    held: dict[Box, set[int]] = defaultdict(set)
+    for device, box in boxes.items():
+        held[box].add(device.process_index)
+    ordered = sorted(held, key=lambda box: box.start)
+    holders = {box: tuple(sorted(held[box])) for box in ordered}
+    return Spread(holders, _layout(named), _recorded(named, boxes, ordered), _memory(sharding))
+
+
+def _box(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
+    bounds = [s.indices(n) for s, n in zip(index, shape, strict=True)]
+    return Box(tuple(b[0] for b in bounds), tuple(b[1] for b in bounds))
+
+
+def _layout(sharding: jax.sharding.Sharding) -> TensorLayout | None:
+    from jax.sharding import NamedSharding
+
+    return layout_from_sharding(sharding) if isinstance(sharding, NamedSharding) else None
+
+
+def _memory(sharding: jax.sharding.Sharding) -> str | None:
+    kind = sharding.memory_kind
+    device: Any = next(iter(sharding.device_set))
+    return None if kind in (None, device.default_memory().kind) else str(kind)
+
+
+def _recorded(
+    sharding: jax.sharding.Sharding, boxes: Mapping[Any, Box], ordered: Sequence[Box]
+) -> str | None:
+    from jax.sharding import NamedSharding
+
+    if isinstance(sharding, NamedSharding):
+        return _recorded_named(sharding)
+    devices = list(sharding.device_set)
+    if len(devices) == 1:
+        # Orbax reads it back only where a device of that name is, as it does of its own checkpoints.
+        document = {"sharding_type": "SingleDeviceSharding", "device_str": str(devices[0])}
+        return json.dumps(document)
+    return _equivalent(boxes, ordered)
+
+
+def _recorded_named(sharding: jax.sharding.NamedSharding) -> str | None:
+    """With device ids only where the mesh is not simply all devices in order.
+
+    Without them Orbax takes ``jax.devices()``, which gives the same sharding here, and still fits
+    another job with as many devices of other ids.
+    """
+    import jax
+
+    mesh = sharding.mesh
+    ids = [d.id for d in mesh.devices.flat]
+    if ids == [d.id for d in jax.devices()]:
+        return None
+    types = mesh.axis_types
+    return _named(
+        mesh.devices.shape,
+        mesh.axis_names,
+        None if types is None else [str(t) for t in types],
+        [list(a) if isinstance(a, tuple) else a for a in sharding.spec],
+        ids,
+    )
+
+
+def _equivalent(boxes: Mapping[Any, Box], ordered: Sequence[Box]) -> str | None:
+    """A NamedSharding that gives each device the same box, for shardings that have no mesh.
+
+    None where boxes are not held equally often, which jax does not do.
+    """
+    parts = [len({box.start[dim] for box in ordered}) for dim in range(ordered[0].rank)]
+    copies, rest = divmod(len(boxes), len(ordered))
+    if rest or math.prod(parts) != len(ordered):
+        return None
+    place = {box: n for n, box in enumerate(ordered)}
+    devices = sorted(boxes, key=lambda device: (place[boxes[device]], device.id))
+    names = [f"dim{dim}" for dim in range(len(parts))]
+    return _named(
+        (*parts, copies),
+        (*names, "copies"),
+        ["AxisType.Auto"] * (len(parts) + 1),
+        [name if n > 1 else None for name, n in zip(names, parts, strict=True)],
+        [device.id for device in devices],
+    )
+
+
+def _named(
+    shape: Sequence[int],
+    names: Sequence[str],
+    types: Sequence[str] | None,
+    spec: Sequence[Any],
+    ids: Sequence[int],
+) -> str:
+    import numpy as np
+
+    document = {
+        "sharding_type": "NamedSharding",
+        "shape": list(shape),
+        "axis_names": list(names),
+        **({} if types is None else {"axis_types": list(types)}),
+        "partition_spec": list(spec),
+        "device_mesh": {"mesh": _with_ids(np.reshape(np.array(ids), shape).tolist())},
+    }
+    return json.dumps(document)
+
+
+def _with_ids(nested: Any) -> Any:
+    return {"id": nested} if isinstance(nested, int) else [_with_ids(part) for part in nested]
+
+
+def check_sayable(sharding: jax.sharding.Sharding | None) -> str:
+    """Why an array of this sharding cannot be saved, or "" where it can."""
+    try:
+        _layout(sharding) if sharding is not None else None
+    except LayoutError as error:
+        return str(error)
+    return ""

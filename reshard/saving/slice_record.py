@@ -1,0 +1,101 @@
+"""Slice metadata of a tree that somebody else writes: entries, and digests from the live arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reshard.engine.digest import CRC64NVME, finish, linear_of_box
+from reshard.formats.base import Container, Encoding, Item, TargetCheckpoint, TargetTensor
+from reshard.formats.orbax.finish import slice_file
+from reshard.formats.orbax.item_tree import item_trees
+from reshard.formats.slices import render_slices
+from reshard.layout.grid import Grid
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.saving.host_copy import elements, kept
+from reshard.saving.plan import live_tensors
+from reshard.saving.tensors import LiveTensor, Shard
+from reshard.saving.tree import live_leaves
+from reshard.variables.sharded import ShardedVariable
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRecord:
+    """A tree's slices, and this process's hold of the data that it sums up.
+
+    Attributes:
+        shards: of each tensor, those that this process sums up.
+    """
+
+    target: TargetCheckpoint
+    shards: Mapping[str, tuple[Shard, ...]]
+
+    def sums(self) -> dict[str, int]:
+        """What this process's shards add to each tensor's CRC-64/NVME (its linear part)."""
+        return {
+            name: _sum(self.target.tensors[name].spec, shards)
+            for name, shards in self.shards.items()
+        }
+
+    def render(self, sums: Mapping[str, int], files: Mapping[str, bytes]) -> bytes:
+        """The bytes of slices.json.
+
+        Args:
+            sums: of all processes together.
+            files: the item's other metadata files, whose digests it keeps.
+        """
+        (tree,) = item_trees(self.target)
+        digests = {
+            name: f"{finish(CRC64NVME, value, self.target.tensors[name].spec.nbytes):016x}"
+            for name, value in sums.items()
+        }
+        return render_slices(slice_file(tree, digests, files))
+
+
+def record_slices(tree: Any, process: int, count: int) -> SliceRecord:
+    """Take hold of a tree as Orbax stores it: the shards of a ShardedVariable are its children.
+
+    Raises TreeError, naming every leaf that cannot be recorded.
+    """
+    leaves = live_leaves(_opened(tree))
+    tensors = live_tensors(leaves, count)
+    by_path = {t.leaf.path: t.leaf for t in tensors}
+    target = TargetCheckpoint(
+        Container("v0", (Item("", "", is_tree=True),)),
+        {t.name: _target(t) for t in tensors},
+        [by_path.get(leaf.leaf.path, leaf.leaf) for leaf in leaves],
+        {},
+    )
+    item_trees(target)  # refuses names that cannot be told apart
+    mine = {t.name: [s for s in t.shards if s.holders[0] == process] for t in tensors}
+    wanted = {id(shard.data) for shards in mine.values() for shard in shards}
+    held = kept({t.name: t for t in tensors}, wanted)
+    boxes = {name: {s.box for s in shards} for name, shards in mine.items()}
+    shards = {n: tuple(s for s in t.shards if s.box in boxes[n]) for n, t in held.items()}
+    return SliceRecord(target, shards)
+
+
+def _opened(tree: Any) -> Any:
+    import jax
+
+    return jax.tree.map(
+        lambda node: list(node.variables) if isinstance(node, ShardedVariable) else node,
+        tree,
+        is_leaf=lambda node: isinstance(node, ShardedVariable),
+    )
+
+
+def _target(tensor: LiveTensor) -> TargetTensor:
+    whole = Grid.whole(tensor.shape)
+    spec = TensorSpec(tensor.name, tensor.shape, tensor.dtype, whole, layout=tensor.layout)
+    return TargetTensor(spec, Encoding(), tensor.leaf, tensor.partition, tensor.slices)
+
+
+def _sum(spec: TensorSpec, shards: tuple[Shard, ...]) -> int:
+    total = 0
+    for shard in shards:
+        data = elements(shard.data, shard.box.relative_to(shard.box.start))
+        little = data.astype(data.dtype.newbyteorder("<"), copy=False)
+        total ^= linear_of_box(CRC64NVME, little, shard.box, spec.shape)
+    return total

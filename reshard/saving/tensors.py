@@ -1,0 +1,222 @@
+"""Live tensors: which process holds which elements of each, and where they are here.
+
+Replicas count once. A shard is a box, or, of a "mod" table, every k-th row of one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from reshard.errors import TreeError
+from reshard.formats.base import Leaf
+from reshard.layout.box import Box
+from reshard.layout.grid import Grid
+from reshard.layout.mesh import TensorLayout
+from reshard.layout.partitioners import div_cuts
+from reshard.saving.shardings import Spread, spread
+from reshard.saving.tree import LiveLeaf
+from reshard.variables.sharded import ShardedVariable
+
+FIRST = (0,)
+"""Who holds what every process has for itself: the first one writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Elements of a tensor: ``box``, or of dimension ``axis`` every ``step``-th index of it.
+
+    Attributes:
+        holders: the processes that hold them, in rising order.
+        data: them, as a numpy array or a jax array on one device; None where they are elsewhere.
+    """
+
+    box: Box
+    holders: tuple[int, ...]
+    data: Any = field(default=None, compare=False, repr=False)
+    axis: int = 0
+    step: int = 1
+
+    def within(self, box: Box) -> tuple[Box, tuple[slice, ...]] | None:
+        """What it has of ``box``: where in ``data``, and where in an array of the box; or None."""
+        common = self.box.intersect(box)
+        if common is None:
+            return None
+        if self.step == 1:
+            return common.relative_to(self.box.start), _slices(common.relative_to(box.start))
+        return self._rows_within(common, box)
+
+    def _rows_within(self, common: Box, box: Box) -> tuple[Box, tuple[slice, ...]] | None:
+        axis, step = self.axis, self.step
+        own = self.box.start[axis]
+        first = own + -(-(common.start[axis] - own) // step) * step
+        count = -(-(common.stop[axis] - first) // step)
+        if count < 1:
+            return None
+        local = common.relative_to(self.box.start)
+        at = (first - own) // step
+        local = Box(_with(local.start, axis, at), _with(local.stop, axis, at + count))
+        places = list(_slices(common.relative_to(box.start)))
+        places[axis] = slice(first - box.start[axis], common.stop[axis] - box.start[axis], step)
+        return local, tuple(places)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTensor:
+    """One tensor of the tree.
+
+    Attributes:
+        shards: disjoint and complete.
+        grid: where the shards are the boxes of a grid, row-major; else None.
+        chunked_as: the grid that chunks start from where the shards are no grid.
+        layout: what is recorded: its own, or the one given for it.
+        slices: what is recorded where the layout does not say it.
+        partition: strategy, axis and number of shards of a ShardedVariable.
+    """
+
+    leaf: Leaf
+    shape: tuple[int, ...]
+    dtype: str
+    shards: tuple[Shard, ...]
+    grid: Grid | None
+    chunked_as: Grid
+    layout: TensorLayout | None = None
+    slices: Grid | tuple[Box, ...] | None = None
+    partition: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.leaf.name
+
+    def touching(self, box: Box) -> Iterator[Shard]:
+        """The shards that have something of ``box``, and perhaps others."""
+        if self.grid is None:
+            yield from self.shards
+            return
+        parts = self.grid.parts
+        for index in itertools.product(*self.grid.overlapping(box)):
+            yield self.shards[_flat(index, parts)]
+
+
+def live_tensor(leaf: LiveLeaf, process_count: int) -> LiveTensor:
+    """The leaf's array as shards. TreeError where a process does not hold what it would write."""
+    import jax
+
+    array = leaf.array
+    if isinstance(array, ShardedVariable):
+        return _of_sharded(leaf.leaf, array)
+    if isinstance(array, jax.Array):
+        return _of_jax(leaf.leaf, array, process_count)
+    whole = Grid.whole(array.shape)
+    shard = Shard(Box.full(array.shape), FIRST, array)
+    return LiveTensor(leaf.leaf, array.shape, array.dtype.name, (shard,), whole, whole)
+
+
+def _of_jax(leaf: Leaf, array: Any, process_count: int) -> LiveTensor:
+    is_key = leaf.meta.get("ext_metadata") is not None
+    data, found = spread_of(array, is_key=is_key)
+    shards = _shards(data, found, shared=process_count > 1 and data.is_fully_addressable)
+    grid = found.grid
+    meta = {**leaf.meta, "sharding": found.recorded, "memory_kind": found.memory_kind}
+    leaf = replace(leaf, meta={key: value for key, value in meta.items() if value is not None})
+    slices = grid if found.layout is None else None
+    return LiveTensor(leaf, data.shape, data.dtype.name, shards, grid, grid, found.layout, slices)
+
+
+def spread_of(array: Any, *, is_key: bool) -> tuple[Any, Spread]:
+    """The array (of a PRNG key, its data), and how it lies on its devices."""
+    import jax
+
+    data = jax.random.key_data(array) if is_key else array
+    return data, spread(data.sharding, data.shape, array.sharding)
+
+
+def _shards(array: Any, found: Spread, *, shared: bool) -> tuple[Shard, ...]:
+    """One shard per box; ``shared`` where every process has the array for itself."""
+    local: dict[Any, Any] = {}
+    for shard in sorted(array.addressable_shards, key=lambda s: s.device.id):
+        local.setdefault(_key(shard.index, array.shape), shard.data)
+    return tuple(
+        Shard(box, FIRST if shared else holders, local.get((box.start, box.stop)))
+        for box, holders in found.holders.items()
+    )
+
+
+def _key(index: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[Any, Any]:
+    bounds = [s.indices(n) for s, n in zip(index, shape, strict=True)]
+    return tuple(b[0] for b in bounds), tuple(b[1] for b in bounds)
+
+
+def _of_sharded(leaf: Leaf, variable: ShardedVariable) -> LiveTensor:
+    shape = variable.shape
+    strategy, count = variable.partition_strategy, len(variable.variables)
+    shards = tuple(
+        shard
+        for data, rows in zip(variable.variables, variable.rows, strict=True)
+        for shard in _of_rows(leaf.name, data, rows, variable)
+    )
+    partition = {"strategy": strategy, "axis": variable.axis, "shards": count}
+    even = _even(shape, variable.axis, count)
+    if strategy == "mod":
+        slices: Grid | tuple[Box, ...] = Grid.whole(shape)
+        return LiveTensor(
+            leaf, shape, variable.dtype.name, shards, None, even, None, slices, partition
+        )
+    slices = _slices_of(variable)
+    chunked_as = slices if isinstance(slices, Grid) else even
+    return LiveTensor(
+        leaf, shape, variable.dtype.name, shards, None, chunked_as, None, slices, partition
+    )
+
+
+def _even(shape: tuple[int, ...], axis: int, count: int) -> Grid:
+    shards = max(1, min(count, shape[axis]))
+    return Grid(shape, tuple(div_cuts(n, shards if d == axis else 1) for d, n in enumerate(shape)))
+
+
+def _slices_of(variable: ShardedVariable) -> Grid | tuple[Box, ...]:
+    """A grid, unless a shard without rows would be lost in it."""
+    shape, boxes = variable.shape, variable.boxes
+    if not all(box.size for box in boxes):
+        return tuple(boxes)
+    cuts: list[tuple[int, ...]] = [(0, n) if n else (0,) for n in shape]
+    cuts[variable.axis] = (0, *(box.stop[variable.axis] for box in boxes))
+    return Grid(shape, tuple(cuts))
+
+
+def _of_rows(name: str, data: Any, rows: range, variable: ShardedVariable) -> Iterator[Shard]:
+    """A shard of the variable, in the boxes in which its own devices hold it."""
+    if not data.is_fully_addressable:
+        raise TreeError(
+            f"{name!r} is a ShardedVariable with a shard on devices of other processes; every process "
+            "must hold the whole variable, or give one jax array that is sharded over all of them"
+        )
+    if not len(rows) or not data.size:
+        return
+    _, found = spread_of(data, is_key=False)
+    axis = variable.axis
+    for shard in _shards(data, found, shared=True):
+        start, stop = shard.box.start[axis], shard.box.stop[axis]
+        held = rows[start:stop]
+        box = Box(
+            _with(shard.box.start, axis, held[0]),
+            _with(shard.box.stop, axis, held[-1] + 1),
+        )
+        yield replace(shard, box=box, axis=axis, step=held.step)
+
+
+def _slices(box: Box) -> tuple[slice, ...]:
+    return tuple(map(slice, box.start, box.stop))
+
+
+def _with(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
+    return (*values[:at], value, *values[at + 1 :])
+
+
+def _flat(index: tuple[int, ...], parts: tuple[int, ...]) -> int:
+    place = 0
+    for i, count in zip(index, parts, strict=True):
+        place = place * count + i
+    return place

@@ -1,0 +1,319 @@
+"""A live tree as leaves: their paths, what stock Orbax would record of each, and their arrays.
+
+Nodes are whatever jax takes for nodes, paths as Orbax names them. A ShardedVariable is one leaf.
+Everything that cannot be saved is refused together, before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reshard.errors import TreeError
+from reshard.formats.base import Leaf, PathKey
+from reshard.formats.orbax.tree_metadata import MAX_PATH_KEYS
+from reshard.formats.orbax.zarr3_json import NOT_IN_ZARR3
+from reshard.layout.dtypes import DTYPES
+from reshard.variables.sharded import ShardedVariable
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SHOWN_PROBLEMS = 20
+"""Leaves that an error lists; the rest it counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveLeaf:
+    """A leaf and its array: jax, numpy, a ShardedVariable, or None where the leaf has none."""
+
+    leaf: Leaf
+    array: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a leaf's value is: an array and what is recorded of it, or why it cannot be saved."""
+
+    meta: Mapping[str, Any]
+    array: Any = None
+    problem: str = ""
+
+
+def live_leaves(tree: Any) -> tuple[LiveLeaf, ...]:
+    """Every leaf of the tree, None and empty containers too, in jax's order.
+
+    Raises TreeError, naming every leaf that cannot be saved and why.
+    """
+    pairs = [(_path(keys), value) for keys, value in flatten(tree)]
+    if len(pairs) == 1 and not pairs[0][0]:
+        raise _no_tree(tree)
+    found = [_found(value) for _, value in pairs]
+    refuse({_name(path): f.problem for (path, _), f in zip(pairs, found, strict=True) if f.problem})
+    return tuple(_live(path, f) for (path, _), f in zip(pairs, found, strict=True))
+
+
+def flatten(tree: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """jax's key paths and values, empty containers and whole ShardedVariables among them."""
+    import jax
+
+    try:
+        _refuse_circles(tree)
+        return list(jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_leaf)[0])
+    except TreeError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise TreeError(
+            f"the tree cannot be flattened by jax: {str(error).splitlines()[0]}; expected nested "
+            "containers whose dict keys can be sorted"
+        ) from error
+
+
+def _refuse_circles(tree: Any) -> None:
+    """jax would follow a circle until the interpreter's stack is spent, which it does not recover from."""
+    above: list[Any] = []
+    waiting = [(tree, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        del above[depth:]
+        children = _children(node)
+        if not children:
+            continue
+        if depth >= MAX_PATH_KEYS or any(node is other for other in above):
+            raise TreeError(
+                f"the tree contains itself, or nests more than {MAX_PATH_KEYS} levels deep (a "
+                f"{type(node).__name__} in a {type(above[-1]).__name__}); expected a tree without circles"
+            )
+        above.append(node)
+        waiting.extend((child, depth + 1) for child in children)
+
+
+def _children(node: Any) -> list[Any]:
+    import jax
+
+    if isinstance(node, ShardedVariable):
+        return []
+    opened = jax.tree_util.default_registry.flatten_one_level(node)
+    return [] if opened is None else list(opened[0])
+
+
+def key_path(keys: tuple[Any, ...]) -> str:
+    """The name of the leaf at jax's key path."""
+    return _name(_path(keys))
+
+
+def _is_leaf(node: Any) -> bool:
+    return not _children(node)
+
+
+def _path(keys: tuple[Any, ...]) -> tuple[PathKey, ...]:
+    return tuple(map(_path_key, keys))
+
+
+def _path_key(key: Any) -> PathKey:
+    from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
+
+    if isinstance(key, SequenceKey):
+        return PathKey(str(key.idx), is_sequence=True)
+    if isinstance(key, FlattenedIndexKey):
+        return PathKey(str(key.key), is_sequence=True)
+    if isinstance(key, GetAttrKey):
+        return PathKey(key.name)
+    if isinstance(key, DictKey):
+        return PathKey(str(key.key))
+    raise TreeError(
+        f"a node of the tree names its children by {type(key).__name__}; expected jax's DictKey, "
+        "GetAttrKey, SequenceKey or FlattenedIndexKey"
+    )
+
+
+def _name(path: tuple[PathKey, ...]) -> str:
+    return "/".join(step.key for step in path)
+
+
+def _no_tree(tree: Any) -> TreeError:
+    kind = type(tree).__name__
+    if isinstance(tree, dict | list | tuple) or tree is None:
+        return TreeError(f"the tree is empty ({kind}); expected at least one leaf to save")
+    return TreeError(
+        f"the tree is a single {kind}, which has no name in a checkpoint; put it in a container, such "
+        "as {'name': value}"
+    )
+
+
+def refuse(problems: Mapping[str, str]) -> None:
+    """A TreeError of all leaves that have a problem, by name; nothing where there is none."""
+    if not problems:
+        return
+    lines = [f"  {name!r} {problem}" for name, problem in problems.items()]
+    more = len(lines) - SHOWN_PROBLEMS
+    rest = [f"  … and {more} more"] if more > 0 else []
+    count = "1 leaf" if len(lines) == 1 else f"{len(lines)} leaves"
+    raise TreeError(
+        "\n".join([f"{count} of the tree cannot be saved:", *lines[:SHOWN_PROBLEMS], *rest])
+    )
+
+
+def _live(path: tuple[PathKey, ...], found: _Found) -> LiveLeaf:
+    leaf = Leaf(_name(path), path, tensor=found.array is not None, meta=found.meta)
+    return LiveLeaf(leaf, found.array)
+
+
+def _found(value: Any) -> _Found:
+    for fits, found in _KINDS:
+        if fits(value):
+            return found(value)
+    return _Found({}, problem=_unknown(value))
+
+
+def _unknown(value: Any) -> str:
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    return (
+        f"is of type {kind.removeprefix('builtins.')}; expected jax or numpy arrays, ShardedVariables, Python "
+        "numbers, text or None (register its type as a jax pytree, or leave it out)"
+    )
+
+
+def _kind(value_type: str, *, skipped: bool = False, **more: Any) -> dict[str, Any]:
+    return {"value_metadata": {"value_type": value_type, "skip_deserialize": skipped}, **more}
+
+
+def _is_empty(value: Any) -> bool:
+    import jax
+
+    opened = jax.tree_util.default_registry.flatten_one_level(value)
+    return value is None or opened is not None
+
+
+def _empty(value: Any) -> _Found:
+    """As Orbax: an empty named tuple, and any other node without children, is read as None."""
+    named = isinstance(value, tuple) and hasattr(value, "_fields")
+    kinds = {"List": list, "Tuple": tuple, "Dict": Mapping}
+    kind = next((k for k, t in kinds.items() if isinstance(value, t) and not named), "None")
+    return _Found(_kind(kind, skipped=True))
+
+
+def _sharded(value: ShardedVariable) -> _Found:
+    for shard in value.variables:
+        found = _found(shard)
+        if found.problem or found.array is None:
+            return _Found({}, problem=f"has a shard that {found.problem or 'is no array'}")
+    return _Found(_kind("np.ndarray"), value)
+
+
+def _is_tracer(value: Any) -> bool:
+    import jax
+
+    return isinstance(value, jax.core.Tracer)
+
+
+def _tracer(_: Any) -> _Found:
+    return _Found({}, problem="is a tracer of jax, which has no value yet; save outside of jax.jit")
+
+
+def _is_jax(value: Any) -> bool:
+    import jax
+
+    return isinstance(value, jax.Array)
+
+
+def _jax(value: Any) -> _Found:
+    import jax
+
+    if value.is_deleted():
+        problem = (
+            "was deleted or donated, so its value is gone; save it before, or what replaced it"
+        )
+        return _Found({}, problem=problem)
+    if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+        ext = {"random_key_impl": str(jax.random.key_impl(value))}
+        return _Found(_kind("jax.Array", ext_metadata=ext), value)
+    return _Found(_kind("jax.Array"), value, _dtype_problem(value.dtype))
+
+
+def _is_shape(value: Any) -> bool:
+    import jax
+
+    return isinstance(value, jax.ShapeDtypeStruct)
+
+
+def _shape(_: Any) -> _Found:
+    return _Found(
+        {}, problem="is a jax.ShapeDtypeStruct, a shape without data; save the array itself"
+    )
+
+
+def _is_numpy(value: Any) -> bool:
+    import numpy as np
+
+    return isinstance(value, np.ndarray | np.generic) and not isinstance(value, str)
+
+
+def _numpy(value: Any) -> _Found:
+    import numpy as np
+
+    if isinstance(value, np.ma.MaskedArray):
+        return _Found({}, problem="is a masked array, whose mask would be lost; fill it first")
+    return _Found(_kind("np.ndarray"), np.asarray(value), _dtype_problem(value.dtype))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float | complex)
+
+
+def _number(value: Any) -> _Found:
+    import numpy as np
+
+    array = np.asarray(value)
+    if array.dtype.name not in DTYPES:
+        return _Found({}, problem="is a whole number beyond 64 bits; save it as text")
+    # Orbax has no scalar of complex numbers.
+    return _Found(_kind("np.ndarray" if isinstance(value, complex) else "scalar"), array)
+
+
+def _text(value: str) -> _Found:
+    return _Found(_kind("string", string=str(value)))
+
+
+def _is_jax_like(value: Any) -> bool:
+    return hasattr(value, "__jax_array__") and not isinstance(value, type)
+
+
+def _jax_like(value: Any) -> _Found:
+    return _found(value.__jax_array__())
+
+
+def _is_array_like(value: Any) -> bool:
+    return hasattr(value, "__array__") and not isinstance(value, type)
+
+
+def _array_like(value: Any) -> _Found:
+    import numpy as np
+
+    return _numpy(np.asarray(value))
+
+
+def _dtype_problem(dtype: np.dtype[Any]) -> str:
+    if dtype.name not in DTYPES:
+        return f"has dtype {dtype}, which no checkpoint holds; expected one of {', '.join(DTYPES)}"
+    if dtype.name in NOT_IN_ZARR3:
+        return (
+            f"has dtype {dtype}, which zarr3 as TensorStore reads it does not have; cast it first"
+        )
+    return ""
+
+
+_KINDS: tuple[tuple[Callable[[Any], bool], Callable[[Any], _Found]], ...] = (
+    (lambda value: isinstance(value, ShardedVariable), _sharded),
+    (_is_tracer, _tracer),
+    (_is_jax, _jax),
+    (lambda value: isinstance(value, str), _text),
+    (_is_numpy, _numpy),
+    (_is_number, _number),
+    (_is_shape, _shape),
+    (_is_empty, _empty),
+    (_is_jax_like, _jax_like),
+    (_is_array_like, _array_like),
+)
+"""Tests in order, each with what it makes of a value: an array counts as one before anything else."""
