@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from reshard.engine.buffers import Bytes
 
     Array = npt.NDArray[Any]
+
+
+MAPPED_BYTES = 1 << 20
+"""Buffers from here on are mapped: a system call each is nothing beside filling them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +136,15 @@ def _at(box: Box, axis: int, rows: slice) -> tuple[Any, ...]:
 
 
 def aligned_empty(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Bytes that are not cleared, aligned as jax wants them to adopt memory instead of copying it."""
+    """Bytes of any value, aligned as jax wants them to adopt memory instead of copying it.
+
+    Large ones come in the pages that the system gives by itself. numpy asks for huge pages, which a
+    virtual machine has often handed back to its host: filling those took twice the system time.
+    """
     import numpy as np
 
+    if nbytes >= MAPPED_BYTES:
+        return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes]
