@@ -27,6 +27,8 @@ PAGES = (
     ROOT / "CONTRIBUTING.md",
     ROOT / "docs" / "layout-files.md",
     ROOT / "docs" / "json-output.md",
+    ROOT / "docs" / "live-weights.md",
+    ROOT / "docs" / "differences.md",
 )
 OF_OTHER_PROGRAMS = {"--strict"}  # mypy's
 
@@ -89,9 +91,11 @@ def test_the_readme_shows_every_command() -> None:
 
 
 def test_the_python_of_the_readme_runs(at_work: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = blocks(README, "python")
-    exec(compile(code, "README.md", "exec"), {})  # noqa: S102
-    assert "4 tensors, 32768 bytes" in capsys.readouterr().out
+    for code in blocks(README, "python"):
+        exec(compile(code, "README.md", "exec"), {})  # noqa: S102
+    said = capsys.readouterr().out
+    assert "4 tensors, 32768 bytes" in said
+    assert "64 32 22,21:0,32" in said
     assert (at_work / "serve" / "step_1000" / "_METADATA").exists()
 
 
