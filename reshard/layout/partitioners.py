@@ -13,7 +13,8 @@ and shards are cut as by TensorFlow's 'div' strategy: the first ones have one ro
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,10 +40,11 @@ class FixedShardsPartitioner:
     num_shards: int
 
     def __post_init__(self) -> None:
-        _check_at_least(1, num_shards=self.num_shards)
+        _whole_numbers(self, num_shards=1)
 
     def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:  # noqa: ARG002
         """Parts along each dimension: the number of shards at ``axis``, 1 elsewhere."""
+        shape = _checked_shape(shape)
         axis = _axis_index(shape, axis)
         return _parts(shape, axis, min(self.num_shards, shape[axis]))
 
@@ -60,15 +62,11 @@ class MinSizePartitioner:
     bytes_per_string: int = 16
 
     def __post_init__(self) -> None:
-        _check_at_least(
-            1,
-            min_shard_bytes=self.min_shard_bytes,
-            max_shards=self.max_shards,
-            bytes_per_string=self.bytes_per_string,
-        )
+        _whole_numbers(self, min_shard_bytes=1, max_shards=1, bytes_per_string=1)
 
     def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:
         """Parts along each dimension: the number of shards at ``axis``, 1 elsewhere."""
+        shape = _checked_shape(shape)
         axis = _axis_index(shape, axis)
         total_bytes = math.prod(shape) * _element_bytes(dtype, self.bytes_per_string)
         shards = min(shape[axis], self.max_shards, -(-total_bytes // self.min_shard_bytes))
@@ -90,13 +88,13 @@ class MaxSizePartitioner:
     bytes_per_string: int = 16
 
     def __post_init__(self) -> None:
-        _check_at_least(
-            1, max_shard_bytes=self.max_shard_bytes, bytes_per_string=self.bytes_per_string
-        )
-        _check_at_least(0, max_shards=self.max_shards or 0)
+        _whole_numbers(self, max_shard_bytes=1, bytes_per_string=1)
+        if self.max_shards is not None:
+            _whole_numbers(self, max_shards=0)
 
     def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:
         """Parts along each dimension: the number of shards at ``axis``, 1 elsewhere."""
+        shape = _checked_shape(shape)
         axis = _axis_index(shape, axis)
         if not math.prod(shape):
             raise LayoutError(
@@ -127,20 +125,48 @@ def div_cuts(size: int, shards: int) -> Cuts:
     return tuple(i * base + min(i, extra) for i in range(shards + 1))
 
 
-def _check_at_least(least: int, **arguments: int) -> None:
-    for name, value in arguments.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise LayoutError(f"{name} must be a whole number of at least {least}, not {value!r}")
+def _whole_numbers(partitioner: object, **least: int) -> None:
+    """Make ints of fields that are whole in another type, such as ``1e6``; refuse the rest."""
+    for name, smallest in least.items():
+        given = getattr(partitioner, name)
+        found = _whole(given)
+        if found is None or found < smallest:
+            raise LayoutError(
+                f"{name} must be a whole number of at least {smallest}, not {given!r}"
+            )
+        object.__setattr__(partitioner, name, found)
 
 
-def _axis_index(shape: Sequence[int], axis: int) -> int:
+def _whole(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return (
+            int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
+        )
+    except TypeError:
+        return None
+
+
+def _checked_shape(shape: Any) -> tuple[int, ...]:
+    sizes = [_whole(n) for n in shape] if isinstance(shape, Iterable) else [None]
+    if any(n is None or n < 0 for n in sizes):
+        raise LayoutError(f"a shape is a sequence of whole numbers of at least 0, not {shape!r}")
+    return tuple(n for n in sizes if n is not None)
+
+
+def _axis_index(shape: Sequence[int], axis: Any) -> int:
     if not shape:
         raise LayoutError("a scalar cannot be partitioned; it has no axis to split")
+    try:
+        axis = operator.index(axis)
+    except TypeError:
+        raise LayoutError(f"an axis is a whole number, not {axis!r}") from None
     if not -len(shape) <= axis < len(shape):
         raise LayoutError(
             f"axis {axis} is out of range for shape {list(shape)}; expected {-len(shape)} to {len(shape) - 1}"
         )
-    return axis % len(shape)
+    return int(axis % len(shape))
 
 
 def _parts(shape: Sequence[int], axis: int, shards: int) -> list[int]:
@@ -148,6 +174,8 @@ def _parts(shape: Sequence[int], axis: int, shards: int) -> list[int]:
 
 
 def _element_bytes(dtype: Any, bytes_per_string: int) -> int:
+    if dtype is None:  # which numpy takes for float64
+        raise LayoutError("a dtype is needed to count bytes, not None")
     name = dtype if isinstance(dtype, str) else _canonical(dtype)
     if name in {"string", "object"} or name.startswith(("str", "bytes")):
         return bytes_per_string

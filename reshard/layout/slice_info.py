@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ class SaveSliceInfo:
     var_shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        for field in ("full_shape", "var_offset", "var_shape"):
+            object.__setattr__(self, field, self._numbers(field))
         if not len(self.full_shape) == len(self.var_offset) == len(self.var_shape):
             raise LayoutError(
                 f"a slice of {self.full_name!r} needs as many offsets and lengths as the tensor has "
@@ -44,6 +47,16 @@ class SaveSliceInfo:
                     f"elements, but the slice is {start}:{start + length}"
                 )
 
+    def _numbers(self, field: str) -> tuple[int, ...]:
+        given = getattr(self, field)
+        try:
+            return tuple(map(operator.index, given))
+        except TypeError:
+            raise LayoutError(
+                f"{field} of a slice of {self.full_name!r} must be whole numbers, one for each "
+                f"dimension, not {given!r}"
+            ) from None
+
     @classmethod
     def from_box(cls, full_name: str, full_shape: tuple[int, ...], box: Box) -> SaveSliceInfo:
         """The slice that ``box`` cuts out of a tensor of ``full_shape``."""
@@ -52,6 +65,10 @@ class SaveSliceInfo:
     @classmethod
     def from_spec(cls, spec: str, full_name: str = "") -> SaveSliceInfo:
         """Parse ``spec``; ``-`` stands for a whole dimension. Anything else is a LayoutError."""
+        if not isinstance(spec, str) or " " not in spec:
+            raise LayoutError(
+                f"a slice spec is a shape, a space and slices, as in {_EXAMPLE}, not {spec!r}"
+            )
         *dims, slices = spec.split(" ")
         dims = [] if dims == [""] else dims
         pairs = slices.split(":") if slices else []

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from reshard.errors import VariableError, VariableIndexError, VariableTypeError
 from reshard.variables.reading import gathered, read
 from reshard.variables.shard_rows import ShardRows
+from reshard.variables.values import to_numpy
 
 if TYPE_CHECKING:
     import jax
@@ -43,7 +44,7 @@ def take_index(
     items = index if isinstance(index, tuple) else (index,)
     if any(map(_is_traced, items)):
         return gathered(shards, axis, rows)[index]
-    items = tuple(map(_concrete, items))
+    items = tuple(_concrete(item, name) for item in items)
     shape = (*shards[0].shape[:axis], rows.total, *shards[0].shape[axis + 1 :])
     _check(items, shape, name)
     narrowed = _narrow(_expanded(items, len(shape)), shape, axis)
@@ -61,18 +62,20 @@ def _is_traced(item: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
-def _concrete(item: Any) -> Any:
+def _concrete(item: Any, name: str) -> Any:
     """An item with arrays as numpy arrays and whole numbers as int."""
+    import jax.numpy as jnp
     import numpy as np
 
     if item is None or item is Ellipsis or isinstance(item, slice | bool | str):
         return item
-    if isinstance(item, list | tuple) and not item:
-        return np.zeros(0, np.intp)
     try:
         return operator.index(item)
     except TypeError:
-        return np.asarray(item)
+        found = to_numpy(item, name, "indexing")
+    if isinstance(item, list | tuple) and not found.size:
+        return found.astype(np.intp)  # as NumPy takes an empty list
+    return found.astype(np.int64) if jnp.issubdtype(found.dtype, jnp.integer) else found
 
 
 def _check(items: tuple[Any, ...], shape: tuple[int, ...], name: str) -> None:
@@ -139,6 +142,8 @@ def _narrowed(item: Any, size: int, sharded: bool) -> Narrowed:
 
     if isinstance(item, slice):
         asked = range(*item.indices(size))
+        if len(asked) == 1:
+            asked = range(asked[0], asked[0] + 1)  # the step may be too large for jax
         if asked.step > 0 or not asked:
             return Narrowed(asked or range(0), slice(None))
         return Narrowed(asked[::-1], slice(None, None, -1))

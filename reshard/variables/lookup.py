@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from reshard.errors import VariableError
+from reshard.errors import VariableError, VariableTypeError
 from reshard.variables.reading import gathered, on_one_device, read
 from reshard.variables.shard_rows import ShardRows, check_strategy
 from reshard.variables.tracing import is_traced
@@ -24,7 +24,7 @@ def rows_of(
 ) -> jax.Array:
     """The entries at ``ids`` of dimension 0: an array of shape ``ids.shape + shape[1:]``.
 
-    Ids out of range raise VariableIndexError; traced ones give NaN, or the least whole number.
+    Ids out of range raise VariableIndexError; traced ones give what ``jnp.take`` fills in.
     """
     ids = checked_index_type(ids, name, method)
     if axis != 0:
@@ -47,6 +47,21 @@ def check_same_strategy(asked: str | None, rows: ShardRows, name: str) -> None:
             f"{name!r} is split by {rows.strategy!r}; a look-up by {asked!r} would find other rows. "
             f"Leave partition_strategy out, or split the table by {asked!r}"
         )
+
+
+def check_norm(max_norm: Any, dtype: Any, name: str) -> None:
+    """Refuse norms of rows that have none, and what is no number."""
+    import jax.numpy as jnp
+
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise VariableTypeError(
+            f"max_norm scales rows of floating point, but {name!r} has dtype {dtype}; leave it out"
+        )
+    plain = isinstance(max_norm, int | float)
+    if not plain and getattr(max_norm, "shape", None) != ():
+        raise VariableTypeError(f"max_norm for {name!r} must be a number, not {max_norm!r}")
+    if plain and not max_norm >= 0:
+        raise VariableError(f"max_norm for {name!r} must be at least 0, not {max_norm}")
 
 
 def clipped(found: jax.Array, max_norm: Any, id_rank: int) -> jax.Array:

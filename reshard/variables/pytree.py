@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from functools import cache
+from threading import Lock
 from typing import Any
 
+_registering = Lock()
 
-@cache
+
 def register_pytree(kind: Any) -> None:
     """Make jax see through instances of ``kind``; done once, when the first one is made."""
+    if "_is_pytree" in vars(kind):
+        return
     from jax.tree_util import register_pytree_with_keys
 
-    register_pytree_with_keys(kind, _flatten_with_keys, _unflatten_of(kind), _flatten)
+    with _registering:  # two threads may make the first one
+        if "_is_pytree" not in vars(kind):
+            register_pytree_with_keys(kind, _flatten_with_keys, _unflatten_of(kind), _flatten)
+            kind._is_pytree = True
 
 
 def _flatten(variable: Any) -> tuple[tuple[Any, ...], Any]:
@@ -19,10 +25,10 @@ def _flatten(variable: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def _flatten_with_keys(variable: Any) -> tuple[list[tuple[Any, Any]], Any]:
-    from jax.tree_util import SequenceKey
+    from jax.tree_util import DictKey  # SequenceKey has no ``key``, which jax's messages need
 
     shards, static = _flatten(variable)
-    return [(SequenceKey(n), shard) for n, shard in enumerate(shards)], static
+    return [(DictKey(n), shard) for n, shard in enumerate(shards)], static
 
 
 def _unflatten_of(kind: Any) -> Any:

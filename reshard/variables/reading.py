@@ -50,15 +50,39 @@ def read(
 
 def on_one_device(arrays: Sequence[jax.Array]) -> list[jax.Array]:
     """The arrays where jax can compute with them together: on the devices of the first."""
+
+    known = [_known(a) for a in arrays]
+    if any(a is None for a in known):  # jax.jit has all its arguments on the same devices
+        return list(arrays)
+    _check_addressable(known)
+    if len(set(map(_devices, known))) == 1:
+        return list(arrays)
+    target = min(known[0].devices(), key=lambda d: d.id)
+    return [_moved(a, target) for a in arrays]
+
+
+def _known(array: Any) -> Any:
+    """The array with values behind it: ``grad`` computes on such; None under ``jit``."""
     import jax
 
-    if any(isinstance(a, jax.core.Tracer) for a in arrays):
-        return list(arrays)
-    _check_addressable(arrays)
-    if len({frozenset(a.devices()) for a in arrays}) == 1:
-        return list(arrays)
-    target = min(arrays[0].devices(), key=lambda d: d.id)
-    return [jax.device_put(a, target) for a in arrays]
+    return array.to_concrete_value() if isinstance(array, jax.core.Tracer) else array
+
+
+def _devices(array: jax.Array) -> Any:
+    """Equal for arrays that jax computes with together: in a mesh the order counts too."""
+    devices = array.devices()
+    return (
+        frozenset(devices) if len(devices) == 1 else getattr(array.sharding, "mesh", array.sharding)
+    )
+
+
+def _moved(array: Any, device: Any) -> Any:
+    import jax
+
+    if isinstance(array, jax.core.Tracer):
+        return jax.device_put(array, device)
+    with jax.core.eval_context():  # a function that is traced meanwhile gets it as moved already
+        return jax.device_put(array, device)
 
 
 def _joined(pieces: Sequence[jax.Array], axis: int) -> jax.Array:

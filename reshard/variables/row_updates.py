@@ -13,8 +13,8 @@ class RowUpdates:
     """``scatter_*``, over the one method that changes rows.
 
     Each is called with ``(indices, values)`` or with one ``IndexedSlices(values, indices)``.
-    ``indices`` are rows (along ``axis``) in one dimension; ``values`` have the variable's shape, with
-    as many rows, and its dtype. An index that comes twice takes both values, in their order.
+    ``indices`` are places in dimension 0, as those of ``sparse_read`` are, whichever axis the shards lie
+    along; ``values`` have the variable's dtype, and its shape with as many entries in dimension 0. An index that comes twice takes both values, in their order.
 
     Raises VariableIndexError for an index out of range, VariableTypeError for another dtype,
     VariableError for another shape and under tracing; then nothing has changed.

@@ -143,7 +143,7 @@ def even_sizes(total: int, shards: int) -> tuple[int, ...]:
 
 def check_strategy(strategy: Any) -> None:
     """Refuse what is neither 'div' nor 'mod'."""
-    if strategy not in STRATEGIES:
+    if not isinstance(strategy, str) or strategy not in STRATEGIES:
         raise VariableError(f"a partition strategy is 'div' or 'mod', not {strategy!r}")
 
 

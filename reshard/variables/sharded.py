@@ -7,6 +7,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
 
 from reshard.errors import VariableError
@@ -14,17 +15,17 @@ from reshard.layout.box import Box
 from reshard.layout.slice_info import SaveSliceInfo
 from reshard.variables.indexed_slices import IndexedSlices
 from reshard.variables.indexing import take_index
-from reshard.variables.lookup import check_same_strategy, clipped, rows_of
+from reshard.variables.lookup import check_norm, check_same_strategy, clipped, rows_of
 from reshard.variables.operators import ArrayOperators
 from reshard.variables.pytree import register_pytree
 from reshard.variables.reading import filled, gathered
 from reshard.variables.row_updates import RowUpdates
 from reshard.variables.shard_rows import ShardRows
-from reshard.variables.shards import checked_axis, checked_shards
+from reshard.variables.shards import check_fit, checked_axis, checked_shards, sizes_along
 from reshard.variables.splitting import cut, shard_count
 from reshard.variables.tracing import refuse_tracing
 from reshard.variables.updating import Combine, check_arithmetic, replaced, scattered
-from reshard.variables.values import check_rank_one, checked_index_type, checked_values
+from reshard.variables.values import check_rank_one, checked_index_type, checked_values, to_numpy
 
 if TYPE_CHECKING:
     import jax
@@ -60,11 +61,14 @@ class ShardedVariable(ArrayOperators, RowUpdates):
 
     _shards: tuple[Any, ...]
     _static: Static
+    _changing: RLock
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
         kind: Any = cls
         register_pytree(kind)  # however an instance comes to be, jax knows what it is
-        return super().__new__(cls)
+        made = super().__new__(cls)
+        made._changing = RLock()  # of two threads that change it, none loses what it did
+        return made
 
     def __init__(
         self,
@@ -97,10 +101,13 @@ class ShardedVariable(ArrayOperators, RowUpdates):
         them where the array is. More shards than rows leave the last ones without rows.
         """
         import jax
-        import numpy as np
 
         name = "ShardedVariable" if name is None else name
-        array = array if isinstance(array, jax.Array | cls) else np.asarray(array)
+        array = (
+            array
+            if isinstance(array, jax.Array | ShardedVariable)
+            else to_numpy(array, name, "split")
+        )
         axis = checked_axis(array.shape, axis, name)
         shards = shard_count(partition, array.shape, array.dtype, axis, name)
         rows = ShardRows.even(array.shape[axis], shards, partition_strategy)
@@ -142,8 +149,9 @@ class ShardedVariable(ArrayOperators, RowUpdates):
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the whole variable."""
+        total = self._rows.total
         first = self._shards[0].shape
-        return (*first[: self.axis], self._rows.total, *first[self.axis + 1 :])
+        return (*first[: self.axis], total, *first[self.axis + 1 :])
 
     @property
     def ndim(self) -> int:
@@ -182,6 +190,7 @@ class ShardedVariable(ArrayOperators, RowUpdates):
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The whole variable as a new numpy array, put together on the host."""
+        check_fit(self._shards, self.axis, self.name)
         return filled(self._shards, self.axis, self._rows)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -193,7 +202,7 @@ class ShardedVariable(ArrayOperators, RowUpdates):
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
     def __jax_array__(self) -> jax.Array:
-        return gathered(self._shards, self.axis, self._rows)
+        return gathered(self._live, self.axis, self._rows)
 
     def __getitem__(self, index: Any) -> jax.Array:
         """Part of the variable by NumPy's rules; only the shards that hold some of it are read.
@@ -201,7 +210,7 @@ class ShardedVariable(ArrayOperators, RowUpdates):
         Integers, slices, ``...``, None, masks and integer arrays. Raises VariableIndexError (an
         IndexError) where NumPy does. With traced indices jax.numpy's rules hold instead.
         """
-        return take_index(self._shards, self.axis, self._rows, index, self.name)
+        return take_index(self._live, self.axis, self._rows, index, self.name)
 
     def assign(
         self, value: Any, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
@@ -228,12 +237,12 @@ class ShardedVariable(ArrayOperators, RowUpdates):
     def sparse_read(self, indices: Any, name: str | None = None) -> jax.Array:
         """The rows at ``indices``, whole numbers in one dimension, in that order.
 
-        Raises VariableIndexError for one out of range; a traced one gives NaN, or the least whole
-        number, instead.
+        Raises VariableIndexError for one out of range; a traced one gives NaN, the least whole
+        number, or of an unsigned type the largest, instead.
         """
         indices = checked_index_type(indices, self.name, "sparse_read")
         check_rank_one(indices, self.name, "sparse_read")
-        return rows_of(self._shards, self.axis, self._rows, indices, self.name, "sparse_read")
+        return rows_of(self._live, self.axis, self._rows, indices, self.name, "sparse_read")
 
     def embedding_lookup(
         self, ids: Any, partition_strategy: str | None = None, max_norm: float | None = None
@@ -246,8 +255,13 @@ class ShardedVariable(ArrayOperators, RowUpdates):
         """
         check_same_strategy(partition_strategy, self._rows, self.name)
         ids = checked_index_type(ids, self.name, "embedding_lookup")
-        found = rows_of(self._shards, self.axis, self._rows, ids, self.name, "embedding_lookup")
+        if max_norm is not None:
+            check_norm(max_norm, self.dtype, self.name)
+        found = rows_of(self._live, self.axis, self._rows, ids, self.name, "embedding_lookup")
         return found if max_norm is None else clipped(found, max_norm, ids.ndim)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_changing"}
 
     def __iter__(self) -> Iterator[jax.Array]:
         """The shards, in order."""
@@ -265,19 +279,27 @@ class ShardedVariable(ArrayOperators, RowUpdates):
         if method != "assign":
             check_arithmetic(self.dtype, self.name, method)
         value = checked_values(value, self.shape, self.dtype, self.name, method)
-        self._shards = replaced(self._shards, self.axis, self._rows, value, combine)
+        with self._changing:
+            old = self._shards if method == "assign" else self._live
+            self._shards = replaced(old, self.axis, self._rows, value, combine)
         return self
 
     def _scatter(self, method: str, operation: str, delta: IndexedSlices) -> Self:
         refuse_tracing(self.name, method, self._shards, delta.values, delta.indices)
-        self._shards = scattered(
-            self._shards, self.axis, self._rows, delta, operation, self.name, method
-        )
+        with self._changing:
+            self._shards = scattered(
+                self._live, self.axis, self._rows, delta, operation, self.name, method
+            )
         return self
 
     @property
+    def _live(self) -> tuple[jax.Array, ...]:
+        # jax.tree.map and the like may have left numpy arrays, or what is no array, for shards.
+        return checked_shards(self._shards, self.axis, self.name)[0]
+
+    @property
     def _rows(self) -> ShardRows:
-        return ShardRows(tuple(s.shape[self.axis] for s in self._shards), self.partition_strategy)
+        return ShardRows(sizes_along(self.axis, self._shards, self.name), self.partition_strategy)
 
 
 def _box(shape: tuple[int, ...], axis: int, held: range) -> Box:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,14 @@ def checked_shards(variables: Any, axis: int, name: str) -> tuple[tuple[jax.Arra
     if not isinstance(name, str):
         raise VariableTypeError(f"the name of a variable must be text, not {name!r}")
     _check_sequence(variables, name)
-    shards = tuple(as_jax_array(v, name) for v in variables)
+    axis = check_fit(variables, axis, name)
+    return tuple(as_jax_array(v, name) for v in variables), axis
+
+
+def check_fit(shards: Sequence[Any], axis: int, name: str) -> int:
+    """``axis`` counted from the front, where the shards are arrays that can be read and fit together."""
+    for shard in shards:
+        _check_array(shard, name)
     _check_same("dtype", [str(s.dtype) for s in shards], name)
     _check_same("number of dimensions", [s.ndim for s in shards], name)
     axis = checked_axis(shards[0].shape, axis, name)
@@ -31,21 +39,34 @@ def checked_shards(variables: Any, axis: int, name: str) -> tuple[tuple[jax.Arra
             f"shards of {name!r} must have the same shape except along axis {axis}, but have "
             f"{_brief([list(s.shape) for s in shards])}"
         )
-    return shards, axis
+    return axis
 
 
-def checked_axis(shape: Sequence[int], axis: int, name: str) -> int:
+def sizes_along(axis: int, shards: Sequence[Any], name: str) -> tuple[int, ...]:
+    """Rows of each shard; VariableError where a function of jax left something without that axis."""
+    try:
+        return tuple(shard.shape[axis] for shard in shards)
+    except (AttributeError, IndexError):
+        found = _brief([getattr(s, "shape", type(s).__name__) for s in shards])
+        raise VariableError(
+            f"the shards of {name!r} are no arrays along axis {axis} but {found}, which stand for them "
+            f"in a tree; see .variables"
+        ) from None
+
+
+def checked_axis(shape: Sequence[int], axis: Any, name: str) -> int:
     """``axis`` counted from the front; scalars and axes that ``shape`` lacks are refused."""
     if not shape:
         raise VariableError(f"{name!r} is a scalar; a variable in shards needs an axis to split")
-    if not isinstance(axis, int) or isinstance(axis, bool):
-        raise VariableTypeError(f"the axis of {name!r} must be a whole number, not {axis!r}")
+    axis = whole_number(given := axis)
+    if axis is None:
+        raise VariableTypeError(f"the axis of {name!r} must be a whole number, not {given!r}")
     if not -len(shape) <= axis < len(shape):
         raise VariableIndexError(
             f"axis {axis} is out of range for {name!r} of shape {list(shape)}; "
             f"expected {-len(shape)} to {len(shape) - 1}"
         )
-    return axis % len(shape)
+    return int(axis % len(shape))
 
 
 def as_jax_array(value: Any, name: str, device: Any = None) -> jax.Array:
@@ -56,16 +77,46 @@ def as_jax_array(value: Any, name: str, device: Any = None) -> jax.Array:
     import jax
     import numpy as np
 
-    if not isinstance(value, jax.Array | np.ndarray):
-        raise VariableTypeError(
-            f"a shard of {name!r} must be a jax or numpy array, not a {type(value).__name__}"
-        )
-    _check_held_by_jax(value.dtype, name)
+    _check_array(value, name)
     if isinstance(value, jax.Array):
         return value if device is None else jax.device_put(value, device)
     # jax may keep a numpy array's memory as its own; a later write to it would show in the variable.
     held: jax.Array = jax.device_put(np.array(value), device)
     return held
+
+
+def whole_number(value: Any) -> int | None:
+    """``value`` as an int; None where it is none, as True and 2.0."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def check_not_deleted(value: Any, name: str, what: str) -> None:
+    """Refuse an array whose memory jax has taken back."""
+    import jax
+
+    if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer):
+        return
+    if value.is_deleted():
+        raise VariableError(
+            f"{what} {name!r} was donated or deleted, so its values are gone; use what the function "
+            f"that it was donated to returned"
+        )
+
+
+def _check_array(value: Any, name: str) -> None:
+    import jax
+    import numpy as np
+
+    masked = isinstance(value, np.ma.MaskedArray)
+    if masked or not isinstance(value, jax.Array | np.ndarray):
+        raise VariableTypeError(
+            f"a shard of {name!r} must be a jax or numpy array, not a {type(value).__name__}"
+        )
+    check_not_deleted(value, name, "a shard of")
+    _check_held_by_jax(value.dtype, name)
 
 
 def _check_held_by_jax(dtype: Any, name: str) -> None:

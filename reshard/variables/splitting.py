@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reshard.errors import VariableError, VariableTypeError
+from reshard.errors import ReshardError, VariableError, VariableTypeError
 from reshard.variables.shard_rows import ShardRows, as_slice
-from reshard.variables.shards import as_jax_array
+from reshard.variables.shards import as_jax_array, check_not_deleted, whole_number
 
 if TYPE_CHECKING:
     import jax
@@ -22,11 +22,13 @@ def shard_count(partition: Any, shape: Sequence[int], dtype: Any, axis: int, nam
     ``partition`` is a count, a partitioner, or parts per dimension as partitioners give them.
     Raises VariableTypeError for anything else, and VariableError where it makes no sense.
     """
-    found = partition(tuple(shape), dtype, axis) if callable(partition) else partition
-    if isinstance(found, Sequence) and not isinstance(found, str | bytes):
-        found = _parts_along(found, shape, axis, name)
-        found = max(1, found) if callable(partition) else found
-    if not isinstance(found, int) or isinstance(found, bool):
+    given = partition(tuple(shape), dtype, axis) if callable(partition) else partition
+    if hasattr(given, "__len__") and not isinstance(given, str | bytes):
+        given = _parts_along(list(given), shape, axis, name)
+    found = whole_number(given)
+    if found == 0 and callable(partition) and not shape[axis]:
+        found = 1  # FixedShardsPartitioner's answer for no rows, which one shard holds too
+    if found is None:
         raise VariableTypeError(
             f"the partition of {name!r} must be a number of shards, a partitioner or a list of "
             f"parts per dimension, not {partition!r}"
@@ -42,7 +44,15 @@ def cut(array: Any, rows: ShardRows, axis: int, name: str, devices: Any) -> list
     """The shards of ``array``, dealt to ``devices`` in turn (None: where the array is)."""
     targets = _targets(devices, name)
     cuts = [(slice(None),) * axis + (as_slice(rows.of(n)),) for n in range(len(rows.sizes))]
-    return [as_jax_array(array[at], name, targets[n % len(targets)]) for n, at in enumerate(cuts)]
+    check_not_deleted(array, name, "the array to split as")
+    try:
+        return [
+            as_jax_array(array[at], name, targets[n % len(targets)]) for n, at in enumerate(cuts)
+        ]
+    except ValueError as error:
+        if isinstance(error, ReshardError):
+            raise
+        raise VariableError(f"a shard of {name!r} cannot be put where asked: {error}") from None
 
 
 def _parts_along(parts: Sequence[Any], shape: Sequence[int], axis: int, name: str) -> Any:
@@ -61,7 +71,13 @@ def _parts_along(parts: Sequence[Any], shape: Sequence[int], axis: int, name: st
 
 
 def _targets(devices: Any, name: str) -> list[Any]:
-    targets = [None] if devices is None else list(devices)
+    targets = [None] if devices is None else devices
+    if not isinstance(targets, Iterable):
+        raise VariableTypeError(
+            f"the devices for the shards of {name!r} must be a list of jax devices or shardings, not "
+            f"{devices!r}"
+        )
+    targets = list(targets)
     if not targets:
         raise VariableError(f"no devices were given for the shards of {name!r}; give at least one")
     return targets

@@ -1,7 +1,8 @@
 """Refuses to change a variable while jax traces.
 
-Under tracing nothing is computed yet: a change would happen once, while the function is traced, put
-tracers that soon die into the variable, and be missing from every later call.
+Under ``jit`` nothing is computed yet: a change would happen once, while the function is traced, put
+tracers that soon die into the variable, and be missing from every later call. ``grad`` and ``vmap``
+compute at once, but a change would be no part of what they differentiate or map.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ def is_traced(array: Any) -> bool:
 
 
 def _being_traced() -> bool:
-    # Within a function that is being staged, even an operation on constants gives a tracer.
-    import jax.numpy as jnp
-    import numpy as np
+    from jax.core import eval_context
+    from jax.extend.core import get_opaque_trace_state
 
-    return is_traced(jnp.logical_not(np.False_))
+    with eval_context():
+        eager = get_opaque_trace_state(convention="flax")
+    found: bool = get_opaque_trace_state(convention="flax") != eager
+    return found

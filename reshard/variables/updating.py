@@ -7,6 +7,7 @@ swaps them all in at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError, VariableTypeError
@@ -16,6 +17,7 @@ from reshard.variables.values import check_rank_one, checked_indices, checked_va
 
 if TYPE_CHECKING:
     import jax
+    from jax.sharding import Sharding
 
 Combine = Callable[[Any, Any], Any]
 """A whole old shard, and the values that came for it, to the new shard."""
@@ -26,7 +28,7 @@ def replaced(
 ) -> tuple[jax.Array, ...]:
     """Every shard combined with its part of ``value``, an array of the variable's shape."""
     return tuple(
-        combine(shard, _brought(value[_along(axis, as_slice(rows.of(number)))], shard))
+        combine(shard, _brought(value[_along(axis, as_slice(rows.of(number)))], _place(shard)))
         for number, shard in enumerate(shards)
     )
 
@@ -34,53 +36,58 @@ def replaced(
 def scattered(
     shards: Sequence[jax.Array], axis: int, rows: ShardRows, delta: IndexedSlices, operation: str, name: str, method: str
 ) -> tuple[jax.Array, ...]:  # fmt: skip
-    """Every shard with the rows that ``delta`` names changed by ``operation``.
+    """Every shard with the entries of dimension 0 that ``delta`` names changed by ``operation``.
 
     ``operation`` is one of add, sub, mul, div, max, min and update. A row that is named more than
     once takes each value in turn.
     """
-    import numpy as np
-
-    first = shards[0]
-    indices = checked_indices(delta.indices, rows.total, name, method)
+    dtype, shape = shards[0].dtype, list(shards[0].shape)
+    shape[axis] = rows.total
+    indices = checked_indices(delta.indices, shape[0], name, method)
     check_rank_one(indices, name, method)
-    shape = (*first.shape[:axis], indices.size, *first.shape[axis + 1 :])
-    values = checked_values(delta.values, shape, first.dtype, name, method)
+    values = checked_values(delta.values, (indices.size, *shape[1:]), dtype, name, method)
     if operation != "update":
-        check_arithmetic(first.dtype, name, method)
+        check_arithmetic(dtype, name, method)
     if operation == "div":
         _check_divisors(values, name)
     if operation == "update":
         kept = _last_of_each(indices)
-        indices, values = indices[kept], values[_along(axis, kept)]
+        indices, values = indices[kept], values[kept]
     changed = list(shards)
-    for part in rows.parts_of(np.asarray(indices)):
+    for part in _parts(axis, rows, indices):
         shard = shards[part.shard]
-        new = _brought(values[_along(axis, part.at)], shard)
-        changed[part.shard] = _changed(shard, axis, part, new, operation)
+        new = _brought(values[part.at], _whole_on_each(shard.sharding))
+        changed[part.shard] = _changed(shard, part.places, new, operation)
     return tuple(changed)
 
 
-def _changed(shard: jax.Array, axis: int, part: Part, new: jax.Array, operation: str) -> jax.Array:
-    at = shard.at[_along(axis, part.places)]
-    if operation == "div":
-        return _divided(shard, axis, part, new)
-    if operation == "sub":
-        return at.add(-new)
+def _parts(axis: int, rows: ShardRows, indices: Any) -> list[Part]:
+    """What each shard is given: the rows that it holds, or its columns of every row."""
+    if axis == 0:
+        return rows.parts_of(indices)
+    columns = [_along(axis, as_slice(rows.of(number))) for number in range(len(rows.sizes))]
+    return [Part(number, indices, at) for number, at in enumerate(columns)]
+
+
+def _changed(shard: jax.Array, places: Any, new: jax.Array, operation: str) -> jax.Array:
+    import jax
+
+    at = shard.at[places]
     changes: dict[str, Any] = {
-        "add": at.add, "mul": at.multiply, "max": at.max, "min": at.min, "update": at.set,
+        "add": at.add, "sub": at.subtract, "mul": at.multiply, "div": partial(_divided, shard, places),
+        "max": at.max, "min": at.min, "update": at.set,
     }  # fmt: skip
-    changed: jax.Array = changes[operation](new)
+    changed: jax.Array = jax.device_put(changes[operation](new), shard.sharding)
     return changed
 
 
-def _divided(shard: jax.Array, axis: int, part: Part, new: jax.Array) -> jax.Array:
+def _divided(shard: jax.Array, places: Any, new: jax.Array) -> jax.Array:
     """In rounds of different rows, since to divide by a product would round differently."""
     from jax import lax
 
-    for turn in _rounds(part.places):
-        at = _along(axis, part.places[turn])
-        shard = shard.at[at].set(lax.div(shard[at], new[_along(axis, turn)]))
+    for turn in _rounds(places):
+        at = places[turn]
+        shard = shard.at[at].set(lax.div(shard[at], new[turn]))
     return shard
 
 
@@ -120,16 +127,30 @@ def _check_divisors(values: Any, name: str) -> None:
         raise VariableError(f"scatter_div of {name!r} would divide whole numbers by 0")
 
 
+def _place(shard: Any) -> Sharding | None:
+    # To assign needs no old values, so that what stands for them after donation or jax.tree.map will do.
+    return getattr(shard, "sharding", None)
+
+
 def _along(axis: int, index: Any) -> tuple[Any, ...]:
     return (*[slice(None)] * axis, index)
 
 
-def _brought(values: Any, shard: jax.Array) -> jax.Array:
-    """``values`` in memory of jax's own, where ``shard`` is."""
+def _whole_on_each(sharding: Sharding) -> Sharding:
+    """The same devices, for arrays that their mesh need not divide."""
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    if not isinstance(sharding, NamedSharding):
+        return sharding
+    return NamedSharding(sharding.mesh, PartitionSpec(), memory_kind=sharding.memory_kind)
+
+
+def _brought(values: Any, sharding: Sharding | None) -> jax.Array:
+    """``values`` in memory of jax's own, on the devices of ``sharding``."""
     import jax
     import numpy as np
 
     if not isinstance(values, jax.Array):
         values = np.array(values)  # jax may otherwise keep the caller's memory as its own
-    brought: jax.Array = jax.device_put(values, shard.sharding)
+    brought: jax.Array = jax.device_put(values, sharding)
     return brought

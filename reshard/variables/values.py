@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from reshard.errors import VariableError, VariableIndexError, VariableTypeError
+from reshard.variables.shards import check_not_deleted
 
 # A Python number may become any of its own kind or a later one.
 _KINDS = ("bool", "integer", "floating", "complexfloating")
@@ -18,6 +19,8 @@ def checked_values(value: Any, shape: Sequence[int], dtype: Any, name: str, meth
     """
     if not hasattr(value, "dtype"):
         value = _from_python(value, dtype, name, method)
+    elif not hasattr(value, "__jax_array__"):
+        value = _plain(value, name, method)
     if value.dtype != dtype:
         raise VariableTypeError(
             f"{method} of {name!r} expects values of dtype {dtype}, not {value.dtype}; cast them first"
@@ -54,8 +57,10 @@ def checked_index_type(indices: Any, name: str, method: str) -> Any:
     import numpy as np
 
     if not hasattr(indices, "dtype"):
-        indices = _ragged_refused(indices, name, method)
+        indices = to_numpy(indices, name, method)
         indices = indices if indices.size else indices.astype(np.int64)
+    elif not hasattr(indices, "__jax_array__"):
+        indices = _plain(indices, name, method)
     if not jnp.issubdtype(indices.dtype, np.integer):
         raise VariableTypeError(
             f"{method} of {name!r} expects whole numbers as indices, not {indices.dtype}"
@@ -74,7 +79,7 @@ def check_rank_one(indices: Any, name: str, method: str) -> None:
 def _from_python(value: Any, dtype: Any, name: str, method: str) -> Any:
     import numpy as np
 
-    found = _ragged_refused(value, name, method)
+    found = to_numpy(value, name, method)
     if found.size and not _becomes(found, dtype):
         raise VariableTypeError(
             f"{method} of {name!r} expects values of dtype {dtype}, which the given "
@@ -84,7 +89,6 @@ def _from_python(value: Any, dtype: Any, name: str, method: str) -> Any:
 
 
 def _becomes(found: Any, dtype: Any) -> bool:
-
     given, wanted = _kind(found.dtype), _kind(dtype)
     if given == "integer" == wanted:
         limits: Any = _limits(dtype)
@@ -110,10 +114,23 @@ def _kind(dtype: Any) -> str | None:
     return next((k for k in _KINDS[1:] if jnp.issubdtype(dtype, getattr(jnp, k))), None)
 
 
-def _ragged_refused(value: Any, name: str, method: str) -> Any:
+def _plain(array: Any, name: str, method: str) -> Any:
+    """Something with a dtype as a jax array, or a numpy array in which every element counts."""
+    import jax
+
+    check_not_deleted(array, name, f"an array given to {method} of")
+    return array if isinstance(array, jax.Array) else to_numpy(array, name, method)
+
+
+def to_numpy(value: Any, name: str, method: str) -> Any:
+    """Whatever numpy makes an array of; VariableError where it makes none."""
     import numpy as np
 
+    if isinstance(value, np.ma.MaskedArray):
+        raise VariableTypeError(
+            f"{method} of {name!r} was given a masked array; fill it first, with .filled(…)"
+        )
     try:
         return np.asarray(value)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise VariableError(f"{method} of {name!r} was given no array: {error}") from None

@@ -57,6 +57,12 @@ def test_dtypes_in_any_of_numpys_ways(dtype: Any) -> None:
     assert Max(4)((6, 1), dtype) == [6, 1]
 
 
+def test_whole_numbers_of_any_type() -> None:
+    assert Fixed(np.int64(3)) == Fixed(3)  # type: ignore[arg-type]
+    assert Max(1e2)((7, 10), "float32", 1) == Max(100)((7, 10), "float32", 1)  # type: ignore[arg-type]
+    assert Fixed(3)(np.array([4, 4]), "float32", np.int64(-1)) == [1, 3]  # type: ignore[arg-type]
+
+
 def test_other_dtypes() -> None:
     assert Max(4)((6, 1), ml_dtypes.bfloat16) == [3, 1]
     assert Max(4)((6, 1), np.dtype(ml_dtypes.float8_e4m3fn)) == [2, 1]
@@ -100,7 +106,14 @@ def test_div_refuses_empty_shards_and_absurd_numbers(size: int, shards: int) -> 
     ("make", "message"),
     [
         (lambda: Fixed(0), "num_shards must be a whole number of at least 1, not 0"),
-        (lambda: Fixed(2.0), "num_shards must be a whole number of at least 1, not 2.0"),  # type: ignore[arg-type]
+        (lambda: Fixed(2.5), "num_shards must be a whole number of at least 1, not 2.5"),  # type: ignore[arg-type]
+        (lambda: Max(8, True), "max_shards must be a whole number of at least 0, not True"),
+        (lambda: Min(float("inf")), "min_shard_bytes must be a whole number of at least 1, not inf"),  # type: ignore[arg-type]
+        (lambda: Fixed(2)((None, 4), "float32"), r"a shape is a sequence of whole numbers of at least 0, not \(None, 4\)"),  # type: ignore[arg-type]
+        (lambda: Max(2)((-3, 4), "float32"), "a shape is a sequence of whole numbers of at least 0"),
+        (lambda: Fixed(2)(4, "float32"), "a shape is a sequence of whole numbers of at least 0, not 4"),  # type: ignore[arg-type]
+        (lambda: Fixed(2)((4,), "float32", None), "an axis is a whole number, not None"),  # type: ignore[arg-type]
+        (lambda: Max(2)((4,), None), "a dtype is needed to count bytes"),
         (lambda: Min(0), "min_shard_bytes must be a whole number of at least 1, not 0"),
         (lambda: Min(1, 0), "max_shards must be a whole number of at least 1, not 0"),
         (lambda: Min(1, 1, 0), "bytes_per_string must be a whole number of at least 1, not 0"),

@@ -68,6 +68,8 @@ def test_the_same_number_of_shards(tensorflow: TensorFlow, data: Any) -> None:
         ("min", [16, 10], [0, 20], 0, [1, 1], [1, 1]),
         ("min", [16, 10], [4, 0], 0, [1, 1], [1, 1]),
         ("max", [4, 0], [6, 1], 0, [6, 1], [6, 1]),
+        ("max", [1e3], [90, 4], 0, [2, 1], [2, 1]),
+        ("min", [1e2, 5], [90, 4], 0, [5, 1], [5, 1]),
         ("min", [0], [4], 0, "ValueError", "min_shard_bytes must be"),
         ("min", [1, 0], [4], 0, "ValueError", "max_shards must be"),
         ("min", [1, 1, 0], [4], 0, "ValueError", "bytes_per_string must be"),
@@ -86,6 +88,9 @@ def test_the_same_number_of_shards(tensorflow: TensorFlow, data: Any) -> None:
         ("fixed", [0], [4, 4], 0, [0, 1], "num_shards must be"),
         ("fixed", [-2], [4, 4], 0, [-2, 1], "num_shards must be"),
         ("fixed", [2.5], [4, 4], 0, [2, 1], "num_shards must be"),
+        ("fixed", [True], [4, 4], 0, [1, 1], "num_shards must be"),
+        ("max", [2.5], [4, 4], 0, [4, 1], "max_shard_bytes must be"),
+        ("min", [8, 2.5], [4, 4], 0, [2, 1], "max_shards must be"),
     ],
 )  # fmt: skip
 def test_edges(

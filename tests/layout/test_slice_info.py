@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,12 +48,23 @@ def test_spec_round_trips(info):
         ("4 -1,2", "has '-1' where a number was expected"),
         ("4 1,4", "dimension 0 has 4 elements, but the slice is 1:5"),
         ("9" * 30 + " 0,1", "where a number was expected"),
+        ("", "a slice spec is a shape, a space and slices"),
+        (None, "a slice spec is a shape, a space and slices"),
     ],
 )
 def test_what_is_no_spec_is_refused(spec, words):
     with pytest.raises(LayoutError) as refusal:
         SaveSliceInfo.from_spec(spec, "w")
     assert words in str(refusal.value)
+
+
+def test_any_sequence_of_whole_numbers():
+    info = SaveSliceInfo("w", [4, 3], np.array([0, 1]), [4, np.int64(1)])
+    assert info == SaveSliceInfo("w", (4, 3), (0, 1), (4, 1))
+    assert hash(info) == hash(SaveSliceInfo.from_spec(info.spec, "w"))
+    for shape in (None, (4.0, 3), ("a", "b"), 4):
+        with pytest.raises(LayoutError, match="full_shape of a slice of 'w' must be whole numbers"):
+            SaveSliceInfo("w", shape, (0, 0), (1, 1))
 
 
 def test_ranks_must_agree():

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reshard import ShardedVariable
+from reshard import ShardedVariable, VariableTypeError
 
 
 def table(strategy: str, shards: int = 5, axis: int = 0, **options: Any) -> ShardedVariable:
@@ -75,6 +75,15 @@ def test_rows_scaled_down_to_a_norm() -> None:
     variable = ShardedVariable.split(np.array([[3.0, 4], [0, 0], [0.3, 0.4]], np.float32), 2)
     found = variable.embedding_lookup([0, 1, 2], max_norm=1.0)
     np.testing.assert_allclose(found, [[0.6, 0.8], [0, 0], [0.3, 0.4]], rtol=1e-6)
+
+
+def test_only_rows_of_floating_point_have_a_norm() -> None:
+    for dtype in (np.int32, np.complex64, bool):
+        variable = ShardedVariable.split(np.ones((3, 2), dtype), 2, "t")
+        with pytest.raises(
+            VariableTypeError, match="max_norm scales rows of floating point, but 't'"
+        ):
+            variable.embedding_lookup([0], max_norm=0.5)
 
 
 def test_only_owners_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from reshard import (
     FixedShardsPartitioner,
@@ -101,6 +102,8 @@ def test_splitting_by_partitioners_and_parts() -> None:
         (lambda *_: [1, 2], -1, [3, 3]),
         ([4, 1], 0, [3, 3, 2, 2]),
         (12, 0, [1] * 10 + [0, 0]),
+        (np.int64(3), np.int64(-1), [2, 2, 2]),
+        (np.array([1, 2]), 1, [3, 3]),
     ]:
         variable = ShardedVariable.split(whole, partition, axis=axis)
         assert [v.shape[axis] for v in variable] == sizes
@@ -158,6 +161,7 @@ def test_copies_and_pickles() -> None:
 
 
 F4 = np.zeros((2, 3), np.float32)
+OVER_TWO = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("x",)), PartitionSpec("x"))
 
 
 @pytest.mark.parametrize(
@@ -189,6 +193,14 @@ F4 = np.zeros((2, 3), np.float32)
         (lambda: ShardedVariable.split(F4, [2], "w"), VariableError, "one number of parts for each dimension"),
         (lambda: ShardedVariable.split(F4, [1, 3], "w"), VariableError, "splits dimension 1, but its shards lie along axis 0"),
         (lambda: ShardedVariable.split(F4, 2, "w", devices=[]), VariableError, "no devices were given for the shards of 'w'"),
+        (lambda: ShardedVariable([np.ma.array(F4, mask=True)], "w"), VariableTypeError, "not a MaskedArray"),
+        (lambda: ShardedVariable.split([[1], [1, 2]], 2, "w"), VariableError, "split of 'w' was given no array"),
+        (lambda: ShardedVariable.split(np.ma.array(F4), 2, "w"), VariableTypeError, "'w' was given a masked array"),
+        (lambda: ShardedVariable.split(F4, True, "w"), VariableTypeError, "the partition of 'w' must be a number of shards"),
+        (lambda: ShardedVariable.split(F4, lambda *_: [-1, 1], "w"), VariableError, "'w' cannot be split into -1 shards"),
+        (lambda: ShardedVariable.split(F4, 2, "w", devices=jax.devices()[0]), VariableTypeError, "devices for the shards of 'w' must be a list"),
+        (lambda: ShardedVariable.split(F4, 2, "w", devices=["cpu:0"]), VariableError, "a shard of 'w' cannot be put where asked"),
+        (lambda: ShardedVariable.split(F4, 2, "w", devices=[OVER_TWO]), VariableError, "a shard of 'w' cannot be put where asked"),
         (lambda: ShardedVariable.split(np.float32(3), 1, "w"), VariableError, "'w' is a scalar"),
     ],
 )  # fmt: skip

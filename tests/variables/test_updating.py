@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from reshard import (
     IndexedSlices,
@@ -27,9 +29,8 @@ def keep_first(whole: Any, at: Any, values: Any) -> None:
 
 
 def truncated_divide(whole: Any, at: Any, values: Any) -> None:
-    for i, v in zip(at[-1], np.moveaxis(values, len(at) - 1, 0), strict=True):
-        row = (*at[:-1], i)
-        whole[row] = np.trunc(whole[row] / v).astype(whole.dtype)
+    for i, v in zip(at, values, strict=True):
+        whole[i] = np.trunc(whole[i] / v).astype(whole.dtype)
 
 
 NUMPY: dict[str, Callable[[Any, Any, Any], Any]] = {
@@ -43,8 +44,7 @@ NUMPY: dict[str, Callable[[Any, Any, Any], Any]] = {
 def scatters(draw: Any) -> tuple[Any, ...]:
     """A variable, its array, indices that may repeat, and values for them."""
     axis, size, count = draw(st.integers(0, 2)), draw(st.integers(1, 9)), draw(st.integers(0, 7))
-    shape = [2, 3, 2]
-    shape[axis] = size
+    shape = [size, 3, 2]
     seed = np.random.default_rng(draw(st.integers(0, 99)))
     whole = seed.integers(-20, 20, shape, np.int32)
     variable = ShardedVariable.split(
@@ -55,18 +55,18 @@ def scatters(draw: Any) -> tuple[Any, ...]:
     indices = np.array(
         draw(st.lists(st.integers(0, size - 1), min_size=count, max_size=count)), np.int64
     )
-    values = seed.integers(1, 5, [*shape[:axis], count, *shape[axis + 1 :]], np.int32)
-    return variable, whole, axis, indices, values
+    values = seed.integers(1, 5, [count, 3, 2], np.int32)
+    return variable, whole, indices, values
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=100)
 @given(scatters(), st.sampled_from(sorted(NUMPY)), st.booleans())
 def test_scatter(case: tuple[Any, ...], method: str, as_slices: bool) -> None:
-    variable, whole, axis, indices, values = case
+    variable, whole, indices, values = case
     devices = [v.devices() for v in variable]
     scatter = getattr(variable, method)
     returned = scatter(IndexedSlices(values, indices)) if as_slices else scatter(indices, values)
-    NUMPY[method](whole, (slice(None),) * axis + (indices,), values)
+    NUMPY[method](whole, indices, values)
     assert returned is variable
     np.testing.assert_array_equal(variable.numpy(), whole, strict=True)
     assert [v.devices() for v in variable] == devices
@@ -122,6 +122,47 @@ def test_python_numbers_take_the_dtype(dtype: Any) -> None:
     assert variable.numpy().tolist() == [1, 6, 3]
 
 
+def test_rows_of_shards_over_meshes() -> None:
+    """The mesh divides the shards, and need not divide the rows that change."""
+    mesh = Mesh(np.array(jax.devices()[:2]), ("x",))
+    for spec in (PartitionSpec("x"), PartitionSpec(None, "x")):
+        place = NamedSharding(mesh, spec)
+        variable = ShardedVariable.split(np.ones((8, 2), np.float32), 2, devices=[place])
+        for method in NUMPY:
+            getattr(variable, method)([0, 1, 2, 5], np.ones((4, 2), np.float32))
+        assert variable.numpy().tolist() == np.ones((8, 2)).tolist()
+        assert [v.sharding for v in variable] == [place, place]
+
+
+def test_threads_lose_no_change() -> None:
+    variable = ShardedVariable.split(np.zeros((8, 2), np.float32), 4)
+
+    def count(row: int) -> None:
+        for _ in range(30):
+            variable.scatter_add([row], [[1, 1]])
+            variable.assign_add(np.ones((8, 2), np.float32))
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(count, range(4)))
+    assert variable.numpy()[:, 0].tolist() == [150] * 4 + [120] * 4
+
+
+def test_rows_gone_by_donation() -> None:
+    variable = ShardedVariable.split(np.zeros((4, 2), np.float32), 2, "w")
+    moved = jax.jit(lambda v: jax.tree.map(lambda x: x + 1, v), donate_argnums=0)(variable)
+    for use in (
+        variable.numpy, lambda: variable[1], lambda: variable + 1, lambda: variable.sparse_read([1]),
+        lambda: variable.assign_add(moved), lambda: variable.scatter_add([0], [[1, 1]]),
+    ):  # fmt: skip
+        with pytest.raises(VariableError, match="a shard of 'w' was donated or deleted"):
+            use()
+    gone = jnp.ones((4, 2))
+    gone.delete()
+    with pytest.raises(VariableError, match="given to assign of 'w' was donated or deleted"):
+        variable.assign(gone)
+    assert variable.assign(moved).numpy().tolist() == [[1, 1]] * 4
+
+
 ROWS, I8 = np.zeros((3, 2), np.float32), np.zeros(3, np.int8)
 
 
@@ -137,6 +178,13 @@ ROWS, I8 = np.zeros((3, 2), np.float32), np.zeros(3, np.int8)
         (lambda v: v.assign([["a", "b"]] * 5), VariableTypeError, "which the given str"),
         (lambda v: v.assign([[1j, 1]] * 5), VariableTypeError, "which the given complex128 numbers cannot become"),
         (lambda v: v.assign([[True, False]] * 5), VariableTypeError, "which the given bool numbers cannot become"),
+        (lambda v: v.assign(np.ma.array(np.zeros((5, 2), np.float32), mask=True)), VariableTypeError, "assign of 'w' was given a masked array; fill it first"),
+        (lambda v: v.assign(jax.ShapeDtypeStruct((5, 2), np.float32)), VariableTypeError, "values of dtype float32, not object"),
+        (lambda v: v.scatter_add(jax.ShapeDtypeStruct((1,), np.int32), ROWS), VariableTypeError, "expects whole numbers as indices, not object"),
+        (lambda v: v.assign(jnp.float32), VariableTypeError, "values of dtype float32, not object"),
+        (lambda v: v.embedding_lookup([0], max_norm=-1.0), VariableError, "max_norm for 'w' must be at least 0, not -1.0"),
+        (lambda v: v.embedding_lookup([0], max_norm=float("nan")), VariableError, "must be at least 0, not nan"),
+        (lambda v: v.embedding_lookup([0], max_norm="1"), VariableTypeError, "max_norm for 'w' must be a number, not '1'"),
         (lambda v: v.scatter_add([0, 1, 5], ROWS), VariableIndexError, "scatter_add of 'w' was given index 5; it has rows 0 to 4"),
         (lambda v: v.scatter_max([0, -1, 2], ROWS), VariableIndexError, "scatter_max of 'w' was given index -1"),
         (lambda v: v.scatter_add([[0, 1, 2]], ROWS), VariableError, r"indices of one dimension, not of shape \[1, 3\]"),
