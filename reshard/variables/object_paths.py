@@ -8,6 +8,7 @@ is reached twice keeps the path that was first. Properties are not run: they may
 from __future__ import annotations
 
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -29,7 +30,7 @@ Children = Iterator[tuple[str, object]]
 
 _PLAIN = (
     str, bytes, bytearray, memoryview, int, float, complex, bool, type(None), type, ModuleType,
-    FunctionType, BuiltinFunctionType, MethodType,
+    FunctionType, BuiltinFunctionType, MethodType, *weakref.ProxyTypes,
 )  # fmt: skip
 
 
@@ -52,16 +53,23 @@ def object_paths(
     stack: list[tuple[str, object]] = [("", root)]
     while stack:
         path, node = stack.pop()
-        if isinstance(node, _PLAIN) or id(node) in seen:
+        if _is_plain(node) or id(node) in seen:
             continue
         seen[id(node)] = node
         if is_leaf(node):
             _add(found, path, node)
             continue
         below = children(node)
-        named = list(_children(node) if below is None else below)
+        every = _children(node) if below is None else below
+        named = [(name, child) for name, child in every if not _is_plain(child)]
         stack.extend((f"{path}.{name}" if path else name, child) for name, child in reversed(named))
     return found
+
+
+def _is_plain(node: object) -> bool:
+    return issubclass(
+        type(node), _PLAIN
+    )  # isinstance would ask a weak proxy for what it stands for
 
 
 def _add(found: dict[str, Any], path: str, leaf: object) -> None:
@@ -104,4 +112,7 @@ def _slots(kind: type) -> Iterator[tuple[str, str]]:
 
 def _is_array(node: object) -> bool:
     jax = sys.modules.get("jax")
-    return hasattr(node, "__array_interface__") or (jax is not None and isinstance(node, jax.Array))
+    # Asks the type: an object may answer any attribute, and compute something to do so.
+    return hasattr(type(node), "__array_interface__") or (
+        jax is not None and isinstance(node, jax.Array)
+    )
