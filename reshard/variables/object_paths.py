@@ -11,7 +11,14 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from contextlib import suppress
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 from reshard.errors import VariableError
@@ -93,21 +100,23 @@ def _children(node: object) -> Children:
 
 def attributes(node: object) -> Children:
     """The attributes that an instance holds, in its slots and its ``__dict__``, without the cached ones."""
-    for name, stored in _slots(type(node)):
-        if name not in CACHED_ATTRIBUTES and hasattr(node, stored):
-            yield name, getattr(node, stored)
-    for name, value in list(getattr(node, "__dict__", {}).items()):
-        if name not in CACHED_ATTRIBUTES:
-            yield name, value
+    for name, slot in _slots(type(node)):
+        with suppress(AttributeError):  # of a slot that was never set
+            yield name, slot.__get__(node)
+    with suppress(AttributeError):  # of an object that has slots alone
+        for name, value in list(object.__getattribute__(node, "__dict__").items()):
+            if name not in CACHED_ATTRIBUTES:
+                yield name, value
 
 
-def _slots(kind: type) -> Iterator[tuple[str, str]]:
+def _slots(kind: type) -> Iterator[tuple[str, Any]]:
     for base in reversed(kind.__mro__):
         slots = vars(base).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else tuple(slots):
-            if name not in ("__dict__", "__weakref__"):
-                hidden = name.startswith("__") and not name.endswith("__")
-                yield name, f"_{base.__name__.lstrip('_')}{name}" if hidden else name
+            hidden = name.startswith("__") and not name.endswith("__")
+            slot = vars(base).get(f"_{base.__name__.lstrip('_')}{name}" if hidden else name)
+            if isinstance(slot, MemberDescriptorType) and name not in CACHED_ATTRIBUTES:
+                yield name, slot
 
 
 def _is_array(node: object) -> bool:

@@ -16,7 +16,7 @@ import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from reshard import LayoutError, LayoutMap, VariableTypeError
+from reshard import LayoutError, LayoutMap, VariableError, VariableTypeError
 from reshard.variables import Variable, create
 from tests.variables.models import layouts, mesh
 
@@ -186,6 +186,22 @@ def test_a_tree_of_arrays_by_keys_and_indices() -> None:
     assert made["lst"][1][1] == 3
 
 
+def test_an_array_alone_has_the_empty_path() -> None:
+    with layouts(**{"^$": ("data",)}).scope():
+        made = create(lambda: jnp.arange(8.0) * 0.3)
+        key = create(lambda: jax.random.key(3))
+    assert (made.sharding.spec, key.is_fully_replicated) == (P("data"), True)
+    assert bits(made) == bits(jnp.arange(8.0) * 0.3)
+
+
+def test_not_while_jax_traces() -> None:
+    with layouts().scope():
+        with pytest.raises(VariableError, match=r"while jax traces a function.*create outside"):
+            create(lambda: {"w": create(params)["w"]})
+        with pytest.raises(VariableError, match="may compute arrays but not look at their values"):
+            create(lambda: {"w": jnp.ones(3) * float(jnp.ones(3).sum())})
+
+
 def test_the_state_of_optax_by_its_fields() -> None:
     with layouts(**{r"0\.mu\.w": ("data",)}).scope():
         state = create(lambda: optax.adam(1e-3).init({"w": jnp.ones((8, 4))}))
@@ -207,6 +223,7 @@ def test_a_layout_that_does_not_fit_names_the_path() -> None:
         (lambda: Variable(jnp.ones, (3,)), "a Variable at 'its top'"),
         (lambda: {"a": [object()]}, r"a object at 'a\.0'"),
         (lambda: {"a": "text"}, "a str at 'a'"),
+        (lambda: {"a": np.array("text")}, "a ndarray at 'a'"),
     ],
 )
 def test_what_is_no_array_is_refused(made, what) -> None:

@@ -133,8 +133,17 @@ class Answering:
         raise RuntimeError(f"asked for {name}")
 
 
+class AnsweringSlots:
+    __slots__ = ("first", "unset")
+    __getattr__ = Answering.__getattr__
+
+    def __init__(self) -> None:
+        self.first = Leaf()
+
+
 def test_objects_are_not_asked_for_what_they_do_not_hold() -> None:
     assert paths(Thing(a=Answering())) == ["a.kernel"]
+    assert paths(AnsweringSlots()) == ["first"]
 
 
 def test_weak_proxies_are_no_paths() -> None:
