@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import partial
+from typing import Any
 
 from reshard.errors import LayoutError
 
@@ -21,12 +22,22 @@ def normal_axes(axes: AxesLike) -> tuple[Axis, ...]:
             f"a layout's axes must be a sequence with one entry per dimension, not the string "
             f"{axes!r}; write ({axes!r},)"
         )
-    try:
-        return tuple(map(partial(_axis, axes), axes))
-    except TypeError:
+    entries = in_order(axes)
+    if entries is None:
         raise LayoutError(
             f"a layout's axes must be a sequence with one entry per dimension, not {axes!r}"
-        ) from None
+        )
+    return tuple(map(partial(_axis, axes), entries))
+
+
+def in_order(given: object) -> tuple[Any, ...] | None:
+    """The entries of what has an order; None for a set, a dict, a string and what has no entries."""
+    if isinstance(given, Set | Mapping | str | bytes):
+        return None
+    try:
+        return tuple(given)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def _axis(axes: object, axis: str | Sequence[str] | None) -> Axis:

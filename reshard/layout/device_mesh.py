@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError
+from reshard.layout.axes import in_order
 from reshard.layout.devices import DevicesLike, place_devices
 
 if TYPE_CHECKING:
@@ -182,12 +183,15 @@ def parse_mesh(text: str) -> DeviceMesh:
 
 
 def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
+    found = in_order(shape)
     try:
-        sizes = tuple(map(operator.index, shape))
+        sizes = None if found is None else tuple(map(operator.index, found))
     except TypeError:
+        sizes = None
+    if sizes is None:
         raise LayoutError(
             f"a mesh's shape must be a sequence of whole numbers, one per axis, not {shape!r}"
-        ) from None
+        )
     if not sizes:
         raise LayoutError("a mesh's shape cannot be empty; name at least one axis, such as (1,)")
     if min(sizes) < 1:
@@ -201,10 +205,12 @@ def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _names(names: Sequence[str], shape: tuple[int, ...]) -> tuple[str, ...]:
-    if isinstance(names, str) or not all(isinstance(n, str) and n for n in names):
+    found = in_order(names)
+    if found is None or not all(isinstance(n, str) and n for n in found):
         raise LayoutError(
             f"a mesh's axis names must be a sequence of non-empty strings, not {names!r}"
         )
+    names = tuple(map(str, found))
     if not names:
         raise LayoutError("a mesh's axis names cannot be empty; name one axis per size")
     if len(names) != len(shape):
@@ -214,15 +220,15 @@ def _names(names: Sequence[str], shape: tuple[int, ...]) -> tuple[str, ...]:
         )
     if len(set(names)) != len(names):
         raise LayoutError(f"a mesh's axis names must differ, but are {list(names)}")
-    return tuple(names)
+    return names
 
 
 def _types(types: Sequence[str] | None, names: tuple[str, ...]) -> tuple[str, ...] | None:
     if types is None:
         return None
     known = {t.lower(): t for t in AXIS_TYPES}
-    found = [known.get(str(t).lower().removeprefix("axistype.")) for t in types]
-    if isinstance(types, str) or None in found or len(found) != len(names):
+    found = [known.get(str(t).lower().removeprefix("axistype.")) for t in in_order(types) or ()]
+    if None in found or len(found) != len(names):
         raise LayoutError(
             f"a mesh's axis types must be one of {', '.join(AXIS_TYPES)} for each of its "
             f"{len(names)} axes {list(names)}, not {types!r}"

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _WAITING = "uninitialized_variables"
 """Keras' name for its list, one per thread, of variables that have no value yet."""
 
+_REFUSED_BY_KERAS = "You are attempting to create a variable while in a stateless scope"
+
 
 @dataclass(frozen=True)
 class WaitingInitializer:
@@ -57,6 +59,14 @@ def keras_deferral(layout_map: LayoutMap) -> Iterator[None]:
     try:
         with _deferring_scope(keras):
             yield
+    except ValueError as error:
+        if str(error).startswith(_REFUSED_BY_KERAS):
+            raise VariableError(
+                "a Keras variable that is given its value, such as keras.Variable(0), and so every optimizer, "
+                "cannot be made in a layout map's scope: only one with an initializer and a shape can wait, "
+                "such as keras.Variable('zeros', shape=()); make optimizers and compile outside of the scope"
+            ) from error
+        raise
     finally:
         _let_wait(before, layout_map)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any, Literal, TypeVar, get_args, overload
 
@@ -69,6 +69,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
 
         Raises LayoutError where several match and ``ambiguous`` is ``"error"``.
         """
+        _check_name(name)
         if name in self._layouts:
             return self._layouts[name]
         keys = self.match(name)
@@ -81,6 +82,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
 
     def match(self, name: str) -> list[str]:
         """All keys that match ``name``, an equal one first and then in the order they were set."""
+        _check_name(name)
         exact = [name] if name in self._layouts else []
         return exact + [
             key
@@ -128,6 +130,26 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
         twin._layouts, twin._patterns = dict(self._layouts), dict(self._patterns)
         return twin
 
+    __copy__ = copy  # else the copy would change the keys of the original
+
+    def update(self, other: Any = (), /, **layouts: Any) -> None:
+        """Set what is given as a dict takes it, in full: where anything of it is wrong, nothing is set."""
+        changed = self.copy()
+        super(LayoutMap, changed).update(other, **layouts)
+        self._layouts, self._patterns = changed._layouts, changed._patterns
+
+    def __ior__(self, other: Any) -> LayoutMap:
+        self.update(other)
+        return self
+
+    def __or__(self, other: Any) -> LayoutMap:
+        """A new map of the keys of both, which must differ, with the mesh and dialect of this one."""
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        both = self.copy()
+        both.update(other)
+        return both
+
     def to_keras(self) -> Any:
         """A ``keras.distribution.LayoutMap`` that finds for every variable what this map finds.
 
@@ -155,6 +177,12 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
         self._patterns.pop(key, None)
         return layout
 
+    def popitem(self) -> tuple[str, TensorLayout]:
+        """Remove the key that was set last, and return it and its layout."""
+        key, layout = self._layouts.popitem()
+        del self._patterns[key]
+        return key, layout
+
     def setdefault(self, key: str, default: TensorLayout | AxesLike | None = None) -> TensorLayout:
         """The layout of exactly this key, which is set to ``default`` where it is missing."""
         if key not in self._layouts:
@@ -168,6 +196,9 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._layouts)
 
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(self._layouts)
+
     def __len__(self) -> int:
         return len(self._layouts)
 
@@ -178,6 +209,13 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
 def _check_choice(option: str, found: str, known: tuple[str, ...]) -> None:
     if found not in known:
         raise LayoutError(f"{option}={found!r} is not one of {', '.join(map(repr, known))}")
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise LayoutError(
+            f"a layout map is asked by the name of a tensor, a string, not by {name!r:.80}"
+        )
 
 
 def _compile(key: str) -> re.Pattern[str]:

@@ -6,11 +6,13 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from reshard.errors import VariableTypeError
+from reshard.errors import VariableError, VariableTypeError
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.scope import current_layout_map
+from reshard.variables.initial_value import is_numeric
 from reshard.variables.placement import sharding_of
 from reshard.variables.steps import compute_in_steps
+from reshard.variables.tracing import being_traced
 
 Made = TypeVar("Made")
 
@@ -30,6 +32,11 @@ def create(function: Callable[[], Made]) -> Made:
     layout_map = current_layout_map()
     if layout_map is None:
         return function()
+    if being_traced():
+        raise VariableError(
+            "variables cannot come to life while jax traces a function (jit, grad, vmap, scan…); call "
+            "create outside of it, and not within what another create runs"
+        )
     return _NnxTree(function, layout_map).made() if _nnx() else _array_tree(function, layout_map)
 
 
@@ -51,7 +58,10 @@ def _array_tree(function: Callable[[], Made], layout_map: LayoutMap) -> Made:
 
 
 class _NnxTree:
-    """NNX objects are split into a static graph and a flat state; jax computes the state."""
+    """NNX objects are split into a static graph and a flat state; jax computes the state.
+
+    What was made is split as a tuple of one, for nnx splits no bare array; paths leave the 0 away.
+    """
 
     def __init__(self, function: Callable[[], Any], layout_map: LayoutMap) -> None:
         self.function = function
@@ -65,13 +75,14 @@ class _NnxTree:
         nnx = _nnx()
         shapes, arrays = compute_in_steps(self._state, self._shardings)
         variables = jax.tree.unflatten(jax.tree.structure(shapes), arrays)
-        return nnx.merge(self.graph, nnx.from_flat_state(zip(self.paths, variables, strict=True)))
+        state = nnx.from_flat_state(zip(self.paths, variables, strict=True))
+        return nnx.merge(self.graph, state)[0]
 
     def _state(self) -> list[Any]:
         nnx = _nnx()
         made = self.function()
         _check_arrays(made, nnx.graph.is_graph_node)
-        self.graph, state = nnx.split(made)
+        self.graph, state = nnx.split((made,))
         flat = list(nnx.to_flat_state(state))
         self.paths = [path for path, _ in flat]
         return [variable for _, variable in flat]
@@ -81,7 +92,7 @@ class _NnxTree:
 
         nnx = _nnx()
         return [
-            _sharding(self.layout_map, path, leaf, isinstance(variable, nnx.RngState))
+            _sharding(self.layout_map, path[1:], leaf, isinstance(variable, nnx.RngState))
             for path, variable in zip(self.paths, variables, strict=True)
             for leaf in jax.tree.leaves(variable)
         ]
@@ -104,8 +115,9 @@ def _check_arrays(made: Any, is_node: Callable[[Any], bool] = lambda _: False) -
 
     leaves = jax.tree_util.tree_flatten_with_path(made, is_leaf=is_node)[0]
     for path, leaf in leaves:
-        if not is_node(leaf) and not isinstance(
-            leaf, jax.Array | np.ndarray | np.generic | int | float
+        if not is_node(leaf) and not (
+            isinstance(leaf, int | float | complex | jax.Array)
+            or (isinstance(leaf, np.ndarray | np.generic) and is_numeric(leaf.dtype))
         ):
             raise VariableTypeError(
                 f"create's function returned a {type(leaf).__name__} at "

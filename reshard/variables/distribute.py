@@ -160,7 +160,7 @@ def _place(array: Any, sharding: Sharding) -> jax.Array:
         return _place_own_part(array, sharding)
     try:
         placed: jax.Array = jax.device_put(array, sharding)
-    except (TypeError, OverflowError) as error:
+    except (TypeError, OverflowError, ValueError) as error:
         raise VariableTypeError(
             f"expected an array that jax can hold, found {array!r:.80}: {error}"
         ) from None

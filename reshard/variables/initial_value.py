@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError, VariableTypeError
 from reshard.variables.distribute import distribute_tensor
-from reshard.variables.steps import Compiled, compute_in_steps
+from reshard.variables.steps import Compiled, compute_in_steps, values_unknown
 
 if TYPE_CHECKING:
     import jax
+    import numpy as np
     from jax.sharding import NamedSharding
+
+
+_MOST_ELEMENTS = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -29,25 +35,29 @@ class InitialValue:
         """The value on the default device, computed as any program outside a scope would."""
         import jax.numpy as jnp
 
-        if self.call is None:
+        if self.call is None and _is_jax(self.array):
             return in_dtype(jnp.array(self.array), self.dtype)
-        made = jnp.asarray(self.call())
+        if self.call is None:
+            return jnp.array(_copied(self.array, self.dtype, path))
+        with _naming(path):
+            made = self.call()
         self._check(made, path)
-        return made
+        return jnp.asarray(made)
 
     def sharded(self, sharding: NamedSharding, path: str, compiled: Compiled) -> jax.Array:
         """The same numbers, of which each device computes or receives only its part."""
         import jax
-        import numpy as np
 
         if self.call is not None:
-            self._check(jax.eval_shape(self.call), path)
+            with _naming(path), values_unknown():
+                made = jax.eval_shape(self.call)
+            self._check(made, path)
             return compute_in_steps(self.call, lambda _: [sharding], compiled)[1][0]
-        if isinstance(self.array, jax.Array):
+        if _is_jax(self.array):
             placed = distribute_tensor(in_dtype(self.array, self.dtype), sharding)
             return placed.copy() if placed is self.array else placed
         return jax.make_array_from_callback(
-            self.shape, sharding, lambda index: np.array(self.array[index], self.dtype)
+            self.shape, sharding, lambda index: _copied(self.array[index], self.dtype, path)
         )
 
     def _check(self, made: Any, path: str) -> None:
@@ -69,27 +79,80 @@ def initial_value(source: Any, shape: Any, dtype: Any, key: Any) -> InitialValue
             "a variable with an initializer needs its shape too, such as Variable(jnp.zeros, (8, 4))"
         )
     sizes, kind = _sizes(shape), _dtype(dtype, float)
+    if key is not None and not hasattr(key, "dtype"):
+        raise VariableTypeError(
+            f"a variable's key must be a jax random key such as jax.random.key(0), not {key!r:.80}"
+        )
     arguments = (sizes, kind) if key is None else (key, sizes, kind)
     return InitialValue(sizes, kind, call=lambda: source(*arguments))
 
 
 def _from_array(source: Any, shape: Any, dtype: Any, key: Any) -> InitialValue:
-    import numpy as np
 
     if key is not None:
         raise VariableTypeError(
             "a variable that is given its value takes no key; give an initializer"
         )
-    array = source if _is_sliceable(source) else np.asarray(source)
-    if array.dtype == object:
+    array = source if _is_sliceable(source) else _numbers(source)
+    if array is None or not is_numeric(array.dtype):
         raise VariableTypeError(
-            f"a variable's value must be numbers or an initializer, not {type(source).__name__}"
+            f"a variable's value must be numbers or an initializer, not {type(source).__name__}: {source!r:.80}"
         )
     if shape is not None and _sizes(shape) != tuple(array.shape):
         raise VariableError(
             f"a variable of shape {list(_sizes(shape))} was given a value of shape {list(array.shape)}"
         )
     return InitialValue(tuple(array.shape), _dtype(dtype, array.dtype), array=array)
+
+
+def _is_jax(array: Any) -> bool:
+    import jax
+
+    return isinstance(array, jax.Array)
+
+
+def _copied(part: Any, dtype: Any, path: str) -> np.ndarray[Any, Any]:
+    """The part in ``dtype``; whole numbers that it cannot hold are an error, as they would change."""
+    import jax.numpy as jnp
+    import numpy as np
+
+    given = np.asarray(part)
+    made = given.astype(dtype)
+    whole = all(jnp.issubdtype(kind, jnp.integer) for kind in (given.dtype, dtype))
+    if whole and not np.array_equal(made, given):
+        raise VariableError(
+            f"the value of {path!r} has numbers that {dtype} cannot hold, between {given.min()} and "
+            f"{given.max()}; give a wider dtype (64 bits need jax_enable_x64)"
+        )
+    return made
+
+
+def _numbers(source: Any) -> Any:
+    import numpy as np
+
+    try:
+        return np.asarray(source)
+    except ValueError:  # a nested list whose rows differ in length
+        return None
+
+
+def is_numeric(dtype: Any) -> bool:
+    """Whether jax has arrays of the dtype: numbers of any kind, bool, and random keys."""
+    import jax
+    import jax.numpy as jnp
+
+    kinds = (jnp.number, jnp.bool_, jax.dtypes.extended)
+    return any(jnp.issubdtype(dtype, kind) for kind in kinds)
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Adds to whatever an initializer raises which variable it was for."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"raised by the initializer of the variable {path!r}")
+        raise
 
 
 def in_dtype(array: jax.Array, dtype: Any) -> jax.Array:
@@ -118,6 +181,10 @@ def _sizes(shape: Any) -> tuple[int, ...]:
         raise VariableTypeError(
             f"a variable's shape must be whole numbers of at least 0, not {shape!r}"
         )
+    if math.prod(sizes) > _MOST_ELEMENTS:
+        raise VariableTypeError(
+            f"a variable may have at most {_MOST_ELEMENTS} elements, but its shape is {shape!r}"
+        )
     return sizes
 
 
@@ -133,6 +200,8 @@ def _dtype(asked: Any, default: Any) -> Any:
         wide = np.dtype(found)
     except TypeError:
         raise VariableTypeError(f"{asked!r} is no dtype") from None
+    if not is_numeric(wide):
+        raise VariableTypeError(f"{wide} is no dtype of numbers, as a variable needs")
     kept = np.dtype(jax.dtypes.canonicalize_dtype(wide))
     if asked is not None and kept != wide:
         raise VariableTypeError(

@@ -13,6 +13,7 @@ from reshard.errors import VariableError
 from reshard.layout.keras_deferral import WaitingInitializer, keras_on_jax
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.scope import current_layout_map
+from reshard.variables.distribute import distribute_tensor
 from reshard.variables.initial_value import InitialValue
 from reshard.variables.object_paths import Children, attributes, object_paths
 from reshard.variables.placement import sharding_of
@@ -44,7 +45,9 @@ class KerasVariable:
 
     @property
     def is_lazy(self) -> bool:
-        return self.variable._value is None
+        """Also where it was assigned a value since, as ``load_weights`` does: that is not in shards."""
+        waiting = isinstance(self.variable._initializer, WaitingInitializer)
+        return waiting or self.variable._value is None
 
     def sharding_at(self, path: str) -> Any:
         _, layout_map = self._waiting()
@@ -53,6 +56,8 @@ class KerasVariable:
     def made(self, path: str, compiled: Compiled) -> Any:
         import jax.numpy as jnp
 
+        if self.variable._value is not None:
+            return distribute_tensor(self.variable._value, self.sharding_at(path))
         initializer, _ = self._waiting()
         shape, dtype = tuple(self.variable.shape), self.variable._dtype
         value = InitialValue(
@@ -91,6 +96,29 @@ def variables_with_keras(root: object) -> dict[str, Any]:
         path: v if isinstance(v, Variable) else KerasVariable(v, id(v) in states)
         for path, v in found.items()
     }
+
+
+def check_built(root: object) -> None:
+    """Refuse models with layers that have no weights yet: they would be made later, in one piece."""
+    keras = keras_on_jax()
+    models = object_paths(root, lambda node: isinstance(node, keras.Model), _children)
+    for model in models.values():
+        unbuilt = [] if model.built else _unbuilt_layers(model)
+        if unbuilt:
+            raise VariableError(
+                f"the Keras model {model.name!r} is not built: {', '.join(unbuilt[:8])} would make weights "
+                f"later, outside of the scope and unsharded; call it on a keras.Input in the scope first"
+            )
+
+
+def _unbuilt_layers(model: Any) -> list[str]:
+    keras = keras_on_jax()
+
+    def is_inner(node: object) -> bool:
+        return isinstance(node, keras.Layer) and node is not model
+
+    layers = object_paths(model, is_inner, _children)
+    return [path for path, layer in layers.items() if not layer.built]
 
 
 def _hidden_variables(root: object, found: dict[str, Any]) -> list[Any]:

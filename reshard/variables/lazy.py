@@ -8,6 +8,7 @@ from reshard.errors import VariableError
 from reshard.variables import keras_objects
 from reshard.variables.object_paths import object_paths
 from reshard.variables.steps import Compiled
+from reshard.variables.tracing import being_traced
 from reshard.variables.variable import Variable
 
 Root = TypeVar("Root")
@@ -36,6 +37,11 @@ def materialize(root: Root) -> Root:
     Raises LayoutError for a layout that does not fit, VariableError where nothing is lazy or an
     initializer makes something else than was asked for.
     """
+    if being_traced():
+        raise VariableError(
+            "variables cannot come to life while jax traces a function (jit, grad, vmap, scan…); call "
+            "materialize outside of it"
+        )
     found = _variables(root)
     lazy = {path: variable for path, variable in found.items() if variable.is_lazy}
     if not lazy:
@@ -56,6 +62,7 @@ def named_variables(root: object) -> dict[str, Variable]:
 
 def _variables(root: object) -> dict[str, LazyVariable]:
     if keras_objects.in_use():
+        keras_objects.check_built(root)
         return keras_objects.variables_with_keras(root)
     return dict(named_variables(root))
 

@@ -8,9 +8,17 @@ is reached twice keeps the path that was first. Properties are not run: they may
 from __future__ import annotations
 
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from contextlib import suppress
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 from reshard.errors import VariableError
@@ -29,7 +37,7 @@ Children = Iterator[tuple[str, object]]
 
 _PLAIN = (
     str, bytes, bytearray, memoryview, int, float, complex, bool, type(None), type, ModuleType,
-    FunctionType, BuiltinFunctionType, MethodType,
+    FunctionType, BuiltinFunctionType, MethodType, *weakref.ProxyTypes,
 )  # fmt: skip
 
 
@@ -52,16 +60,23 @@ def object_paths(
     stack: list[tuple[str, object]] = [("", root)]
     while stack:
         path, node = stack.pop()
-        if isinstance(node, _PLAIN) or id(node) in seen:
+        if _is_plain(node) or id(node) in seen:
             continue
         seen[id(node)] = node
         if is_leaf(node):
             _add(found, path, node)
             continue
         below = children(node)
-        named = list(_children(node) if below is None else below)
+        every = _children(node) if below is None else below
+        named = [(name, child) for name, child in every if not _is_plain(child)]
         stack.extend((f"{path}.{name}" if path else name, child) for name, child in reversed(named))
     return found
+
+
+def _is_plain(node: object) -> bool:
+    return issubclass(
+        type(node), _PLAIN
+    )  # isinstance would ask a weak proxy for what it stands for
 
 
 def _add(found: dict[str, Any], path: str, leaf: object) -> None:
@@ -85,23 +100,28 @@ def _children(node: object) -> Children:
 
 def attributes(node: object) -> Children:
     """The attributes that an instance holds, in its slots and its ``__dict__``, without the cached ones."""
-    for name, stored in _slots(type(node)):
-        if name not in CACHED_ATTRIBUTES and hasattr(node, stored):
-            yield name, getattr(node, stored)
-    for name, value in list(getattr(node, "__dict__", {}).items()):
-        if name not in CACHED_ATTRIBUTES:
-            yield name, value
+    for name, slot in _slots(type(node)):
+        with suppress(AttributeError):  # of a slot that was never set
+            yield name, slot.__get__(node)
+    with suppress(AttributeError):  # of an object that has slots alone
+        for name, value in list(object.__getattribute__(node, "__dict__").items()):
+            if name not in CACHED_ATTRIBUTES:
+                yield name, value
 
 
-def _slots(kind: type) -> Iterator[tuple[str, str]]:
+def _slots(kind: type) -> Iterator[tuple[str, Any]]:
     for base in reversed(kind.__mro__):
         slots = vars(base).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else tuple(slots):
-            if name not in ("__dict__", "__weakref__"):
-                hidden = name.startswith("__") and not name.endswith("__")
-                yield name, f"_{base.__name__.lstrip('_')}{name}" if hidden else name
+            hidden = name.startswith("__") and not name.endswith("__")
+            slot = vars(base).get(f"_{base.__name__.lstrip('_')}{name}" if hidden else name)
+            if isinstance(slot, MemberDescriptorType) and name not in CACHED_ATTRIBUTES:
+                yield name, slot
 
 
 def _is_array(node: object) -> bool:
     jax = sys.modules.get("jax")
-    return hasattr(node, "__array_interface__") or (jax is not None and isinstance(node, jax.Array))
+    # Asks the type: an object may answer any attribute, and compute something to do so.
+    return hasattr(type(node), "__array_interface__") or (
+        jax is not None and isinstance(node, jax.Array)
+    )

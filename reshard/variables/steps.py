@@ -13,7 +13,8 @@ of the one that is being made.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError
@@ -41,17 +42,33 @@ def compute_in_steps(
         shardings_of: given the tree of ShapeDtypeStructs, one sharding per leaf.
         compiled: steps that were compiled for other values; added to.
 
-    Raises VariableError within ``jax.set_mesh`` of axes of type Explicit.
+    Raises VariableError within ``jax.set_mesh`` of axes of type Explicit, and where the function reads
+    values that tracing does not know.
     """
     import jax
 
     trace: Any = jax.make_jaxpr(function, return_shape=True)
     _check_context()
-    closed, shapes = trace()
+    with values_unknown():
+        closed, shapes = trace()
     shardings = list(shardings_of(shapes))
     known = {} if compiled is None else compiled
     made = _run(closed, [_automatic(sharding) for sharding in shardings], known)
     return shapes, [_typed(array, to) for array, to in zip(made, shardings, strict=True)]
+
+
+@contextmanager
+def values_unknown() -> Iterator[None]:
+    """Says what is wrong where a function that is traced looks at the values which it computes."""
+    import jax
+
+    try:
+        yield
+    except jax.errors.JAXTypeError as error:
+        raise VariableError(
+            "what makes variables in a layout map's scope is traced, so it may compute arrays but not look "
+            f"at their values, by if, float or numpy; use jax.numpy, or compute them before. {error}"
+        ) from error
 
 
 def _run(closed: Any, shardings: list[NamedSharding], compiled: Compiled) -> list[jax.Array]:

@@ -16,7 +16,7 @@ def refuse_tracing(name: str, method: str, *arrays: Any) -> None:
     """Raise VariableError where jax traces the caller, or where ``arrays`` hold a tracer."""
     from jax.tree_util import tree_leaves
 
-    if any(map(is_traced, tree_leaves(arrays))) or _being_traced():
+    if any(map(is_traced, tree_leaves(arrays))) or being_traced():
         raise VariableError(
             f"{method} would change {name!r} while jax traces a function (jit, grad, vmap, scan…); "
             f"return the new values from the function and assign them outside it"
@@ -30,7 +30,8 @@ def is_traced(array: Any) -> bool:
     return isinstance(array, jax.core.Tracer)
 
 
-def _being_traced() -> bool:
+def being_traced() -> bool:
+    """Whether jax traces the caller."""
     from jax.core import eval_context
     from jax.extend.core import get_opaque_trace_state
 

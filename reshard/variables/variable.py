@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reshard.errors import VariableError
+from reshard.errors import VariableError, VariableTypeError
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.scope import current_layout_map
 from reshard.variables.initial_value import InitialValue, in_dtype, initial_value
 from reshard.variables.placement import sharding_of
 from reshard.variables.steps import Compiled
+from reshard.variables.tracing import is_traced
 
 if TYPE_CHECKING:
     import jax
@@ -59,6 +60,11 @@ class Variable:
         self._value: jax.Array | None = None
         if self._layout_map is None:
             self._hold(self._initial.whole(name or "a variable"))
+        elif is_traced(self._initial.array):
+            raise VariableError(
+                f"{self} cannot wait in a layout map's scope with a traced value: it would outlive the jax "
+                f"transformation; make it outside of jit, or give an initializer"
+            )
 
     @property
     def is_lazy(self) -> bool:
@@ -106,15 +112,14 @@ class Variable:
         Raises VariableError for another shape, while lazy, and under a jax transformation.
         """
         import jax
-        import jax.numpy as jnp
 
         before = self.value
-        if isinstance(value, jax.core.Tracer):
+        if is_traced(value):
             raise VariableError(
                 f"{self} cannot be assigned a traced value: it would outlive the jax transformation; "
                 f"return the value from the function and assign it outside"
             )
-        new = value if isinstance(value, jax.Array) else jnp.asarray(value)
+        new = _array(self, value)
         if new.shape != before.shape:
             raise VariableError(
                 f"{self} cannot be assigned a value of shape {list(new.shape)}; give it the variable's"
@@ -157,3 +162,14 @@ class Variable:
         name = f" {self.name!r}" if self.name else ""
         lazy = ", lazy" if self.is_lazy else ""
         return f"Variable{name} (shape {list(self.shape)}, {self.dtype}{lazy})"
+
+
+def _array(variable: Variable, value: Any) -> jax.Array:
+    import jax.numpy as jnp
+
+    try:
+        return jnp.asarray(value.value if isinstance(value, Variable) else value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise VariableTypeError(
+            f"{variable} cannot be assigned a {type(value).__name__}: {error}"
+        ) from None

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+import operator
 from typing import Any
 
 import pytest
@@ -154,3 +156,36 @@ def test_options_are_checked() -> None:
         LayoutMap(match=wrong)
     with pytest.raises(LayoutError, match="ambiguous='glob' is not one of 'error', 'first'"):
         LayoutMap(ambiguous=wrong)
+
+
+def test_it_is_joined_and_copied_as_a_dict(layouts: LayoutMap) -> None:
+    more = {"conv": ROWS}
+    both = layouts | more
+    assert list(both) == ["dense.*kernel", "dense.*bias", "conv"]
+    assert list(reversed(both)) == ["conv", "dense.*bias", "dense.*kernel"]
+    assert (both.device_mesh, both["x/conv"]) == (MESH, ROWS)
+    assert both == {**layouts, **more}
+    assert both != layouts
+    again = copy.copy(layouts)
+    again |= more
+    assert (again, len(layouts)) == (both, 2)
+    assert (again.popitem(), again) == (("conv", ROWS), layouts)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        operator.or_(layouts, 3)
+
+
+def test_an_update_is_made_in_full_or_not_at_all(layouts: LayoutMap) -> None:
+    with pytest.raises(LayoutError, match="not a regular expression"):
+        layouts.update({"fine": ROWS, "a(": ROWS})
+    with pytest.raises(LayoutError, match="already exists"):
+        layouts |= {"fine": ROWS, "dense.*bias": ROWS}
+    assert list(layouts) == ["dense.*kernel", "dense.*bias"]
+    layouts.update([("a", ["model"])], b=(None, "model"))
+    assert (layouts["a"], layouts["b"]) == (TensorLayout(("model",), MESH), COLUMNS)
+
+
+@pytest.mark.parametrize("name", [3, None, b"dense/kernel", ("dense", "kernel"), ["dense"]])
+def test_only_a_name_can_be_looked_up(layouts: LayoutMap, name: Any) -> None:
+    for look_up in (layouts.__getitem__, layouts.get, layouts.match):
+        with pytest.raises(LayoutError, match="asked by the name of a tensor, a string, not by"):
+            look_up(name)

@@ -47,6 +47,11 @@ def test_axis_types_are_part_of_the_value() -> None:
         ((2,), (1,), r"sequence of non-empty strings, not \(1,\)"),
         ((2.5,), ("a",), r"whole numbers, one per axis, not \(2.5,\)"),
         (8, ("a",), "whole numbers, one per axis, not 8"),
+        ({2, 4}, ("a", "b"), r"whole numbers, one per axis, not \{2, 4\}"),
+        ((2, 4), {"a": 1, "b": 2}, r"sequence of non-empty strings, not \{'a': 1, 'b': 2\}"),
+        ((2, 4), {"a"}, r"sequence of non-empty strings, not \{'a'\}"),
+        ((2,), None, "sequence of non-empty strings, not None"),
+        ((2,), 5, "sequence of non-empty strings, not 5"),
         ((1 << 62,), ("a",), f"at most 64 axes and {MAX_DEVICES} devices"),
         ((1,) * 65, tuple(map(str, range(65))), "at most 64 axes"),
     ],
@@ -56,10 +61,16 @@ def test_meshes_that_make_no_sense(shape: Any, names: Any, message: str) -> None
         DeviceMesh(shape, names)
 
 
-@pytest.mark.parametrize("types", [("Auto",), ("Auto", "Odd"), "Auto", (1, 2)])
+@pytest.mark.parametrize("types", [("Auto",), ("Auto", "Odd"), "Auto", (1, 2), 5])
 def test_axis_types_that_make_no_sense(types: Any) -> None:
     with pytest.raises(LayoutError, match="one of Auto, Explicit, Manual for each of its 2 axes"):
         DeviceMesh((4, 2), ("data", "model"), axis_types=types)
+
+
+def test_anything_in_order_names_axes() -> None:
+    numbers: Any = np.array([4, 2])
+    names: Any = np.array(["data", "model"])
+    assert DeviceMesh(numbers, names) == MESH == DeviceMesh(iter(numbers), iter(names))
 
 
 def test_unknown_axis_lists_the_known() -> None:
@@ -82,6 +93,8 @@ def test_layout_axes_are_normalised() -> None:
         ("model", r"one entry per dimension, not the string 'model'; write \('model',\)"),
         (3, "one entry per dimension, not 3"),
         (None, "one entry per dimension, not None"),
+        ({"data"}, r"one entry per dimension, not \{'data'\}"),
+        ({"data": 0}, r"one entry per dimension, not \{'data': 0\}"),
         ((1,), "None, the name of a mesh axis or several names, not 1"),
         (((None,),), r"or several names, not \(None,\)"),
         (("data", "data"), r"'data' is used twice in the layout \[data, data\]"),

@@ -16,7 +16,7 @@ import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from reshard import LayoutError, LayoutMap, VariableTypeError
+from reshard import LayoutError, LayoutMap, VariableError, VariableTypeError
 from reshard.variables import Variable, create
 from tests.variables.models import layouts, mesh
 
@@ -46,12 +46,24 @@ class Model(nnx.Module):
         return self.drop(self.norm(self.attend(x)))
 
 
+class Small(nnx.Module):
+    """What trains differently in shards where it is wrong: products, statistics, random numbers."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.blk = nnx.Dict({"lst": nnx.List([nnx.Linear(8, 8, rngs=rngs)])})
+        self.norm = nnx.BatchNorm(8, rngs=rngs)
+        self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.drop(self.norm(self.blk["lst"][0](x)))
+
+
 def make() -> Model:
     return Model(nnx.Rngs(0))
 
 
-def training() -> tuple[Model, Any]:
-    model = make()
+def training(kind: Any = Model) -> tuple[Any, Any]:
+    model = kind(nnx.Rngs(0))
     return model, nnx.Optimizer(model, optax.adamw(1e-2), wrt=nnx.Param)
 
 
@@ -91,18 +103,25 @@ SPECS = {
 }
 
 
-def test_a_module_has_the_layouts_of_its_paths() -> None:
+@pytest.fixture(scope="module")
+def in_shards() -> dict[str, Any]:
+    """Variables of a model, below 0, and of its optimizer, below 1."""
     with rules().scope():
-        found = by_path(create(make))
+        return by_path(create(training))
+
+
+def test_a_module_has_the_layouts_of_its_paths(in_shards: dict[str, Any]) -> None:
+    found = {path.removeprefix("0."): variable for path, variable in in_shards.items()}
     assert {path: found[path].get_value().sharding.spec for path in SPECS} == SPECS
     assert {s.data.shape for s in found["blk.lst.0.kernel"].get_value().addressable_shards} == {
         (8, 4)
     }
 
 
-def test_every_bit_of_a_module_and_its_optimizer_is_as_without_the_scope() -> None:
-    with rules().scope():
-        made = by_path(create(training))
+def test_every_bit_of_a_module_and_its_optimizer_is_as_without_the_scope(
+    in_shards: dict[str, Any],
+) -> None:
+    made = in_shards
     plain = by_path(training())
     assert list(made) == list(plain)
     for path, variable in plain.items():
@@ -115,7 +134,7 @@ def test_every_bit_of_a_module_and_its_optimizer_is_as_without_the_scope() -> No
 
 def test_an_optimizer_of_a_module_that_lives() -> None:
     with rules().scope():
-        model = create(make)
+        model = create(lambda: Small(nnx.Rngs(0)))
         optimizer = create(lambda: nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param))
     found = by_path(optimizer)["opt_state.0.nu.blk.lst.0.kernel"].get_value()
     assert found.sharding.spec == P(None, "model")
@@ -123,23 +142,24 @@ def test_an_optimizer_of_a_module_that_lives() -> None:
 
 
 def test_it_trains_as_the_module_that_was_made_without_a_scope() -> None:
-    ids = jnp.arange(12).reshape(3, 4)
+    x = jnp.arange(32.0).reshape(4, 8) / 32
 
     @nnx.jit
-    def step(model: Model, optimizer: Any) -> jax.Array:
-        def loss(model: Model) -> jax.Array:
-            return jnp.mean((model(ids) - 1) ** 2)
+    def step(model: Small, optimizer: Any) -> jax.Array:
+        def loss(model: Small) -> jax.Array:
+            return jnp.mean((model(x) - 1) ** 2)
 
         value, gradients = nnx.value_and_grad(loss)(model)
         optimizer.update(model, gradients)
         return value
 
     with rules().scope():
-        sharded = create(training)
-    plain = training()
+        sharded = create(lambda: training(Small))
+    plain = training(Small)
     ours, theirs = ([float(step(*pair)) for _ in range(3)] for pair in (sharded, plain))
     assert ours == pytest.approx(theirs, rel=1e-4)
-    assert sharded[0].blk.lst[0].kernel.get_value().sharding.spec == P(None, "model")
+    assert len(set(ours)) == 3
+    assert sharded[0].blk["lst"][0].kernel.get_value().sharding.spec == P(None, "model")
 
 
 def test_shared_modules_stay_shared() -> None:
@@ -156,7 +176,7 @@ def test_shared_modules_stay_shared() -> None:
 def test_the_function_runs_once() -> None:
     runs: list[int] = []
     with layouts().scope():
-        create(lambda: runs.append(1) or make())
+        create(lambda: runs.append(1) or nnx.Linear(8, 8, rngs=nnx.Rngs(0)))
     assert runs == [1]
 
 
@@ -186,6 +206,22 @@ def test_a_tree_of_arrays_by_keys_and_indices() -> None:
     assert made["lst"][1][1] == 3
 
 
+def test_an_array_alone_has_the_empty_path() -> None:
+    with layouts(**{"^$": ("data",)}).scope():
+        made = create(lambda: jnp.arange(8.0) * 0.3)
+        key = create(lambda: jax.random.key(3))
+    assert (made.sharding.spec, key.is_fully_replicated) == (P("data"), True)
+    assert bits(made) == bits(jnp.arange(8.0) * 0.3)
+
+
+def test_not_while_jax_traces() -> None:
+    with layouts().scope():
+        with pytest.raises(VariableError, match=r"while jax traces a function.*create outside"):
+            create(lambda: {"w": create(params)["w"]})
+        with pytest.raises(VariableError, match="may compute arrays but not look at their values"):
+            create(lambda: {"w": jnp.ones(3) * float(jnp.ones(3).sum())})
+
+
 def test_the_state_of_optax_by_its_fields() -> None:
     with layouts(**{r"0\.mu\.w": ("data",)}).scope():
         state = create(lambda: optax.adam(1e-3).init({"w": jnp.ones((8, 4))}))
@@ -207,6 +243,7 @@ def test_a_layout_that_does_not_fit_names_the_path() -> None:
         (lambda: Variable(jnp.ones, (3,)), "a Variable at 'its top'"),
         (lambda: {"a": [object()]}, r"a object at 'a\.0'"),
         (lambda: {"a": "text"}, "a str at 'a'"),
+        (lambda: {"a": np.array("text")}, "a ndarray at 'a'"),
     ],
 )
 def test_what_is_no_array_is_refused(made, what) -> None:

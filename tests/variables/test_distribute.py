@@ -178,6 +178,7 @@ def test_shardings_that_say_too_little_are_refused() -> None:
         ("abc", "found a str"),
         (np.array(["a"]), r"expected an array that jax can hold, found array\(\['a'\].*numeric types"),
         (np.array([object()]), "expected an array that jax can hold"),
+        (np.ma.zeros(3), r"jax can hold, found masked_array[\s\S]*masked arrays are not supported"),
         (1 << 70, "expected an array that jax can hold, found 1180591620717411303424"),
     ],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,6 +59,17 @@ def our_map(**entries: Any) -> LayoutMap:
 
 def put(layouts: Any, key: str, value: Any) -> Any:
     layouts[key] = value
+    return layouts
+
+
+def updated(layouts: Any) -> list[str]:
+    with pytest.raises(ValueError, match="b"):
+        layouts.update({"a": ("data",), "b": 3})
+    return list(layouts)
+
+
+def put_in_copy(layouts: Any) -> Any:
+    put(copy.copy(layouts), "a", ("data",))
     return layouts
 
 
@@ -168,6 +180,26 @@ CASES = [
         '`layout_map.setdefault("missing", axes)`',
         (lambda: their_map().setdefault("missing", ("data",)), None),
         (lambda: our_map().setdefault("missing", ("data",)), ROWS),
+    ),
+    Case(
+        "joining layout maps by the operator of dicts",
+        (lambda: their_map() | {"a": ("data",)}, TypeError),
+        (lambda: list(our_map(b=("data",)) | {"a": ("data",)}), ["b", "a"]),
+    ),
+    Case(
+        "`layout_map.update(entries)` with a wrong one",
+        (lambda: updated(their_map()), ["a"]),
+        (lambda: updated(our_map()), []),
+    ),
+    Case(
+        "`copy.copy(layout_map)`",
+        (lambda: list(put_in_copy(their_map())), ["a"]),
+        (lambda: list(put_in_copy(our_map())), []),
+    ),
+    Case(
+        "a set of axes, which has no order",
+        (lambda: theirs.TensorLayout({"data"}).axes, ("data",)),
+        (lambda: TensorLayout({"data"}), LayoutError),
     ),
     Case(
         "a key that is no regular expression",

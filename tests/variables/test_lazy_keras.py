@@ -255,9 +255,42 @@ def test_a_model_that_is_not_built_or_was_materialised() -> None:
     with layouts().scope():
         unbuilt = keras.Sequential([keras.layers.Dense(4)])
     with pytest.raises(
-        VariableError, match="a Keras model must be built first, which calling it on a"
+        VariableError,
+        match=r"'sequential\w*' is not built: dense\w* would make weights later, .*; call it on a",
     ):
         materialize(unbuilt)
     model = made(functional, layouts())
     with pytest.raises(VariableError, match="variables of this Functional is lazy"):
         materialize(model)
+
+
+def test_a_model_that_is_built_only_in_part_is_refused() -> None:
+    with layouts().scope():
+        model = Subclassed()
+        model.scale = model.add_weight(shape=(8,), name="scale")
+    with pytest.raises(VariableError, match="is not built: d1, blk, norm, head would make weights"):
+        materialize([model])
+    assert model.scale._value is None
+
+
+def test_weights_that_were_set_before_are_laid_out_too() -> None:
+    with layouts(**RULES).scope():
+        model = sequential()
+    kernel = np.arange(64, dtype="float32").reshape(8, 8)
+    model.get_layer("d1").kernel.assign(kernel)
+    d1 = materialize(model).get_layer("d1")
+    assert np.array_equal(d1.kernel.value, kernel)
+    assert d1.kernel.value.sharding.spec == P("data", "model")
+    assert d1.bias.value.sharding.spec == P("model")
+
+
+@pytest.mark.parametrize("make", [lambda: keras.Variable(0), keras.optimizers.Adam])
+def test_a_variable_that_has_its_value_cannot_wait(make: Any) -> None:
+    with (
+        pytest.raises(
+            VariableError, match=r"is given its value, such as keras\.Variable\(0\), and so"
+        ),
+        layouts().scope(),
+    ):
+        make()
+    assert make().name  # Keras is as it was

@@ -52,6 +52,7 @@ VARIABLES = ("dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias")
 
 def placed_by(layouts: Any, build: Any) -> dict[str, Any]:
     """The sharding of each variable of a model that Keras builds under ModelParallel."""
+    keras.utils.clear_session()  # a build that was refused leaves its variables on Keras' list
     parallel = keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="data")
     with parallel.scope():
         return {v.path: v.value.sharding for v in build().variables}
@@ -156,7 +157,10 @@ def test_any_map_places_every_variable(
         layouts[key] = axes
     paths = [prefix + name for name in VARIABLES]
     if ambiguous == "error" and any(len(layouts.match(p)) > 1 and p not in layouts for p in paths):
-        with pytest.raises(ValueError, match="matches multiple layout specification keys"):
+        # A subclassed model is built twice by Keras: the first refusal becomes a warning, and the second
+        # attempt trips over the variables that came before the refused one.
+        refused = "matches multiple layout specification keys|is already initialized"
+        with pytest.raises(ValueError, match=refused):
             placed_by(layouts.to_keras(), MODELS[prefix])
         return
     found = placed_by(layouts.to_keras(), MODELS[prefix])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -120,6 +121,41 @@ def test_a_long_chain_needs_no_stack() -> None:
     for _ in range(5000):
         node = Thing(n=node)
     assert paths(node) == [".".join(["n"] * 5000 + ["kernel"])]
+
+
+class Answering:
+    """Answers any attribute, as a mock or a lazy module does, and computes something to do so."""
+
+    def __init__(self) -> None:
+        self.kernel = Leaf()
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"asked for {name}")
+
+
+class AnsweringSlots:
+    __slots__ = ("first", "unset")
+    __getattr__ = Answering.__getattr__
+
+    def __init__(self) -> None:
+        self.first = Leaf()
+
+
+def test_objects_are_not_asked_for_what_they_do_not_hold() -> None:
+    assert paths(Thing(a=Answering())) == ["a.kernel"]
+    assert paths(AnsweringSlots()) == ["first"]
+
+
+def test_weak_proxies_are_no_paths() -> None:
+    root, gone = Thing(kernel=Leaf()), Thing()
+    root.child = Thing(parent=weakref.proxy(root), leaf=weakref.proxy(root.kernel), bias=Leaf())
+    root.gone = weakref.proxy(gone)
+    del gone
+    assert paths(root) == ["kernel", "child.bias"]
+    assert paths(Thing(first=weakref.proxy(root.kernel), root=root)) == [
+        "root.kernel",
+        "root.child.bias",
+    ]
 
 
 def test_two_variables_of_one_path_are_refused() -> None:

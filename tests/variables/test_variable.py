@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -116,6 +118,12 @@ def test_values_keep_their_dtype_or_take_the_one_that_is_asked() -> None:
         ),
         ((np.ones(3),), {"key": 3}, VariableTypeError, "takes no key; give an initializer"),
         ((object(),), {}, VariableTypeError, "must be numbers or an initializer, not object"),
+        (("abc",), {}, VariableTypeError, "numbers or an initializer, not str: 'abc'"),
+        (([[1, 2], [3]],), {}, VariableTypeError, "numbers or an initializer, not list"),
+        ((np.array(["a"]),), {}, VariableTypeError, "numbers or an initializer, not ndarray"),
+        ((jnp.ones, (2,), object), {}, VariableTypeError, "object is no dtype of numbers"),
+        ((jnp.ones, (10**30,)), {}, VariableTypeError, "may have at most 9223372036854775807"),
+        ((jnp.ones, (2,)), {"key": 3}, VariableTypeError, r"such as jax\.random\.key\(0\), not 3"),
         ((np.ones(3), (4,)), {}, VariableError, r"shape \[4\] was given a value of shape \[3\]"),
     ],
 )
@@ -151,3 +159,50 @@ def test_random_keys_and_numbers_stay_what_they_are() -> None:
         VariableTypeError, match="an array of dtype key<fry> cannot become one of int8"
     ):
         Variable(jax.random.key(0), dtype="int8")
+
+
+@pytest.mark.parametrize("make", [Variable, lambda *args: materialize([lazy(*args)])[0]])
+def test_whole_numbers_never_change(make) -> None:
+    assert make(np.array([2**31 - 1])).value.tolist() == [2**31 - 1]
+    for value, dtype in (([2**40, 1], None), ([300], "int8"), ([-1], "uint8")):
+        with pytest.raises(VariableError, match=r"has numbers that u?int\d+ cannot hold, between"):
+            make(np.array(value), None, dtype)
+
+
+def test_what_an_initializer_raises_names_the_variable() -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    for make in (
+        lambda: Variable(broken, (2,), name="a.b"),
+        lambda: materialize({"a": {"b": lazy(broken, (2,))}}),
+    ):
+        with pytest.raises(ZeroDivisionError) as raised:
+            make()
+        assert "raised by the initializer of the variable 'a.b'" in raised.value.__notes__
+
+
+def test_an_initializer_that_looks_at_values_cannot_be_lazy() -> None:
+    def looks(shape: Any, dtype: Any) -> jax.Array:
+        return jnp.full(shape, float(jnp.ones(3).sum()), dtype)
+
+    assert Variable(looks, (2,)).value.tolist() == [3.0, 3.0]
+    with pytest.raises(VariableError, match="may compute arrays but not look at their values"):
+        materialize([lazy(looks, (2,))])
+
+
+@pytest.mark.parametrize("value", [None, "abc", {}, np.array(["a", "b"]), 1 << 70])
+def test_assigning_what_is_no_array_changes_nothing(value: Any) -> None:
+    variable = Variable([1, 2])
+    with pytest.raises(VariableTypeError, match="cannot be assigned a"):
+        variable.assign(value)
+    assert variable.value.tolist() == [1, 2]
+
+
+def test_nothing_comes_to_life_while_jax_traces() -> None:
+    root = {"w": lazy(jnp.ones, (4,))}
+    with pytest.raises(VariableError, match=r"while jax traces a function.*materialize outside"):
+        jax.jit(lambda: materialize(root)["w"].value)()
+    with pytest.raises(VariableError, match="cannot wait in a layout map's scope with a traced"):
+        jax.jit(lambda x: lazy(x) and x)(jnp.ones(2))
+    assert materialize(root)["w"].value.tolist() == [1.0] * 4
