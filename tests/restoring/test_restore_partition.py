@@ -165,11 +165,36 @@ def test_an_opened_checkpoint_that_was_replaced_is_refused(tmp_path):
     path = save_pytree(tmp_path / "c", {"a": np.zeros(3)})
     opened = reshard.open_checkpoint(path)
     path.rename(tmp_path / "old")
-    with pytest.raises(reshard.StorageError, match="cannot be looked at: No such file"):
+    with pytest.raises(reshard.StorageError, match="c is not there any more; it must stay"):
         opened.restore()
     save_pytree(path, {"a": np.ones(3)})
     with pytest.raises(reshard.StorageError, match="is not the checkpoint that was opened"):
         opened.restore()
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_read_is_refused(tmp_path):
+    """Parts of one and parts of another would fit each other in shape, and in nothing else."""
+    path = save_pytree(tmp_path / "c", {"a": np.zeros(3), "b": np.zeros(3)})
+
+    def replaced(progress):
+        if progress.tasks_done == 1:
+            path.rename(tmp_path / "old")
+            save_pytree(path, {"a": np.ones(3), "b": np.ones(3)})
+
+    with pytest.raises(reshard.StorageError, match=r"was put in its place, .* open it again"):
+        reshard.restore(path, progress=replaced)
+
+
+def test_what_looks_damaged_because_it_was_replaced_is_said_to_be(tmp_path):
+    path = tmp_path / "c"
+    reshard.save(path, {f"x{n}": np.zeros(3) for n in range(20)})
+
+    def replaced(progress):
+        if progress.tasks_done == 1:
+            reshard.save(path, {"x0": np.ones(3)}, overwrite=True)
+
+    with pytest.raises(reshard.StorageError, match="is not the checkpoint that was opened"):
+        reshard.restore(path, progress=replaced, workers=1)
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 5, 7, 13, 15])
