@@ -89,7 +89,7 @@ def test_tracers_are_refused(target):
         ({"a.b": 1, "a": {"b": 2}}, r"both have Orbax's dotted name 'a\.b'"),
         ({"..": np.ones(2)}, "whose part '..' is not a safe file name; rename it or leave it out"),
         ({"a//b": np.ones(2)}, "whose part '' is not a safe file name"),
-        ({"_METADATA": np.ones(2)}, "which the checkpoint's own metadata needs; rename it or save with ocdbt=True"),
+        ({"_METADATA": np.ones(2)}, "which the checkpoint's own metadata needs; rename it or write with ocdbt"),
         ({"x" * 300: np.ones(2)}, "needs a file name of 300 bytes"),
         ({"\ud800": np.ones(2)}, "is not valid Unicode"),
     ],
