@@ -48,7 +48,7 @@ def rewrites(
     kept = [n for n in selected if not any(p.search(n) for p in drop)]
     if tensors and not any(n in tensors for n in kept):
         raise PlanError(
-            f"nothing is left to write: select and drop rules keep none of the {len(tensors)} tensors; "
+            f"nothing is left: select and drop rules keep none of the {len(tensors)} tensors; "
             "loosen them"
         )
     _refuse_idle("rename", [p for p, _ in rename], kept)

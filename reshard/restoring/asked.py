@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from reshard.errors import TreeError
+from reshard.formats.live_trees import refuse_circles
 from reshard.variables.sharded import ShardedVariable
 
 if TYPE_CHECKING:
@@ -79,7 +80,10 @@ def named_leaves(tree: Any, what: str, is_leaf: Any = None) -> tuple[dict[str, A
         return isinstance(node, ShardedVariable) or (is_leaf is not None and is_leaf(node))
 
     try:
+        refuse_circles(tree, what)
         found, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=whole)
+    except TreeError:
+        raise
     except (ValueError, TypeError) as error:
         raise TreeError(
             f"the {what} is no tree that jax can walk: {str(error).strip()}; use dicts with keys of one type, "

@@ -28,7 +28,7 @@ from tests.bad_input.checking import (
             ("cast '^name$' matches none of the 6 names",)),
         ({"select": ["("]}, ["--select", "("], ("select '(' is no regular expression", "escape")),
         ({"drop": ["."]}, ["--drop", "."],
-            ("nothing is left to write: select and drop rules keep none of the 6 tensors; loosen them",)),
+            ("nothing is left: select and drop rules keep none of the 6 tensors; loosen them",)),
         ({"select": ["^name$"]}, ["--select", "^name$"], ("keep none of the 6 tensors",)),
         ({"rename": [("kernel|bias", "x")]}, ["--rename", "kernel|bias=x"],
             ("'params/bias' and 'params/kernel' would both be written as 'params/x'", "rename or drop one of them")),

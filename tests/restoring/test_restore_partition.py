@@ -258,6 +258,20 @@ def test_partitions_that_make_no_sense(source):
     )
 
 
+def test_a_target_variable_and_a_layout_for_one_tensor_are_refused(source):
+    table = reshard.ShardedVariable.split(np.zeros_like(TABLE), 3)
+    layouts = reshard.LayoutMap(reshard.DeviceMesh((8,), ("x",)))
+    layouts["bias"] = ("x",)
+    options = {"unexpected": "ignore", "layout": layouts}
+    found = reshard.restore(source, {"emb": {"table": table}}, **options)["emb"]["table"]
+    assert_same(found.numpy(), TABLE)
+    layouts["table"] = (None,)
+    with pytest.raises(
+        reshard.LayoutError, match="'emb/table' is a ShardedVariable in the target, but"
+    ):
+        reshard.restore(source, {"emb": {"table": table}}, **options)
+
+
 def test_a_partition_and_a_layout_for_one_tensor_are_refused(source):
     layouts = reshard.LayoutMap(reshard.DeviceMesh((8,), ("x",)))
     found = reshard.restore(source, layout=layouts, partition={"table": 2})

@@ -198,6 +198,14 @@ def test_what_nothing_can_be_restored_onto_is_refused(small):
         reshard.restore(small, {"a": {"b": np.zeros(1)}, "a/b": np.zeros(1)})
 
 
+def test_trees_in_a_circle(small):
+    circle = {"a": [1]}
+    circle["a"].append(circle)
+    for what, asked in (("target", {"target": circle}), ("layout", {"layout": circle})):
+        with pytest.raises(reshard.TreeError, match=f"the {what} contains itself, or nests more"):
+            reshard.restore(small, **asked)
+
+
 def test_a_numpy_array_of_another_byte_order_is_a_target_too(tmp_path):
     saved = {"a": np.arange(6, dtype=">f8")}
     reshard.save(tmp_path / "c", saved)
