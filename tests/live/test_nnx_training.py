@@ -43,10 +43,8 @@ def layouts_on(mesh: DeviceMesh) -> LayoutMap:
 
 
 FIRST = layouts_on(DeviceMesh((4, 2), ("data", "model"), DEVICES))
-OTHERS = {
-    "other order": layouts_on(DeviceMesh((2, 4), ("data", "model"), DEVICES[::-1])),
-    "fewer devices": layouts_on(DeviceMesh((1, 2), ("data", "model"), DEVICES[3:5])),
-}
+SECOND = layouts_on(DeviceMesh((1, 4), ("data", "model"), DEVICES[:3:-1]))
+"""Another shape, fewer devices, in another order."""
 
 
 def new_training(layouts: LayoutMap, seed: int = 0) -> tuple[Net, nnx.Optimizer[Net]]:
@@ -100,22 +98,20 @@ def saved(tmp_path_factory):
     return path, expected, losses
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_training_goes_on_where_it_stopped(saved, name):
+def test_training_goes_on_where_it_stopped(saved):
     """Sums over the batch are split differently, so losses may differ in the last bits of float32."""
     path, expected, unbroken = saved
-    layouts = OTHERS[name]
-    training = new_training(layouts, seed=1)
+    training = new_training(SECOND, seed=1)
     target = state(training)
     restored = reshard.restore(path, target=target)
     assert_same_trees(restored, expected)
     assert jax.tree.all(jax.tree.map(lambda a, b: a.sharding == b.sharding, restored, target))
     kernel = restored["model"]["hidden"]["kernel"][...]
-    assert kernel.sharding.shard_shape(kernel.shape) == (FEATURES, HIDDEN // layouts.device_mesh.shape[1])  # fmt: skip
+    assert kernel.sharding.shard_shape(kernel.shape) == (FEATURES, HIDDEN // 4)
 
     for holder, part in zip(training, ("model", "optimizer"), strict=True):
         nnx.update(holder, restored[part])
-    np.testing.assert_allclose(train(*training, layouts, range(2, 4)), unbroken, rtol=1e-5)
+    np.testing.assert_allclose(train(*training, SECOND, range(2, 4)), unbroken, rtol=1e-5)
 
 
 def test_an_abstract_model_is_a_target(saved):
