@@ -16,6 +16,8 @@ from reshard import DeviceMesh, LayoutMap
 from reshard.variables import create
 from tests.restoring.equal import assert_same_trees
 
+pytestmark = pytest.mark.xdist_group("nnx-training")
+
 DEVICES = jax.devices()
 FEATURES, HIDDEN, BATCH = 8, 32, 16
 
