@@ -88,7 +88,8 @@ def axes_text(layout: TensorLayout | None) -> str:
 def partition_text(partition: Mapping[str, Any]) -> str:
     """``fixed_shards 6 along dimension 0``."""
     strategy = str(partition.get("strategy"))
-    return f"{strategy} {partition.get(strategy)} along dimension {partition.get('axis')}"
+    amount = partition.get(strategy, partition.get("shards"))
+    return f"{strategy} {amount} along dimension {partition.get('axis')}"
 
 
 def count_text(count: int, noun: str) -> str:

@@ -237,5 +237,5 @@ def _check_space(summary: ConversionPlan, options: Options) -> None:
         raise StorageError(
             f"{summary.target!r} needs {format_bytes(need)}, but its file system has only "
             f"{format_bytes(summary.free_bytes)} free; free space, choose another target, or narrow what is "
-            "converted (--select, --cast)"
+            "converted (select, cast)"
         )

@@ -90,12 +90,12 @@ def _executor_errors() -> Iterator[None]:
     except (BrokenExecutor, CancelledError) as error:
         raise ReshardError(
             f"the executor ended before its tasks did ({error or type(error).__name__}); a worker may have been "
-            "killed, perhaps for its memory: allow less (--max-memory, --workers), and run again"
+            "killed, perhaps for its memory: allow less (max_memory, workers), and run again"
         ) from error
     except MemoryError as error:
         raise ReshardError(
-            f"the system refused memory to a task ({error or 'no reason given'}); allow less (--max-memory, "
-            "--workers), and run again"
+            f"the system refused memory to a task ({error or 'no reason given'}); allow less (max_memory, "
+            "workers), and run again"
         ) from error
 
 

@@ -117,7 +117,7 @@ def check_memory(tensors: Iterable[tuple[TensorSpec, Encoding]], limits: ReadLim
         mib = -(-need // (1 << 20))
         raise MemoryBudgetError(
             f"to read {name!r}, of which a chunk is decoded as a whole ({encoding.compressor}), takes {mib} MiB, "
-            f"but {limits.max_memory / (1 << 20):.4g} MiB are allowed; allow --max-memory {mib}MiB",
+            f"but {limits.max_memory / (1 << 20):.4g} MiB are allowed; allow max_memory of {mib}MiB",
             smallest_bytes=mib << 20,
         )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from reshard.engine.layouts import split
+from reshard.engine.layouts import Split, split
 from reshard.engine.options import Options
 from reshard.errors import PlanError
 from reshard.formats.base import (
@@ -100,7 +102,24 @@ def _target_tensor(
     _refuse_too_many(bare, chunk)
     storage = Grid.regular(source.shape, chunk)
     spec = TensorSpec(leaf.name, source.shape, dtype, storage, chunk, parts.layout)
-    return TargetTensor(spec, _encoding(stored, options), leaf, parts.partition)
+    partition, slices = _partition(stored, parts)
+    return TargetTensor(spec, _encoding(stored, options), leaf, partition, slices)
+
+
+def _partition(stored: StoredTensor, parts: Split) -> tuple[Mapping[str, Any] | None, Grid | None]:
+    """How it is partitioned, and its slices where the partition does not say them.
+
+    A table whose rows are dealt out ("mod") stays one, however it is cut now: whoever takes it for
+    "div" looks up other rows than were trained.
+    """
+    recorded = stored.partition or {}
+    if recorded.get("strategy") != "mod":
+        return parts.partition, None
+    asked = parts.partition or {}
+    same_axis = asked.get("axis") == recorded.get("axis")
+    partition = {**recorded, "shards": asked["shards"]} if same_axis else recorded
+    is_split = parts.layout is not None and not asked
+    return partition, parts.slices if is_split else Grid.whole(stored.spec.shape)
 
 
 def _refuse_too_many(target: TensorSpec, chunk: tuple[int, ...]) -> None:
@@ -108,7 +127,7 @@ def _refuse_too_many(target: TensorSpec, chunk: tuple[int, ...]) -> None:
     if count > MAX_CHUNKS:
         raise PlanError(
             f"{target.name!r} of shape {list(target.shape)} would be written in {count} chunks, but no file "
-            f"system bears more than {MAX_CHUNKS} per tensor well; allow larger ones (--chunk-bytes)"
+            f"system bears more than {MAX_CHUNKS} per tensor well; allow larger ones (chunk_bytes)"
         )
 
 

@@ -24,5 +24,5 @@ def refuse_other_content(target: Path) -> None:
             return
     raise TargetExistsError(
         f"the target {str(target)!r} is a folder that holds something else than a checkpoint, and was left "
-        "untouched; --overwrite replaces only checkpoints and empty folders: choose another target, or empty it"
+        "untouched; overwriting replaces only checkpoints and empty folders: choose another target, or empty it"
     )

@@ -124,7 +124,7 @@ def _slices(
     if file.mesh is None:
         raise LayoutError(
             f"{name!r}: {_label(rule)} splits it by mesh axes {show_axes(rule.axes)}, but there is no "
-            f"mesh; add 'mesh: {{axes: [...], shape: [...]}}' to {file.where} or pass --mesh"
+            f"mesh; add 'mesh: {{axes: [...], shape: [...]}}' to {file.where} or name one (mesh)"
         )
     try:
         return layout.grid(shape, name)

@@ -313,9 +313,9 @@ def _refusal(requests: Sequence[Request], max_memory: int) -> MemoryBudgetError:
         ((smallest_memory(r), r.placement.target, r) for r in unlike), key=lambda n: n[:2]
     )
     mib = -(-need // (1 << 20))
-    remedy = f"allow --max-memory {mib}MiB"
+    remedy = f"allow max_memory of {mib}MiB"
     if not request.target.raw:
-        remedy += ", write smaller chunks (--chunk-bytes), or write without compression"
+        remedy += ", write smaller chunks (chunk_bytes), or write without compression"
     return MemoryBudgetError(
         f"{name!r} of shape {list(request.target.spec.shape)} needs at least {mib} MiB of buffers "
         f"({request.source.codec} chunks of {_shape(request.source)} to {request.target.codec} chunks of "

@@ -48,7 +48,7 @@ def rewrites(
     kept = [n for n in selected if not any(p.search(n) for p in drop)]
     if tensors and not any(n in tensors for n in kept):
         raise PlanError(
-            f"nothing is left to write: select and drop rules keep none of the {len(tensors)} tensors; "
+            f"nothing is left: select and drop rules keep none of the {len(tensors)} tensors; "
             "loosen them"
         )
     _refuse_idle("rename", [p for p, _ in rename], kept)
@@ -65,7 +65,7 @@ def _compiled(kind: str, pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except re.error as error:
         raise PlanError(
-            f"--{kind} {pattern!r} is no regular expression: {error}; escape special characters with a backslash"
+            f"{kind} {pattern!r} is no regular expression: {error}; escape special characters with a backslash"
         ) from error
 
 
@@ -74,7 +74,7 @@ def _refuse_idle(kind: str, patterns: Sequence[re.Pattern[str]], names: Sequence
         if not any(map(pattern.search, names)):
             some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
             raise PlanError(
-                f"--{kind} {pattern.pattern!r} matches none of the {len(names)} names it could apply to "
+                f"{kind} {pattern.pattern!r} matches none of the {len(names)} names it could apply to "
                 f"({some}); correct or remove it"
             )
 
@@ -91,7 +91,7 @@ def _substituted(pattern: re.Pattern[str], to: str, name: str) -> str:
         return pattern.sub(to, name, count=1)
     except (re.error, IndexError) as error:
         raise PlanError(
-            f"--rename {pattern.pattern!r}={to!r}: the replacement cannot be made: {error}; "
+            f"rename {pattern.pattern!r}={to!r}: the replacement cannot be made: {error}; "
             f"the pattern has {pattern.groups} groups"
         ) from error
 
@@ -145,25 +145,25 @@ def _cast(
 def _checked_cast(name: str, source: str, pattern: str, dtype: str, is_key: bool) -> str | None:
     if dtype not in DTYPES:
         raise PlanError(
-            f"--cast {pattern!r}={dtype!r}: no such dtype; expected one of: {', '.join(DTYPES)}"
+            f"cast {pattern!r}={dtype!r}: no such dtype; expected one of: {', '.join(DTYPES)}"
         )
     if is_key:
         raise PlanError(
-            f"--cast {pattern!r}={dtype} matches {name!r}, which is a PRNG key: its bits have no numeric meaning; "
+            f"cast {pattern!r}={dtype} matches {name!r}, which is a PRNG key: its bits have no numeric meaning; "
             "narrow the pattern so that it leaves the key out"
         )
     if dtype == source:
         return None
     if kind_of(source) == "complex" and kind_of(dtype) != "complex":
         raise PlanError(
-            f"--cast {pattern!r}={dtype} matches {name!r} of dtype {source}: the imaginary part would be lost; "
+            f"cast {pattern!r}={dtype} matches {name!r} of dtype {source}: the imaginary part would be lost; "
             "narrow the pattern"
         )
     if kind_of(source) != kind_of(dtype) and not _is_by_name(pattern, name):
         raise PlanError(
-            f"--cast {pattern!r}={dtype} matches {name!r} of dtype {source}: {kind_of(source)} to "
+            f"cast {pattern!r}={dtype} matches {name!r} of dtype {source}: {kind_of(source)} to "
             f"{kind_of(dtype)} is done only when asked for by name; narrow the pattern, or add "
-            f"--cast '{name}={dtype}' before it if that is what you want"
+            f"cast '{name}={dtype}' before it if that is what you want"
         )
     return dtype
 

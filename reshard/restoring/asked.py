@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from reshard.errors import TreeError
+from reshard.formats.live_trees import refuse_circles
 from reshard.variables.sharded import ShardedVariable
 
 if TYPE_CHECKING:
@@ -59,12 +60,13 @@ def read_target(tree: Any) -> Target:
     """
     named, structure = named_leaves(tree, "target")
     asked = {name: _asked(leaf) for name, leaf in named.items()}
-    wrong = [f"{name or '(the whole tree)'} is a {type(named[name]).__name__}"
+    wrong = [f"{name or '(the whole tree)'} is {_kind_of(named[name])}"
              for name, found in asked.items() if found is None]  # fmt: skip
     if wrong:
+        count = "a leaf" if len(wrong) == 1 else f"{len(wrong)} leaves"
         more = f", and {len(wrong) - 10} more" if len(wrong) > 10 else ""
         raise TreeError(
-            f"the target has {len(wrong)} leaves that nothing can be restored onto: {', '.join(wrong[:10])}{more}; "
+            f"the target has {count} that nothing can be restored onto: {', '.join(wrong[:10])}{more}; "
             "expected jax.ShapeDtypeStruct, jax or numpy arrays, ShardedVariables, numbers or strings"
         )
     return Target({name: found for name, found in asked.items() if found is not None}, structure)
@@ -78,7 +80,10 @@ def named_leaves(tree: Any, what: str, is_leaf: Any = None) -> tuple[dict[str, A
         return isinstance(node, ShardedVariable) or (is_leaf is not None and is_leaf(node))
 
     try:
+        refuse_circles(tree, what)
         found, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=whole)
+    except TreeError:
+        raise
     except (ValueError, TypeError) as error:
         raise TreeError(
             f"the {what} is no tree that jax can walk: {str(error).strip()}; use dicts with keys of one type, "
@@ -102,6 +107,16 @@ def _key_text(key: Any) -> str:
     return str(key)
 
 
+def _kind_of(leaf: Any) -> str:
+    import jax
+
+    if isinstance(leaf, jax.core.Tracer):
+        return "a tracer of jax (restore outside of jax.jit)"
+    return (
+        f"the class {leaf.__name__}" if isinstance(leaf, type) else f"of type {type(leaf).__name__}"
+    )
+
+
 def _asked(leaf: Any) -> Asked | None:
     """None for what cannot be restored onto."""
     import jax
@@ -114,10 +129,10 @@ def _asked(leaf: Any) -> Asked | None:
     if isinstance(leaf, ShardedVariable):
         return Asked("shards", leaf, tuple(leaf.shape), str(leaf.dtype))
     shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
-    if shape is None or dtype is None:
+    if shape is None or dtype is None or isinstance(leaf, type | jax.core.Tracer):
         return None
     if isinstance(leaf, np.ndarray | np.generic):
-        return Asked("numpy", leaf, tuple(shape), str(dtype))
+        return Asked("numpy", leaf, tuple(shape), leaf.dtype.name)  # in this machine's byte order
     is_key = jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
     name = str(dtype) if is_key else str(np.dtype(dtype))
     sharding = getattr(leaf, "sharding", None)

@@ -241,6 +241,11 @@ def _form_asked(
 ) -> Form:
     shape = stored.spec.shape
     if asked.kind == "shards":
+        if spot.is_named:
+            raise LayoutError(
+                f"{kept.name!r} is a ShardedVariable in the target, but the layout splits it too; take it out of the "
+                "layout, or make it a jax.ShapeDtypeStruct in the target"
+            )
         _refuse_strategy(kept.name, stored, asked.leaf.partition_strategy, wish.partitions)
         return _like(asked.leaf, shape, dtype)
     if asked.kind == "key":

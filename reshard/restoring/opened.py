@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from reshard.engine.arguments import changes_of, limits_of, path_of
 from reshard.engine.task import CastStats
-from reshard.errors import PlanError, StorageError
+from reshard.errors import FormatError, PlanError, StorageError
 from reshard.formats.base import PathKey, Reader
 from reshard.formats.detect import local_path, open_reader
 from reshard.restoring.asked import read_target
@@ -70,8 +70,8 @@ class OpenedCheckpoint:
     def __init__(self, path: PathLike) -> None:
         self.path = path_of("checkpoint", path)
         self._root = local_path(self.path)
+        self._identity = _identity(self._root)  # before it is read: what comes after is noticed
         self._reader: Reader = open_reader(self.path)
-        self._identity = _identity(self._root)
 
     @property
     def tensors(self) -> Mapping[str, TensorSpec]:
@@ -101,7 +101,8 @@ class OpenedCheckpoint:
     ) -> Any:
         """What ``reshard.restore`` with the same arguments gives.
 
-        Raises StorageError where another checkpoint was put in this one's place since it was opened.
+        Raises StorageError where another checkpoint was put in this one's place since it was opened,
+        also while it was being read.
         """
         _check_choice("missing", missing, get_args(Missing))
         _check_choice("unexpected", unexpected, get_args(Unexpected))
@@ -120,7 +121,12 @@ class OpenedCheckpoint:
         self._check_unchanged()
         started = time.perf_counter()
         goal = goal_of(self._reader, wish)
-        restored = run(goal.reads, self._reader, limits, verify, progress)
+        try:
+            restored = run(goal.reads, self._reader, limits, verify, progress)
+        except (FormatError, StorageError):
+            self._check_unchanged()  # what looks like damage may be of another checkpoint
+            raise
+        self._check_unchanged()
         if report is not None:
             report(_report(goal, restored, time.perf_counter() - started))
         return self._tree(goal, wish, restored)
@@ -136,20 +142,25 @@ class OpenedCheckpoint:
         return nested((path, values[leaf.name]) for path, leaf in zip(paths, leaves, strict=True))
 
     def _check_unchanged(self) -> None:
-        if _identity(self._root) != self._identity:
+        found = _identity(self._root)
+        if found is None:
             raise StorageError(
-                f"{self.path} is not the checkpoint that was opened: another was put in its place; open it again"
+                f"{self.path} is not there any more; it must stay until everything is restored"
+            )
+        if found != self._identity:
+            raise StorageError(
+                f"{self.path} is not the checkpoint that was opened: another was put in its place, or it was "
+                "changed; open it again"
             )
 
 
-def _identity(root: str) -> tuple[int, int]:
+def _identity(root: str) -> tuple[int, int, int] | None:
+    """None where there is nothing. The number of a deleted folder may be a new one's, its time is not."""
     try:
         found = Path(root).stat()
-    except OSError as error:
-        raise StorageError(
-            f"{root} cannot be looked at: {error.strerror}; it must stay until everything is restored"
-        ) from error
-    return found.st_dev, found.st_ino
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

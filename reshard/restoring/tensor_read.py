@@ -11,6 +11,7 @@ from reshard.errors import MemoryBudgetError
 from reshard.formats.base import StoredTensor
 from reshard.formats.codecs import decoder_bytes
 from reshard.layout.dtypes import storage_bytes
+from reshard.layout.sizes import format_bytes
 from reshard.planning.cost import BAND_BYTES, CAST_SCRATCH_BYTES, TASK_OVERHEAD_BYTES
 from reshard.restoring.forms import Form
 from reshard.restoring.units import Unit, parts, units
@@ -92,9 +93,9 @@ def check_memory(reads: Iterable[TensorRead], max_memory: int) -> None:
     staged = max(largest.staged_bytes)
     mib = -(-largest.smallest_bytes // MIB)
     raise MemoryBudgetError(
-        f"to restore {largest.name!r} takes {largest.stream_bytes / MIB:.4g} MiB to decode a chunk "
-        f"({largest.stored.encoding.compressor}) and {staged / MIB:.4g} MiB for the largest shard on its way "
-        f"to a device, but max_memory is {max_memory / MIB:.4g} MiB; allow {mib}MiB"
+        f"to restore {largest.name!r} takes {format_bytes(largest.stream_bytes)} to decode a chunk "
+        f"({largest.stored.encoding.compressor}) and {format_bytes(staged)} for the largest shard on its way "
+        f"to a device, but max_memory is {format_bytes(max_memory)}; allow {mib}MiB"
         + ("" if not staged else ", or split it over more devices"),
         smallest_bytes=mib * MIB,
     )

@@ -141,20 +141,7 @@ def _writer(target: TargetCheckpoint, options: SaveOptions) -> Writer:
     except LayoutError:
         raise
     except FormatError as error:
-        raise TreeError(f"the tree cannot be saved: {in_program(str(error))}") from error
-
-
-def in_program(message: str) -> str:
-    """A converter's message as the program that holds the tree needs it."""
-    for said, meant in (
-        ("rename one on the way (--rename)", "rename one"),
-        ("rename it on the way (--rename)", "rename it"),
-        (" or drop it (--drop)", " or leave it out"),
-        ("give it a name (--rename)", "give it a name"),
-        ("write with --ocdbt", "save with ocdbt=True"),
-    ):
-        message = message.replace(said, meant)
-    return message
+        raise TreeError(f"the tree cannot be saved: {error}") from error
 
 
 def _refuse_too_large(need: Mapping[str, int], max_memory: int) -> None:

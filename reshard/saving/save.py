@@ -30,18 +30,26 @@ class SaveHandle:
         self._path = path
         self._run: Run | None = run
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._finish, name="reshard.save", daemon=False)
-        self._thread.start()
+        thread = threading.Thread(target=self._finish, name="reshard.save", daemon=False)
+        self._thread: threading.Thread | None = thread
+        try:
+            thread.start()
+        except (
+            RuntimeError
+        ):  # the system gives no thread, so it is saved before the handle is there
+            self._thread = None
+            self._finish()
 
     def wait(self) -> None:
         """Return once the checkpoint is there; raises what went wrong, each time it is called."""
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         if self._error is not None:
             raise self._error
 
     def done(self) -> bool:
         """Whether it has ended, well or not."""
-        return not self._thread.is_alive()
+        return self._thread is None or not self._thread.is_alive()
 
     def _finish(self) -> None:
         run, self._run = self._run, None

@@ -54,7 +54,7 @@ def spread(
     Raises LayoutError for shardings whose devices do not hold boxes of one tensor.
     """
     indices: Mapping[Any, Any] = sharding.devices_indices_map(shape)
-    boxes = {device: _box(index, shape) for device, index in indices.items()}
+    boxes = {device: box_of(index, shape) for device, index in indices.items()}
     held: dict[Box, set[int]] = defaultdict(set)
     for device, box in boxes.items():
         held[box].add(device.process_index)
@@ -63,7 +63,8 @@ def spread(
     return Spread(holders, _layout(named), _recorded(named, boxes, ordered), _memory(sharding))
 
 
-def _box(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
+def box_of(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
+    """jax's index of a shard as a box."""
     bounds = [s.indices(n) for s, n in zip(index, shape, strict=True)]
     return Box(tuple(b[0] for b in bounds), tuple(b[1] for b in bounds))
 

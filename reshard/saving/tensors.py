@@ -16,7 +16,7 @@ from reshard.layout.box import Box
 from reshard.layout.grid import Grid
 from reshard.layout.mesh import TensorLayout
 from reshard.layout.partitioners import div_cuts
-from reshard.saving.shardings import Spread, spread
+from reshard.saving.shardings import Spread, box_of, spread
 from reshard.saving.tree import LiveLeaf
 from reshard.variables.sharded import ShardedVariable
 
@@ -135,18 +135,13 @@ def spread_of(array: Any, *, is_key: bool) -> tuple[Any, Spread]:
 
 def _shards(array: Any, found: Spread, *, shared: bool) -> tuple[Shard, ...]:
     """One shard per box; ``shared`` where every process has the array for itself."""
-    local: dict[Any, Any] = {}
+    local: dict[Box, Any] = {}
     for shard in sorted(array.addressable_shards, key=lambda s: s.device.id):
-        local.setdefault(_key(shard.index, array.shape), shard.data)
+        local.setdefault(box_of(shard.index, array.shape), shard.data)
     return tuple(
-        Shard(box, FIRST if shared else holders, local.get((box.start, box.stop)))
+        Shard(box, FIRST if shared else holders, local.get(box))
         for box, holders in found.holders.items()
     )
-
-
-def _key(index: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[Any, Any]:
-    bounds = [s.indices(n) for s, n in zip(index, shape, strict=True)]
-    return tuple(b[0] for b in bounds), tuple(b[1] for b in bounds)
 
 
 def _of_sharded(leaf: Leaf, variable: ShardedVariable) -> LiveTensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.errors import TreeError
 from reshard.formats.base import Leaf, PathKey
-from reshard.formats.orbax.tree_metadata import MAX_PATH_KEYS
+from reshard.formats.live_trees import children, refuse_circles
 from reshard.formats.orbax.zarr3_json import NOT_IN_ZARR3
 from reshard.layout.dtypes import DTYPES
 from reshard.variables.sharded import ShardedVariable
@@ -59,7 +59,7 @@ def flatten(tree: Any) -> list[tuple[tuple[Any, ...], Any]]:
     import jax
 
     try:
-        _refuse_circles(tree)
+        refuse_circles(tree, "tree")
         return list(jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_leaf)[0])
     except TreeError:
         raise
@@ -70,41 +70,13 @@ def flatten(tree: Any) -> list[tuple[tuple[Any, ...], Any]]:
         ) from error
 
 
-def _refuse_circles(tree: Any) -> None:
-    """jax would follow a circle until the interpreter's stack is spent, which it does not recover from."""
-    above: list[Any] = []
-    waiting = [(tree, 0)]
-    while waiting:
-        node, depth = waiting.pop()
-        del above[depth:]
-        children = _children(node)
-        if not children:
-            continue
-        if depth >= MAX_PATH_KEYS or any(node is other for other in above):
-            raise TreeError(
-                f"the tree contains itself, or nests more than {MAX_PATH_KEYS} levels deep (a "
-                f"{type(node).__name__} in a {type(above[-1]).__name__}); expected a tree without circles"
-            )
-        above.append(node)
-        waiting.extend((child, depth + 1) for child in children)
-
-
-def _children(node: Any) -> list[Any]:
-    import jax
-
-    if isinstance(node, ShardedVariable):
-        return []
-    opened = jax.tree_util.default_registry.flatten_one_level(node)
-    return [] if opened is None else list(opened[0])
-
-
 def key_path(keys: tuple[Any, ...]) -> str:
     """The name of the leaf at jax's key path."""
     return _name(_path(keys))
 
 
 def _is_leaf(node: Any) -> bool:
-    return not _children(node)
+    return not children(node)
 
 
 def _path(keys: tuple[Any, ...]) -> tuple[PathKey, ...]:
@@ -281,7 +253,9 @@ def _is_jax_like(value: Any) -> bool:
 
 
 def _jax_like(value: Any) -> _Found:
-    return _found(value.__jax_array__())
+    import jax
+
+    return _made(value, value.__jax_array__, jax.Array)
 
 
 def _is_array_like(value: Any) -> bool:
@@ -291,7 +265,18 @@ def _is_array_like(value: Any) -> bool:
 def _array_like(value: Any) -> _Found:
     import numpy as np
 
-    return _numpy(np.asarray(value))
+    return _made(value, lambda: np.asarray(value), np.ndarray)
+
+
+def _made(value: Any, make: Callable[[], Any], kind: type) -> _Found:
+    """What an object makes of itself, by its own code, in which anything may go wrong."""
+    try:
+        array = make()
+    except Exception as error:  # noqa: BLE001  said of the leaf
+        return _Found(
+            {}, problem=f"cannot be turned into an array: {error or type(error).__name__}"
+        )
+    return _found(array) if isinstance(array, kind) else _Found({}, problem=_unknown(value))
 
 
 def _dtype_problem(dtype: np.dtype[Any]) -> str:

@@ -95,15 +95,9 @@ def for_each(pieces: tuple[Piece, ...], work: Callable[[Piece], None], workers: 
     in the background must outlast.
     """
     crew = _Crew(pieces, work)
-    threads = [
-        threading.Thread(target=crew.run, name=f"reshard.save-{n}")
-        for n in range(min(workers, len(pieces)))
-    ]
-    started = []
+    started: list[threading.Thread] = []
     try:
-        for thread in threads:
-            thread.start()
-            started.append(thread)
+        _start(crew, min(workers, len(pieces)), started)
         for thread in started:
             thread.join()
     except BaseException:
@@ -113,6 +107,19 @@ def for_each(pieces: tuple[Piece, ...], work: Callable[[Piece], None], workers: 
         raise
     if crew.error is not None:
         raise crew.error
+
+
+def _start(crew: _Crew, count: int, started: list[threading.Thread]) -> None:
+    """``count`` threads, or as many as the system gives; where it gives none the caller does the work."""
+    for number in range(count):
+        thread = threading.Thread(target=crew.run, name=f"reshard.save-{number}")
+        try:
+            thread.start()
+        except RuntimeError:
+            break
+        started.append(thread)
+    if not started:
+        crew.run()
 
 
 class _Crew:

@@ -28,7 +28,7 @@ _REMEDY = {
     errno.EDQUOT: "raise the quota or free space and run the same command again",
     errno.EACCES: "grant this user the permission",
     errno.EPERM: "grant this user the permission",
-    errno.EFBIG: "raise the limit of file sizes (ulimit -f), or write smaller files (--chunk-bytes)",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f), or write smaller files (chunk_bytes)",
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ELOOP: "remove the symbolic link in its place",
     errno.ENOTDIR: "a part of the path is a file; choose another path",

@@ -100,7 +100,7 @@ def _refuse_no_folder(target: Path) -> None:
     if not stat.S_ISDIR(mode):
         kind = "a symbolic link" if stat.S_ISLNK(mode) else "no folder"
         raise TargetExistsError(
-            f"the target {str(target)!r} is {kind} and was left untouched; --overwrite replaces only folders: "
+            f"the target {str(target)!r} is {kind} and was left untouched; overwriting replaces only folders: "
             "remove it, or choose another target"
         )
 
@@ -116,7 +116,7 @@ def _refuse_file_above(target: Path) -> None:
 
 def _target_exists(target: Path) -> TargetExistsError:
     return TargetExistsError(
-        f"the target {str(target)!r} exists already and was left untouched; choose another, or pass --overwrite"
+        f"the target {str(target)!r} exists already and was left untouched; choose another, or ask to overwrite it (overwrite)"
     )
 
 
@@ -256,7 +256,7 @@ def _exchange(staging: Staging) -> None:
             raise
         raise StorageError(
             f"the file system of {str(staging.target)!r} cannot exchange two folders in one step, so what is there "
-            "was left untouched; remove it and run again without --overwrite, or choose another target"
+            "was left untouched; remove it and run again without overwriting, or choose another target"
         ) from error
 
 

@@ -70,9 +70,9 @@ def test_memory_too_small_names_the_smallest_that_works(
     )  # fmt: skip
     assert isinstance(error, MemoryBudgetError)
     smallest = error.smallest_bytes
-    assert f"allow --max-memory {smallest >> 20}MiB" in str(error)
+    assert f"allow max_memory of {smallest >> 20}MiB" in str(error)
     args = ["--max-memory", "1KiB", "--compression", compression]
-    text = f"allow --max-memory {smallest >> 20}MiB"
+    text = f"allow max_memory of {smallest >> 20}MiB"
     refused_by_command(capsys, saved[kind], tmp_path / "dst", text, args=args)
     converts(saved[kind], tmp_path / "dst", max_memory=smallest, **options)
 
@@ -82,5 +82,5 @@ def test_absurdly_small_chunks(tmp_path, capsys):
     edit("big/.zarray", '"chunks":[2]', '"chunks":[1073741824]')(tmp_path / "src")
     edit("big/.zarray", '"shape":[2]', '"shape":[1073741824]')(tmp_path / "src")
     text = "'big' of shape [1073741824] would be written in 1073741824 chunks"
-    refused(tmp_path / "src", tmp_path / "dst", PlanError, text, "--chunk-bytes", chunk_bytes=1)
+    refused(tmp_path / "src", tmp_path / "dst", PlanError, text, "(chunk_bytes)", chunk_bytes=1)
     refused_by_command(capsys, tmp_path / "src", tmp_path / "dst", text, args=["--chunk-bytes", 1])

@@ -91,7 +91,7 @@ def test_disk_is_too_small(source, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("reshard.engine.conversion.free_bytes", lambda _: 1 << 10)
     texts = (
         f"'{tmp_path}/dst' needs 16.6 KiB, but its file system has only 1.00 KiB free",
-        "--select, --cast",
+        "(select, cast)",
     )
     refused(source, tmp_path / "dst", StorageError, *texts)
     refused_by_command(capsys, source, tmp_path / "dst", *texts)

@@ -25,7 +25,7 @@ from tests.bad_input.checking import (
 def test_target_exists(kind, source, tmp_path, capsys):
     target = tmp_path / "dst"
     make(kind, target, source)
-    text = f"the target {str(target)!r} exists already and was left untouched; choose another, or pass --overwrite"
+    text = f"the target {str(target)!r} exists already and was left untouched; choose another, or ask to overwrite it (overwrite)"
     refused(source, target, TargetExistsError, text)
     refused_by_command(capsys, source, target, text)
 
@@ -52,7 +52,7 @@ def make(kind: str, target: Path, source: Path) -> None:
 def test_overwriting_what_is_no_folder(kind, what, source, tmp_path, capsys):
     target = tmp_path / "dst"
     make(kind, target, source)
-    text = f"the target {str(target)!r} is {what} and was left untouched; --overwrite replaces only folders"
+    text = f"the target {str(target)!r} is {what} and was left untouched; overwriting replaces only folders"
     refused(source, target, TargetExistsError, text, overwrite=True)
     refused_by_command(capsys, source, target, text, args=["--overwrite"])
 

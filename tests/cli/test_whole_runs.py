@@ -103,7 +103,7 @@ def test_a_rule_that_matches_nothing_is_refused(
 ) -> None:
     served = tmp_path / "served"
     assert run(["convert", str(trained), str(served), "--layout", serving, "--drop", "typo"]) == 1
-    assert "--drop 'typo' matches none of the 4 names" in capsys.readouterr().err
+    assert "drop 'typo' matches none of the 4 names" in capsys.readouterr().err
     assert not served.exists()
 
 

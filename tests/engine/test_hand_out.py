@@ -139,7 +139,7 @@ def test_processes_do_as_well_as_threads():
 def test_a_worker_that_is_killed_is_an_error_of_ours():
     with (
         ProcessPoolExecutor(1, get_context("spawn")) as executor,
-        pytest.raises(ReshardError, match=r"the executor ended .* --workers\), and run again"),
+        pytest.raises(ReshardError, match=r"the executor ended .* workers\), and run again"),
     ):
         list(hand_out([9, 9, 9], os._exit, lambda _: 1, 5, 1, executor))
 

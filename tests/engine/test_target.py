@@ -201,7 +201,7 @@ def test_too_many_chunks():
         make_target(source(huge), options(chunk_bytes=4 << 10))
     assert str(caught.value) == (
         "'table' of shape [16777216, 1024] would be written in 4194304 chunks, but no file system bears "
-        f"more than {MAX_CHUNKS} per tensor well; allow larger ones (--chunk-bytes)"
+        f"more than {MAX_CHUNKS} per tensor well; allow larger ones (chunk_bytes)"
     )
 
 

@@ -134,7 +134,7 @@ def test_a_rule_needs_a_mesh_only_to_split() -> None:
     with pytest.raises(
         LayoutError,
         match=r"'a': rules\[0\] 'a' \(l.yaml:1\) splits it by mesh axes \[x\], but there is no mesh; "
-        r"add 'mesh: \{axes: \[...\], shape: \[...\]\}' to l.yaml or pass --mesh",
+        r"add 'mesh: \{axes: \[...\], shape: \[...\]\}' to l.yaml or name one \(mesh\)",
     ):
         layout_for(file, "a", (4,), "float32")
 

@@ -96,8 +96,8 @@ def test_refusal_names_the_tensor_the_need_and_the_smallest_budget_that_works():
         make_plan([small, big], 32 * MIB, 2)
     assert str(caught.value) == (
         "'emb' of shape [65536, 2048] needs at least 73 MiB of buffers (zstd:1 chunks of 16384×1024 to "
-        "zstd:3 chunks of 8192×2048), but 32 MiB are allowed; allow --max-memory 73MiB, write smaller "
-        "chunks (--chunk-bytes), or write without compression"
+        "zstd:3 chunks of 8192×2048), but 32 MiB are allowed; allow max_memory of 73MiB, write smaller "
+        "chunks (chunk_bytes), or write without compression"
     )
     assert make_plan([small, big], caught.value.smallest_bytes, 2).tasks > 0
 

@@ -92,7 +92,7 @@ def test_another_kind_when_asked_for_by_name(pattern):
 def test_another_kind_when_not_asked_for_by_name(pattern):
     refused(
         "'opt/count' of dtype int32: int to float is done only when asked for by name",
-        "add --cast 'opt/count=float32' before it",
+        "add cast 'opt/count=float32' before it",
         cast=(("kernel|bias", "float32"), (pattern, "float32")),
     )
 
@@ -119,9 +119,9 @@ def test_prng_keys_are_never_cast():
 
 
 def test_a_rule_is_idle_if_only_what_was_left_out_matches():
-    refused("--drop 'params' matches none of the 2 names", select=("note|count",), drop=("params",))
-    refused("--cast 'note' matches none of the 4 names", cast=(("note", "int8"),))
-    refused("--rename 'mu' matches none of the 4 names", drop=("mu",), rename=(("mu", "m"),))
+    refused("drop 'params' matches none of the 2 names", select=("note|count",), drop=("params",))
+    refused("cast 'note' matches none of the 4 names", cast=(("note", "int8"),))
+    refused("rename 'mu' matches none of the 4 names", drop=("mu",), rename=(("mu", "m"),))
 
 
 def test_a_refusal_shows_at_most_five_names():
@@ -136,7 +136,7 @@ def test_a_refusal_shows_at_most_five_names():
 def test_patterns_that_are_none(kind):
     rule = "*x" if kind in ("select", "drop") else ("*x", "int8")
     refused(
-        f"--{kind} '*x' is no regular expression: nothing to repeat at position 0; escape special",
+        f"{kind} '*x' is no regular expression: nothing to repeat at position 0; escape special",
         **{kind: (rule,)},
     )
 

@@ -165,11 +165,36 @@ def test_an_opened_checkpoint_that_was_replaced_is_refused(tmp_path):
     path = save_pytree(tmp_path / "c", {"a": np.zeros(3)})
     opened = reshard.open_checkpoint(path)
     path.rename(tmp_path / "old")
-    with pytest.raises(reshard.StorageError, match="cannot be looked at: No such file"):
+    with pytest.raises(reshard.StorageError, match="c is not there any more; it must stay"):
         opened.restore()
     save_pytree(path, {"a": np.ones(3)})
     with pytest.raises(reshard.StorageError, match="is not the checkpoint that was opened"):
         opened.restore()
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_read_is_refused(tmp_path):
+    """Parts of one and parts of another would fit each other in shape, and in nothing else."""
+    path = save_pytree(tmp_path / "c", {"a": np.zeros(3), "b": np.zeros(3)})
+
+    def replaced(progress):
+        if progress.tasks_done == 1:
+            path.rename(tmp_path / "old")
+            save_pytree(path, {"a": np.ones(3), "b": np.ones(3)})
+
+    with pytest.raises(reshard.StorageError, match=r"was put in its place, .* open it again"):
+        reshard.restore(path, progress=replaced)
+
+
+def test_what_looks_damaged_because_it_was_replaced_is_said_to_be(tmp_path):
+    path = tmp_path / "c"
+    reshard.save(path, {f"x{n}": np.zeros(3) for n in range(20)})
+
+    def replaced(progress):
+        if progress.tasks_done == 1:
+            reshard.save(path, {"x0": np.ones(3)}, overwrite=True)
+
+    with pytest.raises(reshard.StorageError, match="is not the checkpoint that was opened"):
+        reshard.restore(path, progress=replaced, workers=1)
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 5, 7, 13, 15])
@@ -231,6 +256,20 @@ def test_partitions_that_make_no_sense(source):
         "the partition [3, 2] of 'emb/table' splits dimension 1",
         partition={"table": lambda _shape, _dtype, _axis: (3, 2)},
     )
+
+
+def test_a_target_variable_and_a_layout_for_one_tensor_are_refused(source):
+    table = reshard.ShardedVariable.split(np.zeros_like(TABLE), 3)
+    layouts = reshard.LayoutMap(reshard.DeviceMesh((8,), ("x",)))
+    layouts["bias"] = ("x",)
+    options = {"unexpected": "ignore", "layout": layouts}
+    found = reshard.restore(source, {"emb": {"table": table}}, **options)["emb"]["table"]
+    assert_same(found.numpy(), TABLE)
+    layouts["table"] = (None,)
+    with pytest.raises(
+        reshard.LayoutError, match="'emb/table' is a ShardedVariable in the target, but"
+    ):
+        reshard.restore(source, {"emb": {"table": table}}, **options)
 
 
 def test_a_partition_and_a_layout_for_one_tensor_are_refused(source):

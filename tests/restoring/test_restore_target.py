@@ -182,13 +182,34 @@ def test_long_lists_are_cut_with_a_count(tmp_path):
 
 def test_what_nothing_can_be_restored_onto_is_refused(small):
     with pytest.raises(
-        reshard.TreeError, match=r"2 leaves .* a is a set, b is a object; expected jax.Shape"
+        reshard.TreeError,
+        match=r"2 leaves .* a is of type set, b is of type object; expected jax.Shape",
     ):
         reshard.restore(small, {"a": {1}, "b": object()})
+    with pytest.raises(reshard.TreeError, match=r"a leaf .*: a is the class ShapeDtypeStruct"):
+        reshard.restore(small, {"a": jax.ShapeDtypeStruct})
+    with pytest.raises(
+        reshard.TreeError, match=r"a is a tracer of jax \(restore outside of jax.jit"
+    ):
+        jax.jit(lambda a: reshard.restore(small, {"a": a}))(np.zeros(3))
     with pytest.raises(reshard.TreeError, match="the target is no tree that jax can walk"):
         reshard.restore(small, {1: np.zeros(1), "a": np.zeros(1)})
     with pytest.raises(reshard.TreeError, match="two leaves of the target are named 'a/b'"):
         reshard.restore(small, {"a": {"b": np.zeros(1)}, "a/b": np.zeros(1)})
+
+
+def test_trees_in_a_circle(small):
+    circle = {"a": [1]}
+    circle["a"].append(circle)
+    for what, asked in (("target", {"target": circle}), ("layout", {"layout": circle})):
+        with pytest.raises(reshard.TreeError, match=f"the {what} contains itself, or nests more"):
+            reshard.restore(small, **asked)
+
+
+def test_a_numpy_array_of_another_byte_order_is_a_target_too(tmp_path):
+    saved = {"a": np.arange(6, dtype=">f8")}
+    reshard.save(tmp_path / "c", saved)
+    assert_same_trees(reshard.restore(tmp_path / "c", saved), {"a": np.arange(6.0)})
 
 
 def test_jax_is_not_let_to_narrow_a_dtype(tmp_path):

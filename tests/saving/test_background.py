@@ -141,3 +141,28 @@ def test_what_cannot_be_kept_is_not_begun(tmp_path, monkeypatch):
     with pytest.raises(MemoryError, match="no memory for a copy"):
         reshard.save(tmp_path / "c", {"x": np.ones(3)}, wait=False)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_system_that_gives_no_threads_takes_longer(tmp_path, monkeypatch, threads, wait):
+    """The work is done by the threads that there are, at last by the caller's own."""
+    start, begun = threading.Thread.start, []
+
+    def rationed(thread):
+        if len(begun) == threads:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        start(thread)
+
+    tree = {"a": random(300, 300), "b": random(7)}
+    monkeypatch.setattr(threading.Thread, "start", rationed)
+    handle = reshard.save(tmp_path / "c", tree, wait=wait, workers=4, chunk_bytes="64KiB")
+    if handle is not None:
+        handle.wait()
+        assert handle.done()
+    monkeypatch.undo()
+    assert len(begun) == threads
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    for name, array in reshard.restore(tmp_path / "c").items():
+        np.testing.assert_array_equal(array, tree[name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -89,7 +90,7 @@ def test_tracers_are_refused(target):
         ({"a.b": 1, "a": {"b": 2}}, r"both have Orbax's dotted name 'a\.b'"),
         ({"..": np.ones(2)}, "whose part '..' is not a safe file name; rename it or leave it out"),
         ({"a//b": np.ones(2)}, "whose part '' is not a safe file name"),
-        ({"_METADATA": np.ones(2)}, "which the checkpoint's own metadata needs; rename it or save with ocdbt=True"),
+        ({"_METADATA": np.ones(2)}, "which the checkpoint's own metadata needs; rename it or write with ocdbt"),
         ({"x" * 300: np.ones(2)}, "needs a file name of 300 bytes"),
         ({"\ud800": np.ones(2)}, "is not valid Unicode"),
     ],
@@ -97,6 +98,20 @@ def test_tracers_are_refused(target):
 def test_trees_that_no_checkpoint_holds(target, tree, text):
     with pytest.raises(reshard.TreeError, match=text):
         reshard.save(target, tree)
+
+
+def test_objects_that_fail_to_make_an_array_of_themselves(target):
+    class Broken:
+        def __array__(self, *_: Any) -> Any:
+            raise RuntimeError("no data left")
+
+    class Endless:
+        def __jax_array__(self) -> Any:
+            return self
+
+    said = refused(reshard.TreeError, target, {"a": Broken(), "b": Endless()})
+    assert "'a' cannot be turned into an array: no data left" in said
+    assert "Endless; expected jax or numpy arrays" in said
 
 
 def test_a_tree_in_a_circle(target):

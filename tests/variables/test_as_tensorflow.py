@@ -67,7 +67,7 @@ def sliced(draw: Any) -> tuple[Any, list[int], list[Any], bool]:
     return whole, sizes, list(items) if isinstance(items, tuple) and items else [Ellipsis], False
 
 
-@settings(max_examples=120)
+@settings(max_examples=40)
 @given(case=sliced())
 def test_slices(tensorflow: TensorFlow, case: Any) -> None:
     whole, sizes, items, single = case
@@ -101,7 +101,7 @@ def test_assign(tensorflow: TensorFlow, data: Any) -> None:
         np.testing.assert_array_equal(mine, other, strict=True)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_scatter(tensorflow: TensorFlow, data: Any) -> None:
     whole = data.draw(tables())
@@ -130,7 +130,7 @@ def test_sparse_read_but_for_the_order_of_rows(tensorflow: TensorFlow, data: Any
     np.testing.assert_array_equal(variable.sparse_read(indices), whole[indices], strict=True)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_embedding_lookup(tensorflow: TensorFlow, data: Any) -> None:
     rows, strategy = data.draw(st.integers(1, 13)), data.draw(st.sampled_from(["div", "mod"]))

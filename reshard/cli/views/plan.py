@@ -90,8 +90,10 @@ def _row(group: Group[PlannedTensor]) -> tuple[Cell, ...]:
 
 def _split_text(tensor: PlannedTensor) -> str:
     """How the target is split, by mesh axes or otherwise."""
-    partition = tensor.partition
-    return axes_text(tensor.target.layout) if partition is None else partition_text(partition)
+    layout, partition = tensor.target.layout, tensor.partition
+    if partition is None or (layout is not None and any(layout.axes)):
+        return axes_text(layout)
+    return partition_text(partition)
 
 
 def _meshes_line(tensors: Iterable[PlannedTensor]) -> str:

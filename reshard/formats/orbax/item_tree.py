@@ -131,7 +131,7 @@ def _param(leaf: Leaf) -> str:
     if not leaf.path:
         raise FormatError(
             "the tree to write is a single leaf without a name, which Orbax has no file name for; "
-            "give it a name (--rename)"
+            "give it a name (rename)"
         )
     return param_name(leaf.path)
 

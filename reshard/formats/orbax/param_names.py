@@ -52,7 +52,7 @@ def is_stored(leaf: Leaf) -> bool:
 
 def check_path(path: str, what: str) -> None:
     """Refuse a relative path whose components are unsafe or too long; ``what`` names its owner."""
-    remedy = "rename it on the way (--rename) or drop it (--drop)"
+    remedy = "rename it or leave it out"
     try:
         path.encode()
     except UnicodeEncodeError as error:
@@ -78,13 +78,13 @@ def check_files(names: Sequence[tuple[str, str]]) -> None:
         if "\\" in param:
             raise FormatError(
                 f"tensor {leaf!r} would be written to the folder {param!r}, whose backslash TensorStore "
-                f"reads as a slash; rename it on the way (--rename) or write with --ocdbt"
+                f"reads as a slash; rename it or write with ocdbt"
             )
         first = param.partition("/")[0]
         if first in ITEM_FILES:
             raise FormatError(
                 f"tensor {leaf!r} would be written to the folder {first!r}, which the checkpoint's "
-                f"own metadata needs; rename it on the way (--rename) or write with --ocdbt"
+                f"own metadata needs; rename it or write with ocdbt"
             )
         _check_inside(param, leaf, folders)
 
@@ -96,7 +96,7 @@ def _check_inside(param: str, leaf: str, folders: dict[str, str]) -> None:
         if outer is not None and _CHUNK_FILE.match(parts[depth]):
             raise FormatError(
                 f"tensors {outer!r} and {leaf!r} would be written to the same files (the second to "
-                f"{param!r}, inside the first's folder); rename one on the way (--rename)"
+                f"{param!r}, inside the first's folder); rename one"
             )
 
 
@@ -111,7 +111,7 @@ def _check_unique(leaves: Iterable[Leaf], key: Callable[[Leaf], str], what: str)
         if first is not leaf:
             raise FormatError(
                 f"leaves {_keys(first)} and {_keys(leaf)} both have {what} {key(leaf)!r}, so a "
-                f"reader would mix them up; rename one on the way (--rename)"
+                f"reader would mix them up; rename one"
             )
 
 
@@ -124,5 +124,5 @@ def _check_nesting(leaves: Sequence[Leaf]) -> None:
             if outer is not None:
                 raise FormatError(
                     f"leaf {leaf.name!r} lies below {outer!r}, which is a leaf itself, so a tree "
-                    f"cannot hold both; rename one on the way (--rename)"
+                    f"cannot hold both; rename one"
                 )

@@ -146,6 +146,6 @@ def _insert(document: dict[str, Any], leaf: WrittenLeaf) -> None:
     if not isinstance(node, dict) or last in node:
         raise FormatError(
             f"the string {leaf.leaf.name!r} cannot be written: its name lies inside another "
-            f"string's name, and Orbax keeps strings by path; rename it on the way (--rename)"
+            f"string's name, and Orbax keeps strings by path; rename it"
         )
     node[last] = leaf.leaf.meta["string"]

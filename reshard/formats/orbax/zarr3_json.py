@@ -87,10 +87,7 @@ def _render(
     if len(shape) > MAX_RANK:
         raise FormatError(f"it has {len(shape)} dimensions, but TensorStore reads {MAX_RANK}")
     if dtype in NOT_IN_ZARR3:
-        raise FormatError(
-            f"zarr3 as TensorStore reads it has no dtype {dtype}; cast it on the way (--cast) or "
-            f"drop it (--drop)"
-        )
+        raise FormatError(f"zarr3 as TensorStore reads it has no dtype {dtype}; cast it or drop it")
     document = {
         "zarr_format": 3,
         "node_type": "array",
@@ -136,7 +133,7 @@ def _compressor(dtype: str, encoding: Encoding) -> list[dict[str, Any]]:
         return [{"name": "blosc", "configuration": _blosc(dtype, encoding)}]
     raise FormatError(
         f"chunks encoded by {encoding.compressor!r} can be read but not written as they are; "
-        f"choose --compression none, zstd or blosc"
+        f"choose compression none, zstd or blosc"
     )
 
 

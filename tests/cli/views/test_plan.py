@@ -71,6 +71,16 @@ def test_a_split_by_count_is_named() -> None:
     assert any(line.startswith("– → fixed_shards 3 along dimension 0") for line in text)
 
 
+def test_a_table_whose_rows_are_dealt_out_is_named_unless_a_mesh_splits_it() -> None:
+    plan = planned((spec("table", (10, 4), None), spec("table", (10, 4), (None, "model"))))
+    dealt = replace(plan.tensors[0], partition={"strategy": "mod", "axis": 0, "shards": 3})
+    text = lines(plan_view(replace(plan, tensors=(dealt,)), show_all=False))
+    assert any(line.startswith("– → [null, model]") for line in text)
+    bare = replace(dealt, target=replace(dealt.target, layout=None))
+    text = lines(plan_view(replace(plan, tensors=(bare,)), show_all=False))
+    assert any(line.startswith("– → mod 3 along dimension 0") for line in text)
+
+
 def test_shares_say_where_each_shard_lay() -> None:
     plan = planned(pair("params/a"), pair("params/b"))
     text = lines(shares_view(plan_groups(plan.tensors, False), False))

@@ -25,7 +25,7 @@ def test_dotted_names_that_collide(making, ocdbt):
         making, making.Entry(("a.b", "c"), W), making.Entry(("a", "b.c"), W), ocdbt=ocdbt
     )
     assert "leaves ('a.b', 'c') and ('a', 'b.c') both have Orbax's dotted name 'a.b.c'" in said
-    assert "rename one on the way (--rename)" in said
+    assert "rename one" in said
 
 
 def test_a_string_collides_as_a_tensor_does(making):
@@ -66,7 +66,7 @@ def test_a_leaf_below_a_leaf(making):
 def test_names_that_are_no_safe_paths(making, key, words, ocdbt):
     said = refusal(making, making.Entry((key,), W), ocdbt=ocdbt)
     assert words in said
-    assert "rename it on the way (--rename) or drop it (--drop)" in said
+    assert "rename it or leave it out" in said
 
 
 @pytest.mark.parametrize("key", ["_METADATA", "slices.json", "manifest.ocdbt", "array_metadatas/x"])
@@ -95,7 +95,7 @@ def test_dtypes_that_zarr3_does_not_have(making, dtype):
     assert (
         f"tensor 'w' cannot be written: zarr3 as TensorStore reads it has no dtype {dtype}" in said
     )
-    assert "--cast" in said
+    assert "cast it or drop it" in said
 
 
 def test_ranks_that_tensorstore_does_not_have(making):

@@ -1,0 +1,41 @@
+"""Live trees as jax opens them, for what is saved and for what is restored onto."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reshard.errors import TreeError
+from reshard.formats.orbax.tree_metadata import MAX_PATH_KEYS
+from reshard.variables.sharded import ShardedVariable
+
+
+def children(node: Any) -> list[Any]:
+    """What jax finds in a node, one level down; a ShardedVariable counts as a leaf."""
+    import jax
+
+    if isinstance(node, ShardedVariable):
+        return []
+    opened = jax.tree_util.default_registry.flatten_one_level(node)
+    return [] if opened is None else list(opened[0])
+
+
+def refuse_circles(tree: Any, what: str) -> None:
+    """TreeError for a tree that contains itself or nests too deep; ``what`` is what messages call it.
+
+    jax would follow a circle until the interpreter's stack is spent, which it does not recover from.
+    """
+    above: list[Any] = []
+    waiting = [(tree, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        del above[depth:]
+        found = children(node)
+        if not found:
+            continue
+        if depth >= MAX_PATH_KEYS or any(node is other for other in above):
+            raise TreeError(
+                f"the {what} contains itself, or nests more than {MAX_PATH_KEYS} levels deep (a "
+                f"{type(node).__name__} in a {type(above[-1]).__name__}); expected a tree without circles"
+            )
+        above.append(node)
+        waiting.extend((child, depth + 1) for child in found)
