@@ -1,4 +1,4 @@
-"""What programs call: inspect, plan, convert, restore and verify checkpoints.
+"""What programs call: inspect, plan, convert, verify and restore checkpoints.
 
 Paths are local. Everything that is returned is frozen data; everything that is raised on purpose
 is a ``ReshardError``.

@@ -10,8 +10,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from reshard.engine.arguments import changes_of, limits_of, path_of
+from reshard.engine.options import check_choice
 from reshard.engine.task import CastStats
-from reshard.errors import FormatError, PlanError, StorageError
+from reshard.errors import FormatError, StorageError
 from reshard.formats.base import PathKey, Reader
 from reshard.formats.detect import local_path, open_reader
 from reshard.restoring.asked import read_target
@@ -104,8 +105,8 @@ class OpenedCheckpoint:
         Raises StorageError where another checkpoint was put in this one's place since it was opened,
         also while it was being read.
         """
-        _check_choice("missing", missing, get_args(Missing))
-        _check_choice("unexpected", unexpected, get_args(Unexpected))
+        check_choice("missing", missing, get_args(Missing))
+        check_choice("unexpected", unexpected, get_args(Unexpected))
         if not (target is None and layout is None and partition is None):
             require_jax("a target, a layout and a partition make jax arrays")
         limits = limits_of(max_memory, workers)
@@ -161,11 +162,6 @@ def _identity(root: str) -> tuple[int, int, int] | None:
     except (OSError, ValueError):
         return None
     return found.st_dev, found.st_ino, found.st_mtime_ns
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise PlanError(f"{name} is {value!r}; expected {' or '.join(map(repr, choices))}")
 
 
 def _report(goal: Goal, restored: Sequence[Restored], seconds: float) -> RestoreReport:

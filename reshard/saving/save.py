@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +35,8 @@ class SaveHandle:
         self._thread: threading.Thread | None = thread
         try:
             thread.start()
-        except (
-            RuntimeError
-        ):  # the system gives no thread, so it is saved before the handle is there
+        except RuntimeError:
+            # The system gives no thread, so it is saved before the handle is there.
             self._thread = None
             self._finish()
 
@@ -104,18 +104,18 @@ def save(
         timeout: seconds that processes of a group wait for one another at each step.
 
     Raises TreeError, naming every leaf that cannot be saved; LayoutError; PlanError;
-    MemoryBudgetError; MissingPackageError without jax; TargetExistsError; StorageError where the file system refuses. Whatever is
-    raised, nothing half-done is visible at ``path``.
+    MemoryBudgetError; MissingPackageError without jax; TargetExistsError; StorageError where the
+    file system refuses. Whatever is raised, nothing half-done is visible at ``path``.
     """
     _refuse_no_jax()
     from reshard.engine.target_folder import target_path
     from reshard.saving.given_layouts import given_layout, wanted_layouts
     from reshard.saving.run import begin
 
-    options = _options(
-        compression, chunk_bytes, max_memory, workers, ocdbt, style, overwrite, timeout
+    options = replace(
+        _options(compression, chunk_bytes, max_memory, workers, ocdbt, style, overwrite, timeout),
+        chunks_for=wanted_layouts(chunks_for),
     )
-    options = _with_chunks_for(options, wanted_layouts(chunks_for))
     if not isinstance(path, str | bytes | os.PathLike):
         raise StorageError(f"the path is {path!r}; expected a path")
     target = os.path.abspath(target_path(os.fsdecode(path)))  # noqa: PTH100  keeps links as they are
@@ -170,12 +170,6 @@ def _options(
             "ocdbt=True: one database cannot be written by several processes; leave it out"
         )
     return options
-
-
-def _with_chunks_for(options: SaveOptions, layouts: tuple[Any, ...]) -> SaveOptions:
-    from dataclasses import replace
-
-    return replace(options, chunks_for=layouts)
 
 
 def _encoding(compression: str) -> Any:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import struct
 import subprocess
 import sys
@@ -410,27 +409,6 @@ def test_no_descriptor_is_left_open(case, tmp_path):
     stream.close()
     stream.close()
     assert open_files() == before
-
-
-def test_shared_descriptors_stay_open(tmp_path):
-    extent = placed(b"abcd", tmp_path)
-
-    class Shared:
-        def __init__(self):
-            self.handle = os.open(extent.path, os.O_RDONLY)
-
-        def fd(self, path):
-            assert path == extent.path
-            return self.handle
-
-    shared = Shared()
-    for _ in range(2):
-        stream = open_stream(Encoding(), extent, 4, WHERE, fds=shared)
-        out = bytearray(4)
-        stream.readinto(memoryview(out))
-        assert stream.close_checked()
-        assert out == b"abcd"
-    os.close(shared.handle)
 
 
 @pytest.mark.parametrize("fill", [b"\0", b"\0\0\0\0", b"\1\2\3"])

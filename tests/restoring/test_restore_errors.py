@@ -99,10 +99,10 @@ def test_rules_that_match_nothing_or_cannot_be(source):
         reshard.PlanError, source, cast=[(".", "int32")], drop=["n"]
     )
     assert "no such dtype" in refused(reshard.PlanError, source, cast=[("w", "float33")])
-    assert "missing is 'ignore'; expected 'error' or 'keep'" in refused(
+    assert "missing is 'ignore'; expected one of 'error', 'keep'" in refused(
         reshard.PlanError, source, missing="ignore"
     )
-    assert "unexpected is 'keep'; expected 'error' or 'ignore'" in refused(
+    assert "unexpected is 'keep'; expected one of 'error', 'ignore'" in refused(
         reshard.PlanError, source, unexpected="keep"
     )
     assert "max_memory is 0; expected" in refused(reshard.PlanError, source, max_memory=0)

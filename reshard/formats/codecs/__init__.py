@@ -8,14 +8,13 @@ from reshard.formats.codecs.blosc import BloscStream, blosc_decoder_bytes
 from reshard.formats.codecs.encode import encode_chunk, encoder_bytes
 from reshard.formats.codecs.gzip import GzipStream, gzip_decoder_bytes
 from reshard.formats.codecs.raw import FillStream, RawStream
-from reshard.formats.codecs.source import FileDescriptors, Source
+from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import DecodeStream
 from reshard.formats.codecs.zstd import ZstdStream, zstd_decoder_bytes
 from reshard.layout.box import Box
 
 __all__ = [
     "DecodeStream",
-    "FileDescriptors",
     "decoder_bytes",
     "encode_chunk",
     "encoder_bytes",
@@ -33,7 +32,6 @@ def open_stream(
     *,
     box: Box | None = None,
     dtype: str = "",
-    fds: FileDescriptors | None = None,
 ) -> DecodeStream:
     """The decoded bytes of one chunk, of which there must be ``decoded_bytes``.
 
@@ -41,7 +39,6 @@ def open_stream(
         where: names tensor and chunk in messages, such as ``"tensor 'a/b', chunk (0, 1)"``.
         box: the chunk's elements in the tensor, and
         dtype: their type: both needed where the compressor is ``"tensorstore"``.
-        fds: shares open files; without it the stream opens one and closes it.
 
     Raises StorageError where the file cannot be read, CorruptError where sizes contradict.
     """
@@ -49,7 +46,7 @@ def open_stream(
         if box is None or not dtype:
             raise ValueError(f"{where}: TensorStore needs the chunk's box and dtype to read it")
         return ArrayStream(encoding.spec, box, dtype, decoded_bytes, where)
-    source = Source(extent, where, encoding.checksum, fds)
+    source = Source(extent, where, encoding.checksum)
     try:
         return _decoder(encoding, source, decoded_bytes)
     except BaseException:

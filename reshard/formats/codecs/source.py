@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Extent
@@ -19,21 +19,12 @@ _REST_BYTES = 256 << 10
 REMEDY = "the source is damaged there: restore it from a replica or take another step"
 
 
-class FileDescriptors(Protocol):
-    """Open files shared by several streams."""
-
-    def fd(self, path: str) -> int:
-        """A descriptor for reading ``path``, open at least until the stream that asked is closed."""
-        ...
-
-
 class Source:
     """The encoded bytes of a chunk without their trailer; opens at most one file.
 
     Args:
         where: tensor and chunk, for messages.
         checksum: whether a CRC32C of the encoded bytes follows them.
-        fds: shares open files; without it one is opened and closed here.
 
     Attributes:
         position: how many bytes were read or passed over.
@@ -42,9 +33,7 @@ class Source:
     Raises StorageError where the file cannot be opened or read, CorruptError where it is too short.
     """
 
-    def __init__(
-        self, extent: Extent, where: str, checksum: bool, fds: FileDescriptors | None = None
-    ) -> None:
+    def __init__(self, extent: Extent, where: str, checksum: bool) -> None:
         self.extent = extent
         self.where = where
         self.position = 0
@@ -52,9 +41,10 @@ class Source:
         self.has_checksum = checksum
         self._crc = 0
         self._in_order = True
-        self._own_fd: int | None = None
+        self._fd = -1
         self._check_extent()
-        self._fd = -1 if extent.inline is not None else self._open(fds)
+        if extent.inline is None:
+            self._fd = self._system(os.open, extent.path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self, nbytes: int = -1) -> bytes:
         """The next bytes, fewer only at the end."""
@@ -111,9 +101,9 @@ class Source:
         )
 
     def close(self) -> None:
-        """Close the file if it was opened here; may be called twice."""
-        fd, self._own_fd = self._own_fd, None
-        if fd is not None:
+        """Close the file, if there is one; may be called twice."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
             os.close(fd)
 
     def _check_extent(self) -> None:
@@ -122,12 +112,6 @@ class Source:
             raise self.corrupt("no chunk can lie there")
         if extent.inline is not None and len(extent.inline) != extent.length:
             raise self.corrupt(f"its index carries {len(extent.inline)} bytes of it")
-
-    def _open(self, fds: FileDescriptors | None) -> int:
-        if fds is not None:
-            return fds.fd(self.extent.path)
-        self._own_fd = self._system(os.open, self.extent.path, os.O_RDONLY | os.O_CLOEXEC)
-        return self._own_fd
 
     def fill(self, position: int, out: memoryview) -> None:
         """Fill ``out`` with the bytes from ``position``, wherever the stream is."""
