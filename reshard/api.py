@@ -1,7 +1,7 @@
 """What programs call: inspect, plan, convert, verify and restore checkpoints.
 
-Paths are local. Everything that is returned is frozen data; everything that is raised on purpose
-is a ``ReshardError``.
+Paths are local. What is returned is frozen data, or a tree of live arrays; everything that is raised
+on purpose is a ``ReshardError``.
 """
 
 from __future__ import annotations
