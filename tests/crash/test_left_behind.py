@@ -13,7 +13,7 @@ import pytest
 from reshard import api
 from reshard.cli.app import run as run_command
 from reshard.engine import believed, convert, resume, tasks
-from reshard.engine.journal import Journal
+from reshard.engine.journal import Journal, read_finished
 from reshard.errors import (
     CorruptError,
     ReshardError,
@@ -209,9 +209,7 @@ def test_a_flipped_byte_anywhere_in_it(left, source, target):
     plan = api.plan(source, target, **CASE.options).plan
     for at in range(start, len(data)):
         left.journal.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        found = [
-            t for line in resume.read_finished(left.journal, _plan(source, target)) for t in [line]
-        ]
+        found = list(read_finished(left.journal, plan))
         assert len(found) == before - 1
 
 
