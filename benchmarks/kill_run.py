@@ -58,6 +58,7 @@ def content(path: Path) -> dict[str, bytes]:
 
 
 def start(source: Path, target: Path, words: list[str]) -> subprocess.Popen[bytes]:
+    """The conversion in a process of its own."""
     command = [sys.executable, "-m", "reshard", "convert", str(source), str(target), *words]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
