@@ -87,6 +87,7 @@ def kill_until_done(source: Path, target: Path, words: list[str], longest_s: flo
     while True:
         before = closed_chunks(target)
         child = start(source, target, words)
+        _wait_for_work(child, target)
         try:
             code = child.wait(random.uniform(0, longest_s))  # noqa: S311
         except subprocess.TimeoutExpired:
@@ -100,6 +101,12 @@ def kill_until_done(source: Path, target: Path, words: list[str], longest_s: flo
         if code != -signal.SIGKILL:
             counts["failed"] += 1
             return counts
+
+
+def _wait_for_work(child: subprocess.Popen[bytes], target: Path) -> None:
+    """Until the run holds its target: before that a kill hits imports only."""
+    while child.poll() is None and not staging_for(target).journal.exists():
+        time.sleep(0.001)
 
 
 def _rewritten(before: dict[str, int], target: Path) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 import reshard.api
 from reshard.errors import (
-    NotACheckpointError,
+    IncompleteCheckpointError,
 )
 from tests.bad_input.checking import (
     converts,
@@ -63,7 +63,7 @@ def test_killed_and_started_again(source, tmp_path):
     assert child.returncode == -signal.SIGKILL
     assert not target.exists()
     assert leftovers(tmp_path) == [".dst.reshard-partial"]
-    with pytest.raises(NotACheckpointError):
+    with pytest.raises(IncompleteCheckpointError):
         reshard.api.inspect(tmp_path / ".dst.reshard-partial")
     done = command("convert", source, target)
     assert done.returncode == 0, done.stderr
