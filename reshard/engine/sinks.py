@@ -69,18 +69,25 @@ class _Pieces:
         else:
             turned[...] = elements
 
-    def add_digest(self, pieces: Sequence[tuple[Array, Piece]], box: Box) -> None:
-        """Counts pieces by where they lie in the chunks, not by where they came from."""
-        targets, band = self.task.targets, self.task.placement.to_target(box)
-        placed = [(elements, _box_at(targets[p.number].box.start, p)) for elements, p in pieces]
-        for _, place in placed:
-            if not band.contains(place):
-                raise VerificationError(
-                    f"{self.task.placement.target!r}: a piece was put at {place}, outside of {band}, to which it "
-                    "belongs; this is a defect of the program, please report it with the plan"
-                )
-        self.cover += coverage(place for _, place in placed)
-        self.digest ^= self.mirror.digest(placed, band)
+    def place(self, piece: Piece, band: Box) -> Box:
+        """Where a piece of ``band`` lies in the target tensor: within the band, and within its chunk."""
+        chunk = self.task.targets[piece.number].box
+        start = tuple(map(add, chunk.start, piece.start))
+        place = Box(start, tuple(map(add, start, piece.shape)))
+        if not (chunk.contains(place) and band.contains(place)):
+            raise self.defect(f"a piece was to be put at {place}, outside of {band} or of {chunk}")
+        return place
+
+    def defect(self, what: str) -> VerificationError:
+        """The error for what no defect of the disk can cause, to be raised."""
+        return VerificationError(
+            f"{self.task.placement.target!r}: {what}; this is a defect of the program, please report it with the plan"
+        )
+
+    def add_digest(self, pieces: Sequence[tuple[Array, Box]], band: Box) -> None:
+        """Counts pieces by where they lie in the target, not by where they came from."""
+        self.cover += coverage(place for _, place in pieces)
+        self.digest ^= self.mirror.digest(pieces, band)
 
 
 class PieceSink(_Pieces):
@@ -91,19 +98,19 @@ class PieceSink(_Pieces):
         self._files = files
         self._scratch = scratch
         self._itemsize = self.dtype.itemsize
-        self._written: list[tuple[Array, Piece]] = []
+        self._written: list[tuple[Array, Box]] = []
         self._crc = [0] * len(task.targets)
         self._nbytes = [0] * len(task.targets)
 
     def put(self, band: Array, box: Box) -> None:
         """Writes a band of the source, which lies at ``box``, piece by piece."""
         self._written.clear()
-        at = 0
+        target, at = self.task.placement.to_target(box), 0
         for piece in self.cutter.pieces(box):
             elements = self._elements(band[piece.in_band], at)
             at += elements.nbytes
-            self._write(elements, piece)
-        self.add_digest(self._written, box)
+            self._write(elements, piece, target)
+        self.add_digest(self._written, target)
 
     def close(self) -> list[ChunkPart]:
         """What every chunk got; one that got all of it is finished here, while its file is open."""
@@ -126,12 +133,16 @@ class PieceSink(_Pieces):
         if turned.flags.c_contiguous and not self._is_cast:
             return turned
         nbytes = view.size * self._itemsize
+        if at + nbytes > len(self._scratch):
+            raise self.defect(
+                f"pieces of more than the {len(self._scratch)} bytes of a band were cut"
+            )
         out: Array = self._scratch[at : at + nbytes].view(self.dtype).reshape(turned.shape)
         self.copy(view, out)
         return out
 
-    def _write(self, elements: Array, piece: Piece) -> None:
-        target = self.task.targets[piece.number]
+    def _write(self, elements: Array, piece: Piece, band: Box) -> None:
+        place, target = self.place(piece, band), self.task.targets[piece.number]
         data = elements.reshape(-1).view("u1").data
         places = runs(piece.start, piece.shape, target.stored_shape, self._itemsize)
         with about(self.task, target):
@@ -139,7 +150,7 @@ class PieceSink(_Pieces):
             self._write_runs(data, places, str(target.file))
         self._nbytes[piece.number] += len(data)
         self._crc[piece.number] ^= self._chunk_crc(elements, piece, target, places)
-        self._written.append((elements, piece))
+        self._written.append((elements, place))
 
     def _write_runs(self, data: memoryview, places: Sequence[tuple[int, int]], file: str) -> None:
         fd, path = self._files.fd(file), self._files.path(file)
@@ -164,9 +175,9 @@ class PieceSink(_Pieces):
             or 2 * sum(offsets) != len(places) * (first + end)
             or run * len(places) != math.prod(piece.shape) * self._itemsize
         ):
-            raise VerificationError(
+            raise self.defect(
                 f"a piece of shape {list(piece.shape)} at {list(piece.start)} was to be written in {len(places)} "
-                "runs that are not its own; this is a defect of the program, please report it with the plan"
+                "runs that are not its own"
             )
 
     def _ends(self, piece: Piece, target: TargetChunk) -> tuple[int, int]:
@@ -203,7 +214,9 @@ class ChunkSink(_Pieces):
 
     def put(self, band: Array, box: Box) -> None:
         """Copies a band of the source, which lies at ``box``, into the chunks."""
+        target = self.task.placement.to_target(box)
         for piece in self.cutter.pieces(box):
+            self.place(piece, target)
             self.copy(band[piece.in_band], _inside(self._chunks[piece.number], piece))
 
     def close(self) -> list[ChunkPart]:
@@ -212,12 +225,23 @@ class ChunkSink(_Pieces):
         unit = self.task.unit
         shape, itemsize = unit.shape, self.dtype.itemsize
         rows = row_bytes(shape, itemsize) or [itemsize]
-        stored = [self._stored[target.index] for target in self.task.targets]
+        stored = self._all_stored()
         for band in bands(shape, len(shape), rows, BAND_BYTES):
             box = band.box(shape).shift(unit.start)
-            pieces = [(_inside(stored[p.number], p), p) for p in self.cutter.pieces(box)]
-            self.add_digest(pieces, box)
+            target = self.task.placement.to_target(box)
+            pieces = [
+                (_inside(stored[p.number], p), self.place(p, target))
+                for p in self.cutter.pieces(box)
+            ]
+            self.add_digest(pieces, target)
         return parts
+
+    def _all_stored(self) -> list[Array]:
+        """What was stored as each target chunk."""
+        for target in self.task.targets:
+            if target.index not in self._stored:
+                raise self.defect(f"chunk {list(target.index)} was not stored")
+        return [self._stored[target.index] for target in self.task.targets]
 
     def _buffer(self, target: TargetChunk, arena: Arena) -> Array:
         nbytes = math.prod(target.stored_shape) * self.dtype.itemsize
@@ -240,12 +264,6 @@ def _inside(chunk: Array, piece: Piece) -> Array:
     box = Box.full(piece.shape).shift(piece.start)
     inside: Array = chunk[box.slices]
     return inside
-
-
-def _box_at(chunk_start: Sequence[int], piece: Piece) -> Box:
-    """Where the piece lies in the target tensor."""
-    start = tuple(map(add, chunk_start, piece.start))
-    return Box(start, tuple(map(add, start, piece.shape)))
 
 
 @dataclass(frozen=True, slots=True)
