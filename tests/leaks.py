@@ -42,23 +42,24 @@ def held(folder: Path) -> Held:
         Counter(_open_files()),
         frozenset(t.name for t in threading.enumerate()),
         frozenset(_children()),
-        frozenset(os.listdir(tempfile.gettempdir())) - _others(folder),
+        frozenset(_temporary()),
         frozenset(_mapped(folder)),
         Counter(_locks()),
         frozenset(str(p) for p in folder.rglob("*reshard-partial*")),
     )
 
 
-def _others(folder: Path) -> frozenset[str]:
-    """The test's own folders, and those of tests beside it, lie in the same place."""
-    names = os.listdir(tempfile.gettempdir())
-    return frozenset(n for n in names if not n.startswith(("reshard", ".reshard", "tmp")))
+def _temporary() -> Iterator[str]:
+    """What Python's tempfile or this project would leave there; tests beside this one use names of their own."""
+    for path in Path(tempfile.gettempdir()).iterdir():
+        if path.name.startswith(("reshard", ".reshard")) or path.name.endswith("reshard-partial"):
+            yield path.name
 
 
 def _open_files() -> Iterator[str]:
-    for fd in os.listdir("/proc/self/fd"):
+    for fd in Path("/proc/self/fd").iterdir():
         try:
-            path = os.readlink(f"/proc/self/fd/{fd}")
+            path = str(fd.readlink())
         except FileNotFoundError:  # the listing's own
             continue
         if not path.startswith(("/proc/", "anon_inode:", "pipe:", "socket:", "/dev/")):
@@ -66,9 +67,9 @@ def _open_files() -> Iterator[str]:
 
 
 def _children() -> Iterator[int]:
-    for task in os.listdir("/proc/self/task"):
+    for task in Path("/proc/self/task").iterdir():
         try:
-            text = Path(f"/proc/self/task/{task}/children").read_text()
+            text = (task / "children").read_text()
         except FileNotFoundError:
             continue
         yield from map(int, text.split())

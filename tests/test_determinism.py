@@ -92,7 +92,7 @@ def test_every_strategy(tmp_path):
     """Of whole chunks and short rows, of compressed and raw sources and targets."""
     rng = np.random.default_rng(0)
     tree = {
-        "tall/kernel": rng.normal(size=(4096, 64)).astype(np.float32),
+        "tall/kernel": rng.normal(size=(1024, 1024)).astype(np.float32),
         "flat/layers": rng.normal(size=(64, 64)).astype(np.float32),
         "same": np.zeros((16, 16), np.float32),
     }
