@@ -72,7 +72,15 @@ def _children() -> Iterator[int]:
             text = (task / "children").read_text()
         except FileNotFoundError:
             continue
-        yield from map(int, text.split())
+        yield from (int(pid) for pid in text.split() if not _is_pythons_own(pid))
+
+
+def _is_pythons_own(pid: str) -> bool:
+    """multiprocessing starts a process that watches over its semaphores, once, and keeps it."""
+    try:
+        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return True  # it ended between the two looks
 
 
 def _mapped(folder: Path) -> Iterator[str]:
