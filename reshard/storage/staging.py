@@ -139,6 +139,8 @@ def staged(target: Path) -> Iterator[Staging]:
         try:
             _dissolve(staging)
         finally:
+            # Not by closing alone: a child that was forked meanwhile has a part in the lock.
+            fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
 
 
