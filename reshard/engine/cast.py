@@ -43,7 +43,7 @@ def _cast_slab(out: Array, slab: Array) -> CastStats:
     import numpy as np
 
     with np.errstate(all="ignore"):
-        cast = _converted(slab, out.dtype)
+        cast = converted(slab, out.dtype)
         out[...] = cast
         source, result = _comparable(slab), _comparable(cast)
         nans = int(np.count_nonzero(np.isnan(source)))
@@ -55,13 +55,20 @@ def _cast_slab(out: Array, slab: Array) -> CastStats:
     )
 
 
-def _converted(slab: Array, dtype: np.dtype[Any]) -> Array:
-    """The elements in ``dtype``; float32 stands between narrow types, and holds each of them exactly."""
+def converted(slab: Array, dtype: np.dtype[Any]) -> Array:
+    """A copy in ``dtype`` that depends on each element alone, not on where it lies in memory.
+
+    float32 stands between narrow types, and holds each of them exactly. int64 stands before uint32:
+    for floats that do not fit, numpy's vector instructions give other values than its plain loop.
+    """
     import numpy as np
 
-    if not np.can_cast(slab.dtype, dtype, "unsafe"):
-        slab = slab.astype(np.float32)
-    return slab.astype(dtype)
+    with np.errstate(all="ignore"):
+        if not np.can_cast(slab.dtype, dtype, "unsafe"):
+            slab = slab.astype(np.float32)
+        if dtype == np.uint32 and not _is_integer(slab.dtype):
+            slab = slab.astype(np.int64)
+        return slab.astype(dtype)
 
 
 def _overflows(cast: Array, source: Array, result: Array) -> Array:

@@ -2,7 +2,9 @@
 
 Every element is decoded once into a band, rearranged (not at all where it already lies as
 the target wants it), and written once. The source's digest is taken from the decoded band, the
-target's from the bytes that are written and the place they are written to.
+target's from the bytes that are written and the place they are written to, after they were. What a
+cast or another order of axes must give is made a second time, and both ends sum up the places of
+their pieces (see ``expected`` and ``coverage``).
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.engine.bands import Band, band_capacity, bands, row_bytes
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
+from reshard.engine.coverage import PRIME, coverage_of
 from reshard.engine.digest import CRC64NVME, linear_of_box
+from reshard.engine.expected import changes_bytes, expected_crc
 from reshard.engine.lanes import Lane, StoredChunks
 from reshard.engine.mirror import Mirror
 from reshard.engine.passthrough import pass_through
@@ -28,7 +32,9 @@ from reshard.engine.sinks import (
     target_element_type,
 )
 from reshard.engine.task import SourceChunk, Task, TaskResult
+from reshard.engine.task_errors import about
 from reshard.engine.whole import move_whole
+from reshard.errors import VerificationError
 from reshard.layout.box import Box
 from reshard.layout.dtypes import storage_bytes
 from reshard.planning.cost import BAND_BYTES
@@ -51,7 +57,11 @@ def execute(
     ``pool`` lends buffers that were used before (None: fresh ones); ``put`` stores whole chunks
     where the target is no plain files.
     """
-    return [_execute_one(task, root, pool, put) for task in tasks]
+    results = []
+    for task in tasks:
+        with about(task):
+            results.append(_execute_one(task, root, pool, put))
+    return results
 
 
 def _execute_one(task: Task, root: str, pool: ArenaPool | None, put: Put | None) -> TaskResult:
@@ -138,15 +148,41 @@ def _transfer(task: Task, root: str, put: Put | None, arena: Arena, sizes: _Buff
 
 
 def _fill(task: Task, lanes: Bytes, rows: Bytes, sink: ChunkSink | PieceSink) -> TaskResult:
-    digest = moved = 0
+    digest = moved = cover = expected = 0
+    changes = changes_bytes(task)
     for group in _groups(task):
         for band, box in _decoded(task, group, lanes, rows):
-            digest ^= linear_of_box(CRC64NVME, band, box, task.placement.shape)
+            crc = linear_of_box(CRC64NVME, band, box, task.placement.shape)
+            digest ^= crc
             moved += band.nbytes
+            cover += coverage_of(box)
             sink.put(band, box)
+            if changes:
+                _check_unchanged(task, band, box, crc)
+                expected ^= expected_crc(task, band, box)
     parts = tuple(sink.close())
     read = sum(s.extent.length for s in task.sources if s.extent)
-    return TaskResult(task.move, digest, sink.digest, moved, read, parts, sink.cast)
+    return TaskResult(
+        task.move,
+        digest,
+        sink.digest,
+        moved,
+        read,
+        parts,
+        sink.cast,
+        expected_crc=expected if changes else None,
+        source_cover=cover % PRIME,
+        target_cover=sink.cover % PRIME,
+    )
+
+
+def _check_unchanged(task: Task, band: Array, box: Box, crc: int) -> None:
+    """What is expected is made from the band, which must still be what was decoded."""
+    if linear_of_box(CRC64NVME, band, box, task.placement.shape) != crc:
+        raise VerificationError(
+            f"{task.placement.target!r}: the elements at {box} changed in memory between decoding and writing; "
+            "the output was discarded; check this machine's memory, then run again"
+        )
 
 
 def _decoded(

@@ -4,7 +4,9 @@ A text file of checked lines (``storage.checked_lines``), each a JSON value. The
 the header: what is converted and how, and on which host and boot. Each other line is a list of tasks
 that are done, written after their last byte was handed to the kernel::
 
-    [[move, unit, source_crc, target_crc, moved_bytes, read_bytes, has_digest, cast, parts], ...]
+    [[move, unit, crcs, covers, moved_bytes, read_bytes, has_digest, cast, parts], ...]
+    crcs: [source_crc, expected_crc or null, target_crc]
+    covers: [source_cover, target_cover]
     cast: null or [overflows, nans, largest_relative_error]
     parts: [[index, crc32c, nbytes, stored_bytes], ...]
 
@@ -69,8 +71,8 @@ def _task_json(finished: Finished) -> list[Any]:
     return [
         result.move,
         finished.unit,
-        result.source_crc,
-        result.target_crc,
+        [result.source_crc, result.expected_crc, result.target_crc],
+        [result.source_cover, result.target_cover],
         result.moved_bytes,
         result.read_bytes,
         int(result.has_digest),
@@ -126,8 +128,9 @@ def read_finished(path: Path, plan: Plan) -> Iterator[Finished]:
 
 def _task(values: Any, plan: Plan) -> Finished:
     """One task of a line; ValueError, TypeError or IndexError where it is none of the plan's."""
-    move, unit, source_crc, target_crc, moved, read, has_digest, cast, parts = values
-    _check_numbers(move, unit, source_crc, target_crc, moved, read)
+    move, unit, crcs, covers, moved, read, has_digest, cast, parts = values
+    (source_crc, expected_crc, target_crc), (source_cover, target_cover) = crcs, covers
+    _check_numbers(move, unit, source_crc, expected_crc or 0, target_crc, *covers, moved, read)
     grid = plan.moves[move].target.spec.storage
     if unit >= plan.moves[move].units.count:
         raise ValueError(unit)
@@ -140,6 +143,9 @@ def _task(values: Any, plan: Plan) -> Finished:
         tuple(_part(part, grid.parts) for part in parts),
         _NO_CAST if cast is None else CastStats(int(cast[0]), int(cast[1]), float(cast[2])),
         bool(has_digest),
+        expected_crc,
+        source_cover,
+        target_cover,
     )
     return Finished(unit, result)
 

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from reshard.engine.closing import close_chunk
+from reshard.engine.coverage import PRIME, coverage_of
 from reshard.engine.digest import CRC64NVME, finish
 from reshard.engine.report import Progress
 from reshard.engine.task import CastStats, ChunkPart, TaskResult
 from reshard.engine.tasks import Ends
 from reshard.errors import VerificationError
 from reshard.formats.codecs.source import TRAILER_BYTES
+from reshard.layout.box import Box
 from reshard.layout.grid import Index
 from reshard.planning.move import Move, Plan
 
@@ -29,7 +31,10 @@ class MoveState:
     """
 
     source_crc: int = 0
+    expected_crc: int = 0
     target_crc: int = 0
+    source_cover: int = 0
+    target_cover: int = 0
     moved_bytes: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
@@ -132,7 +137,12 @@ class Ledger:
     def _count(self, result: TaskResult, close: Close) -> None:
         state, move = self._states[result.move], self._plan.moves[result.move]
         state.source_crc ^= result.source_crc
+        state.expected_crc ^= (
+            result.source_crc if result.expected_crc is None else result.expected_crc
+        )
         state.target_crc ^= result.target_crc
+        state.source_cover += result.source_cover
+        state.target_cover += result.target_cover
         state.moved_bytes += result.moved_bytes
         state.read_bytes += result.read_bytes
         state.has_digest &= result.has_digest
@@ -188,23 +198,31 @@ def _checked_result(move: Move, state: MoveState) -> MoveResult:
             f"{name!r}: {state.closed_chunks} of {chunks} chunks were completed and {state.moved_bytes} of "
             f"{_moved_bytes(move)} bytes moved; this is a defect of the program, please report it with the plan"
         )
+    _check_covered(move, state)
     amounts = (state.moved_bytes, state.read_bytes, state.written_bytes, state.cast)
     if not state.has_digest:
         return MoveResult(None, None, *amounts)
     source = finish(CRC64NVME, state.source_crc, _moved_bytes(move))
     target = finish(CRC64NVME, state.target_crc, move.target.spec.nbytes)
-    if source != target and not move.placement.is_cast and _keeps_order(move):
+    if state.target_crc != state.expected_crc:
+        expected = finish(CRC64NVME, state.expected_crc, move.target.spec.nbytes)
         raise VerificationError(
-            f"{name!r}: what was written has digest {target:016x}, but what was read has {source:016x}; "
+            f"{name!r}: what was written has digest {target:016x}, but what was read "
+            f"{'gives' if expected != source else 'has'} {expected:016x}; "
             "the output was discarded; check this machine's memory, then run again"
         )
     return MoveResult(f"{source:016x}", f"{target:016x}", *amounts)
 
 
-def _keeps_order(move: Move) -> bool:
-    """Whether source box and target tensor are the same row-major bytes."""
+def _check_covered(move: Move, state: MoveState) -> None:
+    """A digest alone does not see a missing piece of zeros, nor one that is counted twice."""
     placement = move.placement
-    return (
-        placement.axis_order == tuple(range(len(placement.axis_order)))
-        and placement.target_box.shape == move.target.spec.shape
-    )
+    for done, cover, box in (
+        ("read", state.source_cover, Box.full(placement.shape)),
+        ("written", state.target_cover, placement.target_box),
+    ):
+        if cover % PRIME != coverage_of(box):
+            raise VerificationError(
+                f"{placement.target!r}: not every element was {done} exactly once; the output was discarded; this "
+                "is a defect of the program, please report it with the plan"
+            )

@@ -35,21 +35,21 @@ class Mirror:
         self._dtype = dtype
         self._memory = memory
 
-    def digest(self, pieces: Sequence[tuple[Array, tuple[int, ...]]], band: Box) -> int:
-        """Contribution of pieces, with where they start in the tensor, that together fill ``band``."""
+    def digest(self, pieces: Sequence[tuple[Array, Box]], band: Box) -> int:
+        """Contribution of pieces, with where they lie in the tensor, that together fill ``band``.
+
+        What no piece fills counts as it was left by the band before: whoever gives the pieces sums
+        up their ``coverage``, which tells.
+        """
         if len(pieces) == 1 or all(self._has_long_runs(elements) for elements, _ in pieces):
             digest = 0
-            for elements, start in pieces:
-                box = Box.full(elements.shape).shift(start)
+            for elements, box in pieces:
                 digest ^= linear_of_box(CRC64NVME, elements, box, self._shape)
             return digest
         nbytes = band.size * self._dtype.itemsize
         rows = self._memory[:nbytes].view(self._dtype).reshape(band.shape)
-        for elements, start in pieces:
-            at = [a - b for a, b in zip(start, band.start, strict=True)]
-            rows[tuple([slice(a, a + n) for a, n in zip(at, elements.shape, strict=True)])] = (
-                elements
-            )
+        for elements, box in pieces:
+            rows[box.relative_to(band.start).slices] = elements
         return linear_of_box(CRC64NVME, rows, band, self._shape)
 
     def _has_long_runs(self, elements: Array) -> bool:

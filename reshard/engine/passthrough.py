@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import os
 
+from reshard.engine.coverage import coverage
 from reshard.engine.sinks import Put
 from reshard.engine.task import ChunkPart, SourceChunk, TargetChunk, Task, TaskResult
-from reshard.errors import CorruptError
+from reshard.engine.task_errors import about
+from reshard.errors import CorruptError, VerificationError
 from reshard.formats.base import Extent
 from reshard.formats.codecs import encode_chunk
 from reshard.layout.dtypes import storage_bytes
@@ -24,19 +26,51 @@ def pass_through(task: Task, files: OpenFiles, put: Put | None) -> TaskResult:
     ]
     read = sum(s.extent.length for s in task.sources if s.extent)
     moved = sum(p.nbytes for p in parts)
-    return TaskResult(task.move, 0, 0, moved, read, tuple(parts), has_digest=False)
+    boxes = {t.index: t.box for t in task.targets}
+    return TaskResult(
+        task.move,
+        0,
+        0,
+        moved,
+        read,
+        tuple(parts),
+        has_digest=False,
+        source_cover=coverage(task.placement.from_source(s.box) for s in task.sources),
+        target_cover=coverage(boxes[p.index] for p in parts),
+    )
 
 
 def _copy_one(
     task: Task, source: SourceChunk, target: TargetChunk, files: OpenFiles, put: Put | None
 ) -> ChunkPart:
     nbytes = target.box.size * storage_bytes(task.placement.target_dtype)
+    _check_same(task, source, target)
     if target.file is None or source.extent is None or source.extent.inline is not None:
         data = _encoded(task, source)
         _write_whole(task, target, data, files, put)
         return ChunkPart(target.index, 0, nbytes, len(data))
-    _copy_range(source.extent, files.fd(target.file), files.path(target.file))
+    with about(task, target):
+        _copy_range(source.extent, files.fd(target.file), files.path(target.file))
+        _check_size(files.fd(target.file), source.extent.length, files.path(target.file))
     return ChunkPart(target.index, 0, nbytes, source.extent.length)
+
+
+def _check_same(task: Task, source: SourceChunk, target: TargetChunk) -> None:
+    """No element is seen on its way, so that at least the two chunks must be the same."""
+    if (source.index, source.box) != (target.index, target.box):
+        raise VerificationError(
+            f"{task.placement.target!r}: chunk {list(source.index)} of the source was to be copied as chunk "
+            f"{list(target.index)}; this is a defect of the program, please report it with the plan"
+        )
+
+
+def _check_size(fd: int, nbytes: int, path: str) -> None:
+    found = os.fstat(fd).st_size
+    if found != nbytes:
+        raise VerificationError(
+            f"{path!r} has {found} bytes after {nbytes} were copied into it; the output was discarded; check the "
+            "file system that holds it, then run again"
+        )
 
 
 def _encoded(task: Task, source: SourceChunk) -> bytes:

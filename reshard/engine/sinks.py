@@ -1,24 +1,33 @@
-"""Sinks: where the pieces of a band go, into raw files at once or into chunks held in memory."""
+"""Sinks: where the pieces of a band go, into raw files at once or into chunks held in memory.
+
+What is summed up for the target's digest is noted where it is handed to the file system, and
+summed up afterwards: a piece that went elsewhere, or changed until then, is seen.
+"""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import add
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.bands import bands, row_bytes
 from reshard.engine.cast import cast_into
 from reshard.engine.closing import end_chunk
+from reshard.engine.coverage import coverage
 from reshard.engine.cutting import Cutter, Piece, runs
 from reshard.engine.digest import CRC32C, linear_of_box
 from reshard.engine.mirror import Mirror
 from reshard.engine.opaque import opaque_dtype
 from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task
+from reshard.engine.task_errors import about
+from reshard.errors import VerificationError
 from reshard.formats.codecs import encode_chunk
 from reshard.layout.box import Box
 from reshard.layout.dtypes import numpy_dtype, storage_bytes
+from reshard.layout.grid import Index
 from reshard.planning.cost import BAND_BYTES
 from reshard.planning.placement import inverse
 from reshard.storage.local import WRITE_BYTES, OpenFiles, open_new, storage_errors, write_all
@@ -44,6 +53,7 @@ class _Pieces:
         self.task = task
         self.cast = CastStats()
         self.digest = 0
+        self.cover = 0
         self.mirror = mirror
         self.cutter = Cutter(task)
         self.order = task.placement.axis_order
@@ -59,14 +69,25 @@ class _Pieces:
         else:
             turned[...] = elements
 
-    def add_digest(self, pieces: Sequence[tuple[Array, Piece]], box: Box) -> None:
-        """Counts pieces by where they lie in the chunks, not by where they came from."""
-        targets = self.task.targets
-        placed = [
-            (elements, tuple(map(add, targets[p.number].box.start, p.start)))
-            for elements, p in pieces
-        ]
-        self.digest ^= self.mirror.digest(placed, self.task.placement.to_target(box))
+    def place(self, piece: Piece, band: Box) -> Box:
+        """Where a piece of ``band`` lies in the target tensor: within the band, and within its chunk."""
+        chunk = self.task.targets[piece.number].box
+        start = tuple(map(add, chunk.start, piece.start))
+        place = Box(start, tuple(map(add, start, piece.shape)))
+        if not (chunk.contains(place) and band.contains(place)):
+            raise self.defect(f"a piece was to be put at {place}, outside of {band} or of {chunk}")
+        return place
+
+    def defect(self, what: str) -> VerificationError:
+        """The error for what no defect of the disk can cause, to be raised."""
+        return VerificationError(
+            f"{self.task.placement.target!r}: {what}; this is a defect of the program, please report it with the plan"
+        )
+
+    def add_digest(self, pieces: Sequence[tuple[Array, Box]], band: Box) -> None:
+        """Counts pieces by where they lie in the target, not by where they came from."""
+        self.cover += coverage(place for _, place in pieces)
+        self.digest ^= self.mirror.digest(pieces, band)
 
 
 class PieceSink(_Pieces):
@@ -77,19 +98,19 @@ class PieceSink(_Pieces):
         self._files = files
         self._scratch = scratch
         self._itemsize = self.dtype.itemsize
+        self._written: list[tuple[Array, Box]] = []
         self._crc = [0] * len(task.targets)
         self._nbytes = [0] * len(task.targets)
 
     def put(self, band: Array, box: Box) -> None:
         """Writes a band of the source, which lies at ``box``, piece by piece."""
-        written: list[tuple[Array, Piece]] = []
-        at = 0
+        self._written.clear()
+        target, at = self.task.placement.to_target(box), 0
         for piece in self.cutter.pieces(box):
             elements = self._elements(band[piece.in_band], at)
             at += elements.nbytes
-            self._write(elements, piece)
-            written.append((elements, piece))
-        self.add_digest(written, box)
+            self._write(elements, piece, target)
+        self.add_digest(self._written, target)
 
     def close(self) -> list[ChunkPart]:
         """What every chunk got; one that got all of it is finished here, while its file is open."""
@@ -102,7 +123,8 @@ class PieceSink(_Pieces):
         file = str(target.file)
         decoded_bytes = math.prod(target.stored_shape) * self._itemsize
         trailer = crc if self.task.target_encoding.checksum else None
-        size = end_chunk(self._files.fd(file), self._files.path(file), trailer, decoded_bytes)
+        with about(self.task, target):
+            size = end_chunk(self._files.fd(file), self._files.path(file), trailer, decoded_bytes)
         return ChunkPart(target.index, crc, nbytes, size)
 
     def _elements(self, view: Array, at: int) -> Array:
@@ -111,22 +133,60 @@ class PieceSink(_Pieces):
         if turned.flags.c_contiguous and not self._is_cast:
             return turned
         nbytes = view.size * self._itemsize
+        if at + nbytes > len(self._scratch):
+            raise self.defect(
+                f"pieces of more than the {len(self._scratch)} bytes of a band were cut"
+            )
         out: Array = self._scratch[at : at + nbytes].view(self.dtype).reshape(turned.shape)
         self.copy(view, out)
         return out
 
-    def _write(self, elements: Array, piece: Piece) -> None:
-        target = self.task.targets[piece.number]
-        file = str(target.file)
-        fd, path = self._files.fd(file), self._files.path(file)
+    def _write(self, elements: Array, piece: Piece, band: Box) -> None:
+        place, target = self.place(piece, band), self.task.targets[piece.number]
         data = elements.reshape(-1).view("u1").data
         places = runs(piece.start, piece.shape, target.stored_shape, self._itemsize)
+        with about(self.task, target):
+            self._check_places(places, piece, target)
+            self._write_runs(data, places, str(target.file))
+        self._nbytes[piece.number] += len(data)
+        self._crc[piece.number] ^= self._chunk_crc(elements, piece, target, places)
+        self._written.append((elements, place))
+
+    def _write_runs(self, data: memoryview, places: Sequence[tuple[int, int]], file: str) -> None:
+        fd, path = self._files.fd(file), self._files.path(file)
         at = 0
         for offset, nbytes in places:
             write_all(fd, data[at : at + nbytes], offset, path)
             at += nbytes
-        self._nbytes[piece.number] += at
-        self._crc[piece.number] ^= self._chunk_crc(elements, piece, target, places)
+
+    def _check_places(
+        self, places: Sequence[tuple[int, int]], piece: Piece, target: TargetChunk
+    ) -> None:
+        """The bytes go where the digest takes them to be: from the piece's first element to its last.
+
+        The places of a box lie evenly around its middle, which gives away any one that is moved.
+        """
+        first, last = self._ends(piece, target)
+        run = places[0][1]
+        end = last - run + self._itemsize
+        offsets = [offset for offset, _ in places]
+        if (
+            (offsets[0], offsets[-1]) != (first, end)
+            or 2 * sum(offsets) != len(places) * (first + end)
+            or run * len(places) != math.prod(piece.shape) * self._itemsize
+        ):
+            raise self.defect(
+                f"a piece of shape {list(piece.shape)} at {list(piece.start)} was to be written in {len(places)} "
+                "runs that are not its own"
+            )
+
+    def _ends(self, piece: Piece, target: TargetChunk) -> tuple[int, int]:
+        """Where the piece's first and last elements lie in the chunk's bytes."""
+        first = last = 0
+        for start, size, stored in zip(piece.start, piece.shape, target.stored_shape, strict=True):
+            first = first * stored + start
+            last = last * stored + start + size - 1
+        return first * self._itemsize, last * self._itemsize
 
     def _chunk_crc(
         self, elements: Array, piece: Piece, target: TargetChunk, places: Sequence[tuple[int, int]]
@@ -150,27 +210,38 @@ class ChunkSink(_Pieces):
         self._root = root
         self._put = put
         self._chunks = [self._buffer(t, arena) for t in task.targets]
+        self._stored: dict[Index, Array] = {}
 
     def put(self, band: Array, box: Box) -> None:
         """Copies a band of the source, which lies at ``box``, into the chunks."""
+        target = self.task.placement.to_target(box)
         for piece in self.cutter.pieces(box):
-            self.copy(band[piece.in_band], self._inside(piece))
+            self.place(piece, target)
+            self.copy(band[piece.in_band], _inside(self._chunks[piece.number], piece))
 
     def close(self) -> list[ChunkPart]:
-        """Sums the chunks up row by row across all of them, then stores each."""
+        """Stores each chunk, then sums up what was stored, row by row across all of them."""
+        parts = [self._store(t, c) for t, c in zip(self.task.targets, self._chunks, strict=True)]
         unit = self.task.unit
         shape, itemsize = unit.shape, self.dtype.itemsize
         rows = row_bytes(shape, itemsize) or [itemsize]
+        stored = self._all_stored()
         for band in bands(shape, len(shape), rows, BAND_BYTES):
             box = band.box(shape).shift(unit.start)
-            self.add_digest([(self._inside(p), p) for p in self.cutter.pieces(box)], box)
-        return [self._stored(t, c) for t, c in zip(self.task.targets, self._chunks, strict=True)]
+            target = self.task.placement.to_target(box)
+            pieces = [
+                (_inside(stored[p.number], p), self.place(p, target))
+                for p in self.cutter.pieces(box)
+            ]
+            self.add_digest(pieces, target)
+        return parts
 
-    def _inside(self, piece: Piece) -> Array:
-        """The piece's elements in its chunk, in the target's axis order."""
-        box = Box.full(piece.shape).shift(piece.start)
-        inside: Array = self._chunks[piece.number][box.slices]
-        return inside
+    def _all_stored(self) -> list[Array]:
+        """What was stored as each target chunk."""
+        for target in self.task.targets:
+            if target.index not in self._stored:
+                raise self.defect(f"chunk {list(target.index)} was not stored")
+        return [self._stored[target.index] for target in self.task.targets]
 
     def _buffer(self, target: TargetChunk, arena: Arena) -> Array:
         nbytes = math.prod(target.stored_shape) * self.dtype.itemsize
@@ -180,25 +251,49 @@ class ChunkSink(_Pieces):
         chunk: Array = memory.view(self.dtype).reshape(target.stored_shape)
         return chunk
 
-    def _stored(self, target: TargetChunk, chunk: Array) -> ChunkPart:
-        data = chunk.reshape(-1).view("u1").data
-        size = store_chunk(self.task, target, data, self._root, self._put)
-        return ChunkPart(target.index, 0, target.box.size * self.dtype.itemsize, size)
+    def _store(self, target: TargetChunk, chunk: Array) -> ChunkPart:
+        data = chunk.reshape(-1).view("u1")
+        stored = store_chunk(self.task, target, data, self._root, self._put)
+        target = stored.target
+        self._stored[target.index] = stored.data.view(self.dtype).reshape(target.stored_shape)
+        return ChunkPart(target.index, 0, target.box.size * self.dtype.itemsize, stored.nbytes)
+
+
+def _inside(chunk: Array, piece: Piece) -> Array:
+    """The piece's elements in its chunk, in the target's axis order."""
+    box = Box.full(piece.shape).shift(piece.start)
+    inside: Array = chunk[box.slices]
+    return inside
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """What was stored as which chunk, for whoever sums it up afterwards.
+
+    Attributes:
+        data: its decoded bytes, from which it was encoded.
+        nbytes: its size as it is stored, checksum included.
+    """
+
+    target: TargetChunk
+    data: Bytes
+    nbytes: int
 
 
 def store_chunk(
-    task: Task, target: TargetChunk, data: memoryview, root: str, put: Put | None
-) -> int:
-    """Encodes a whole chunk and writes it below ``root``; its size in bytes as it is stored."""
-    encoded = encode_chunk(task.target_encoding, data)
-    nbytes = sum(map(len, encoded))
-    if nbytes <= WRITE_BYTES or target.file is None:
-        encoded = (b"".join(encoded),)  # one call for a small one and its checksum
-    if target.file is None and put is not None:
-        put(task.placement.target, target.index, encoded[0])
-    else:
-        _write_file(f"{root}/{target.file}", encoded)
-    return nbytes
+    task: Task, target: TargetChunk, data: Bytes, root: str, put: Put | None
+) -> StoredChunk:
+    """Encodes a whole chunk and writes it below ``root``."""
+    with about(task, target):
+        encoded = encode_chunk(task.target_encoding, data.data)
+        nbytes = sum(map(len, encoded))
+        if nbytes <= WRITE_BYTES or target.file is None:
+            encoded = (b"".join(encoded),)  # one call for a small one and its checksum
+        if target.file is None and put is not None:
+            put(task.placement.target, target.index, encoded[0])
+        else:
+            _write_file(f"{root}/{target.file}", encoded)
+    return StoredChunk(target, data, nbytes)
 
 
 def _write_file(path: str, parts: Sequence[bytes | memoryview]) -> None:

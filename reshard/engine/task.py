@@ -120,6 +120,10 @@ class TaskResult:
         moved_bytes: bytes of the source's elements that were moved.
         read_bytes: encoded bytes of the chunks that were read.
         has_digest: False where chunks travelled encoded and no element was seen.
+        expected_crc: what ``target_crc`` must be, where it is not ``source_crc``: after a cast, or where
+            elements come into another order.
+        source_cover: sum over the boxes that were read, in the placement's coordinates (see ``coverage``).
+        target_cover: sum over the boxes that were written, in the target's.
     """
 
     move: int
@@ -130,6 +134,9 @@ class TaskResult:
     parts: tuple[ChunkPart, ...]
     cast: CastStats = field(default_factory=CastStats)
     has_digest: bool = True
+    expected_crc: int | None = None
+    source_cover: int = 0
+    target_cover: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import math
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from reshard.engine.coverage import coverage_of
 from reshard.engine.digest import CRC64NVME, linear_of_box
 from reshard.engine.lanes import StoredChunks, open_chunk
 from reshard.engine.sinks import Put, source_element_type, store_chunk
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def move_whole(task: Task, root: str, put: Put | None, memory: Bytes) -> TaskResult:
     """Moves the task's one chunk to below ``root``, through ``memory``, which holds it decoded.
 
-    The source's digest is taken when it was decoded, the target's when it was written.
+    The source's digest is taken when it was decoded, the target's when it was written, of what was.
     """
     (source,), (target,) = task.sources, task.targets
     stored = StoredChunks(
@@ -39,8 +40,17 @@ def move_whole(task: Task, root: str, put: Put | None, memory: Bytes) -> TaskRes
         stream.close_checked()
     elements: Array = memory.view(dtype).reshape(source.stored_shape)
     read_crc = linear_of_box(CRC64NVME, elements, source.box, task.placement.shape)
-    stored_bytes = store_chunk(task, target, memory.data, root, put)
+    written = store_chunk(task, target, memory, root, put)
+    target = written.target
+    elements = written.data.view(dtype).reshape(target.box.shape)
     written_crc = linear_of_box(CRC64NVME, elements, target.box, task.target_shape)
-    part = ChunkPart(target.index, 0, elements.nbytes, stored_bytes)
-    read_bytes = source.extent.length if source.extent else 0
-    return TaskResult(task.move, read_crc, written_crc, elements.nbytes, read_bytes, (part,))
+    return TaskResult(
+        task.move,
+        read_crc,
+        written_crc,
+        elements.nbytes,
+        source.extent.length if source.extent else 0,
+        (ChunkPart(target.index, 0, elements.nbytes, written.nbytes),),
+        source_cover=coverage_of(task.placement.from_source(source.box)),
+        target_cover=coverage_of(target.box),
+    )

@@ -159,6 +159,8 @@ def held(target: Path) -> Iterator[Staging]:
     try:
         yield staging
     finally:
+        # Not by closing alone: a child that was forked meanwhile has a part in the lock.
+        fcntl.flock(lock, fcntl.LOCK_UN)
         os.close(lock)
 
 

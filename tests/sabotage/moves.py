@@ -1,0 +1,138 @@
+"""A move of each strategy, over tensors with zeros in them, for defects to be put into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reshard.engine.run import MoveResult, run
+from reshard.engine.tasks import Ends, batches
+from reshard.formats.base import Encoding
+from reshard.layout.box import Box
+from reshard.layout.grid import Grid
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.move import Move, Plan, Strategy
+from reshard.planning.placement import Placement
+from tests.engine.stores import RAW_CRC, ZSTD, ZSTD_CRC, Folder, Store, by_hand, side, tensor
+
+SHAPE = (32, 24)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of moving: strategy, how both ends are stored, what changes, and how many workers."""
+
+    strategy: Strategy
+    source: Encoding
+    target: Encoding
+    change: str = "none"
+    workers: int = 1
+
+    def __str__(self) -> str:
+        """For the names of tests."""
+        ends = "-".join(e.compressor for e in (self.source, self.target))
+        return f"{self.strategy}-{ends}-{self.change}-{self.workers}"
+
+
+WAYS = [
+    Way("scatter", ZSTD, RAW_CRC),
+    Way("scatter", RAW_CRC, RAW_CRC, workers=4),
+    Way("scatter", ZSTD, RAW_CRC, "cast", 4),
+    Way("scatter", ZSTD, RAW_CRC, "turned"),
+    Way("weave", ZSTD, RAW_CRC, workers=4),
+    Way("weave", RAW_CRC, RAW_CRC, "cast"),
+    Way("block", ZSTD, RAW_CRC, workers=4),
+    Way("block", ZSTD, ZSTD_CRC),
+    Way("block", RAW_CRC, ZSTD_CRC, "cast"),
+    Way("block", ZSTD, RAW_CRC, "turned"),
+]
+
+
+def values() -> np.ndarray:
+    """Random numbers, with a stripe of zeros: they add nothing to a digest."""
+    found = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+    found[8:24, :12] = 0
+    return found
+
+
+@dataclass(frozen=True)
+class Moving:
+    """A move that can be carried out."""
+
+    way: Way
+    move: Move
+    store: Store
+    root: Path
+
+    def run(self) -> MoveResult:
+        """Carries it out; raises what the engine raises."""
+        encodings = {"w": self.way.target}
+        ends = Ends(self.store, Folder(), encodings)
+        plan = Plan((self.move,), 64 << 20, self.way.workers)
+        # One task to a batch, so that several workers have something to do.
+        tasks = [(t,) for b in batches(plan, ends) for t in b]
+        (result,) = run(plan, tasks, ends, str(self.root))
+        return result
+
+    def found(self) -> np.ndarray:
+        return Folder().read(self.root, self.move.target.spec, self.way.target)
+
+    @property
+    def expected(self) -> np.ndarray:
+        moved = values().transpose(self.move.placement.axis_order)
+        return moved.astype(self.move.placement.target_dtype)
+
+
+def moving(way: Way, folder: Path) -> Moving:
+    """The move of ``way`` between files below ``folder``."""
+    source = tensor("w", SHAPE, (8, 12))
+    placement, target = _placement(way, source)
+    store = Store(folder / "source")
+    store.add(source, values(), way.source)
+    units = {
+        "scatter": source.storage,
+        "weave": Grid(SHAPE, (source.storage.cuts[0], (0, 24))),
+        "block": Grid(SHAPE, ((0, 16, 32), (0, 24))),
+    }[way.strategy]
+    sides = side(source, way.source), side(target, way.target)
+    move = by_hand(placement, *sides, way.strategy, units, 200)
+    return Moving(way, move, store, folder / "target")
+
+
+def _placement(way: Way, source: TensorSpec) -> tuple[Placement, TensorSpec]:
+    if way.change == "turned":
+        target = tensor("w", SHAPE[::-1], (6, 16))
+        full = Box.full(SHAPE), Box.full(SHAPE[::-1])
+        return Placement("w", full[0], "w", full[1], (1, 0), "float32", "float32"), target
+    target = tensor("w", SHAPE, (16, 6), "float16" if way.change == "cast" else "float32")
+    return Placement.whole(source, target), target
+
+
+@dataclass
+class Nth:
+    """``original``, but ``act(original, *args)`` in its place at its ``n``-th call."""
+
+    n: int
+    act: Callable[..., Any]
+    original: Callable[..., Any]
+    calls: int = 0
+
+    def __get__(self, instance: Any, owner: Any = None) -> Callable[..., Any]:
+        """As a method."""
+        return partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        if self.calls == self.n:
+            return self.act(self.original, *args, **kwargs)
+        return self.original(*args, **kwargs)
+
+    @property
+    def struck(self) -> bool:
+        """Whether there was such a call."""
+        return self.calls >= self.n
