@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.bands import Band, band_capacity, bands, row_bytes
+from reshard.engine.blame import storage_errors_of
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
 from reshard.engine.digest import CRC64NVME, linear_of_box
 from reshard.engine.lanes import Lane, StoredChunks
@@ -51,7 +52,12 @@ def execute(
     ``pool`` lends buffers that were used before (None: fresh ones); ``put`` stores whole chunks
     where the target is no plain files.
     """
-    return [_execute_one(task, root, pool, put) for task in tasks]
+    return [_execute_named(task, root, pool, put) for task in tasks]
+
+
+def _execute_named(task: Task, root: str, pool: ArenaPool | None, put: Put | None) -> TaskResult:
+    with storage_errors_of(task.placement.target):
+        return _execute_one(task, root, pool, put)
 
 
 def _execute_one(task: Task, root: str, pool: ArenaPool | None, put: Put | None) -> TaskResult:

@@ -11,7 +11,14 @@ from reshard.errors import CorruptError
 from reshard.formats.base import Extent
 from reshard.formats.codecs import encode_chunk
 from reshard.layout.dtypes import storage_bytes
-from reshard.storage.local import OpenFiles, start_writeback, storage_errors, write_all
+from reshard.storage.local import (
+    OpenFiles,
+    close_after_reading,
+    read_range,
+    start_writeback,
+    storage_errors,
+    write_all,
+)
 
 PIECE_BYTES = 1 << 20
 
@@ -47,9 +54,9 @@ def _encoded(task: Task, source: SourceChunk) -> bytes:
         return b"".join(encode_chunk(task.target_encoding, data))
     if extent.inline is not None:
         return extent.inline
-    with storage_errors("read", extent.path), open(extent.path, "rb") as file:  # noqa: PTH123
-        file.seek(extent.offset)
-        return _complete(file.read(extent.length), extent)
+    with storage_errors("read", extent.path):
+        data = read_range(extent.path, extent.length, extent.offset)
+    return _complete(data, extent)
 
 
 def _filled(fill: bytes, count: int) -> memoryview:
@@ -83,7 +90,7 @@ def _copy_range(extent: Extent, out: int, path: str) -> None:
             done += copied
         start_writeback(out, extent.length)
     finally:
-        os.close(source)
+        close_after_reading(source)
 
 
 def _copy_some(source: int, out: int, path: str, extent: Extent, done: int) -> int:

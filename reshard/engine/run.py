@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 
+from reshard.engine.blame import storage_errors_of
 from reshard.engine.buffers import ArenaPool
 from reshard.engine.closing import close_chunk
 from reshard.engine.copy import execute
@@ -151,7 +152,8 @@ class _Ledger:
         for n in spec.stored_shape(index):
             stored_bytes *= n
         has_trailer = self._ends.encodings[spec.name].checksum
-        return close_chunk(f"{self._root}/{file}", crc if has_trailer else None, stored_bytes)
+        with storage_errors_of(spec.name):
+            return close_chunk(f"{self._root}/{file}", crc if has_trailer else None, stored_bytes)
 
     def _tell(self, tensor: str) -> None:
         if self._progress is not None:

@@ -284,7 +284,5 @@ def _rename_checked(staging: Staging) -> None:
 
 
 def _rename(source: Path, target: Path, flags: int) -> None:
-    result = libc().renameat2(
-        _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), ctypes.c_uint(flags)
-    )
-    checked(result, target)
+    places = (_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target))
+    checked(lambda: libc().renameat2(*places, ctypes.c_uint(flags)), target)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from reshard.storage.local import libc, storage_error, storage_errors
+from reshard.storage.local import close_after_reading, libc, storage_error, storage_errors
 
 FSYNC_FILES = 256
 """Up to here files are synced one by one; beyond, the whole file system at once is quicker."""
@@ -55,7 +56,7 @@ def forget_cached(root: Path) -> None:
                 try:
                     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
                 finally:
-                    os.close(fd)
+                    close_after_reading(fd)
 
 
 def fsync(path: Path) -> None:
@@ -65,20 +66,21 @@ def fsync(path: Path) -> None:
         try:
             os.fsync(fd)
         finally:
-            os.close(fd)
+            close_after_reading(fd)
 
 
 def _sync_file_system(root: Path) -> None:
     with storage_errors("sync", root):
         fd = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            checked(libc().syncfs(fd))
+            checked(lambda: libc().syncfs(fd))
         finally:
-            os.close(fd)
+            close_after_reading(fd)
 
 
-def checked(result: int, path: Path | None = None) -> None:
-    """Raises the OSError that a call of the C library left, unless its result is 0."""
-    if result != 0:
+def checked(call: Callable[[], int], path: Path | None = None) -> None:
+    """Makes a call of the C library, again where a signal interrupted it; raises the OSError it leaves."""
+    while call() != 0:
         code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), str(path) if path else None)
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code), str(path) if path else None)
