@@ -50,8 +50,8 @@ def _encoded(task: Task, source: SourceChunk) -> bytes:
     """The encoded chunk as one object: read, found inline, or made from the fill value."""
     extent = source.extent
     if extent is None:
-        data = _filled(task.fill, math.prod(source.stored_shape))
-        return b"".join(encode_chunk(task.target_encoding, data))
+        filled = _filled(task.fill, math.prod(source.stored_shape))
+        return b"".join(encode_chunk(task.target_encoding, filled))
     if extent.inline is not None:
         return extent.inline
     with storage_errors("read", extent.path):
