@@ -118,32 +118,36 @@ def convert(
     style: Style | None = None,
     overwrite: bool = False,
     verify: Check = "written",
+    restart: bool = False,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> ConversionReport:
     """Converts the checkpoint ``src`` to ``dst``, which appears whole or not at all.
+
+    Run again after it ended early, however it ended, it goes on where it was left; where ``dst`` is the
+    finished result already, the report says so and nothing is touched.
 
     Arguments as for ``plan``, and:
 
     Args:
         verify: ``"readback"`` reads the output again before it appears, and only then does the
             report say "proved".
+        restart: start over, whatever an unfinished run to ``dst`` has left.
         executor: where tasks run; None makes threads.
         progress: called from this thread after each task.
+
+    Raises ResumeError where an unfinished run to ``dst`` was another conversion, or of a source that
+    changed since; SourceChangedError where the source changed while it was read.
     """
-    from reshard.engine.conversion import carry_out, prepare
+    from reshard.engine.convert import convert
 
     goal = _goal(layout, mesh, changes_of(select, drop, rename, cast))
     limits = limits_of(max_memory, workers)
     options = replace(
         _options(goal, limits, compression, chunk_bytes, ocdbt, style, overwrite), check=verify
     )
-    return carry_out(
-        prepare(path_of("source", src), path_of("target", dst), options),
-        options,
-        executor,
-        progress,
-    )
+    source, target = path_of("source", src), path_of("target", dst)
+    return convert(source, target, options, executor, progress, restart=restart)
 
 
 def restore(

@@ -11,7 +11,10 @@
     ├── PlanError          a conversion that makes no sense, found before a byte moves
     │   └── MemoryBudgetError        nothing fits ``max_memory``
     ├── StorageError       the file system said no: missing, full, forbidden, busy
-    │   └── TargetExistsError        something is already there
+    │   ├── TargetExistsError        something is already there
+    │   ├── ResumeError              an unfinished run was another conversion, or of another source
+    │   ├── SourceChangedError       the source changed while it was read
+    │   └── SyncError                the device did not take what was written
     ├── TreeError          a tree to save or restore that does not fit: missing, unexpected, wrong shape
     ├── VariableError      a live variable used in a way that makes no sense (a ValueError)
     ├── VariableTypeError  the same, where callers expect a TypeError
@@ -69,6 +72,18 @@ class StorageError(ReshardError):
 
 class TargetExistsError(StorageError):
     """Something is already at the target; nothing was touched."""
+
+
+class ResumeError(StorageError):
+    """What an unfinished run left belongs to another source, plan or option; nothing was touched."""
+
+
+class SourceChangedError(StorageError):
+    """The source changed while it was read; the output was discarded."""
+
+
+class SyncError(StorageError):
+    """The device did not take what was written, so that none of it may be believed."""
 
 
 class TreeError(ReshardError, ValueError):

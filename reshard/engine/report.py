@@ -17,12 +17,16 @@ encoded: identical chunks travelled encoded and were not decoded.
 """
 
 
-Stage = Literal["copying", "reading back", "syncing", "restoring"]
+Stage = Literal["checking", "copying", "reading back", "syncing", "restoring"]
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is; bytes are the source's, as decoded."""
+    """How far a run is; bytes are the source's, as decoded.
+
+    Attributes:
+        resumed_bytes: those of ``moved_bytes`` that an earlier, unfinished run moved.
+    """
 
     moved_bytes: int
     total_bytes: int
@@ -30,6 +34,7 @@ class Progress:
     tasks: int
     tensor: str
     stage: Stage = "copying"
+    resumed_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +65,14 @@ class ConversionReport:
     """What a conversion did.
 
     Attributes:
-        read_bytes: encoded bytes of the source chunks that were read, repetition included.
-        moved_bytes: decoded bytes that were moved.
+        tensors: in the tree's order; none where nothing was to do.
+        read_bytes: encoded bytes of the source chunks that were read, repetition included, in all runs.
+        moved_bytes: decoded bytes that were moved, in all runs.
         written_bytes: encoded bytes of the target's chunks, checksums and padding included.
-        seconds: wall time, syncing included.
+        seconds: wall time of this run, syncing included.
         warnings: what a person should know, one sentence each.
+        resumed_bytes: those of ``moved_bytes`` that an earlier, unfinished run moved.
+        already_done: the target was the finished result of this very conversion; nothing was touched.
     """
 
     source: str
@@ -75,3 +83,5 @@ class ConversionReport:
     written_bytes: int
     seconds: float
     warnings: tuple[str, ...] = ()
+    resumed_bytes: int = 0
+    already_done: bool = False

@@ -52,6 +52,7 @@ class Task:
         fill: bytes of one element of a source chunk that is not stored.
         memory_bytes: what the plan allows this task.
         open_files: target files that it may have open at once.
+        unit_number: which of the move's units this is, row-major.
     """
 
     move: int
@@ -68,6 +69,7 @@ class Task:
     band_bytes: int
     memory_bytes: int
     open_files: int
+    unit_number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +130,11 @@ class TaskResult:
     parts: tuple[ChunkPart, ...]
     cast: CastStats = field(default_factory=CastStats)
     has_digest: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A task that is done: which unit of the result's move it filled, row-major, and what it did."""
+
+    unit: int
+    result: TaskResult

@@ -30,8 +30,23 @@ class Ends:
     encodings: Mapping[str, Encoding]
 
 
-def batches(plan: Plan, ends: Ends) -> Iterator[tuple[Task, ...]]:
-    """All tasks of ``plan``, small ones in batches.
+class DoneUnits:
+    """Which units of which moves are done already: a byte for each unit of the plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        counts = [move.units.count for move in plan.moves]
+        self._first = list(itertools.accumulate(counts, initial=0))
+        self._done = bytearray(self._first[-1])
+
+    def add(self, move: int, unit: int) -> None:
+        self._done[self._first[move] + unit] = 1
+
+    def has(self, move: int, unit: int) -> bool:
+        return bool(self._done[self._first[move] + unit])
+
+
+def batches(plan: Plan, ends: Ends, done: DoneUnits | None = None) -> Iterator[tuple[Task, ...]]:
+    """All tasks of ``plan`` but those that are ``done``; small ones in batches.
 
     Large moves come first, so that none is left alone at the end, and as many of them in turn as
     there are workers: two tasks of one move would wait for each other at the files they share.
@@ -39,8 +54,9 @@ def batches(plan: Plan, ends: Ends) -> Iterator[tuple[Task, ...]]:
     files = open_files_per_task(plan.workers) // 2
     order = sorted(range(len(plan.moves)), key=lambda i: -plan.moves[i].price.decoded_bytes)
     large = [i for i in order if plan.moves[i].price.decoded_bytes > BATCH_BYTES]
-    yield from _in_turn([_batched(_tasks(plan, [i], ends, files)) for i in large], plan.workers)
-    yield from _batched(_tasks(plan, order[len(large) :], ends, files))
+    streams = [_batched(_tasks(plan, [i], ends, files, done)) for i in large]
+    yield from _in_turn(streams, plan.workers)
+    yield from _batched(_tasks(plan, order[len(large) :], ends, files, done))
 
 
 def _in_turn(streams: Sequence[Iterator[T]], width: int) -> Iterator[T]:
@@ -72,19 +88,31 @@ def _batched(tasks: Iterator[tuple[int, Task]]) -> Iterator[tuple[Task, ...]]:
 
 
 def _tasks(
-    plan: Plan, numbers: Sequence[int], ends: Ends, open_files: int
+    plan: Plan,
+    numbers: Sequence[int],
+    ends: Ends,
+    open_files: int,
+    done: DoneUnits | None,
 ) -> Iterator[tuple[int, Task]]:
     """The tasks of some moves, each with about how many bytes it decodes."""
     for number in numbers:
         move = plan.moves[number]
         stored = ends.reader.tensors[move.placement.source]
         nbytes = move.price.decoded_bytes // max(1, move.price.tasks)
-        for index in move.units.indices():
-            yield nbytes, _task(number, move, move.units.box(index), stored, ends, open_files)
+        for unit, index in enumerate(move.units.indices()):
+            if done is None or not done.has(number, unit):
+                box = move.units.box(index)
+                yield nbytes, _task(number, unit, move, box, stored, ends, open_files)
 
 
 def _task(
-    number: int, move: Move, unit: Box, stored: StoredTensor, ends: Ends, open_files: int
+    number: int,
+    unit_number: int,
+    move: Move,
+    unit: Box,
+    stored: StoredTensor,
+    ends: Ends,
+    open_files: int,
 ) -> Task:
     placement = move.placement
     return Task(
@@ -102,6 +130,7 @@ def _task(
         band_bytes=move.band_bytes,
         memory_bytes=move.price.task_bytes,
         open_files=open_files,
+        unit_number=unit_number,
     )
 
 

@@ -206,12 +206,14 @@ class TargetCheckpoint:
     Attributes:
         leaves: every leaf in tree order, tensors among them.
         copied: source directory of each item that is no tree, by item name.
+        conversion: recorded in the checkpoint, so that the same conversion is not done twice; "" for none.
     """
 
     container: Container
     tensors: Mapping[str, TargetTensor]
     leaves: Sequence[Leaf]
     copied: Mapping[str, Path]
+    conversion: str = ""
 
 
 class Writer(Protocol):
@@ -231,6 +233,14 @@ class Writer(Protocol):
 
     def put(self, name: str, index: Index, data: bytes | memoryview) -> None:
         """Store one whole encoded chunk; safe from any thread."""
+        ...
+
+    def holds(self, name: str, index: Index) -> bool:
+        """Whether a chunk that ``put`` stored in an earlier run is there; asked after ``prepare``."""
+        ...
+
+    def keeps(self, file: str) -> bool:
+        """Whether a file below the root, which an earlier run left, may hold chunks that ``put`` stored."""
         ...
 
     def finish(self, root: Path, digests: Mapping[str, str]) -> None:

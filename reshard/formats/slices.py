@@ -8,10 +8,12 @@ It lies beside an item's ``_METADATA`` and is JSON::
                                    "shape": [2048, 8192], "mesh": "m0", "axes": [null, "model"],
                                    "parts": [1, 8], "crc64nvme": "8f3c..."}},
      "files": {"_METADATA": "0123..."},
+     "conversion": "89ab...",
      "crc64nvme": "4567..."}
 
 ``parts`` counts equal parts per dimension, ``cuts`` lists where unequal ones begin and end, and
-``slices`` lists loose boxes as [start, stop] per dimension. Names are the keys below the item joined
+``slices`` lists loose boxes as [start, stop] per dimension. ``conversion`` says which conversion of
+which source made the checkpoint, so that the same one is not done twice. Names are the keys below the item joined
 with ``/``; lines are sorted by name, so that equal checkpoints give equal files. The last member is
 the CRC-64/NVME of every byte before its sixteen digits.
 """
@@ -99,10 +101,15 @@ class SliceEntry:
 
 @dataclass(frozen=True, slots=True)
 class SliceFile:
-    """A slices.json: tensors by name, and the digest of each metadata file by its relative path."""
+    """A slices.json: tensors by name, and the digest of each metadata file by its relative path.
+
+    Attributes:
+        conversion: which conversion made the checkpoint, of which source; "" where none did.
+    """
 
     tensors: Mapping[str, SliceEntry]
     files: Mapping[str, str] = field(default_factory=dict)
+    conversion: str = ""
 
 
 def split_of(grid: Grid) -> dict[str, tuple[Any, ...]]:
@@ -150,7 +157,9 @@ def render_slices(file: SliceFile) -> bytes:
             _lines(tensors),
             '},\n"files": {',
             _lines({name: file.files[name] for name in sorted(file.files)}),
-            '},\n"crc64nvme": "',
+            "},\n",
+            f'"conversion": {json.dumps(file.conversion)},\n' if file.conversion else "",
+            '"crc64nvme": "',
         ]
     ).encode()
     return body + digest_of(body).encode() + _TAIL

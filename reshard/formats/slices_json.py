@@ -89,7 +89,8 @@ class _Parser:
         files = self.mapping(document, "files")
         for name, digest in files.items():
             self.digest(digest, f"file {name!r}")
-        return SliceFile(tensors, files)
+        conversion = self.optional(document, "conversion", str, "the file") or ""
+        return SliceFile(tensors, files, conversion)
 
     def json(self, data: bytes) -> dict[str, Any]:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -61,6 +62,19 @@ def _limit(path: Path) -> int | None:
         return int(path.read_text())
     except (OSError, ValueError):  # absent, or "max"
         return None
+
+
+def host_name() -> str:
+    """The name that this host gives itself."""
+    return socket.gethostname()
+
+
+def boot_id(file: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
+    """What tells this run of the kernel from every other one (random(4)); "" where it does not say."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
 
 
 def default_workers() -> int:

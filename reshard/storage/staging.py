@@ -1,7 +1,8 @@
 """Staging: output grows in a folder that no reader takes for a checkpoint, and appears by one rename.
 
-Beside ``DIR/name`` lies ``DIR/.name.reshard-partial`` with a lock file and, inside, the folder that
-becomes the target. The lock dies with its holder, so what a killed run left behind is taken over.
+Beside ``DIR/name`` lies ``DIR/.name.reshard-partial`` with a lock file, a journal where the run can
+be gone on with, and the folder that becomes the target. The lock dies with its holder, so what a
+killed run left behind is taken over.
 Publishing syncs everything with errors checked, then renames without ever replacing anything.
 """
 
@@ -43,6 +44,11 @@ class Staging:
     folder: Path
     root: Path
     identity: tuple[int, int] | None = None
+
+    @property
+    def journal(self) -> Path:
+        """Where a run that can be gone on with records what is done."""
+        return self.folder / "journal"
 
 
 def staging_for(target: Path) -> Staging:
@@ -126,20 +132,48 @@ def staged(target: Path) -> Iterator[Staging]:
 
     Raises StorageError naming the holder where another live process holds it.
     """
+    with held(target) as staging:
+        try:
+            yield emptied(staging)
+        finally:
+            dissolve(staging)
+
+
+@contextmanager
+def held(target: Path) -> Iterator[Staging]:
+    """The staging folder as the last run left it, held alone; what is in it stays, at the end too.
+
+    Raises StorageError naming the holder where another live process holds it.
+    """
     staging = staging_for(target)
     _make_durable(target.parent)
     lock = _lock(staging)
     try:
-        with storage_errors("create", staging.root):
-            _remove(staging.root)
-            staging.root.mkdir()
-            status = os.lstat(staging.root)
-        yield replace(staging, identity=(status.st_dev, status.st_ino))
+        yield staging
     finally:
-        try:
-            _dissolve(staging)
-        finally:
-            os.close(lock)
+        os.close(lock)
+
+
+def emptied(staging: Staging) -> Staging:
+    """A held staging folder without anything that an earlier run left.
+
+    The journal goes first, and durably: after a power failure it must not speak of other files.
+    """
+    with storage_errors("remove", staging.journal):
+        if os.path.lexists(staging.journal):
+            _remove(staging.journal)
+            fsync(staging.folder)
+    with storage_errors("create", staging.root):
+        _remove(staging.root)
+        staging.root.mkdir()
+    return identified(staging)
+
+
+def identified(staging: Staging) -> Staging:
+    """The staging folder with the identity of the root that is in it now."""
+    with storage_errors("look at", staging.root):
+        status = os.lstat(staging.root)
+    return replace(staging, identity=(status.st_dev, status.st_ino))
 
 
 def _make_durable(folder: Path) -> None:
@@ -152,15 +186,17 @@ def _make_durable(folder: Path) -> None:
 
 
 def _remove(root: Path) -> None:
-    """Removes what a killed run left, be it a folder, or a file or link in its place."""
+    """Removes what an earlier run left, be it a folder, or a file or link in its place."""
     if root.is_dir() and not root.is_symlink():
         shutil.rmtree(root)
     else:
         root.unlink(missing_ok=True)
 
 
-def _dissolve(staging: Staging) -> None:
+def dissolve(staging: Staging) -> None:
     """Removes the staging folder, the lock last: who takes a new lock finds nothing still being removed."""
+    with suppress(OSError):
+        _remove(staging.journal)
     shutil.rmtree(staging.root, ignore_errors=True)
     with suppress(OSError):
         (staging.folder / _LOCK).unlink()

@@ -6,8 +6,10 @@ import ctypes
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from reshard.errors import SyncError
 from reshard.storage.local import close_after_reading, libc, storage_error, storage_errors
 
 FSYNC_FILES = 256
@@ -61,7 +63,7 @@ def forget_cached(root: Path) -> None:
 
 def fsync(path: Path) -> None:
     """Makes one file or folder durable."""
-    with storage_errors("sync", path):
+    with _sync_errors(path):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -69,8 +71,17 @@ def fsync(path: Path) -> None:
             close_after_reading(fd)
 
 
+@contextmanager
+def _sync_errors(path: Path) -> Iterator[None]:
+    """As ``storage_errors``, by a name of its own: the kernel may have dropped what it could not write."""
+    try:
+        yield
+    except OSError as error:
+        raise SyncError(str(storage_error("sync", path, error))) from error
+
+
 def _sync_file_system(root: Path) -> None:
-    with storage_errors("sync", root):
+    with _sync_errors(root):
         fd = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
         try:
             checked(lambda: libc().syncfs(fd))

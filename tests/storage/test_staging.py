@@ -134,7 +134,7 @@ def test_an_interrupt_while_the_folder_is_removed_frees_the_target(tmp_path, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(staging, "_dissolve", interrupted)
+        patch.setattr(staging, "dissolve", interrupted)
         with pytest.raises(KeyboardInterrupt), staged(tmp_path / "dst"):
             pass
     with staged(tmp_path / "dst") as stage:

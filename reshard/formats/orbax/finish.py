@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def finish_checkpoint(
         for name, data in files.items():
             _write(root, tree.below(name), data)
         known = {**arrays.get(tree.item.name, {}), **files}
-        slices = slice_file(tree, digests, known)
+        slices = replace(slice_file(tree, digests, known), conversion=target.conversion)
         _write(root, tree.below(FILE_NAME), render_slices(slices))
     _write_markers(root, target, trees)
 

@@ -39,6 +39,7 @@ class OcdbtWriter:
         self._databases: dict[str, Any] = {}
         self._keys: dict[str, tuple[str, str]] = {}
         self._arrays: dict[str, dict[str, bytes]] = {}
+        self._stored: dict[str, frozenset[bytes]] = {}
         for tree in trees:
             self._arrays[tree.item.name] = arrays = {}
             for leaf, tensor in tree.tensors:
@@ -75,9 +76,27 @@ class OcdbtWriter:
                 f"cannot store chunk {list(index)} of {name!r}: {error}; {_REMEDY}"
             ) from error
 
+    def holds(self, name: str, index: Index) -> bool:
+        """Whether the database has the chunk."""
+        item, param = self._keys[name]
+        if item not in self._stored:
+            self._stored[item] = _stored_keys(self._databases[item])
+        key = f"{param}/{chunk_key(self._target.tensors[name].spec.storage, index)}"
+        return key.encode() in self._stored[item]
+
+    def keeps(self, file: str) -> bool:
+        """Whether the file belongs to a database: its manifest, or data below ``d``."""
+        folders = {tree.directory for tree in self._trees}
+        parent, _, name = file.rpartition("/")
+        above, _, last = parent.rpartition("/")
+        return (parent in folders and name == "manifest.ocdbt") or (
+            above in folders and last == "d"
+        )
+
     def finish(self, root: Path, digests: Mapping[str, str]) -> None:
         """Write metadata, slices.json and, last, the markers."""
         self._databases.clear()
+        self._stored.clear()
         finish_checkpoint(root, self._target, self._trees, digests, arrays={}, ocdbt=True)
 
 
@@ -91,6 +110,15 @@ def _open_database(folder: Path) -> Any:
     except (ValueError, OSError) as error:
         raise StorageError(
             f"cannot open an OCDBT database in {folder}: {error}; {_REMEDY}"
+        ) from error
+
+
+def _stored_keys(database: Any) -> frozenset[bytes]:
+    try:
+        return frozenset(database.list().result())
+    except (ValueError, OSError) as error:
+        raise StorageError(
+            f"cannot list the OCDBT database that an earlier run left: {error}; start over (restart)"
         ) from error
 
 

@@ -66,6 +66,14 @@ class OrbaxWriter:
             raise FormatError(f"chunk {list(index)} of {name!r} was put before prepare")
         write_file(f"{self._root}/{self.chunk_file(name, index)}", data)
 
+    def holds(self, name: str, index: Index) -> bool:
+        """Whether the chunk's file is there."""
+        return self._root is not None and (self._root / str(self.chunk_file(name, index))).is_file()
+
+    def keeps(self, file: str) -> bool:  # noqa: ARG002
+        """False: every chunk has a file, which ``chunk_file`` names."""
+        return False
+
     def finish(self, root: Path, digests: Mapping[str, str]) -> None:
         """Write metadata, slices.json and, last, the markers."""
         finish_checkpoint(

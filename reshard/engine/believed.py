@@ -1,0 +1,182 @@
+"""What of a journal is believed: chunks that are on disk as it says.
+
+While the same kernel runs, what was written before a line of the journal is in the page cache or on
+the device, so that a chunk is believed where its file has its size. After a reboot, or on another
+host, it may be lost, short or zeros: closed chunks are read and checked against the CRC32C that ends
+them, and against the journal's where it knows it. What was not closed, or has no checksum, is not
+believed then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from reshard.engine.digest import CRC32C
+from reshard.engine.digest import finish as finish_crc
+from reshard.engine.hand_out import hand_out
+from reshard.engine.ledger import decoded_bytes
+from reshard.engine.report import Progress
+from reshard.engine.task import Finished
+from reshard.engine.tasks import Ends
+from reshard.formats.codecs.source import TRAILER_BYTES
+from reshard.layout.grid import Index
+from reshard.planning.move import Move, Plan
+from reshard.storage.local import storage_error, storage_errors
+
+READ_BYTES = 1 << 20
+
+Chunk = tuple[int, Index]
+"""A move's number, and the index of a chunk of its target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a journal says of a chunk.
+
+    Attributes:
+        file: below the root; None where the writer keeps it.
+        stored_bytes: its size, checksum included; None where it is not closed.
+        crc32c: of its bytes without the checksum, where the journal knows it.
+        has_trailer: whether that CRC32C follows them.
+    """
+
+    chunk: Chunk
+    file: str | None
+    stored_bytes: int | None
+    crc32c: int | None
+    has_trailer: bool
+
+
+def recorded_chunks(finished: Iterable[Finished], plan: Plan, ends: Ends) -> Iterator[Recorded]:
+    """Every chunk that tasks have written to, once; those that several share come last."""
+    shared: dict[Chunk, tuple[int, int]] = {}
+    for task in finished:
+        number, move = task.result.move, plan.moves[task.result.move]
+        for part in task.result.parts:
+            if part.stored_bytes is None:
+                crc, nbytes = shared.get((number, part.index), (0, 0))
+                shared[number, part.index] = (crc ^ part.crc32c, nbytes + part.nbytes)
+            else:
+                crc32c = part.crc32c if move.strategy in ("scatter", "weave") else None
+                yield _recorded(number, move, part.index, part.stored_bytes, crc32c, ends)
+    for (number, index), (crc, nbytes) in shared.items():
+        yield _recorded_shared(number, plan.moves[number], index, crc, nbytes, ends)
+
+
+def _recorded(
+    number: int, move: Move, index: Index, stored: int | None, linear: int | None, ends: Ends
+) -> Recorded:
+    name = move.target.spec.name
+    crc32c = None if linear is None else finish_crc(CRC32C, linear, decoded_bytes(move, index))
+    has_trailer = ends.encodings[name].checksum
+    return Recorded(
+        (number, index), ends.writer.chunk_file(name, index), stored, crc32c, has_trailer
+    )
+
+
+def _recorded_shared(
+    number: int, move: Move, index: Index, crc: int, nbytes: int, ends: Ends
+) -> Recorded:
+    spec = move.target.spec
+    if nbytes < spec.storage.box(index).size * spec.itemsize:
+        return _recorded(number, move, index, None, None, ends)
+    trailer = TRAILER_BYTES if ends.encodings[spec.name].checksum else 0
+    return _recorded(number, move, index, decoded_bytes(move, index) + trailer, crc, ends)
+
+
+def missing(chunks: Iterable[Recorded], plan: Plan, ends: Ends, root: Path) -> set[Chunk]:
+    """Those that are not there, or have another size: what may be lost while the kernel runs on."""
+    return {c.chunk for c in chunks if not _is_there(c, plan, ends, root)}
+
+
+def _is_there(recorded: Recorded, plan: Plan, ends: Ends, root: Path) -> bool:
+    if recorded.file is None:
+        number, index = recorded.chunk
+        return ends.writer.holds(plan.moves[number].target.spec.name, index)
+    try:
+        size = os.lstat(f"{root}/{recorded.file}").st_size
+    except OSError:
+        return False
+    return recorded.stored_bytes in (None, size)
+
+
+def damaged(
+    chunks: Iterable[Recorded],
+    plan: Plan,
+    root: Path,
+    progress: Callable[[Progress], None] | None = None,
+) -> set[Chunk]:
+    """Those that are not closed, cannot be checked, or do not read back as what was written."""
+    listed = list(chunks)
+    total = sum(c.stored_bytes or 0 for c in listed)
+    check = partial(_checked, root=str(root))
+    bad: set[Chunk] = set()
+    done = 0
+    ended = hand_out(listed, check, lambda _: READ_BYTES, plan.max_memory, plan.workers)
+    with closing(ended):
+        for number, (recorded, is_good) in enumerate(ended, 1):
+            done += recorded.stored_bytes or 0
+            if not is_good:
+                bad.add(recorded.chunk)
+            if progress is not None:
+                name = plan.moves[recorded.chunk[0]].placement.target
+                progress(Progress(done, total, number, len(listed), name, "checking"))
+    return bad
+
+
+def _checked(recorded: Recorded, root: str) -> tuple[Recorded, bool]:
+    return recorded, _reads_back(recorded, f"{root}/{recorded.file}")
+
+
+def _reads_back(recorded: Recorded, path: str) -> bool:
+    is_known = recorded.has_trailer or recorded.crc32c is not None
+    if recorded.stored_bytes is None or recorded.file is None or not is_known:
+        return False
+    trailer_bytes = TRAILER_BYTES if recorded.has_trailer else 0
+    try:
+        found = _read(path, recorded.stored_bytes, trailer_bytes)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if found is None:
+        return False
+    crc32c, trailer = found
+    is_ended = not recorded.has_trailer or trailer == crc32c.to_bytes(TRAILER_BYTES, "little")
+    return is_ended and recorded.crc32c in (None, crc32c)
+
+
+def _read(path: str, stored_bytes: int, trailer_bytes: int) -> tuple[int, bytes] | None:
+    """CRC32C of the file's bytes, and what follows them; None where it has another size.
+
+    FileNotFoundError where it is gone; StorageError where it cannot be read.
+    """
+    from awscrt.checksums import crc32c
+
+    fd = _opened(path)
+    try:
+        with storage_errors("read", path):
+            if os.fstat(fd).st_size != stored_bytes:
+                return None
+            crc, at, end = 0, 0, stored_bytes - trailer_bytes
+            while at < end:
+                data = os.pread(fd, min(READ_BYTES, end - at), at)
+                if not data:
+                    return None
+                crc, at = crc32c(data, crc), at + len(data)
+            return crc, os.pread(fd, trailer_bytes, end)
+    finally:
+        os.close(fd)
+
+
+def _opened(path: str) -> int:
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags)
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise storage_error("read", path, error) from error

@@ -1,0 +1,62 @@
+"""The report of a conversion, from what became of each move."""
+
+from __future__ import annotations
+
+from reshard.engine.conversion import Prepared
+from reshard.engine.ledger import MoveResult
+from reshard.engine.options import Options
+from reshard.engine.report import ConversionReport, Proof, TensorReport
+from reshard.planning.move import Move
+
+
+def already_done(source: str, target: str, seconds: float) -> ConversionReport:
+    """The report where the target was finished before."""
+    return ConversionReport(source, target, (), 0, 0, 0, seconds, already_done=True)
+
+
+def _proof(result: MoveResult, options: Options) -> Proof:
+    if options.check == "readback":
+        return "proved"
+    return "encoded" if result.target_digest is None else "written"
+
+
+def conversion_report(
+    prepared: Prepared,
+    results: list[MoveResult],
+    options: Options,
+    seconds: float,
+    resumed_bytes: int,
+) -> ConversionReport:
+    """What a conversion did, in this run and in those that it went on with."""
+    summary = prepared.summary
+    return ConversionReport(
+        summary.source,
+        summary.target,
+        tuple(
+            _tensor_report(move, result, _proof(result, options))
+            for move, result in zip(summary.plan.moves, results, strict=True)
+        ),
+        read_bytes=sum(r.read_bytes for r in results),
+        moved_bytes=sum(r.moved_bytes for r in results),
+        written_bytes=sum(r.written_bytes for r in results),
+        seconds=seconds,
+        warnings=summary.warnings,
+        resumed_bytes=resumed_bytes,
+    )
+
+
+def _tensor_report(move: Move, result: MoveResult, proof: Proof) -> TensorReport:
+    placement = move.placement
+    return TensorReport(
+        placement.source,
+        placement.target,
+        move.target.spec.shape,
+        placement.source_dtype,
+        placement.target_dtype,
+        move.strategy,
+        move.target.spec.nbytes,
+        result.source_digest,
+        result.target_digest,
+        proof,
+        result.cast if placement.is_cast else None,
+    )

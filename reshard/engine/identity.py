@@ -1,0 +1,177 @@
+"""What a conversion is: which source, as it is now, converted how. Two runs of one identity may be one.
+
+The source is known by the name, size and time of change of every file in it: nothing else tells a
+checkpoint that was written anew, short of reading it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from reshard.engine.layouts import Layout, SameAxes
+from reshard.engine.options import Options
+from reshard.engine.target import codec_name
+from reshard.formats.base import TargetCheckpoint
+from reshard.layout.layout_file import LayoutFile, layout_to_mapping
+from reshard.planning.move import Move, Plan
+
+MAX_SHOWN = 60
+"""Characters of a setting in a message; layouts may be long."""
+
+_OF_THE_RUN = frozenset({"max_memory", "workers", "reshard"})
+"""Settings that change how the work is cut, but no byte of the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which conversion of which source.
+
+    Attributes:
+        source: where it lies, links resolved.
+        files: digest of the name, size and time of change of every file in it.
+        settings: what was asked for, as a person reads it.
+        plan: digest of what is moved where and in which units; "" before it was planned.
+    """
+
+    source: str
+    files: str
+    settings: Mapping[str, str]
+    plan: str = ""
+
+    @property
+    def output(self) -> str:
+        """Names the finished result, 32 hex digits: however it was cut into tasks, it is the same."""
+        lasting = {k: v for k, v in self.settings.items() if k not in _OF_THE_RUN}
+        return _digest([self.source, self.files, *map(str, sorted(lasting.items()))])
+
+
+def identify(source: str, options: Options) -> Identity:
+    """The identity of converting what is at ``source`` now; not planned yet."""
+    return Identity(os.path.realpath(source), source_state(source), _settings(options))
+
+
+def source_state(source: str) -> str:
+    """Digest of the name, size and time of change (ns) of every file below a folder, 32 hex digits.
+
+    Never fails: what cannot be looked at counts as that, and is an error to whoever reads it.
+    """
+    return _digest(_files(os.path.realpath(source), ""))
+
+
+def _files(folder: str, below: str) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda e: e.name)
+    except OSError as error:
+        yield f"{below}\0{error.errno}"
+        return
+    for entry in entries:
+        name = f"{below}/{entry.name}"
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files(entry.path, name)
+        else:
+            yield f"{name}\0{_state(entry)}"
+
+
+def _state(entry: os.DirEntry[str]) -> str:
+    try:
+        status = entry.stat()
+        link = str(Path(entry.path).readlink()) if entry.is_symlink() else ""
+    except OSError as error:
+        return str(error.errno)
+    return f"{status.st_size}\0{status.st_mtime_ns}\0{link}"
+
+
+def _digest(lines: list[str] | Iterator[str]) -> str:
+    found = hashlib.sha256()
+    for line in lines:
+        found.update(line.encode(errors="surrogateescape") + b"\n")
+    return found.hexdigest()[:32]
+
+
+def _settings(options: Options) -> dict[str, str]:
+    encoding, changes = options.encoding, options.changes
+    return {
+        "layout": _layout_text(options.layout),
+        "select": str(list(changes.select)),
+        "drop": str(list(changes.drop)),
+        "rename": str([f"{old}={new}" for old, new in changes.rename]),
+        "cast": str([f"{old}={new}" for old, new in changes.cast]),
+        "compression": "keep" if encoding is None else codec_name(encoding) + encoding.spec,
+        "chunk_bytes": _bytes_text(options.chunk_bytes),
+        "ocdbt": str(options.ocdbt),
+        "style": str(options.style),
+        "max_memory": _bytes_text(options.max_memory),
+        "workers": str(options.workers),
+        "reshard": _version(),
+    }
+
+
+def _bytes_text(nbytes: int) -> str:
+    """As a person writes it where that is exact."""
+    mebibytes, rest = divmod(nbytes, 1 << 20)
+    return f"{nbytes} bytes" if rest else f"{mebibytes} MiB"
+
+
+def _layout_text(layout: Layout | None) -> str:
+    if layout is None:
+        return "as in the source"
+    if isinstance(layout, SameAxes):
+        return f"axes as in the source over {layout.mesh.abstract}"
+    if isinstance(layout, LayoutFile):
+        return str(layout_to_mapping(layout))
+    return repr(layout)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("reshard")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def plan_digest(plan: Plan, target: TargetCheckpoint, options: Options) -> str:
+    """Digest of everything that the files on disk and the tasks' numbers depend on."""
+    form = (options.ocdbt, target.container.style, [i.directory for i in target.container.items])
+    return _digest([repr(form), *map(_move_text, plan.moves)])
+
+
+def _move_text(move: Move) -> str:
+    placement, source, target = move.placement, move.source, move.target
+    return repr(
+        (
+            (placement.source, placement.source_box.start, placement.source_box.stop),
+            (placement.target, placement.target_box.start, placement.target_box.stop),
+            (placement.axis_order, placement.source_dtype, placement.target_dtype),
+            (source.codec, source.spec.storage.cuts, source.spec.chunk_shape),
+            (target.codec, target.spec.storage.cuts, target.spec.chunk_shape),
+            (move.strategy, move.units.cuts),
+        )
+    )
+
+
+def differences(before: Identity, now: Identity) -> list[str]:
+    """What keeps the two from being one conversion, a clause each; none where one can go on for the other."""
+    if before.source != now.source:
+        return [f"the source was {before.source!r} and is {now.source!r}"]
+    changed = [] if before.files == now.files else ["the source changed since"]
+    if before.plan == now.plan:
+        return changed
+    settings = [
+        f"{name} was {_shown(before.settings.get(name))} and is {_shown(now.settings.get(name))}"
+        for name in now.settings
+        if before.settings.get(name) != now.settings[name]
+    ]
+    return changed + settings or ["the plan changed"]
+
+
+def _shown(setting: str | None) -> str:
+    if setting is None:
+        return "unknown"
+    return setting if len(setting) <= MAX_SHOWN else f"{setting[:MAX_SHOWN]}…"

@@ -1,0 +1,212 @@
+"""The ledger: what tasks did, added up; chunks are closed when their last byte is there.
+
+A run that goes on where an earlier one ended begins with what that one recorded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from reshard.engine.blame import storage_errors_of
+from reshard.engine.closing import close_chunk
+from reshard.engine.digest import CRC64NVME, finish
+from reshard.engine.report import Progress
+from reshard.engine.task import CastStats, ChunkPart, TaskResult
+from reshard.engine.tasks import Ends
+from reshard.errors import VerificationError
+from reshard.formats.codecs.source import TRAILER_BYTES
+from reshard.layout.grid import Index
+from reshard.planning.move import Move, Plan
+
+
+@dataclass(slots=True)
+class MoveState:
+    """What is known of a move while it runs.
+
+    Attributes:
+        open_chunks: per chunk that is not closed, its CRC contribution and the bytes that arrived.
+    """
+
+    source_crc: int = 0
+    target_crc: int = 0
+    moved_bytes: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    closed_chunks: int = 0
+    has_digest: bool = True
+    cast: CastStats = field(default_factory=CastStats)
+    open_chunks: dict[Index, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MoveResult:
+    """What became of a move: digests as 16 hex digits, None where chunks travelled encoded."""
+
+    source_digest: str | None
+    target_digest: str | None
+    moved_bytes: int
+    read_bytes: int
+    written_bytes: int
+    cast: CastStats
+
+
+Close = Callable[[Move, Index, int, bool], int]
+"""Ends a chunk of a move, given its CRC32C contribution and whether that follows it; its size in bytes."""
+
+
+class Ledger:
+    """Adds up what tasks did, of one run or of several, and closes the chunks that are complete."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        ends: Ends,
+        root: str,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self._plan = plan
+        self._ends = ends
+        self._root = root
+        self._progress = progress
+        self._states = [MoveState() for _ in plan.moves]
+        # Sums over all moves: taken once, since tasks that end may be as many as the moves.
+        self._total_bytes = sum(_moved_bytes(m) for m in plan.moves)
+        self._total_tasks = plan.tasks
+        self._moved_bytes = 0
+        self._resumed_bytes = 0
+        self._tasks_done = 0
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of the source that are in their places, earlier runs included."""
+        return self._moved_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the source that the plan moves."""
+        return self._total_bytes
+
+    @property
+    def resumed_bytes(self) -> int:
+        """Those of ``moved_bytes`` that an earlier run put there."""
+        return self._resumed_bytes
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of the target's chunks that are in their files, earlier runs included."""
+        closed = sum(state.written_bytes for state in self._states)
+        return closed + sum(n for s in self._states for _, n in s.open_chunks.values())
+
+    def take(self, result: TaskResult) -> None:
+        """Counts what an earlier run did; no file is touched."""
+        self._count(result, _closed_bytes)
+        self._resumed_bytes += result.moved_bytes
+
+    def add(self, result: TaskResult) -> None:
+        """Counts what this run did, and closes the chunks that are complete now."""
+        self._count(result, self._close)
+        self.tell(self._plan.moves[result.move].placement.target)
+
+    def tell(self, tensor: str) -> None:
+        """Says how far the run is, where somebody listens."""
+        if self._progress is not None:
+            self._progress(
+                Progress(
+                    self._moved_bytes,
+                    self._total_bytes,
+                    self._tasks_done,
+                    self._total_tasks,
+                    tensor,
+                    resumed_bytes=self._resumed_bytes,
+                )
+            )
+
+    def results(self) -> list[MoveResult]:
+        """Checks that every chunk of every move is complete, and that digests agree."""
+        return [
+            _checked_result(move, state)
+            for move, state in zip(self._plan.moves, self._states, strict=True)
+        ]
+
+    def _count(self, result: TaskResult, close: Close) -> None:
+        state, move = self._states[result.move], self._plan.moves[result.move]
+        state.source_crc ^= result.source_crc
+        state.target_crc ^= result.target_crc
+        state.moved_bytes += result.moved_bytes
+        state.read_bytes += result.read_bytes
+        state.has_digest &= result.has_digest
+        state.cast = state.cast + result.cast
+        for part in result.parts:
+            _add_part(move, state, part, self._is_checked(move), close)
+        self._moved_bytes += result.moved_bytes
+        self._tasks_done += 1
+
+    def _is_checked(self, move: Move) -> bool:
+        return self._ends.encodings[move.placement.target].checksum
+
+    def _close(self, move: Move, index: Index, crc: int, has_trailer: bool) -> int:
+        file = self._ends.writer.chunk_file(move.target.spec.name, index)
+        nbytes = decoded_bytes(move, index)
+        with storage_errors_of(move.target.spec.name):
+            return close_chunk(f"{self._root}/{file}", crc if has_trailer else None, nbytes)
+
+
+def _add_part(
+    move: Move, state: MoveState, part: ChunkPart, has_trailer: bool, close: Close
+) -> None:
+    stored_bytes = part.stored_bytes
+    if stored_bytes is None:
+        crc, nbytes = state.open_chunks.pop(part.index, (0, 0))
+        crc, nbytes = crc ^ part.crc32c, nbytes + part.nbytes
+        if nbytes < move.target.spec.storage.box(part.index).size * move.target.spec.itemsize:
+            state.open_chunks[part.index] = (crc, nbytes)
+            return
+        stored_bytes = close(move, part.index, crc, has_trailer)
+    state.closed_chunks += 1
+    state.written_bytes += stored_bytes
+
+
+def decoded_bytes(move: Move, index: Index) -> int:
+    """Bytes of a raw target chunk, padding included, checksum not."""
+    spec = move.target.spec
+    return math.prod(spec.stored_shape(index)) * spec.itemsize
+
+
+def _closed_bytes(move: Move, index: Index, crc: int, has_trailer: bool) -> int:  # noqa: ARG001
+    return decoded_bytes(move, index) + (TRAILER_BYTES if has_trailer else 0)
+
+
+def _moved_bytes(move: Move) -> int:
+    return move.placement.source_box.size * move.source.spec.itemsize
+
+
+def _checked_result(move: Move, state: MoveState) -> MoveResult:
+    name = move.placement.target
+    chunks = move.target.spec.storage.count
+    if state.closed_chunks != chunks or state.moved_bytes != _moved_bytes(move):
+        raise VerificationError(
+            f"{name!r}: {state.closed_chunks} of {chunks} chunks were completed and {state.moved_bytes} of "
+            f"{_moved_bytes(move)} bytes moved; this is a defect of the program, please report it with the plan"
+        )
+    amounts = (state.moved_bytes, state.read_bytes, state.written_bytes, state.cast)
+    if not state.has_digest:
+        return MoveResult(None, None, *amounts)
+    source = finish(CRC64NVME, state.source_crc, _moved_bytes(move))
+    target = finish(CRC64NVME, state.target_crc, move.target.spec.nbytes)
+    if source != target and not move.placement.is_cast and _keeps_order(move):
+        raise VerificationError(
+            f"{name!r}: what was written has digest {target:016x}, but what was read has {source:016x}; "
+            "the output was discarded; check this machine's memory, then run again"
+        )
+    return MoveResult(f"{source:016x}", f"{target:016x}", *amounts)
+
+
+def _keeps_order(move: Move) -> bool:
+    """Whether source box and target tensor are the same row-major bytes."""
+    placement = move.placement
+    return (
+        placement.axis_order == tuple(range(len(placement.axis_order)))
+        and placement.target_box.shape == move.target.spec.shape
+    )

@@ -1,0 +1,67 @@
+"""Checked lines: a text file that only grows, and of which as much is believed as is whole.
+
+Every line begins with the CRC-32 of what follows, eight hex digits and a space. A line that was torn by
+a killed writer, or damaged since, ends what is believed: nothing behind it is read.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from reshard.storage.local import storage_errors, write_all
+
+MAX_LINE_BYTES = 64 << 20
+"""A longer line is damage: one of a task that fills a million chunks is shorter."""
+
+_CRC_BYTES = 9
+
+
+def checked_line(text: str) -> bytes:
+    """One line of the file; ``text`` holds no line break."""
+    data = text.encode()
+    return b"%08x %s\n" % (zlib.crc32(data), data)
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Every line up to the first that is not whole; none where there is no file.
+
+    Raises StorageError where the file cannot be read.
+    """
+    with storage_errors("read", path):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return
+        with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
+            while (line := _believed(file.readline(MAX_LINE_BYTES))) is not None:
+                yield line
+
+
+def _believed(line: bytes) -> bytes | None:
+    data = line[_CRC_BYTES:-1]
+    whole = line.endswith(b"\n") and line[:_CRC_BYTES] == b"%08x " % zlib.crc32(data)
+    return data if whole else None
+
+
+class LineFile:
+    """A new file of checked lines, open for appending; one write for each call, nothing is synced."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        with storage_errors("create", path):
+            self._fd = os.open(path, flags, 0o666)
+        self._end = 0
+
+    def append(self, text: str) -> None:
+        """Adds a line; StorageError where the file system refuses."""
+        data = checked_line(text)
+        write_all(self._fd, memoryview(data), self._end, self._path)
+        self._end += len(data)
+
+    def close(self) -> None:
+        with storage_errors("close", self._path):
+            os.close(self._fd)
