@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.faults.cases import CASES, clear, save_sources
+from tests.orbax_trees import save_pytree
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +25,11 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def work(sources: Path, tmp_path: Path) -> Path:
     """A folder with a copy of every source, and nothing else in it."""
     return Path(shutil.copytree(sources, tmp_path / "work"))
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 MiB in eight tensors that do not compress: more than tasks that travel together."""
+    values = np.random.default_rng(0).integers(0, 256, (8, 1536, 1024), np.uint8)
+    tree = {f"w{number}": values[number] for number in range(8)}
+    return save_pytree(tmp_path_factory.mktemp("large") / "src", tree, use_ocdbt=False)

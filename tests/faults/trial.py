@@ -49,8 +49,8 @@ def nothing_stays_open() -> Iterator[None]:
     """The same descriptors and threads afterwards."""
     threads, descriptors = set(threading.enumerate()), _descriptors()
     yield
-    assert set(threading.enumerate()) <= threads
-    assert _descriptors() <= descriptors
+    assert set(threading.enumerate()) - threads == set()
+    assert _descriptors() - descriptors == set()
 
 
 def _descriptors() -> set[tuple[str, str]]:
