@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ def sync_tree(root: Path) -> None:
     for folder, names in _walk(root):
         files += [Path(folder, name) for name in names]
         folders.append(Path(folder))
-        if len(files) > FSYNC_FILES:
+        if len(files) > FSYNC_FILES and syncfs_tells_errors():
             _sync_file_system(root)
             return
     for path in (*files, *folders):
@@ -32,11 +33,17 @@ def sync_tree(root: Path) -> None:
 
 def sync_files(root: Path, files: Sequence[str]) -> None:
     """Makes these files below ``root`` durable; folders are left to whoever publishes them."""
-    if len(files) > FSYNC_FILES:
+    if len(files) > FSYNC_FILES and syncfs_tells_errors():
         _sync_file_system(root)
         return
     for file in files:
         fsync(root / file)
+
+
+def syncfs_tells_errors() -> bool:
+    """Whether this kernel says of a whole file system what could not be written: Linux 5.8 on (syncfs(2))."""
+    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return found is not None and (int(found[1]), int(found[2])) >= (5, 8)
 
 
 def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:

@@ -8,13 +8,14 @@ import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from reshard import api
 from reshard.storage import syncing
-from tests.faults.cases import CASES, COLUMNS, Case, convert, result, save
+from tests.faults.cases import CASES, COLUMNS, Case, clear, convert, result, save
 from tests.faults.power import Disk
 from tests.faults.seam import Call, Go, at_the_seam
 from tests.faults.trial import content
@@ -95,7 +96,7 @@ class Synced:
 
 
 def held(path: Path) -> bytes | list[str]:
-    return sorted(os.listdir(path)) if path.is_dir() else path.read_bytes()
+    return sorted(p.name for p in path.iterdir()) if path.is_dir() else path.read_bytes()
 
 
 @pytest.mark.parametrize("case", [*CASES, *OVERWRITE], ids=lambda case: case.name)
@@ -115,7 +116,7 @@ def test_after_a_cut_there_is_no_target_or_all_of_it(case, syncs, work):  # noqa
         api.convert(work / "zstd", work / "dst")
     before = whole(work)
     found: set[frozenset[tuple[str, bytes]]] = set()
-    chance = random.Random(0)
+    chance = random.Random(0)  # noqa: S311
     choices = (lambda: False, lambda: True, *(partial(chosen, chance, p) for p in (0.2, 0.5, 0.8)))
 
     def cut(disk: Disk) -> None:
@@ -186,3 +187,47 @@ def test_a_sync_that_was_interrupted_is_done_again(syncs, work):  # noqa: ARG001
         CASES[0].run(work)
     assert struck == ["syncfs", "rename"]
     assert result(work)
+
+
+@pytest.mark.parametrize("name", ["scatter", "zstd", "keep", "cast"])
+def test_the_same_again_after_a_cut_gives_the_same_bytes(name, work, monkeypatch):
+    """Whatever of a journal and of chunks was lost or was not: after a reboot nothing wrong is believed."""
+    case = next(case for case in CASES if case.name == name)
+    chance, disk = random.Random(name), Disk(work)  # noqa: S311
+    found: list[dict[str, bytes]] = []
+
+    def cut(disk: Disk) -> None:
+        if chance.random() < 0.05 or disk.events[-1][0] == "rename":
+            found.extend(disk.after_cut(partial(chosen, chance, p)) for p in (0.5, 0.9))
+
+    disk.watch = cut
+    with at_the_seam(work, disk):
+        case.run(work)
+    expected = result(work)
+    monkeypatch.setattr("reshard.engine.resume.boot_id", lambda: "another boot")
+    for state in chance.sample(found, min(6, len(found))):
+        clear(work)
+        restore_state(work, state)
+        case.run(work)
+        assert result(work) == expected
+
+
+def restore_state(work: Path, state: dict[str, bytes]) -> None:
+    """What the cut left beside the sources."""
+    for name, data in state.items():
+        if not name.startswith((PARTIAL, "dst")):
+            continue
+        if data == b"folder":
+            (work / name).mkdir()
+        else:
+            (work / name).write_bytes(data)
+
+
+@pytest.mark.parametrize(("release", "call"), [("5.7.19", "fsync"), ("6.1.0-x", "syncfs"), ("5.8", "syncfs"), ("?", "fsync")])  # fmt: skip
+def test_kernels_that_do_not_tell_of_a_file_system(release, call, work, monkeypatch):
+    """syncfs reports errors from Linux 5.8 on; before, each file is asked."""
+    monkeypatch.setattr(syncing, "FSYNC_FILES", 3)
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release=release, nodename="here"))
+    disk = recorded(work, CASES[0])
+    kinds = [kind for kind, path in disk.events[: published_at(disk)] if "/checkpoint" in path]
+    assert kinds[-1] == call

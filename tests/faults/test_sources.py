@@ -71,7 +71,9 @@ def test_data_files_are_truncated_midway(options, copy, tmp_path):
     assert isinstance(error, CorruptError)
     assert str(copy) in str(error)
     assert "restore it" in str(error)
-    assert not staging_for(tmp_path / "dst").folder.exists()  # what was read before may be wrong too
+    assert not staging_for(
+        tmp_path / "dst"
+    ).folder.exists()  # what was read before may be wrong too
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -139,17 +141,15 @@ def limited(kind: int, value: int) -> Iterator[None]:
         resource.setrlimit(kind, old)
 
 
-@pytest.mark.parametrize("strategy", ["weave", "block"])
-def test_no_file_may_be_that_large(strategy, work):
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_no_file_may_be_that_large(compression, large, tmp_path):
     """RLIMIT_FSIZE, which stands for a quota; without it the run goes on."""
-    options = {"layout": COLUMNS, "chunk_bytes": 4096, "workers": 1}
-    text = r"tensor '.*': cannot (write|finish) '.*': File too large; raise the limit of file sizes"
-    with only(strategy):
-        with limited(resource.RLIMIT_FSIZE, 600), pytest.raises(StorageError, match=text):
-            reshard.convert(work / "raw", work / "dst", **options)
-        assert not (work / "dst").exists()
-        reshard.convert(work / "raw", work / "dst", **options)
-    assert reshard.verify(work / "raw", work / "dst").differences == 0
+    text = r"tensor '.*': cannot write '.*': File too large; raise the limit of file sizes"
+    with limited(resource.RLIMIT_FSIZE, 300_000), pytest.raises(StorageError, match=text):
+        reshard.convert(large, tmp_path / "dst", compression=compression, workers=1)
+    assert not (tmp_path / "dst").exists()
+    reshard.convert(large, tmp_path / "dst", compression=compression, workers=1)
+    assert reshard.verify(large, tmp_path / "dst").differences == 0
 
 
 @pytest.mark.parametrize("spare", range(1, 9))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from tests.faults.seam import Hook, at_the_seam
 
 LIMIT_S = 60
 REMEDIES = (
-    "run the same command again", "check", "grant", "choose", "raise the limit", "restore", "free space", "run again",
+    "run the same command again", "check it", "check the", "check that", "grant", "choose", "raise the limit", "restore", "free space", "run again",
 )  # fmt: skip
 
 
@@ -55,9 +54,9 @@ def nothing_stays_open() -> Iterator[None]:
 
 def _descriptors() -> set[tuple[str, str]]:
     found = set()
-    for fd in os.listdir("/proc/self/fd"):
+    for fd in Path("/proc/self/fd").iterdir():
         try:
-            found.add((fd, os.readlink(f"/proc/self/fd/{fd}")))
+            found.add((fd.name, str(fd.readlink())))
         except FileNotFoundError:  # the one with which they were listed
             continue
     return found
