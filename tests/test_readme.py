@@ -115,7 +115,7 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
 
 def test_the_check_of_options_can_fail() -> None:
     assert "--layout" in known_options()
-    assert "--restart" not in known_options()
+    assert "--resume" not in known_options()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -17,8 +17,9 @@ from reshard.cli.commands.inspect import INSPECT_EXAMPLES, inspect
 from reshard.cli.commands.layout import LAYOUT_EXAMPLES, layout
 from reshard.cli.commands.plan import PLAN_EXAMPLES, plan
 from reshard.cli.commands.verify import VERIFY_EXAMPLES, verify
-from reshard.cli.failures import INTERRUPTED, interrupted, misused, refused
+from reshard.cli.failures import INTERRUPTED, interrupted, misused, refused, stopped
 from reshard.cli.options import examples
+from reshard.cli.signals import Stopped, stop_on_signals
 from reshard.errors import ReshardError
 
 _EPILOG = examples(
@@ -79,7 +80,8 @@ def about(
     """Converts sharded checkpoints from one device mesh to another.
 
     Needs neither mesh's devices, stays within the memory you allow, and proves that not one bit
-    changed. Exit codes: 0 done, 1 refused or failed, 2 usage, 3 verification found a difference.
+    changed. Exit codes: 0 done, 1 refused or failed, 2 usage, 3 verification found a difference,
+    130 and 143 stopped by Ctrl-C and SIGTERM.
     """
 
 
@@ -93,9 +95,11 @@ def run(args: Sequence[str]) -> int:
         return refused(error, as_json)
     except typer.TyperException as error:
         return misused(error, as_json)
-    except KeyboardInterrupt:
-        return interrupted(as_json)
-    return interrupted(as_json) if code == INTERRUPTED else code or 0
+    except KeyboardInterrupt as error:
+        return interrupted(error, as_json)
+    except Stopped as stop:
+        return stopped(stop, as_json)
+    return interrupted(KeyboardInterrupt(), as_json) if code == INTERRUPTED else code or 0
 
 
 def main() -> None:
@@ -108,4 +112,5 @@ def main() -> None:
     gc.set_threshold(50_000, 50, 100)
     # Nothing here multiplies matrices; numpy's threads for that would only wait, busily.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    stop_on_signals()
     sys.exit(run(sys.argv[1:]))

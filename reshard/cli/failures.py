@@ -1,7 +1,7 @@
 """From an error to what is said and the exit code: one place, so that every command answers alike.
 
 0 done; 1 refused or failed; 2 the command line makes no sense; 3 verification found a difference;
-130 interrupted. An error that is not ours is a bug and keeps its traceback.
+130 and 143 stopped by a signal. An error that is not ours is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import typer
 
 from reshard.cli.json_output import failure, print_json
+from reshard.cli.signals import Stopped
 from reshard.errors import ReshardError, VerificationError
 
 FAILED, USAGE, DIFFERENT, INTERRUPTED = 1, 2, 3, 130
@@ -32,11 +33,25 @@ def misused(error: typer.TyperException, as_json: bool) -> int:
     return error.exit_code
 
 
-def interrupted(as_json: bool) -> int:
-    """Says that nothing half-done was left, and what to do; the exit code."""
-    message = "interrupted; no target was published, and running the same command again starts over"
-    _say(message, {"error": {"type": "KeyboardInterrupt", "message": message}}, as_json)
+def interrupted(error: KeyboardInterrupt, as_json: bool) -> int:
+    """Says what was kept of the work, and what to do; the exit code."""
+    _say_stopped("interrupted", error, "KeyboardInterrupt", as_json)
     return INTERRUPTED
+
+
+def stopped(stop: Stopped, as_json: bool) -> int:
+    """The same of a signal."""
+    word = "interrupted" if stop.exit_code == INTERRUPTED else "terminated"
+    kind = "KeyboardInterrupt" if stop.exit_code == INTERRUPTED else str(stop)
+    _say_stopped(word, stop, kind, as_json)
+    return stop.exit_code
+
+
+def _say_stopped(word: str, error: BaseException, kind: str, as_json: bool) -> None:
+    kept = getattr(error, "__notes__", None)
+    what = f"; {'; '.join(kept)}" if kept else ", and running the same command again starts over"
+    message = f"{word}; no target was published{what}"
+    _say(message, {"error": {"type": kind, "message": message}}, as_json)
 
 
 def _say(text: str, document: dict[str, object], as_json: bool) -> None:

@@ -172,6 +172,8 @@ def conversion_report(report: ConversionReport) -> Document:
         "written_bytes": report.written_bytes,
         "seconds": report.seconds,
         "warnings": report.warnings,
+        "resumed_bytes": report.resumed_bytes,
+        "already_done": report.already_done,
     }
 
 

@@ -157,6 +157,14 @@ Overwrite = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+Restart = Annotated[
+    bool,
+    typer.Option(
+        "--restart",
+        help="Start over. Without it, a run that ended early is gone on with where it was left.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 MaxMemory = Annotated[
     int | None,
     typer.Option(

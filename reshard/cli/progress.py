@@ -48,6 +48,8 @@ class Lines:
             now = self._clock()
             if progress.stage != self._stage:
                 self._stage, self._started = progress.stage, now
+                if progress.resumed_bytes:
+                    self._console.print(going_on(progress), soft_wrap=True)
             if now - self._printed >= SECONDS_BETWEEN_LINES:
                 self._printed = now
                 self._console.print(_line(progress, now - self._started), soft_wrap=True)
@@ -57,13 +59,23 @@ def _line(progress: Progress, seconds: float) -> str:
     if progress.stage == "syncing":
         return "syncing to storage"
     done, total = progress.moved_bytes, progress.total_bytes
-    share = f"{100 * done / total:.0f}%" if total else "100%"
-    left = duration_text(seconds * (total - done) / done) if done else "unknown time"
+    now = done - progress.resumed_bytes
+    left = duration_text(seconds * (total - done) / now) if now else "unknown time"
     return (
-        f"{progress.stage}: {share}, {format_bytes(done)} of {format_bytes(total)}, "
-        f"{rate_text(done, seconds)}, {left} left, task {progress.tasks_done:,} of "
+        f"{progress.stage}: {_share(done, total)}, {format_bytes(done)} of {format_bytes(total)}, "
+        f"{rate_text(now, seconds)}, {left} left, task {progress.tasks_done:,} of "
         f"{progress.tasks:,}, {short_name(progress.tensor)}"
     )
+
+
+def going_on(progress: Progress) -> str:
+    """What a run says first that goes on with an earlier one."""
+    share = _share(progress.resumed_bytes, progress.total_bytes)
+    return f"going on where it was left: {share} were done"
+
+
+def _share(done: int, total: int) -> str:
+    return f"{100 * done / total:.0f}%" if total else "100%"
 
 
 def short_name(name: str) -> str:
@@ -106,7 +118,7 @@ class Bar:
 
     def __call__(self, progress: Progress) -> None:
         with self._lock:
-            row = self._row(progress.stage)
+            row = self._row(progress)
             elapsed = self._shown.tasks[row].elapsed or 0.0
             self._shown.update(
                 row,
@@ -116,9 +128,14 @@ class Bar:
                 name=short_name(progress.tensor),
             )
 
-    def _row(self, stage: str) -> TaskID:
+    def _row(self, progress: Progress) -> TaskID:
+        stage, resumed = progress.stage, progress.resumed_bytes
         if stage not in self._rows:
-            self._rows[stage] = self._shown.add_task(stage, total=None, amount="", name="")
+            # What was done before is no part of the rate.
+            row = self._shown.add_task(stage, total=None, completed=resumed, amount="", name="")
+            self._rows[stage] = row
+            if resumed:
+                self._shown.console.print(going_on(progress))
         return self._rows[stage]
 
 
@@ -126,4 +143,5 @@ def _amount(progress: Progress, seconds: float) -> str:
     if progress.stage == "syncing":
         return "to storage"
     done, total = format_bytes(progress.moved_bytes), format_bytes(progress.total_bytes)
-    return f"{done} of {total}, {rate_text(progress.moved_bytes, seconds)}"
+    moved = progress.moved_bytes - progress.resumed_bytes
+    return f"{done} of {total}, {rate_text(moved, seconds)}"

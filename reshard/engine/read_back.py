@@ -61,7 +61,7 @@ def _stored_digests(
 ) -> dict[str, str]:
     """Digests of the staged output, which is to blame where it cannot be read."""
     try:
-        return tensor_digests(open_reader(str(root)), limits, progress=progress)
+        return tensor_digests(open_reader(str(root), staged=True), limits, progress=progress)
     except FormatError as error:
         what = str(error).removesuffix(f"; {REMEDY}")
         raise VerificationError(

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from reshard.errors import NotACheckpointError, StorageError
+from reshard.errors import IncompleteCheckpointError, NotACheckpointError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.orbax.container import MARKERS, is_orbax
 from reshard.formats.orbax.reader import open_orbax
 from reshard.storage.local import storage_error, storage_errors
+from reshard.storage.staging import staging_above
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -36,21 +37,34 @@ FORMATS = (KnownFormat("orbax", f"Orbax ({', '.join(MARKERS)})", is_orbax, open_
 """In the order in which they are tried."""
 
 
-def open_reader(uri: str) -> Reader:
+def open_reader(uri: str, *, staged: bool = False) -> Reader:
     """Open the checkpoint at ``uri`` with the reader of its format.
 
     Args:
         uri: a local path or a ``file://`` URL of one.
+        staged: whether output of our own that is not published yet is read too.
 
     Raises:
         StorageError: nothing is there, or it is not on a local file system.
+        IncompleteCheckpointError: it lies in the staging folder of an unfinished run.
         NotACheckpointError: no known format; where it holds numbered steps the latest is named.
     """
     path = local_path(uri)
+    if not staged:
+        _refuse_staged(uri, path)
     try:
         return _recognise(uri, Path(path)).open(path)
     except OSError as error:  # whatever the system has against looking at a path
         raise storage_error("read", error.filename or uri, error) from error
+
+
+def _refuse_staged(uri: str, path: str) -> None:
+    folder = staging_above(Path(path))
+    if folder is not None:
+        raise IncompleteCheckpointError(
+            f"{uri} is unfinished output of reshard, below {str(folder)!r}; run the same command again to finish "
+            "it, and read the target that it then becomes"
+        )
 
 
 def _recognise(uri: str, path: Path) -> KnownFormat:

@@ -24,6 +24,7 @@ from reshard.storage.local import close_after_reading, libc, storage_error, stor
 from reshard.storage.syncing import checked, fsync, sync_tree
 
 _LOCK = "lock"
+_PARTIAL = ".reshard-partial"
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
@@ -53,8 +54,15 @@ class Staging:
 
 def staging_for(target: Path) -> Staging:
     """The staging folder of ``target``; nothing is made."""
-    folder = target.parent / f".{target.name}.reshard-partial"
+    folder = target.parent / f".{target.name}{_PARTIAL}"
     return Staging(target, folder, folder / "checkpoint")
+
+
+def staging_above(path: Path) -> Path | None:
+    """The staging folder that a path is or lies in, if any."""
+    whole = path.absolute()
+    folders = (p for p in (whole, *whole.parents) if p.name.endswith(_PARTIAL))
+    return next((p for p in folders if p.name.startswith(".")), None)
 
 
 def check_target(target: Path, source: Path, *, overwrite: bool) -> None:

@@ -23,7 +23,7 @@ from tests.bad_input.checking import (
 )
 
 SLOW = """
-import os, sys, time
+import os, sys
 from reshard.cli import main
 write, done = os.pwrite, []
 
@@ -31,8 +31,7 @@ def slow(*args):
     done.append(args)
     if len(done) == 4:
         print("midway", flush=True)
-    if len(done) >= 4:
-        time.sleep(0.6)
+        sys.stdin.read()
     return write(*args)
 
 os.pwrite = slow
@@ -41,9 +40,11 @@ main()
 
 
 def start_slowly(source: Path, target: Path, *args: str) -> subprocess.Popen[str]:
-    """A conversion in a process of its own that has written a part, and goes on very slowly."""
+    """A conversion in a process of its own that has written a part, and goes on when its input ends."""
     command = [sys.executable, "-c", SLOW, "convert", str(source), str(target), *args]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert child.stdout is not None
     assert child.stdout.readline() == "midway\n"
     return child

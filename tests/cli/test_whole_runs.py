@@ -66,7 +66,9 @@ def test_convert_restore_verify(
     assert "equal: 4 of 4 tensors" in capsys.readouterr().out
     assert run(["verify", str(served)]) == 0
     assert "as recorded: 4 of 4 tensors" in capsys.readouterr().out
-    assert run(words) == 1
+    assert run(words) == 0
+    assert "nothing to do: " in capsys.readouterr().out
+    assert run([*words, "--drop", "step"]) == 1
     assert "exists already and was left untouched" in capsys.readouterr().err
 
 

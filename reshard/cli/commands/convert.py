@@ -20,6 +20,7 @@ from reshard.cli.options import (
     Ocdbt,
     Overwrite,
     Rename,
+    Restart,
     Select,
     ShowAll,
     Source,
@@ -66,6 +67,7 @@ def convert(
     style: Style = None,
     verify: Verify = "written",
     overwrite: Overwrite = False,
+    restart: Restart = False,
     max_memory: MaxMemory = None,
     workers: Workers = None,
     show_all: ShowAll = False,
@@ -76,6 +78,9 @@ def convert(
     Bytes stream from file to file through small buffers; DST appears whole or not at all, and
     stock Orbax restores it. The report tells the digests and what was proved. A select, drop,
     rename or cast that matches nothing is an error, so that a slip loses no weights.
+
+    A run that ended early, killed or stopped or for want of space, is gone on with by the same
+    command; where DST is the finished result already, nothing is touched.
     """
     import reshard.api
     from reshard.cli.json_output import conversion_report, print_json
@@ -103,6 +108,7 @@ def convert(
             style=style,
             overwrite=overwrite,
             verify=verify,
+            restart=restart,
             progress=progress,
         )
     if as_json:

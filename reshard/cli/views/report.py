@@ -36,6 +36,11 @@ _CAST_PROOFS: dict[Proof, str] = _PROOFS | {
 
 def report_view(report: ConversionReport, show_all: bool) -> Iterator[RenderableType]:
     """The report as a person reads it; the headline comes first."""
+    if report.already_done:
+        yield Text(
+            f"nothing to do: {safe(report.target)} is the finished result of this conversion"
+        )
+        return
     yield from _done(report)
     yield from _casts(report.tensors, show_all)
     yield from _digests(report.tensors, show_all)
@@ -48,7 +53,7 @@ def _done(report: ConversionReport) -> Iterator[Text]:
     yield Text.assemble(
         ("converted ", "bold green"),
         f"{count_text(len(report.tensors), 'tensor')}, {format_bytes(size)}, in "
-        f"{duration_text(report.seconds)} ({rate_text(size, report.seconds)}, syncing included) "
+        f"{duration_text(report.seconds)} ({_rate(report, size)}, syncing included) "
         f"→ {safe(report.target)}",
     )
     yield Text(
@@ -56,6 +61,18 @@ def _done(report: ConversionReport) -> Iterator[Text]:
         f"tensors' size), moved {format_bytes(report.moved_bytes)} ({_times(report.moved_bytes, size)}), "
         f"wrote {format_bytes(report.written_bytes)} ({_times(report.written_bytes, size)})"
     )
+
+
+def _rate(report: ConversionReport, size: int) -> str:
+    """Of what this run did; what an earlier one had done is named beside it."""
+    if not report.resumed_bytes or not report.moved_bytes:
+        return rate_text(size, report.seconds)
+    resumed = report.resumed_bytes / report.moved_bytes
+    return f"{rate_text(size * (1 - resumed), report.seconds)}; {_share(resumed)} were done before"
+
+
+def _share(part: float) -> str:
+    return f"{100 * part:.0f}%"
 
 
 def _times(part: int, size: int) -> str:

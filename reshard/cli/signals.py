@@ -1,0 +1,36 @@
+"""Signals that ask a run to stop: it ends in order, keeps what can be gone on with, and says so.
+
+Only the command line listens to them; a program that uses the library has its own handlers.
+"""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+_HANDLED = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+"""Each with what Python begins with: a signal that was ignored (``nohup``) stays so."""
+
+
+class Stopped(BaseException):
+    """A signal asked to stop; no Exception, so that nothing takes it for a failure."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """As shells give it: 128 and the signal's number."""
+        return 128 + self.number
+
+
+def stop_on_signals() -> None:
+    """From now on SIGINT and SIGTERM raise Stopped in the main thread."""
+    for number, before in _HANDLED.items():
+        if signal.getsignal(number) == before:
+            signal.signal(number, _stop)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    raise Stopped(number)
