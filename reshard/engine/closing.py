@@ -15,7 +15,8 @@ def close_chunk(path: str, crc32c: int | None, stored_bytes: int) -> int:
     try:
         return end_chunk(fd, path, crc32c, stored_bytes)
     finally:
-        os.close(fd)
+        with storage_errors("close", path):
+            os.close(fd)
 
 
 def end_chunk(fd: int, path: str, crc32c: int | None, stored_bytes: int) -> int:

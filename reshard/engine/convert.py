@@ -162,7 +162,7 @@ def _ended(
 
 def _refuse_changed_source(order: Order) -> None:
     source = order.prepared.summary.source
-    if source_state(source) != order.identity.files:
+    if source_state(order.identity.source) != order.identity.files:
         raise SourceChangedError(
             f"the source {source!r} changed while it was read: the names, sizes or times of its files are not what "
             "they were; the output was discarded; run again when nothing writes to it"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.bands import Band, band_capacity, bands, row_bytes
+from reshard.engine.blame import about
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
 from reshard.engine.coverage import PRIME, coverage_of
 from reshard.engine.digest import CRC64NVME, linear_of_box
@@ -32,7 +33,6 @@ from reshard.engine.sinks import (
     target_element_type,
 )
 from reshard.engine.task import SourceChunk, Task, TaskResult
-from reshard.engine.task_errors import about
 from reshard.engine.whole import move_whole
 from reshard.errors import VerificationError
 from reshard.layout.box import Box
@@ -59,7 +59,7 @@ def execute(
     """
     results = []
     for task in tasks:
-        with about(task):
+        with about(task.placement.target, source=task.placement.source):
             results.append(_execute_one(task, root, pool, put))
     return results
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from reshard.engine.identity import Identity
@@ -11,6 +11,7 @@ from reshard.errors import ReshardError, StorageError
 from reshard.formats.detect import open_reader
 from reshard.formats.slices_json import read_slices
 from reshard.storage.staging import dissolve, held, staging_for
+from reshard.storage.syncing import fsync
 
 
 def is_result(target: str, identity: Identity) -> bool:
@@ -26,7 +27,16 @@ def is_result(target: str, identity: Identity) -> bool:
 
 
 def remove_leftovers(target: Path) -> None:
-    """Removes what a run left that was killed after it had published, unless another run is at work."""
-    if os.path.lexists(staging_for(target).folder):
-        with suppress(StorageError), held(target) as staging:
-            dissolve(staging)
+    """Removes what a run left that ended after it had published, unless another run is at work.
+
+    That run may have ended before it had made the target's name durable, so that is done here.
+    """
+    if not os.path.lexists(staging_for(target).folder):
+        return
+    with ExitStack() as stack:
+        try:
+            staging = stack.enter_context(held(target))
+        except StorageError:
+            return
+        fsync(target.parent)
+        dissolve(staging)

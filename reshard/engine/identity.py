@@ -6,6 +6,7 @@ checkpoint that was written anew, short of reading it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from reshard.engine.target import codec_name
 from reshard.formats.base import TargetCheckpoint
 from reshard.layout.layout_file import LayoutFile, layout_to_mapping
 from reshard.planning.move import Move, Plan
+from reshard.storage.local import storage_error
 
 MAX_SHOWN = 60
 """Characters of a setting in a message; layouts may be long."""
@@ -57,7 +59,8 @@ def identify(source: str, options: Options) -> Identity:
 def source_state(source: str) -> str:
     """Digest of the name, size and time of change (ns) of every file below a folder, 32 hex digits.
 
-    Never fails: what cannot be looked at counts as that, and is an error to whoever reads it.
+    What is not there counts as that, and is an error to whoever reads it. Raises StorageError where the
+    system does not let us look: a state that is only half known would be another one the next time.
     """
     return _digest(_files(os.path.realpath(source), ""))
 
@@ -67,7 +70,7 @@ def _files(folder: str, below: str) -> Iterator[str]:
         with os.scandir(folder) as found:
             entries = sorted(found, key=lambda e: e.name)
     except OSError as error:
-        yield f"{below}\0{error.errno}"
+        yield f"{below}\0{_accepted(error, folder)}"
         return
     for entry in entries:
         name = f"{below}/{entry.name}"
@@ -77,12 +80,19 @@ def _files(folder: str, below: str) -> Iterator[str]:
             yield f"{name}\0{_state(entry)}"
 
 
+def _accepted(error: OSError, path: str) -> int:
+    """Its number where nothing is there; a StorageError where the system does not let us see what is."""
+    if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        raise storage_error("look at", path, error) from error
+    return error.errno
+
+
 def _state(entry: os.DirEntry[str]) -> str:
     try:
         status = entry.stat()
         link = str(Path(entry.path).readlink()) if entry.is_symlink() else ""
     except OSError as error:
-        return str(error.errno)
+        return str(_accepted(error, entry.path))
     return f"{status.st_size}\0{status.st_mtime_ns}\0{link}"
 
 

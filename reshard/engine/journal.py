@@ -55,7 +55,11 @@ class Journal:
     def __init__(self, path: Path, header: Header) -> None:
         self._lines = LineFile(path)
         document = {"format": FORMAT, "version": VERSION, **asdict(header)}
-        self._lines.append(json.dumps(document, sort_keys=True))
+        try:
+            self._lines.append(json.dumps(document, sort_keys=True))
+        except BaseException:
+            self._lines.close()
+            raise
 
     def append(self, finished: Sequence[Finished]) -> None:
         """Records tasks whose bytes were all handed to the kernel."""

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from reshard.engine.blame import about
 from reshard.engine.closing import close_chunk
 from reshard.engine.coverage import PRIME, coverage_of
 from reshard.engine.digest import CRC64NVME, finish
@@ -158,7 +159,8 @@ class Ledger:
     def _close(self, move: Move, index: Index, crc: int, has_trailer: bool) -> int:
         file = self._ends.writer.chunk_file(move.target.spec.name, index)
         nbytes = decoded_bytes(move, index)
-        return close_chunk(f"{self._root}/{file}", crc if has_trailer else None, nbytes)
+        with about(move.target.spec.name):
+            return close_chunk(f"{self._root}/{file}", crc if has_trailer else None, nbytes)
 
 
 def _add_part(

@@ -5,15 +5,22 @@ from __future__ import annotations
 import math
 import os
 
+from reshard.engine.blame import about
 from reshard.engine.coverage import coverage
 from reshard.engine.sinks import Put
 from reshard.engine.task import ChunkPart, SourceChunk, TargetChunk, Task, TaskResult
-from reshard.engine.task_errors import about
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.base import Extent
 from reshard.formats.codecs import encode_chunk
 from reshard.layout.dtypes import storage_bytes
-from reshard.storage.local import OpenFiles, start_writeback, storage_errors, write_all
+from reshard.storage.local import (
+    OpenFiles,
+    close_after_reading,
+    read_range,
+    start_writeback,
+    storage_errors,
+    write_all,
+)
 
 PIECE_BYTES = 1 << 20
 
@@ -49,7 +56,7 @@ def _copy_one(
         data = _encoded(task, source)
         _write_whole(task, target, data, files, put)
         return ChunkPart(target.index, 0, nbytes, len(data))
-    with about(task, target):
+    with about(task.placement.target, target.index, task.placement.source):
         _copy_range(source.extent, files.fd(target.file), files.path(target.file))
         _check_size(files.fd(target.file), source.extent.length, files.path(target.file))
     return ChunkPart(target.index, 0, nbytes, source.extent.length)
@@ -77,13 +84,13 @@ def _encoded(task: Task, source: SourceChunk) -> bytes:
     """The encoded chunk as one object: read, found inline, or made from the fill value."""
     extent = source.extent
     if extent is None:
-        data = _filled(task.fill, math.prod(source.stored_shape))
-        return b"".join(encode_chunk(task.target_encoding, data))
+        filled = _filled(task.fill, math.prod(source.stored_shape))
+        return b"".join(encode_chunk(task.target_encoding, filled))
     if extent.inline is not None:
         return extent.inline
-    with storage_errors("read", extent.path), open(extent.path, "rb") as file:  # noqa: PTH123
-        file.seek(extent.offset)
-        return _complete(file.read(extent.length), extent)
+    with storage_errors("read", extent.path):
+        data = read_range(extent.path, extent.length, extent.offset)
+    return _complete(data, extent)
 
 
 def _filled(fill: bytes, count: int) -> memoryview:
@@ -117,7 +124,7 @@ def _copy_range(extent: Extent, out: int, path: str) -> None:
             done += copied
         start_writeback(out, extent.length)
     finally:
-        os.close(source)
+        close_after_reading(source)
 
 
 def _copy_some(source: int, out: int, path: str, extent: Extent, done: int) -> int:

@@ -14,6 +14,7 @@ from operator import add
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.bands import bands, row_bytes
+from reshard.engine.blame import about
 from reshard.engine.cast import cast_into
 from reshard.engine.closing import end_chunk
 from reshard.engine.coverage import coverage
@@ -22,7 +23,6 @@ from reshard.engine.digest import CRC32C, linear_of_box
 from reshard.engine.mirror import Mirror
 from reshard.engine.opaque import opaque_dtype
 from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task
-from reshard.engine.task_errors import about
 from reshard.errors import VerificationError
 from reshard.formats.codecs import encode_chunk
 from reshard.layout.box import Box
@@ -123,7 +123,7 @@ class PieceSink(_Pieces):
         file = str(target.file)
         decoded_bytes = math.prod(target.stored_shape) * self._itemsize
         trailer = crc if self.task.target_encoding.checksum else None
-        with about(self.task, target):
+        with about(self.task.placement.target, target.index, self.task.placement.source):
             size = end_chunk(self._files.fd(file), self._files.path(file), trailer, decoded_bytes)
         return ChunkPart(target.index, crc, nbytes, size)
 
@@ -145,7 +145,7 @@ class PieceSink(_Pieces):
         place, target = self.place(piece, band), self.task.targets[piece.number]
         data = elements.reshape(-1).view("u1").data
         places = runs(piece.start, piece.shape, target.stored_shape, self._itemsize)
-        with about(self.task, target):
+        with about(self.task.placement.target, target.index, self.task.placement.source):
             self._check_places(places, piece, target)
             self._write_runs(data, places, str(target.file))
         self._nbytes[piece.number] += len(data)
@@ -284,7 +284,7 @@ def store_chunk(
     task: Task, target: TargetChunk, data: Bytes, root: str, put: Put | None
 ) -> StoredChunk:
     """Encodes a whole chunk and writes it below ``root``."""
-    with about(task, target):
+    with about(task.placement.target, target.index, task.placement.source):
         encoded = encode_chunk(task.target_encoding, data.data)
         nbytes = sum(map(len, encoded))
         if nbytes <= WRITE_BYTES or target.file is None:

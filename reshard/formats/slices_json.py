@@ -22,6 +22,7 @@ from reshard.layout.box import Box
 from reshard.layout.dtypes import DTYPES
 from reshard.layout.grid import Cuts, Grid
 from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout
+from reshard.storage.local import reason_and_remedy
 
 MAX_FILE_BYTES = 1 << 30
 """A file beyond this is refused unread: a million tensors take a quarter of it."""
@@ -51,7 +52,9 @@ def read_slices(directory: Path) -> SliceFile | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StorageError(f"cannot read slice metadata {path}: {error.strerror}") from error
+        raise StorageError(
+            f"cannot read slice metadata {path}: {reason_and_remedy(error)}"
+        ) from error
     return parse_slices(data, path)
 
 

@@ -7,7 +7,7 @@ import errno
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -35,15 +35,23 @@ _REMEDY = {
     errno.EROFS: "choose a target on a writable file system",
     errno.ENOENT: "check the path; something may have removed it meanwhile",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "the whole machine has too many files open; close some and run again",
     errno.EIO: "the device reports a read or write error; check it before trusting it again",
+    errno.ESTALE: "its server removed or replaced it; check the path and the mount, then run again",
 }
+
+_OTHER_REMEDY = "remove that cause and run again"
 
 
 def storage_error(action: str, path: str | Path, error: OSError) -> StorageError:
     """``error`` as a StorageError that says what was tried, where, why it failed and what to do."""
-    reason = error.strerror or type(error).__name__
-    remedy = _REMEDY.get(error.errno or 0, "see the reason given by the system")
-    return StorageError(f"cannot {action} {str(path)!r}: {reason}; {remedy}")
+    return StorageError(f"cannot {action} {str(path)!r}: {reason_and_remedy(error)}")
+
+
+def reason_and_remedy(error: OSError) -> str:
+    """Why the system refused, and what to do about it: the end of a message."""
+    reason = error.strerror or str(error) or type(error).__name__
+    return f"{reason}; {_REMEDY.get(error.errno or 0, _OTHER_REMEDY)}"
 
 
 @contextmanager
@@ -64,6 +72,33 @@ def write_all(fd: int, data: memoryview, offset: int, path: str) -> None:
             if written == 0:
                 raise OSError(errno.EIO, "the system wrote nothing and gave no reason")
             done += written
+
+
+def read_at(fd: int, nbytes: int, offset: int) -> bytes:
+    """``nbytes`` bytes from ``offset``, fewer only at the file's end; a short read is continued."""
+    data = os.pread(fd, nbytes, offset)
+    if not data or len(data) == nbytes:
+        return data
+    parts, done = [data], len(data)
+    while done < nbytes and (data := os.pread(fd, nbytes - done, offset + done)):
+        parts.append(data)
+        done += len(data)
+    return b"".join(parts)
+
+
+def read_range(path: str, nbytes: int, offset: int) -> bytes:
+    """``read_at`` of a file that is not open; OSError where the system refuses."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return read_at(fd, nbytes, offset)
+    finally:
+        close_after_reading(fd)
+
+
+def close_after_reading(fd: int) -> None:
+    """Closes what was not written to: the bytes are here, so that an error then has nothing to say."""
+    with suppress(OSError):
+        os.close(fd)
 
 
 class OpenFiles:

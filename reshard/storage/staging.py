@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reshard.errors import StorageError, TargetExistsError
-from reshard.storage.local import libc, storage_error, storage_errors
+from reshard.storage.local import close_after_reading, libc, storage_error, storage_errors
 from reshard.storage.syncing import checked, fsync, sync_tree
 
 _LOCK = "lock"
@@ -120,8 +120,10 @@ def _refuse_no_folder(target: Path) -> None:
 
 
 def _refuse_file_above(target: Path) -> None:
-    above = next((p for p in target.parents if os.path.lexists(p)), None)
-    if above is not None and not above.is_dir():
+    with storage_errors("look at", target):
+        above = next((p for p in target.parents if os.path.lexists(p)), None)
+        is_below_file = above is not None and not above.is_dir()
+    if is_below_file:
         raise StorageError(
             f"the target {str(target)!r} lies below {str(above)!r}, which should be a folder but is none; choose "
             "another target"
@@ -161,7 +163,7 @@ def held(target: Path) -> Iterator[Staging]:
     finally:
         # Not by closing alone: a child that was forked meanwhile has a part in the lock.
         fcntl.flock(lock, fcntl.LOCK_UN)
-        os.close(lock)
+        close_after_reading(lock)
 
 
 def emptied(staging: Staging) -> Staging:
@@ -188,7 +190,8 @@ def identified(staging: Staging) -> Staging:
 
 def _make_durable(folder: Path) -> None:
     """Makes a folder and those above it that are missing, each recorded on the device in its parent."""
-    missing = [p for p in (folder, *folder.parents) if not p.exists()]
+    with storage_errors("look at", folder):
+        missing = [p for p in (folder, *folder.parents) if not p.exists()]
     for path in reversed(missing):
         with storage_errors("create", path):
             path.mkdir(exist_ok=True)
@@ -226,17 +229,27 @@ def _lock(staging: Staging) -> int:
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, str(os.getpid()).encode(), 0)
                 return fd
-            # The last holder removed the file between our open and our lock.
-            os.close(fd)
+        except BlockingIOError:
+            raise _held_by_another(fd, staging) from None
         except OSError as error:
-            holder = os.pread(fd, 32, 0).decode(errors="replace") or "unknown"
-            os.close(fd)
-            if error.errno != errno.EWOULDBLOCK:
-                raise storage_error("lock", path, error) from error
-            raise StorageError(
-                f"another run (process {holder}) is writing {str(staging.target)!r} now; wait for it to end, "
-                "or choose another target"
-            ) from None
+            close_after_reading(fd)
+            raise storage_error("lock", path, error) from error
+        # The last holder removed the file between our open and our lock.
+        close_after_reading(fd)
+
+
+def _held_by_another(fd: int, staging: Staging) -> StorageError:
+    """The error that names who holds the lock, as far as that can be read; closes ``fd``."""
+    try:
+        holder = os.pread(fd, 32, 0).decode(errors="replace") or "unknown"
+    except OSError:
+        holder = "unknown"
+    finally:
+        close_after_reading(fd)
+    return StorageError(
+        f"another run (process {holder}) is writing {str(staging.target)!r} now; wait for it to end, "
+        "or choose another target"
+    )
 
 
 def _open_lock(path: Path) -> int | None:
@@ -330,7 +343,5 @@ def _rename_checked(staging: Staging) -> None:
 
 
 def _rename(source: Path, target: Path, flags: int) -> None:
-    result = libc().renameat2(
-        _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), ctypes.c_uint(flags)
-    )
-    checked(result, target)
+    places = (_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target))
+    checked(lambda: libc().renameat2(*places, ctypes.c_uint(flags)), target)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from reshard.errors import SyncError
-from reshard.storage.local import libc, storage_error, storage_errors
+from reshard.storage.local import close_after_reading, libc, storage_error, storage_errors
 
 FSYNC_FILES = 256
 """Up to here files are synced one by one; beyond, the whole file system at once is quicker."""
@@ -22,7 +24,7 @@ def sync_tree(root: Path) -> None:
     for folder, names in _walk(root):
         files += [Path(folder, name) for name in names]
         folders.append(Path(folder))
-        if len(files) > FSYNC_FILES:
+        if len(files) > FSYNC_FILES and syncfs_tells_errors():
             _sync_file_system(root)
             return
     for path in (*files, *folders):
@@ -31,11 +33,17 @@ def sync_tree(root: Path) -> None:
 
 def sync_files(root: Path, files: Sequence[str]) -> None:
     """Makes these files below ``root`` durable; folders are left to whoever publishes them."""
-    if len(files) > FSYNC_FILES:
+    if len(files) > FSYNC_FILES and syncfs_tells_errors():
         _sync_file_system(root)
         return
     for file in files:
         fsync(root / file)
+
+
+def syncfs_tells_errors() -> bool:
+    """Whether this kernel says of a whole file system what could not be written: Linux 5.8 on (syncfs(2))."""
+    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return found is not None and (int(found[1]), int(found[2])) >= (5, 8)
 
 
 def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
@@ -57,7 +65,7 @@ def forget_cached(root: Path) -> None:
                 try:
                     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
                 finally:
-                    os.close(fd)
+                    close_after_reading(fd)
 
 
 def fsync(path: Path) -> None:
@@ -67,7 +75,7 @@ def fsync(path: Path) -> None:
         try:
             os.fsync(fd)
         finally:
-            os.close(fd)
+            close_after_reading(fd)
 
 
 @contextmanager
@@ -83,13 +91,14 @@ def _sync_file_system(root: Path) -> None:
     with _sync_errors(root):
         fd = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            checked(libc().syncfs(fd))
+            checked(lambda: libc().syncfs(fd))
         finally:
-            os.close(fd)
+            close_after_reading(fd)
 
 
-def checked(result: int, path: Path | None = None) -> None:
-    """Raises the OSError that a call of the C library left, unless its result is 0."""
-    if result != 0:
+def checked(call: Callable[[], int], path: Path | None = None) -> None:
+    """Makes a call of the C library, again where a signal interrupted it; raises the OSError it leaves."""
+    while call() != 0:
         code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), str(path) if path else None)
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code), str(path) if path else None)

@@ -48,7 +48,7 @@ def test_a_write_that_writes_nothing_is_an_error_not_a_hang(tmp_path, monkeypatc
         (errno.EFBIG, "File too large; raise the limit of file sizes (ulimit -f)"),
         (errno.ENAMETOOLONG, "File name too long; choose a shorter name"),
         (errno.ENOTDIR, "Not a directory; a part of the path is a file; choose another path"),
-        (errno.ENODEV, "No such device; see the reason given by the system"),
+        (errno.ENODEV, "No such device; remove that cause and run again"),
     ],
 )  # fmt: skip
 def test_what_the_system_says_and_what_to_do(code, text):

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Extent
+from reshard.storage.local import close_after_reading, reason_and_remedy
 
 T = TypeVar("T")
 
@@ -104,7 +105,7 @@ class Source:
         """Close the file, if there is one; may be called twice."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            close_after_reading(fd)
 
     def _check_extent(self) -> None:
         extent = self.extent
@@ -138,6 +139,6 @@ class Source:
             return call(*args)
         except OSError as error:
             raise StorageError(
-                f"{self.where}: cannot read {self.extent.path}: {error.strerror or error}; "
+                f"{self.where}: cannot read {self.extent.path}: {reason_and_remedy(error)}; "
                 "check that the file is there and may be read"
             ) from error

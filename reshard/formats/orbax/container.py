@@ -27,6 +27,7 @@ from typing import Any
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, StorageError
 from reshard.formats.base import Container, Item
 from reshard.formats.orbax.safe_json import expect, read_json
+from reshard.storage.local import reason_and_remedy
 
 TREE_METADATA = "_METADATA"
 CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
@@ -181,4 +182,4 @@ def _subdirectories(root: Path) -> list[str]:
         with os.scandir(root) as entries:
             return sorted(e.name for e in entries if e.is_dir())
     except OSError as error:
-        raise StorageError(f"{root} cannot be listed: {error.strerror}") from error
+        raise StorageError(f"{root} cannot be listed: {reason_and_remedy(error)}") from error

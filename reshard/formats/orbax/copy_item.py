@@ -9,6 +9,7 @@ from pathlib import Path
 from reshard.errors import FormatError, StorageError
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.orbax.item_tree import item_directory
+from reshard.storage.local import reason_and_remedy
 
 
 def copy_items(target: TargetCheckpoint, root: Path) -> None:
@@ -33,9 +34,9 @@ def copy_item(source: Path, target: Path, name: str) -> None:
             f"item {name!r} in {source} holds a symbolic link that leads to itself; remove it"
         ) from error
     except OSError as error:
-        place = error.filename or source
+        place = error.filename2 or error.filename or source
         raise StorageError(
-            f"cannot copy item {name!r} from {source} to {target}: {error.strerror} ({place})"
+            f"cannot copy item {name!r} from {source} to {target}: {str(place)!r}: {reason_and_remedy(error)}"
         ) from error
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Extent
+from reshard.storage.local import reason_and_remedy
 
 
 class FileSizes:
@@ -34,4 +35,6 @@ def _size(path: str, what: str) -> int:
             raise CorruptError(f"{what}: the data file {path} {found}; restore it from a copy")
         return file.stat().st_size
     except OSError as error:
-        raise StorageError(f"{what}: {path} cannot be looked up: {error.strerror}") from error
+        raise StorageError(
+            f"{what}: {path} cannot be looked up: {reason_and_remedy(error)}"
+        ) from error

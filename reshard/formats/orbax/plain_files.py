@@ -15,7 +15,7 @@ from typing import Any
 
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Extent
-from reshard.storage.local import storage_error
+from reshard.storage.local import reason_and_remedy, storage_error
 
 _KEY_BYTES = 150
 """What a listed key takes in memory, besides its text (measured)."""
@@ -41,7 +41,9 @@ class PlainFiles:
             self._refuse_vanished(key, what)
             return None
         except OSError as error:
-            raise StorageError(f"{what}: {path} cannot be looked up: {error.strerror}") from error
+            raise StorageError(
+                f"{what}: {path} cannot be looked up: {reason_and_remedy(error)}"
+            ) from error
         if not stat.S_ISREG(status.st_mode):
             raise CorruptError(f"{what}: {path} should be a plain file, but is none")
         return Extent(path, 0, status.st_size)

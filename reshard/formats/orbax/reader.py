@@ -19,6 +19,7 @@ from reshard.formats.orbax.item_tensors import ArrayFiles, OpenItem, open_item
 from reshard.formats.orbax.shard_index import ShardIndexes
 from reshard.formats.slices_json import read_slices
 from reshard.layout.grid import Index
+from reshard.storage.local import reason_and_remedy
 
 __all__ = ["OrbaxReader", "is_orbax", "open_orbax"]
 
@@ -39,7 +40,8 @@ def open_orbax(path: str) -> OrbaxReader:
     try:
         return _open(path, Path(path).absolute())
     except OSError as error:  # whatever the system has against looking at a path
-        raise StorageError(f"{path} cannot be read: {error}") from error
+        where = error.filename or path
+        raise StorageError(f"{where} cannot be read: {reason_and_remedy(error)}") from error
 
 
 def _open(path: str, root: Path) -> OrbaxReader:

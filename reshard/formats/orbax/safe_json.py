@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reshard.errors import CorruptError, FormatError, StorageError
+from reshard.storage.local import close_after_reading, read_at, reason_and_remedy
 
 MAX_JSON_BYTES = 1 << 30
 """A tree of 100,000 tensors takes 30 MB; a sharding file that lists 16,384 devices a tensor, 500 MB."""
@@ -34,7 +35,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
     try:
         return _read_plain(path, max_bytes)
     except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+        raise StorageError(f"{path} cannot be read: {reason_and_remedy(error)}") from error
 
 
 def _read_plain(path: Path, max_bytes: int) -> bytes:
@@ -42,11 +43,9 @@ def _read_plain(path: Path, max_bytes: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _refuse_unfit(os.fstat(descriptor), path, max_bytes)
-    except FormatError:
-        os.close(descriptor)
-        raise
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(max_bytes)
+        return read_at(descriptor, max_bytes, 0)
+    finally:
+        close_after_reading(descriptor)
 
 
 def _refuse_unfit(status: os.stat_result, path: Path, max_bytes: int) -> None:

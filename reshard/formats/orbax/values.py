@@ -6,11 +6,11 @@ plain files of those names (``plain_files``) or inside an OCDBT database (``ocdb
 
 from __future__ import annotations
 
-import os
 from typing import Any, Protocol
 
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Extent
+from reshard.storage.local import read_range, reason_and_remedy
 
 MAX_ZARR_BYTES = 1 << 20
 """An array's metadata file takes some hundred bytes."""
@@ -49,13 +49,11 @@ def read_extent(extent: Extent, what: str, start: int = 0, length: int | None = 
     if extent.inline is not None:
         return extent.inline[start : start + size]
     try:
-        descriptor = os.open(extent.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            data = os.pread(descriptor, size, extent.offset + start)
-        finally:
-            os.close(descriptor)
+        data = read_range(extent.path, size, extent.offset + start)
     except OSError as error:
-        raise StorageError(f"{what}: {extent.path} cannot be read: {error.strerror}") from error
+        raise StorageError(
+            f"{what}: {extent.path} cannot be read: {reason_and_remedy(error)}"
+        ) from error
     if len(data) != size:
         raise CorruptError(
             f"{what}: truncated: expected {size:,} bytes from offset {extent.offset + start:,} of "
