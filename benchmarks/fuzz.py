@@ -31,8 +31,12 @@ def main() -> int:
         make_specimens(specimens)
     seed = arguments.seed if arguments.seed is not None else time.time_ns() % 10**9
     print(f"seeds from {seed}, below {work}", flush=True)
-    seeds = itertools.count(seed) if arguments.cases is None else range(seed, seed + arguments.cases)
-    found = run_campaign(specimens, work, seeds, arguments.minutes * 60, lambda t: print(t, flush=True))
+    seeds = (
+        itertools.count(seed) if arguments.cases is None else range(seed, seed + arguments.cases)
+    )
+    found = run_campaign(
+        specimens, work, seeds, arguments.minutes * 60, lambda t: print(t, flush=True)
+    )
     _print(found)
     return 1 if found.wrong else 0
 
@@ -47,8 +51,12 @@ def _arguments() -> argparse.Namespace:
 
 
 def _print(found: Findings) -> None:
-    print(f"{found.cases} cases in {found.seconds:.0f} s, {found.cases / max(1e-9, found.seconds):.1f} a second")
-    print(f"slowest {found.slowest_seconds:.1f} s, largest {found.peak_bytes >> 20} MiB above the start")
+    print(
+        f"{found.cases} cases in {found.seconds:.0f} s, {found.cases / max(1e-9, found.seconds):.1f} a second"
+    )
+    print(
+        f"slowest {found.slowest_seconds:.1f} s, largest {found.peak_bytes >> 20} MiB above the start"
+    )
     for outcome, count in sorted(found.outcomes.items()):
         print(f"  {outcome:45} {count:8}")
     print(f"{len(found.wrong)} wrong")

@@ -18,8 +18,11 @@ from typing import IO
 
 from tests.hostile.cases import make_case
 
-CASE_SECONDS = 30.0
-"""For all operations on one checkpoint of some kilobytes; the slowest take one or two on an idle machine."""
+CASE_SECONDS = 20.0
+"""Processor time for all operations on one checkpoint; most take a tenth of a second."""
+
+HANG_SECONDS = 120.0
+"""Beyond this a case hangs, however busy the machine is."""
 
 CASE_BYTES = 1 << 30
 """Peak memory of a case beyond what the process had before it."""
@@ -56,8 +59,8 @@ class Child:
         process = self._started()
         _stream(process.stdin).write(f"{seed}\n")
         _stream(process.stdin).flush()
-        started = self._answer(process, CASE_SECONDS)
-        answer = None if started is None else self._answer(process, CASE_SECONDS)
+        started = self._answer(process, HANG_SECONDS)
+        answer = None if started is None else self._answer(process, HANG_SECONDS)
         if answer is not None:
             return answer
         code = process.poll()
@@ -100,7 +103,12 @@ class Child:
     def __enter__(self) -> Child:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
 
@@ -151,6 +159,8 @@ def _add(found: Findings, answer: dict[str, object]) -> list[str]:
     assert isinstance(wrong, list)
     if peak > CASE_BYTES:
         wrong = [*wrong, f"it takes {peak >> 20} MiB"]
+    if seconds > CASE_SECONDS:
+        wrong = [*wrong, f"it takes {seconds:.0f} s"]
     texts = [f"seed {answer['seed']} ({answer.get('what')}): {w}" for w in wrong]
     found.wrong += texts
     return texts

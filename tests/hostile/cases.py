@@ -13,7 +13,15 @@ from tests.hostile.damage_files import add_many, files_of, rename_leaf, replace_
 from tests.hostile.damage_json import damage_json_file
 from tests.hostile.damage_ocdbt import damage_bytes, damage_database
 
-_JSON = ("_METADATA", "_sharding", "_CHECKPOINT_METADATA", "_strings.json", "slices.json", ".zarray", "zarr.json")
+_JSON = (
+    "_METADATA",
+    "_sharding",
+    "_CHECKPOINT_METADATA",
+    "_strings.json",
+    "slices.json",
+    ".zarray",
+    "zarr.json",
+)
 
 
 def make_case(seed: int, specimens: Path, folder: Path) -> str:
@@ -52,7 +60,11 @@ def _bytes(rng: random.Random, root: Path) -> str:
 
 
 def _chunk(rng: random.Random, root: Path) -> str:
-    found = [p for p in files_of(root) if p.name not in _JSON and p.parent != root and p.stat().st_size < 1 << 24]
+    found = [
+        p
+        for p in files_of(root)
+        if p.name not in _JSON and p.parent != root and p.stat().st_size < 1 << 24
+    ]
     if not found:
         return "nothing"
     path = rng.choice(found)
@@ -74,7 +86,14 @@ def _guarded(damage: Callable[[random.Random, Path], str]) -> Callable[[random.R
     def do(rng: random.Random, root: Path) -> str:
         try:
             return damage(rng, root)
-        except (OSError, ValueError, IndexError, KeyError, TypeError, AttributeError):  # damaged before
+        except (
+            OSError,
+            ValueError,
+            IndexError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ):  # damaged before
             return "nothing"
 
     return do

@@ -47,7 +47,9 @@ def skippable(data: bytes) -> bytes:
     return struct.pack("<II", 0x184D2A50, len(data)) + data
 
 
-def blosc_header(decoded: int, block: int, encoded: int, flags: int = 0x21, typesize: int = 1) -> bytes:
+def blosc_header(
+    decoded: int, block: int, encoded: int, flags: int = 0x21, typesize: int = 1
+) -> bytes:
     return struct.pack("<4B3I", 2, 1, flags, typesize, decoded, block, encoded)
 
 

@@ -103,7 +103,13 @@ def rename_leaf(rng: random.Random, root: Path) -> str:
     step["key"] = name
     new = path.parent / ".".join(k["key"] for k in entry["key_metadata"])
     path.write_text(json.dumps(document))
-    if old.is_dir() and "\0" not in name and "\ud800" not in name and ".." not in name and name[:1] != "/":
+    if (
+        old.is_dir()
+        and "\0" not in name
+        and "\ud800" not in name
+        and ".." not in name
+        and name[:1] != "/"
+    ):
         try:
             new.parent.mkdir(parents=True, exist_ok=True)
             old.rename(new)
@@ -120,17 +126,22 @@ def add_many(rng: random.Random, root: Path) -> str:
     how = rng.choice(("leaves", "steps", "items", "processes"))
     if how == "leaves":
         value = dict(some["value_metadata"], skip_deserialize=rng.random() < 0.7)
-        for i in range(20_000):
+        for i in range(3000):
             keys = [{"key": f"many{i}", "key_type": 2}]
-            document["tree_metadata"][f"('many{i}',)"] = {"key_metadata": keys, "value_metadata": value}
+            document["tree_metadata"][f"('many{i}',)"] = {
+                "key_metadata": keys,
+                "value_metadata": value,
+            }
     elif how == "steps":
         some["key_metadata"] = [{"key": "s", "key_type": 2}] * rng.choice((200, 257, 50_000))
     elif how == "items":
-        for i in range(2000):
+        for i in range(500):
             (root / f"item{i}").mkdir()
     else:
         (path.parent / "array_metadatas").mkdir(exist_ok=True)
-        for i in range(2000):
-            (path.parent / "array_metadatas" / f"process_{i + 10}").write_text('{"array_metadatas": []}')
+        for i in range(500):
+            (path.parent / "array_metadatas" / f"process_{i + 10}").write_text(
+                '{"array_metadatas": []}'
+            )
     path.write_text(json.dumps(document))
     return f"many {how}"

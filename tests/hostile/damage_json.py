@@ -57,7 +57,13 @@ def damage_json(rng: random.Random, document: Any) -> Any:
 
 
 def _places(node: Any) -> Iterator[tuple[Any, Any]]:
-    keys = node.keys() if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
+    keys = (
+        node.keys()
+        if isinstance(node, dict)
+        else range(len(node))
+        if isinstance(node, list)
+        else ()
+    )
     for key in keys:
         yield node, key
         yield from _places(node[key])
@@ -89,7 +95,9 @@ def _rename(rng: random.Random, container: Any, key: Any) -> None:
 
 
 def _exchange(rng: random.Random, container: Any, key: Any) -> None:
-    other = rng.choice(list(container.keys()) if isinstance(container, dict) else range(len(container)))
+    other = rng.choice(
+        list(container.keys()) if isinstance(container, dict) else range(len(container))
+    )
     container[key], container[other] = container[other], container[key]
 
 

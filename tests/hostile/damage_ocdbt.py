@@ -39,13 +39,19 @@ def closed(magic: bytes, body: bytes, *, compress: bool) -> bytes:
     return head + crc32c(head).to_bytes(4, "little")
 
 
-def replace_root(database: Path, change: Callable[[bytes], bytes], *, compress: bool = True) -> None:
+def replace_root(
+    database: Path, change: Callable[[bytes], bytes], *, compress: bool = True
+) -> None:
     """The root node's body becomes ``change(body)``, and the manifest says its new length."""
     manifest = opened((database / "manifest.ocdbt").read_bytes())
     for file in sorted((database / "d").iterdir()):
         data = file.read_bytes()
         old = varint(len(data))
-        if data.startswith(NODE) and int.from_bytes(data[4:12], "little") == len(data) and old in manifest:
+        if (
+            data.startswith(NODE)
+            and int.from_bytes(data[4:12], "little") == len(data)
+            and old in manifest
+        ):
             new = closed(NODE, change(opened(data)), compress=compress)
             file.write_bytes(new)
             body = manifest.replace(old, varint(len(new)))
@@ -55,6 +61,7 @@ def replace_root(database: Path, change: Callable[[bytes], bytes], *, compress: 
 
 def damage_database(rng: random.Random, database: Path) -> str:
     """Changes a manifest or the root node of a database."""
+
     def change(body: bytes) -> bytes:
         return damage_bytes(rng, body, rng.choice((1, 1, 2, 8)))
 
@@ -84,7 +91,9 @@ def damage_bytes(rng: random.Random, data: bytes, times: int) -> bytes:
         if how == 0 and out:
             out[at % len(out)] ^= 1 << rng.randrange(8)
         elif how == 1:
-            out[at : at + 1] = rng.choice((b"\0", b"\xff", b"\x80", b"\x7f", varint(2**63), varint(2**32)))
+            out[at : at + 1] = rng.choice(
+                (b"\0", b"\xff", b"\x80", b"\x7f", varint(2**63), varint(2**32))
+            )
         elif how == 2:
             del out[at : at + rng.choice((1, 2, 16, 1000))]
         elif how == 3:

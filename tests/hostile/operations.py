@@ -70,7 +70,11 @@ def _judge_rest(seen: Seen, src: Path, dst: Path) -> None:
 
 def _run_some_command(seen: Seen, src: Path, dst: Path, seed: int) -> None:
     """The command line takes longer than all else, so that each case meets it once or not at all."""
-    commands = (["inspect", str(src)], ["plan", str(src), str(dst.parent / "other")], ["verify", str(src)])
+    commands = (
+        ["inspect", str(src)],
+        ["plan", str(src), str(dst.parent / "other")],
+        ["verify", str(src)],
+    )
     if seed % 8 < len(commands):
         _run_command(seen, commands[seed % 8])
 
@@ -93,7 +97,9 @@ def _judged(seen: Seen, what: str) -> Iterator[None]:
     except ReshardError as error:
         seen.outcomes[what] = type(error).__name__
         if len(str(error)) > LONGEST_MESSAGE:
-            seen.wrong.append(f"{what}: a message of {len(str(error))} characters: {str(error)[:200]}")
+            seen.wrong.append(
+                f"{what}: a message of {len(str(error))} characters: {str(error)[:200]}"
+            )
     except Exception:  # noqa: BLE001 - this is what is looked for
         seen.outcomes[what] = "foreign"
         seen.wrong.append(f"{what}: {traceback.format_exc()}")
@@ -103,14 +109,20 @@ def _run_command(seen: Seen, args: list[str]) -> None:
     from reshard.cli.app import run
 
     out, err = io.StringIO(), io.StringIO()
-    with _judged(seen, f"command {args[0]}"), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with (
+        _judged(seen, f"command {args[0]}"),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
         code = run(args)
         seen.outcomes[f"command {args[0]}"] = f"exit {code}"
         if code not in (0, 1):
             seen.wrong.append(f"{args[0]}: exit {code}: {err.getvalue()[:1000]}")
     for text in (out.getvalue(), err.getvalue()):
         if (match := _STEERING.search(text)) is not None:
-            seen.wrong.append(f"{args[0]} prints {match[0]!a}: {text[max(0, match.start() - 80) :][:200]!a}")
+            seen.wrong.append(
+                f"{args[0]} prints {match[0]!a}: {text[max(0, match.start() - 80) :][:200]!a}"
+            )
 
 
 Operate = Callable[[Path, Path, int], Seen]

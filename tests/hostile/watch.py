@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_ONE_PATH = {"os.mkdir": 2, "os.remove": 1, "os.rmdir": 1, "os.truncate": None, "os.chmod": 2, "os.chown": 3, "os.utime": 3}
+_ONE_PATH = {
+    "os.mkdir": 2,
+    "os.remove": 1,
+    "os.rmdir": 1,
+    "os.truncate": None,
+    "os.chmod": 2,
+    "os.chown": 3,
+    "os.utime": 3,
+}
 _TWO_PATHS = {"os.rename": (2, 3), "os.link": (2, 3), "os.symlink": (None, 2)}
 _TOLERATED = ("/dev/null", "/proc/self/clear_refs")
 
@@ -30,7 +38,9 @@ class Watch:
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         if not self.is_on:
             return
-        if event == "open" and (isinstance(args[1], str) and set(args[1]) & set("wax+") or (args[2] or 0) & _WRITING):
+        if event == "open" and (
+            isinstance(args[1], str) and set(args[1]) & set("wax+") or (args[2] or 0) & _WRITING
+        ):
             self._check(event, args[0], None)
         elif event in _ONE_PATH:
             at = _ONE_PATH[event]
@@ -44,7 +54,9 @@ class Watch:
         if isinstance(path, int) or path is None:
             return
         real = _real(os.fsdecode(path), folder_fd)
-        if real not in _TOLERATED and not any(real == a or real.startswith(f"{a}/") for a in self.allowed):
+        if real not in _TOLERATED and not any(
+            real == a or real.startswith(f"{a}/") for a in self.allowed
+        ):
             self.outside.append(f"{event} {real!a}")
 
 

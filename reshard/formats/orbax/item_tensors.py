@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.base import Encoding, Item, Leaf, StoredTensor
+from reshard.formats.limits import MAX_CUTS, MAX_LAYOUT_CUTS, MAX_ZARR_BYTES
 from reshard.formats.orbax.container import TREE_METADATA
 from reshard.formats.orbax.ocdbt_index import OcdbtIndex, find_databases
 from reshard.formats.orbax.plain_files import PlainFiles
@@ -21,7 +22,7 @@ from reshard.formats.orbax.tree_metadata import (
     read_strings,
     read_tree_metadata,
 )
-from reshard.formats.orbax.values import MAX_ZARR_BYTES, Values, read_extent
+from reshard.formats.orbax.values import Values, read_extent
 from reshard.formats.orbax.zarr_codecs import BY_TENSORSTORE
 from reshard.formats.orbax.zarr_metadata import ZARR2_FILE, ZARR3_FILE, ZarrArray, parse_zarr
 from reshard.layout.grid import Grid
@@ -30,9 +31,6 @@ from reshard.layout.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from reshard.formats.slices import SliceEntry, SliceFile
-
-MAX_CUTS = 1 << 22
-"""Cuts of all different grids of an item together, each some 40 bytes in memory."""
 
 _KEY_IMPLEMENTATION = "random_key_impl"
 
@@ -129,11 +127,11 @@ def _find_arrays(
         files = PlainFiles(directory, is_listed=not tree.stores_fill)
         return _look_up(directory, leaves, tree, files, must=True)
     if databases[0] == directory:
-        merged = OcdbtIndex(databases[:1])
+        merged = OcdbtIndex(databases[:1], directory)
         found = _look_up(directory, leaves, tree, merged, must=len(databases) == 1)
         if len(found) == len(leaves):
             return found
-    return _look_up(directory, leaves, tree, OcdbtIndex(databases), must=True)
+    return _look_up(directory, leaves, tree, OcdbtIndex(databases, directory), must=True)
 
 
 def _look_up(
@@ -213,6 +211,7 @@ class _TensorAssembly:
         self._encodings: dict[Encoding, Encoding] = {}
         self._fitting: set[tuple[TensorLayout, tuple[int, ...]]] = set()
         self._cuts = 0
+        self._layout_cuts = 0
 
     def assemble(self, name: str, leaf: TreeLeaf, array: ArrayFiles) -> StoredTensor:
         """The tensor of a leaf, with what ``slices.json`` recorded of it, if anything."""
@@ -252,12 +251,18 @@ class _TensorAssembly:
         if layout is None or (layout, shape) in self._fitting:
             return
         try:
-            layout.grid(shape, name)
+            parts = layout.grid(shape, name).parts
         except LayoutError as error:
             raise CorruptError(
                 f"{self._where}: the layout recorded for {name!r} contradicts its shape: {error}"
             ) from error
         self._fitting.add((layout, shape))
+        self._layout_cuts += sum(parts)
+        if self._layout_cuts > MAX_LAYOUT_CUTS:
+            raise FormatError(
+                f"{self._where}: up to {name!r} the recorded layouts cut tensors in more than "
+                f"{MAX_LAYOUT_CUTS:,} places, which is more than is looked at"
+            )
 
     def _check_recorded(
         self, name: str, zarr: ZarrArray, shape: tuple[int, ...], dtype: str

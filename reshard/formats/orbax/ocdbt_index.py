@@ -29,7 +29,10 @@ from urllib.parse import unquote
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Extent
+from reshard.formats.limits import MAX_KEYS, MAX_NODES
 from reshard.formats.orbax.file_sizes import FileSizes
+from reshard.formats.orbax.inside import Inside
+from reshard.formats.orbax.ocdbt_size import check_manifest, count_entries
 from reshard.formats.orbax.safe_json import expect, shorten
 
 MANIFEST = "manifest.ocdbt"
@@ -38,11 +41,14 @@ PROCESS_PREFIX = "ocdbt.process_"
 _DUMPS_IN_FLIGHT = 8
 """Enough to keep the cores busy; a decoded node takes up to 8 MiB, and Orbax allows it 100."""
 
+_ENTRIES_IN_FLIGHT = 1 << 18
+"""Large nodes are decoded one after the other: each entry takes up to 1400 bytes meanwhile."""
+
 _DUMPED_BYTES = 1400
 """Memory a key takes while its node is decoded (measured: 257 MiB for 200,000 keys in one node)."""
 
-_MAX_NODES = 1 << 22
 _MAX_OFFSET = 1 << 62
+_MAX_KEY_BYTES = 1 << 16
 _NUMBER = re.compile(r"[0-9]{1,19}")
 
 Place = tuple[str, int, int] | bytes
@@ -64,14 +70,21 @@ class OcdbtIndex:
     it: each process writes its own copy of an array's metadata.
     """
 
-    def __init__(self, databases: Sequence[Path]) -> None:
+    def __init__(self, databases: Sequence[Path], root: Path | None = None) -> None:
+        """Reads the databases; links may lead elsewhere below ``root``, or below the first of them."""
         self.databases = tuple(databases)
+        inside = Inside(root or databases[0])
         self._keys: list[bytes] = []
         self._files: list[str] = []
         self._file_of, self._offsets, self._lengths = array("I"), array("Q"), array("Q")
         self._inline: dict[int, bytes] = {}
-        self._pack(_read_database(databases[0]) if len(databases) == 1 else _union(databases))
-        self._sizes = FileSizes()
+        read = (
+            _read_database(databases[0], inside)
+            if len(databases) == 1
+            else _union(databases, inside)
+        )
+        self._pack(read)
+        self._sizes = FileSizes(inside)
 
     def _pack(self, entries: Iterable[tuple[bytes, Place]]) -> None:
         """Keep sorted entries in as little room as Python allows."""
@@ -129,11 +142,11 @@ class OcdbtIndex:
         return {"driver": "ocdbt", "base": _file_spec(self.databases[0]), "path": path}
 
 
-def _union(databases: Sequence[Path]) -> list[tuple[bytes, Place]]:
+def _union(databases: Sequence[Path], inside: Inside) -> list[tuple[bytes, Place]]:
     """The sorted entries of several databases; the first that has a key counts."""
     places: dict[bytes, Place] = {}
     for database in databases:
-        for key, place in _read_database(database):
+        for key, place in _read_database(database, inside):
             known = places.setdefault(key, place)
             if _length(known) != _length(place):
                 raise CorruptError(
@@ -156,22 +169,31 @@ class _Node:
     prefix: bytes
 
 
-def _read_database(database: Path) -> Iterator[tuple[bytes, Place]]:
+def _read_database(database: Path, inside: Inside) -> Iterator[tuple[bytes, Place]]:
     """Every key of one database with its place, in the tree's order."""
     import tensorstore as ts
 
+    for manifest in sorted(database.glob("manifest*")):
+        inside.check(manifest, str(manifest))
+        check_manifest(manifest)
     base = ts.KvStore.open(_file_spec(database)).result()
     root = _read_root(database, base)
     if root is None:
         return
     node, expected = root
+    if expected > MAX_KEYS:
+        raise FormatError(
+            f"{database / MANIFEST} counts {expected:,} keys, but at most {MAX_KEYS:,} are read"
+        )
     found = 0
-    for key, place in _walk(database, base, node):
+    for key, place in _walk(database, base, node, inside):
         found += 1
+        if found > expected:
+            break
         yield key, place
     if found != expected:
         raise CorruptError(
-            f"{database / MANIFEST} counts {expected:,} keys, but its tree has {found:,}; restore "
+            f"{database / MANIFEST} counts {expected:,} keys, but its tree has {found:,}{' or more' * (found > expected)}; restore "
             "the folder from a copy"
         )
 
@@ -192,13 +214,17 @@ def _read_root(database: Path, base: Any) -> tuple[_Node, int] | None:
     return _Node(expect(root["location"], str, "the root's location", where), b""), count
 
 
-def _walk(database: Path, base: Any, root: _Node) -> Iterator[tuple[bytes, Place]]:
-    waiting, running, seen = deque([root]), deque[tuple[_Node, Any]](), {root.location}
+def _walk(database: Path, base: Any, root: _Node, inside: Inside) -> Iterator[tuple[bytes, Place]]:
+    waiting, running, seen = deque([root]), deque[tuple[_Node, Any, int]](), {root.location}
+    in_flight = 0
     while waiting or running:
-        while waiting and len(running) < _DUMPS_IN_FLIGHT:
+        while waiting and len(running) < _DUMPS_IN_FLIGHT and in_flight < _ENTRIES_IN_FLIGHT:
             node = waiting.popleft()
-            running.append((node, _start_dump(database, base, node)))
-        node, future = running.popleft()
+            count = _check_node(database, node, inside)
+            in_flight += count
+            running.append((node, _start_dump(database, base, node), count))
+        node, future, count = running.popleft()
+        in_flight -= count
         where = f"{database} (node {node.location})"
         fields = expect(_dumped(future, where), dict, "a node", where)
         entries = expect(fields.get("entries"), list, "a node's entries", where)
@@ -213,13 +239,19 @@ def _walk(database: Path, base: Any, root: _Node) -> Iterator[tuple[bytes, Place
 
 def _child(parent: _Node, entry: Mapping[str, Any], seen: set[str], where: str) -> _Node:
     location = entry["location"]
-    if location in seen or len(seen) > _MAX_NODES:
+    if location in seen or len(seen) > MAX_NODES:
         raise CorruptError(
             f"{where}: the node {location} occurs twice in the tree, or there are more than "
-            f"{_MAX_NODES:,}; the database contradicts itself"
+            f"{MAX_NODES:,}; the database contradicts itself"
         )
     seen.add(location)
-    return _Node(location, parent.prefix + entry.get("subtree_common_prefix", b""))
+    prefix = parent.prefix + entry.get("subtree_common_prefix", b"")
+    if len(prefix) > _MAX_KEY_BYTES:
+        raise CorruptError(
+            f"{where}: the keys below {location} begin with {len(prefix):,} bytes in common; expected at "
+            f"most {_MAX_KEY_BYTES:,}; restore the folder from a copy"
+        )
+    return _Node(location, prefix)
 
 
 def _place(database: Path, entry: Mapping[str, Any], where: str) -> Place:
@@ -264,11 +296,24 @@ def _file_spec(directory: Path) -> dict[str, Any]:
     return {"driver": "file", "path": f"{directory}/"}
 
 
+def _check_node(database: Path, node: _Node, inside: Inside) -> int:
+    """The number of a node's entries; refused unless it is a bearable part of a plain file in place."""
+    where = f"{database} (node {shorten(node.location)})"
+    path, offset, length = parse_location(database, node.location)
+    inside.check(path, where)
+    return count_entries(path, offset, length, where)
+
+
 def _start_dump(database: Path, base: Any, node: _Node) -> Any:
     import tensorstore as ts
 
-    parse_location(database, node.location)
-    return ts.ocdbt.dump(base, node=node.location)
+    try:
+        return ts.ocdbt.dump(base, node=node.location)
+    except ValueError as error:
+        raise CorruptError(
+            f"{database}: the location {shorten(node.location)} makes no sense: {error}; restore the folder "
+            "from a copy"
+        ) from None
 
 
 def _dumped(future: Any, where: str) -> Any:

@@ -12,9 +12,6 @@ from typing import Any, Protocol
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Extent
 
-MAX_ZARR_BYTES = 1 << 20
-"""An array's metadata file takes some hundred bytes."""
-
 
 class Values(Protocol):
     """Look-up of the extent of each value; safe from any thread."""
