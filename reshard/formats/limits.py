@@ -49,11 +49,14 @@ MAX_CUTS = 1 << 22
 MAX_LAYOUT_CUTS = 1 << 26
 """Cuts of all different layouts of an item, which are only looked at: some seconds."""
 
+MAX_MANIFEST_BYTES = 64 << 20
+"""Of a database; it takes some hundred bytes."""
+
 MAX_NODE_BYTES = 128 << 20
-"""A node of a database's index, before and after decompression; Orbax writes at most 100 MB."""
+"""Keys of a node of a database's index, or its paths; Orbax writes nodes of at most 100 MB."""
+
+MAX_INLINE_BYTES = 1 << 20
+"""A value within a node, as in TensorStore."""
 
 MAX_NODES = 1 << 20
 """Nodes of a database's index."""
-
-MAX_KEYS = 1 << 24
-"""Keys of a database, each some 100 bytes in memory."""

@@ -145,7 +145,13 @@ class _Parser:
             self.fail(f"{where} is not an object")
         axes = self.texts(value.get("axes"), f"axes of {where}")
         shape = self.numbers(value.get("shape"), f"shape of {where}", least=1)
-        if not axes or len(axes) > MAX_AXES or len(axes) != len(shape) or len(set(axes)) != len(axes) or "" in axes:
+        if (
+            not axes
+            or len(axes) > MAX_AXES
+            or len(axes) != len(shape)
+            or len(set(axes)) != len(axes)
+            or "" in axes
+        ):
             self.fail(f"{where} has axes {list(axes)[:8]} and shape {list(shape)[:8]}")
         if math.prod(shape) > _MAX_PARTS:
             self.fail(f"{where} has {math.prod(shape)} devices")

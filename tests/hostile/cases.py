@@ -8,6 +8,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from zstandard import ZstdError
+
 from tests.hostile.damage_codecs import damage_chunk
 from tests.hostile.damage_files import add_many, files_of, rename_leaf, replace_file, replace_folder
 from tests.hostile.damage_json import damage_json_file
@@ -78,7 +80,7 @@ def _database(rng: random.Random, root: Path) -> str:
         return _json(rng, root)
     try:
         return damage_database(rng, rng.choice(found))
-    except (IndexError, ValueError):  # damaged before
+    except (IndexError, ValueError, OSError, ZstdError):  # damaged before
         return "nothing"
 
 

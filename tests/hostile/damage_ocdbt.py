@@ -44,7 +44,7 @@ def replace_root(
 ) -> None:
     """The root node's body becomes ``change(body)``, and the manifest says its new length."""
     manifest = opened((database / "manifest.ocdbt").read_bytes())
-    for file in sorted((database / "d").iterdir()):
+    for file in sorted(p for p in (database / "d").iterdir() if p.is_file()):
         data = file.read_bytes()
         old = varint(len(data))
         if (

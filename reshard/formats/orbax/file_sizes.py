@@ -18,15 +18,20 @@ class FileSizes:
 
     def check(self, extent: Extent, what: str) -> None:
         """A CorruptError, naming ``what``, where the extent reaches beyond the end of its file."""
-        size = self._sizes.get(extent.path)
-        if size is None:
-            self._inside.check(extent.path, what)
-            size = self._sizes[extent.path] = _size(extent.path, what)
+        size = self.size(extent.path, what)
         if extent.offset + extent.length > size:
             raise CorruptError(
                 f"{what}: truncated: expected {extent.length:,} bytes from offset {extent.offset:,} of "
                 f"{extent.path}, which has only {size:,}; restore the file from a copy"
             )
+
+    def size(self, path: str, what: str) -> int:
+        """The file's size; CorruptError, naming ``what``, where there is no such plain file."""
+        size = self._sizes.get(path)
+        if size is None:
+            self._inside.check(path, what)
+            size = self._sizes[path] = _size(path, what)
+        return size
 
 
 def _size(path: str, what: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,25 +82,33 @@ def open_item(directory: Path, item: Item, prefix: str, recorded: SliceFile | No
             name = _name(prefix, leaf)
             arrays[name] = found[leaf.param_name]
             tensors[name] = assemble(name, leaf, arrays[name])
-    leaves = tuple(_leaf(leaf, prefix, item.name, ext, strings) for leaf in tree.leaves)
+    leaves = tuple(_leaves(tree.leaves, prefix, item.name, ext, strings))
     values = {id(a.values): a.values for a in arrays.values()}
     size = sum(v.metadata_bytes for v in values.values()) + _leaf_bytes(leaves, tensors)
     return OpenItem(replace(item, meta=tree.kept), leaves, tensors, arrays, size)
 
 
-def _leaf(
-    leaf: TreeLeaf,
+def _leaves(
+    leaves: Sequence[TreeLeaf],
     prefix: str,
     item: str,
     ext: Mapping[str, Mapping[str, Any] | None],
     strings: Mapping[str, str],
-) -> Leaf:
-    meta: dict[str, Any] = {"value_metadata": leaf.value, "param_name": leaf.param_name}
-    if leaf.is_tensor:
-        meta["ext_metadata"] = ext.get(leaf.param_name)
-    if leaf.is_string:
-        meta["string"] = strings[leaf.param_name]
-    return Leaf(_name(prefix, leaf), leaf.path, item, leaf.is_tensor, meta)
+) -> Iterator[Leaf]:
+    """The leaves, of which those that are alike share what was recorded of them."""
+    alike: dict[tuple[int, bool], dict[str, Any]] = {}
+    for leaf in leaves:
+        meta = alike.setdefault((id(leaf.value), leaf.is_tensor), _meta(leaf))
+        if leaf.is_string:
+            meta = {**meta, "string": strings[leaf.param_name]}
+        if (own := ext.get(leaf.param_name)) is not None and leaf.is_tensor:
+            meta = {**meta, "ext_metadata": own}
+        yield Leaf(_name(prefix, leaf), leaf.path, item, leaf.is_tensor, meta)
+
+
+def _meta(leaf: TreeLeaf) -> dict[str, Any]:
+    none = {"ext_metadata": None} if leaf.is_tensor else {}
+    return {"value_metadata": leaf.value, **none}
 
 
 def _name(prefix: str, leaf: TreeLeaf) -> str:
