@@ -13,11 +13,14 @@ import resource
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.hostile.cases import make_case
 from tests.hostile.operations import operate
 from tests.hostile.watch import Watch, snapshot
+
+Tell = Callable[[dict[str, object]], None]
 
 ADDRESS_BYTES = 12 << 30
 """Libraries reserve much that they never touch; beyond this an allocation fails, and does not swap."""
@@ -29,10 +32,17 @@ def main(specimens: Path, work: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES, ADDRESS_BYTES))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES * 2, FILE_BYTES * 2))
     _warm_up(specimens, work)
-    watch = Watch()
-    print(json.dumps({"ready": True}), flush=True)
+    watch, tell = Watch(), _telling()
+    tell({"ready": True})
     for line in sys.stdin:
-        print(json.dumps(run_case(int(line), specimens, work, watch)), flush=True)
+        tell(run_case(int(line), specimens, work, watch, tell))
+
+
+def _telling() -> Tell:
+    """Answers go where stdout was; what anything else prints goes to stderr."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    sys.stdout = sys.stderr
+    return lambda answer: print(json.dumps(answer), file=answers, flush=True)
 
 
 def _warm_up(specimens: Path, work: Path) -> None:
@@ -42,12 +52,14 @@ def _warm_up(specimens: Path, work: Path) -> None:
     shutil.rmtree(work / "warm")
 
 
-def run_case(seed: int, specimens: Path, work: Path, watch: Watch) -> dict[str, object]:
+def run_case(
+    seed: int, specimens: Path, work: Path, watch: Watch, tell: Tell
+) -> dict[str, object]:
     folder = work / f"case{seed}"
     folder.mkdir()
     (folder / "out").mkdir()
     what = make_case(seed, specimens, folder)
-    print(json.dumps({"seed": seed, "what": what}), flush=True)
+    tell({"seed": seed, "what": what})
     before = snapshot(folder, [folder / "out"])
     started, base = time.process_time(), _forget_peak()
     watch.allowed, watch.outside, watch.is_on = (str(folder / "out"),), [], True
