@@ -19,6 +19,7 @@ from tests.hostile.campaign import Findings, run_campaign
 
 
 def main() -> int:
+    """Runs the campaign that the arguments ask for; 1 where anything is wrong."""
     arguments = _arguments()
     os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")

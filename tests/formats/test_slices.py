@@ -1,6 +1,6 @@
 import json
-import os
 import math
+import os
 
 import pytest
 from awscrt.checksums import crc64nvme
@@ -123,11 +123,11 @@ def test_no_file_is_none(tmp_path):
 
 def test_what_is_no_file_is_refused_unread(tmp_path):
     (tmp_path / "slices.json").mkdir()
-    with pytest.raises(FormatError, match="slices.json should be a plain file with metadata"):
+    with pytest.raises(FormatError, match=r"slices.json should be a plain file with metadata"):
         read_slices(tmp_path)
     (tmp_path / "slices.json").rmdir()
     os.mkfifo(tmp_path / "slices.json")
-    with pytest.raises(FormatError, match="slices.json should be a plain file with metadata"):
+    with pytest.raises(FormatError, match=r"slices.json should be a plain file with metadata"):
         read_slices(tmp_path)
 
 

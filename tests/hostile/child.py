@@ -52,9 +52,7 @@ def _warm_up(specimens: Path, work: Path) -> None:
     shutil.rmtree(work / "warm")
 
 
-def run_case(
-    seed: int, specimens: Path, work: Path, watch: Watch, tell: Tell
-) -> dict[str, object]:
+def run_case(seed: int, specimens: Path, work: Path, watch: Watch, tell: Tell) -> dict[str, object]:
     folder = work / f"case{seed}"
     folder.mkdir()
     (folder / "out").mkdir()

@@ -77,7 +77,9 @@ def test_the_snapshot_sees_what_changed(tmp_path):
     (tmp_path / "a").write_bytes(b"22")
     (tmp_path / "b").symlink_to("nowhere")
     after = snapshot(tmp_path)
-    assert {Path(p).name for p in before.keys() | after.keys() if before.get(p) != after.get(p)} == {"a", "b"}
+    assert {
+        Path(p).name for p in before.keys() | after.keys() if before.get(p) != after.get(p)
+    } == {"a", "b"}
 
 
 SABOTAGE = {
@@ -100,7 +102,10 @@ def test_the_campaign_notices_what_goes_wrong(specimens, tmp_path, monkeypatch):
     monkeypatch.setattr(campaign, "CASE_BYTES", 256 << 20)
     found = run_campaign(specimens, tmp_path / "work", SABOTAGE, 200.0, lambda _: None)
     for seed, (_, text) in SABOTAGE.items():
-        assert any(w.startswith(f"seed {seed} ") and text in w for w in found.wrong), (seed, found.wrong)
+        assert any(w.startswith(f"seed {seed} ") and text in w for w in found.wrong), (
+            seed,
+            found.wrong,
+        )
         assert (tmp_path / "work" / "wrong" / str(seed) / "src").is_dir()
 
 

@@ -81,7 +81,9 @@ def read_by_cursor(data):
 @given(SEEDS)
 def test_tree_metadata(specimens, tmp_path, seed):
     source = specimens / random.Random(seed).choice(("rich", "plain-zarr3", "ours"))
-    (tmp_path / "_METADATA").write_bytes(damaged(seed, json.loads((source / "_METADATA").read_bytes())))
+    (tmp_path / "_METADATA").write_bytes(
+        damaged(seed, json.loads((source / "_METADATA").read_bytes()))
+    )
     (tmp_path / "_strings.json").write_bytes(damaged(seed, {"name": "a string"}))
     with only_ours():
         tree = read_tree_metadata(tmp_path / "_METADATA")
@@ -116,7 +118,12 @@ def test_checkpoint_metadata(specimens, tmp_path, seed):
 
 
 @some
-@given(SEEDS, st.sampled_from([("raw-zarr2", ".zarray"), ("plain-zarr3", "zarr.json"), ("ours-blosc", "zarr.json")]))
+@given(
+    SEEDS,
+    st.sampled_from(
+        [("raw-zarr2", ".zarray"), ("plain-zarr3", "zarr.json"), ("ours-blosc", "zarr.json")]
+    ),
+)
 def test_array_metadata(specimens, seed, which):
     form, name = which
     document = json.loads((specimens / form / "params.kernel" / name).read_bytes())
@@ -132,7 +139,11 @@ def test_slice_metadata_with_a_right_digest(specimens, seed):
     rng = random.Random(seed)
     document = json.loads((specimens / "ours" / "slices.json").read_bytes())
     digest = document.pop("crc64nvme")
-    data = json.dumps({**damage_json(rng, document), "crc64nvme": digest} if isinstance(document, dict) else document)
+    data = json.dumps(
+        {**damage_json(rng, document), "crc64nvme": digest}
+        if isinstance(document, dict)
+        else document
+    )
     with only_ours():
         parse_slices(sealed(data.encode() + b"\n"), Path("slices.json"))
 
@@ -154,7 +165,9 @@ def test_databases_whose_checksums_are_right(specimens, tmp_path_factory, seed, 
 
 
 @some
-@given(st.binary(max_size=80), st.lists(st.integers(1, 6), max_size=3), st.booleans(), st.booleans())
+@given(
+    st.binary(max_size=80), st.lists(st.integers(1, 6), max_size=3), st.booleans(), st.booleans()
+)
 def test_shard_index(data, parts, at_end, checksum):
     indexing = ShardIndexing(tuple(parts), at_end, checksum)
     with only_ours():
@@ -229,7 +242,10 @@ def _as_yaml(rng, data):
 
 
 @some
-@given(st.text(max_size=30) | st.from_regex(r"[0-9]{1,30}(\.[0-9]{0,12})? ?[kKmMgGtTpPeEiIbB]{0,4}", fullmatch=True))
+@given(
+    st.text(max_size=30)
+    | st.from_regex(r"[0-9]{1,30}(\.[0-9]{0,12})? ?[kKmMgGtTpPeEiIbB]{0,4}", fullmatch=True)
+)
 def test_sizes(text):
     with contextlib.suppress(LayoutError):
         assert 0 <= parse_bytes(text) <= 1 << 63

@@ -39,7 +39,7 @@ class Watch:
         if not self.is_on:
             return
         if event == "open" and (
-            isinstance(args[1], str) and set(args[1]) & set("wax+") or (args[2] or 0) & _WRITING
+            (isinstance(args[1], str) and set(args[1]) & set("wax+")) or (args[2] or 0) & _WRITING
         ):
             self._check(event, args[0], None)
         elif event in _ONE_PATH:
@@ -63,7 +63,7 @@ class Watch:
 def _real(path: str, folder_fd: Any) -> str:
     """The place that is written, the links above it followed, itself not."""
     if isinstance(folder_fd, int) and folder_fd >= 0:
-        path = os.path.join(os.readlink(f"/proc/self/fd/{folder_fd}"), path)  # noqa: PTH118
+        path = os.path.join(os.readlink(f"/proc/self/fd/{folder_fd}"), path)  # noqa: PTH115, PTH118
     head, tail = os.path.split(os.path.abspath(path))  # noqa: PTH100
     return os.path.join(os.path.realpath(head), tail)  # noqa: PTH118
 
