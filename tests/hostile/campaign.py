@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import IO
 
@@ -53,14 +54,15 @@ class Child:
     def __init__(self, specimens: Path, work: Path) -> None:
         self._specimens, self._work = specimens, work
         self._process: subprocess.Popen[str] | None = None
+        self._lines: SimpleQueue[str] = SimpleQueue()
 
     def run(self, seed: int) -> dict[str, object]:
         """What the child saw of a case; ``wrong`` says so where it died or took too long."""
         process = self._started()
         _stream(process.stdin).write(f"{seed}\n")
         _stream(process.stdin).flush()
-        started = self._answer(process, HANG_SECONDS)
-        answer = None if started is None else self._answer(process, HANG_SECONDS)
+        started = self._answer(HANG_SECONDS)
+        answer = None if started is None else self._answer(HANG_SECONDS)
         if answer is not None:
             return answer
         code = process.poll()
@@ -78,15 +80,28 @@ class Child:
                 stderr=(self._work.parent / f"{self._work.name}.err").open("w"),
                 env=os.environ | {"PYTHONPATH": os.pathsep.join([str(_REPOSITORY), *sys.path])},
             )  # fmt: skip
-            if self._answer(self._process, 120) is None:
+            self._listen(self._process)
+            if self._answer(HANG_SECONDS) is None:
                 raise RuntimeError(f"the child did not start: {self._said()}")
         return self._process
 
-    def _answer(self, process: subprocess.Popen[str], seconds: float) -> dict[str, object] | None:
+    def _listen(self, process: subprocess.Popen[str]) -> None:
+        """Lines come through a thread, since waiting for the pipe would miss those already read."""
+        lines = self._lines = SimpleQueue()
         stream = _stream(process.stdout)
-        if not select.select([stream], [], [], seconds)[0]:
+
+        def read() -> None:
+            for line in stream:
+                lines.put(line)
+            lines.put("")
+
+        threading.Thread(target=read, daemon=True).start()
+
+    def _answer(self, seconds: float) -> dict[str, object] | None:
+        try:
+            line = self._lines.get(timeout=seconds)
+        except Empty:
             return None
-        line = stream.readline()
         return json.loads(line) if line else None
 
     def _said(self) -> str:

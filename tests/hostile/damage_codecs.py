@@ -6,6 +6,7 @@ import gzip
 import random
 import struct
 import zlib
+from collections.abc import Callable
 from functools import lru_cache
 
 import zstandard
@@ -56,25 +57,25 @@ def blosc_header(
 def damage_chunk(rng: random.Random, data: bytes) -> bytes:
     """Other bytes in place of a chunk's."""
     how = rng.randrange(12)
-    if how == 0:
-        return zstd_bomb()
-    if how == 1:
-        return gzip_bomb()
-    if how == 2:
-        return data + data
-    if how == 3:
-        return data + skippable(bytes(10))
-    if how == 4:
-        return skippable(bytes(10)) + data
-    if how == 5:
-        return data + rng.randbytes(rng.choice((1, 4, 1000)))
-    if how == 6:
-        return zstd_bomb(1 << 24, 27)
-    if how == 7 and len(data) >= 16:
-        sizes = [rng.choice((0, 1, 15, 2**31, 2**32 - 1, len(data), 4096)) for _ in range(3)]
-        return data[:4] + struct.pack("<3I", *sizes) + data[16:]
-    if how == 8 and len(data) >= 16:
-        return damage_bytes(rng, data[:16], 1) + data[16:]
-    if how == 9:
-        return b""
-    return damage_bytes(rng, data, rng.choice((1, 3)))
+    if how >= 10 or (how in (7, 8) and len(data) < 16):
+        return damage_bytes(rng, data, rng.choice((1, 3)))
+    return _INSTEAD[how](rng, data)
+
+
+def _lie(rng: random.Random, data: bytes) -> bytes:
+    sizes = [rng.choice((0, 1, 15, 2**31, 2**32 - 1, len(data), 4096)) for _ in range(3)]
+    return data[:4] + struct.pack("<3I", *sizes) + data[16:]
+
+
+_INSTEAD: tuple[Callable[[random.Random, bytes], bytes], ...] = (
+    lambda _, __: zstd_bomb(),
+    lambda _, __: gzip_bomb(),
+    lambda _, data: data + data,
+    lambda _, data: data + skippable(bytes(10)),
+    lambda _, data: skippable(bytes(10)) + data,
+    lambda rng, data: data + rng.randbytes(rng.choice((1, 4, 1000))),
+    lambda _, __: zstd_bomb(1 << 24, 27),
+    _lie,
+    lambda rng, data: damage_bytes(rng, data[:16], 1) + data[16:],
+    lambda _, __: b"",
+)
