@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reshard.errors import TreeError
-from reshard.formats.orbax.tree_metadata import MAX_PATH_KEYS
+from reshard.formats.limits import MAX_PATH_KEYS
 from reshard.variables.sharded import ShardedVariable
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from reshard.errors import CorruptError, FormatError, LayoutError, StorageError
+from reshard.formats.limits import MAX_SLICE_VALUES
+from reshard.formats.orbax.safe_json import checked_text, read_bytes, refuse_many_values
 from reshard.formats.slices import (
     FILE_NAME,
     FORMAT,
@@ -19,6 +21,7 @@ from reshard.formats.slices import (
     digest_of,
 )
 from reshard.layout.box import Box
+from reshard.layout.device_mesh import MAX_AXES
 from reshard.layout.dtypes import DTYPES
 from reshard.layout.grid import Cuts, Grid
 from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout
@@ -48,14 +51,13 @@ def read_slices(directory: Path) -> SliceFile | None:
                 f"{path} is {path.stat().st_size:,} bytes, more than the {MAX_FILE_BYTES:,} that are "
                 f"read; remove it to go on without slice metadata"
             )
-        data = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StorageError(
             f"cannot read slice metadata {path}: {reason_and_remedy(error)}"
         ) from error
-    return parse_slices(data, path)
+    return parse_slices(read_bytes(path, MAX_FILE_BYTES), path)
 
 
 def parse_slices(data: bytes, path: Path) -> SliceFile:
@@ -93,13 +95,21 @@ class _Parser:
         return SliceFile(tensors, files, conversion)
 
     def json(self, data: bytes) -> dict[str, Any]:
+        text = self.text(data)
         try:
-            document = json.loads(data, object_pairs_hook=self.unique, parse_constant=self.constant)
-        except (ValueError, RecursionError) as error:
+            document = json.loads(text, object_pairs_hook=self.unique, parse_constant=self.constant)
+        except ValueError as error:
             self.fail(f"it is not JSON ({str(error)[:120]})")
         if not isinstance(document, dict):
             self.fail(f"expected a JSON object, found {type(document).__name__}")
         return document
+
+    def text(self, data: bytes) -> str:
+        try:
+            refuse_many_values(data, FILE_NAME, MAX_SLICE_VALUES)
+            return checked_text(data, FILE_NAME)
+        except FormatError as error:
+            self.fail(f"it is not JSON ({error})")
 
     def unique(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         members = dict(pairs)
@@ -139,7 +149,13 @@ class _Parser:
             self.fail(f"{where} is not an object")
         axes = self.texts(value.get("axes"), f"axes of {where}")
         shape = self.numbers(value.get("shape"), f"shape of {where}", least=1)
-        if not axes or len(axes) != len(shape) or len(set(axes)) != len(axes) or "" in axes:
+        if (
+            not axes
+            or len(axes) > MAX_AXES
+            or len(axes) != len(shape)
+            or len(set(axes)) != len(axes)
+            or "" in axes
+        ):
             self.fail(f"{where} has axes {list(axes)[:8]} and shape {list(shape)[:8]}")
         if math.prod(shape) > _MAX_PARTS:
             self.fail(f"{where} has {math.prod(shape)} devices")
@@ -268,7 +284,9 @@ class _Parser:
         return Box(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
 
     def numbers(self, value: object, what: str, least: int = 0) -> tuple[int, ...]:
-        if not isinstance(value, list) or not all(type(n) is int and n >= least for n in value):
+        if not isinstance(value, list) or not all(
+            type(n) is int and least <= n <= _MAX_ELEMENTS for n in value
+        ):
             self.fail(
                 f"expected the {what} to be whole numbers from {least}, found {str(value)[:80]}"
             )

@@ -24,6 +24,12 @@ MAX_BYTES = 4 << 20
 MAX_DEPTH = 16
 """Deepest nesting; a valid file needs 5."""
 
+MAX_PARTS = 500_000
+"""Most values, keys and lists of a YAML text: ten for each of 50,000 rules."""
+
+MAX_SCALAR_CHARACTERS = 64
+"""Of a number, date or boolean in YAML, whose ``1:59:59`` takes time with the square of its length."""
+
 _STRING = "tag:yaml.org,2002:str"
 
 
@@ -130,8 +136,10 @@ def _check_events(events: Any, where: str) -> None:
     import yaml
 
     depth = 0
-    for event in events:
+    for number, event in enumerate(events):
         place = f"{where}:{event.start_mark.line + 1}"
+        if number > MAX_PARTS:
+            raise LayoutError(f"{place}: a layout file may have at most {MAX_PARTS:,} parts")
         if isinstance(event, yaml.AliasEvent):
             raise LayoutError(f"{place}: aliases (*{event.anchor}) are refused; write the part out")
         if getattr(event, "tag", None) is not None:
@@ -177,9 +185,13 @@ def _scalar(node: Any, where: str) -> Any:
 
     if node.tag == _STRING:
         return str(node.value)
+    if len(node.value) > MAX_SCALAR_CHARACTERS:
+        raise LayoutError(
+            f"{where}:{node.start_mark.line + 1}: {node.value[:40]!r}... has too many digits; quote it if it is text"
+        )
     try:
         return yaml.constructor.SafeConstructor().construct_object(node)
-    except (ValueError, yaml.YAMLError):
+    except (ValueError, ArithmeticError, yaml.YAMLError):
         raise LayoutError(
             f"{where}:{node.start_mark.line + 1}: {node.value[:40]!r} is not a value; quote it if it is text"
         ) from None

@@ -11,8 +11,10 @@ from reshard.engine.buffers import ALIGNMENT
 from reshard.engine.cast import cast_into
 from reshard.engine.opaque import opaque_dtype
 from reshard.engine.task import CastStats
+from reshard.errors import StorageError
 from reshard.layout.box import Box
 from reshard.layout.dtypes import numpy_dtype, storage_bytes
+from reshard.layout.sizes import format_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -144,7 +146,17 @@ def aligned_empty(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     import numpy as np
 
     if nbytes >= MAPPED_BYTES:
-        return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
+        return np.frombuffer(_mapped(nbytes), np.uint8)
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes]
+
+
+def _mapped(nbytes: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(-1, nbytes)
+    except (OSError, OverflowError, MemoryError) as error:
+        raise StorageError(
+            f"the system refused {format_bytes(nbytes)} of memory for a part of a tensor ({error}); restore "
+            "fewer tensors (select), or on more hosts"
+        ) from error

@@ -147,8 +147,8 @@ DAMAGE = [
     ),
     Damage("index-garbage", garble_index, CorruptError, ("d/", "restore the folder from a copy"), "ocdbt"),
     Damage("values-garbage", garble_values, CorruptError, ("tensor 'table', chunk [0, 0]", "/d/"), "ocdbt"),
-    Damage("database-truncated", cut_database, CorruptError, ("d/", "restore the folder from a copy"), "ocdbt"),
-    Damage("database-lost", lose_database, CorruptError, ("d/", "restore the folder from a copy"), "ocdbt"),
+    Damage("database-truncated", cut_database, CorruptError, ("d/", "truncated", "from a copy"), "ocdbt"),
+    Damage("database-lost", lose_database, CorruptError, ("d/", "is missing; restore it from a copy"), "ocdbt"),
     Damage(
         "manifest-garbage", flip("manifest.ocdbt"), CorruptError, ("manifest.ocdbt",), "ocdbt",
     ),

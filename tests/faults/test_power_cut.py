@@ -116,7 +116,7 @@ def test_after_a_cut_there_is_no_target_or_all_of_it(case, syncs, work):  # noqa
         api.convert(work / "zstd", work / "dst")
     before = whole(work)
     found: set[frozenset[tuple[str, bytes]]] = set()
-    chance = random.Random(0)  # noqa: S311
+    chance = random.Random(0)
     choices = (lambda: False, lambda: True, *(partial(chosen, chance, p) for p in (0.2, 0.5, 0.8)))
 
     def cut(disk: Disk) -> None:
@@ -193,7 +193,7 @@ def test_a_sync_that_was_interrupted_is_done_again(syncs, work):  # noqa: ARG001
 def test_the_same_again_after_a_cut_gives_the_same_bytes(name, work, monkeypatch):
     """Whatever of a journal and of chunks was lost or was not: after a reboot nothing wrong is believed."""
     case = next(case for case in CASES if case.name == name)
-    chance, disk = random.Random(name), Disk(work)  # noqa: S311
+    chance, disk = random.Random(name), Disk(work)
     found: list[dict[str, bytes]] = []
 
     def cut(disk: Disk) -> None:

@@ -1,5 +1,6 @@
 import json
 import math
+import os
 
 import pytest
 from awscrt.checksums import crc64nvme
@@ -120,11 +121,19 @@ def test_no_file_is_none(tmp_path):
     assert read_slices(tmp_path) is None
 
 
-def test_an_unreadable_file_is_a_storage_error(tmp_path):
+def test_what_is_no_file_is_refused_unread(tmp_path):
     (tmp_path / "slices.json").mkdir()
-    with pytest.raises(
-        StorageError, match=r"cannot read slice metadata .*slices.json: Is a directory"
-    ):
+    with pytest.raises(FormatError, match=r"slices.json should be a plain file with metadata"):
+        read_slices(tmp_path)
+    (tmp_path / "slices.json").rmdir()
+    os.mkfifo(tmp_path / "slices.json")
+    with pytest.raises(FormatError, match=r"slices.json should be a plain file with metadata"):
+        read_slices(tmp_path)
+
+
+def test_an_unreadable_file_is_a_storage_error(tmp_path):
+    (tmp_path / "slices.json").symlink_to("slices.json")
+    with pytest.raises(StorageError, match=r"cannot read slice metadata .*slices.json: Too many"):
         read_slices(tmp_path)
 
 

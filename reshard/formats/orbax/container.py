@@ -20,7 +20,7 @@ temporary folder, and a checkpoint with the record of an unfinished deletion in 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ def _no_single_tree(root: Path, handler: str) -> Exception:
 
 
 def _items(root: Path, handlers: Mapping[str, str]) -> tuple[Item, ...]:
-    present = _subdirectories(root)
+    present = dict.fromkeys(_subdirectories(root))
     for name in present:
         if TEMPORARY in name:
             raise IncompleteCheckpointError(
@@ -135,7 +135,7 @@ def _items(root: Path, handlers: Mapping[str, str]) -> tuple[Item, ...]:
     if not any(item.is_tree for item in items):
         raise NotACheckpointError(
             f"{root} has no item that is a tree; expected {TREE_METADATA} in at least one of: "
-            f"{', '.join(names) or 'its folders (it has none)'}"
+            f"{', '.join(names[:8]) if names else 'its folders (it has none)'}"
         )
     return items
 
@@ -150,7 +150,7 @@ def _item(root: Path, name: str, handler: str) -> Item:
     return Item(name, name, is_tree, handler)
 
 
-def _refuse_lost(root: Path, handlers: Mapping[str, str], present: list[str]) -> None:
+def _refuse_lost(root: Path, handlers: Mapping[str, str], present: Collection[str]) -> None:
     lost = [n for n, handler in handlers.items() if n not in present and _stores_tree(handler)]
     if lost:
         raise IncompleteCheckpointError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 from reshard.errors import FormatError, StorageError
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.orbax.item_tree import item_directory
+from reshard.layout.sizes import format_bytes
+from reshard.storage.host import free_bytes
 from reshard.storage.local import reason_and_remedy
 
 
@@ -28,7 +31,9 @@ def copy_item(source: Path, target: Path, name: str) -> None:
     file system refuses.
     """
     try:
-        _copy_folder(source, target, source.resolve(strict=True), name)
+        top = source.resolve(strict=True)
+        _refuse_without_space(top, target, name)
+        _copy_folder(source, target, top, name)
     except RuntimeError as error:
         raise FormatError(
             f"item {name!r} in {source} holds a symbolic link that leads to itself; remove it"
@@ -38,6 +43,19 @@ def copy_item(source: Path, target: Path, name: str) -> None:
         raise StorageError(
             f"cannot copy item {name!r} from {source} to {target}: {str(place)!r}: {reason_and_remedy(error)}"
         ) from error
+
+
+def _refuse_without_space(source: Path, target: Path, name: str) -> None:
+    """A file with a hole takes no room, but its copy does; size is asked before the disk is filled."""
+    need = sum(
+        os.lstat(f"{folder}/{n}").st_size for folder, _, names in os.walk(source) for n in names
+    )
+    free = free_bytes(target)
+    if need > free:
+        raise StorageError(
+            f"item {name!r} in {source} holds files of {format_bytes(need)}, but the file system of {target} has "
+            f"only {format_bytes(free)} free; free space, or choose another target"
+        )
 
 
 def _copy_folder(source: Path, target: Path, top: Path, name: str) -> None:

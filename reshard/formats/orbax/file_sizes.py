@@ -6,25 +6,33 @@ from pathlib import Path
 
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Extent
+from reshard.formats.orbax.inside import Inside
 from reshard.storage.local import reason_and_remedy
 
 
 class FileSizes:
-    """Sizes of files met so far; safe from any thread, since asking twice does no harm."""
+    """Sizes of files met so far below a folder; safe from any thread, since asking twice does no harm."""
 
-    def __init__(self) -> None:
+    def __init__(self, inside: Inside) -> None:
+        self._inside = inside
         self._sizes: dict[str, int] = {}
 
     def check(self, extent: Extent, what: str) -> None:
         """A CorruptError, naming ``what``, where the extent reaches beyond the end of its file."""
-        size = self._sizes.get(extent.path)
-        if size is None:
-            size = self._sizes[extent.path] = _size(extent.path, what)
+        size = self.size(extent.path, what)
         if extent.offset + extent.length > size:
             raise CorruptError(
                 f"{what}: truncated: expected {extent.length:,} bytes from offset {extent.offset:,} of "
                 f"{extent.path}, which has only {size:,}; restore the file from a copy"
             )
+
+    def size(self, path: str, what: str) -> int:
+        """The file's size; CorruptError, naming ``what``, where there is no such plain file."""
+        size = self._sizes.get(path)
+        if size is None:
+            self._inside.check(path, what)
+            size = self._sizes[path] = _size(path, what)
+        return size
 
 
 def _size(path: str, what: str) -> int:

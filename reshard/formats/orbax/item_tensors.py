@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.base import Encoding, Item, Leaf, StoredTensor
+from reshard.formats.limits import MAX_CUTS, MAX_LAYOUT_CUTS, MAX_ZARR_BYTES
 from reshard.formats.orbax.container import TREE_METADATA
 from reshard.formats.orbax.ocdbt_index import OcdbtIndex, find_databases
 from reshard.formats.orbax.plain_files import PlainFiles
@@ -21,7 +22,7 @@ from reshard.formats.orbax.tree_metadata import (
     read_strings,
     read_tree_metadata,
 )
-from reshard.formats.orbax.values import MAX_ZARR_BYTES, Values, read_extent
+from reshard.formats.orbax.values import Values, read_extent
 from reshard.formats.orbax.zarr_codecs import BY_TENSORSTORE
 from reshard.formats.orbax.zarr_metadata import ZARR2_FILE, ZARR3_FILE, ZarrArray, parse_zarr
 from reshard.layout.grid import Grid
@@ -30,9 +31,6 @@ from reshard.layout.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from reshard.formats.slices import SliceEntry, SliceFile
-
-MAX_CUTS = 1 << 22
-"""Cuts of all different grids of an item together, each some 40 bytes in memory."""
 
 _KEY_IMPLEMENTATION = "random_key_impl"
 
@@ -84,25 +82,33 @@ def open_item(directory: Path, item: Item, prefix: str, recorded: SliceFile | No
             name = _name(prefix, leaf)
             arrays[name] = found[leaf.param_name]
             tensors[name] = assemble(name, leaf, arrays[name])
-    leaves = tuple(_leaf(leaf, prefix, item.name, ext, strings) for leaf in tree.leaves)
+    leaves = tuple(_leaves(tree.leaves, prefix, item.name, ext, strings))
     values = {id(a.values): a.values for a in arrays.values()}
     size = sum(v.metadata_bytes for v in values.values()) + _leaf_bytes(leaves, tensors)
     return OpenItem(replace(item, meta=tree.kept), leaves, tensors, arrays, size)
 
 
-def _leaf(
-    leaf: TreeLeaf,
+def _leaves(
+    leaves: Sequence[TreeLeaf],
     prefix: str,
     item: str,
     ext: Mapping[str, Mapping[str, Any] | None],
     strings: Mapping[str, str],
-) -> Leaf:
-    meta: dict[str, Any] = {"value_metadata": leaf.value, "param_name": leaf.param_name}
-    if leaf.is_tensor:
-        meta["ext_metadata"] = ext.get(leaf.param_name)
-    if leaf.is_string:
-        meta["string"] = strings[leaf.param_name]
-    return Leaf(_name(prefix, leaf), leaf.path, item, leaf.is_tensor, meta)
+) -> Iterator[Leaf]:
+    """The leaves, of which those that are alike share what was recorded of them."""
+    alike: dict[tuple[int, bool], dict[str, Any]] = {}
+    for leaf in leaves:
+        meta = alike.setdefault((id(leaf.value), leaf.is_tensor), _meta(leaf))
+        if leaf.is_string:
+            meta = {**meta, "string": strings[leaf.param_name]}
+        if (own := ext.get(leaf.param_name)) is not None and leaf.is_tensor:
+            meta = {**meta, "ext_metadata": own}
+        yield Leaf(_name(prefix, leaf), leaf.path, item, leaf.is_tensor, meta)
+
+
+def _meta(leaf: TreeLeaf) -> dict[str, Any]:
+    none = {"ext_metadata": None} if leaf.is_tensor else {}
+    return {"value_metadata": leaf.value, **none}
 
 
 def _name(prefix: str, leaf: TreeLeaf) -> str:
@@ -129,11 +135,11 @@ def _find_arrays(
         files = PlainFiles(directory, is_listed=not tree.stores_fill)
         return _look_up(directory, leaves, tree, files, must=True)
     if databases[0] == directory:
-        merged = OcdbtIndex(databases[:1])
+        merged = OcdbtIndex(databases[:1], directory)
         found = _look_up(directory, leaves, tree, merged, must=len(databases) == 1)
         if len(found) == len(leaves):
             return found
-    return _look_up(directory, leaves, tree, OcdbtIndex(databases), must=True)
+    return _look_up(directory, leaves, tree, OcdbtIndex(databases, directory), must=True)
 
 
 def _look_up(
@@ -213,6 +219,7 @@ class _TensorAssembly:
         self._encodings: dict[Encoding, Encoding] = {}
         self._fitting: set[tuple[TensorLayout, tuple[int, ...]]] = set()
         self._cuts = 0
+        self._layout_cuts = 0
 
     def assemble(self, name: str, leaf: TreeLeaf, array: ArrayFiles) -> StoredTensor:
         """The tensor of a leaf, with what ``slices.json`` recorded of it, if anything."""
@@ -252,12 +259,18 @@ class _TensorAssembly:
         if layout is None or (layout, shape) in self._fitting:
             return
         try:
-            layout.grid(shape, name)
+            parts = layout.grid(shape, name).parts
         except LayoutError as error:
             raise CorruptError(
                 f"{self._where}: the layout recorded for {name!r} contradicts its shape: {error}"
             ) from error
         self._fitting.add((layout, shape))
+        self._layout_cuts += sum(parts)
+        if self._layout_cuts > MAX_LAYOUT_CUTS:
+            raise FormatError(
+                f"{self._where}: up to {name!r} the recorded layouts cut tensors in more than "
+                f"{MAX_LAYOUT_CUTS:,} places, which is more than is looked at"
+            )
 
     def _check_recorded(
         self, name: str, zarr: ZarrArray, shape: tuple[int, ...], dtype: str

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from reshard.errors import CorruptError
+from reshard.errors import CorruptError, FormatError
+from reshard.formats.limits import MAX_VALUE_CHARACTERS
 from reshard.formats.orbax.safe_json import checked_text, not_json, read_bytes
 
 _SPACE = re.compile(r"\s*", re.ASCII)
@@ -22,6 +23,8 @@ _COLON = re.compile(r"\s*:\s*", re.ASCII)
 _AFTER_MEMBER = re.compile(r"\s*(?:\}|,\s*)", re.ASCII)
 _AFTER_ELEMENT = re.compile(r"\s*(?:\]|,\s*)", re.ASCII)
 _DECODER = json.JSONDecoder()
+
+_FIRST_WINDOW, _GROWTH = 4 << 10, 64
 
 
 class JsonCursor:
@@ -43,7 +46,40 @@ class JsonCursor:
         return cls(read_bytes(path), str(path))
 
     def value(self) -> Any:
-        """The whole value here, as Python objects."""
+        """The whole value here, as Python objects; FormatError for a list or object of absurd size."""
+        if self._text.startswith(("[", "{"), self._at) and (found := self._windowed()) is not None:
+            return found
+        return self._decoded()
+
+    def _windowed(self) -> Any:
+        """The list or object here from as little text as holds it; None where it is no JSON."""
+        left, size = len(self._text) - self._at, _FIRST_WINDOW
+        while size < min(left, MAX_VALUE_CHARACTERS):
+            try:
+                found, used = _DECODER.raw_decode(self._text[self._at : self._at + size])
+            except ValueError:
+                size *= _GROWTH
+                continue
+            self._at += used
+            return found
+        if left > MAX_VALUE_CHARACTERS:
+            return self._last_window()
+        return None
+
+    def _last_window(self) -> Any:
+        window = self._text[self._at : self._at + MAX_VALUE_CHARACTERS]
+        try:
+            found, used = _DECODER.raw_decode(window)
+        except ValueError:
+            line = self._text.count("\n", 0, self._at) + 1
+            raise FormatError(
+                f"{self.where}: the value that begins in line {line} is no JSON, or longer than the "
+                f"{MAX_VALUE_CHARACTERS:,} characters that are read of one value; restore the file from a copy"
+            ) from None
+        self._at += used
+        return found
+
+    def _decoded(self) -> Any:
         try:
             found, self._at = _DECODER.raw_decode(self._text, self._at)
         except json.JSONDecodeError as error:

@@ -2,12 +2,13 @@
 
 A database is a manifest that names the root of a B-tree of nodes in data files
 (https://google.github.io/tensorstore/kvstore/ocdbt/index.html). ``tensorstore.ocdbt.dump`` decodes
-one node, checks its CRC, and gives locations as text::
+the manifest; it gives the root's location as text::
 
-    value:<base path>:<relative path>:<offset>:<length>        paths are percent-encoded
+    btreenode:<base path>:<relative path>:<offset>:<length>        paths are percent-encoded
 
 An entry of an inner node says what prefix the keys below it share; a leaf's keys lack it. Small
-values are in the node itself. Nodes are asked for several at a time: 100,000 keys take under a second.
+values are in the node itself. Nodes are read one after the other by ``ocdbt_node``, since a dump of
+a node of 200,000 keys takes 250 MiB.
 
 Orbax lets each process write a database of its own (``ocdbt.process_N``) and merges their trees,
 not their values, into one manifest at the end. Where that manifest is missing, the union of the
@@ -16,34 +17,40 @@ processes' databases is the index.
 
 from __future__ import annotations
 
+import heapq
 import re
 from array import array
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Extent
+from reshard.formats.limits import MAX_MANIFEST_BYTES, MAX_NODES
 from reshard.formats.orbax.file_sizes import FileSizes
-from reshard.formats.orbax.safe_json import expect, shorten
+from reshard.formats.orbax.inside import Inside
+from reshard.formats.orbax.ocdbt_node import Entry, Node
+from reshard.formats.orbax.safe_json import expect, read_bytes, shorten
 
 MANIFEST = "manifest.ocdbt"
 PROCESS_PREFIX = "ocdbt.process_"
 
-_DUMPS_IN_FLIGHT = 8
-"""Enough to keep the cores busy; a decoded node takes up to 8 MiB, and Orbax allows it 100."""
+_ENTRY_BYTES = 40
+"""Memory a key takes besides its text: four numbers, in arrays that grow by a sixteenth (measured)."""
 
-_DUMPED_BYTES = 1400
-"""Memory a key takes while its node is decoded (measured: 257 MiB for 200,000 keys in one node)."""
+MAX_INDEX_BYTES = 1 << 31
+"""Keys and different small values of an index together; ten million chunks take a quarter of it."""
 
-_MAX_NODES = 1 << 22
 _MAX_OFFSET = 1 << 62
 _NUMBER = re.compile(r"[0-9]{1,19}")
+
+_INLINE = -1
+"""The number of no file: the value is in the index itself, and its offset is its number there."""
 
 Place = tuple[str, int, int] | bytes
 """Where a value lies: file, offset and length, or the value itself."""
@@ -58,49 +65,59 @@ def find_databases(directory: Path) -> list[Path]:
 
 
 class OcdbtIndex:
-    """An index over one or several databases: 28 bytes a value beside its key, found by a bisect.
+    """An index over one or several databases: some 40 bytes a value beside its key, found by a bisect.
 
     Where several hold the same key the first counts, provided that all hold as many bytes under
     it: each process writes its own copy of an array's metadata.
     """
 
-    def __init__(self, databases: Sequence[Path]) -> None:
+    def __init__(self, databases: Sequence[Path], root: Path | None = None) -> None:
+        """Reads the databases; links may lead elsewhere below ``root``, or below the first of them."""
         self.databases = tuple(databases)
-        self._keys: list[bytes] = []
+        inside = Inside(root or databases[0])
+        self._keys = _Keys()
         self._files: list[str] = []
-        self._file_of, self._offsets, self._lengths = array("I"), array("Q"), array("Q")
-        self._inline: dict[int, bytes] = {}
-        self._pack(_read_database(databases[0]) if len(databases) == 1 else _union(databases))
-        self._sizes = FileSizes()
+        self._file_of, self._offsets, self._lengths = array("i"), array("Q"), array("Q")
+        self._inline: list[bytes] = []
+        self._sizes = FileSizes(inside)
+        self._pack(_union([_read_database(d, inside) for d in databases], databases[0].parent))
 
     def _pack(self, entries: Iterable[tuple[bytes, Place]]) -> None:
         """Keep sorted entries in as little room as Python allows."""
         numbers: dict[str, int] = {}
-        carrier = str(self.databases[0] / MANIFEST)
-        shared: dict[bytes, bytes] = {}  # layers have equal metadata, which is kept once
+        shared: dict[bytes, int] = {}  # layers have equal metadata, which is kept once
+        last, size = b"", 0
         for key, place in entries:
-            if self._keys and key <= self._keys[-1]:
+            if key <= last and len(self):
                 raise CorruptError(
-                    f"{self.databases[0]}: the key {shorten(key)} follows {shorten(self._keys[-1])}, "
+                    f"{self.databases[0]}: the key {shorten(key)} follows {shorten(last)}, "
                     "but a database's keys are sorted; restore the folder from a copy"
                 )
             if isinstance(place, bytes):
-                self._inline[len(self._keys)] = shared.setdefault(place, place)
-                place = (carrier, 0, len(place))
-            path, offset, length = place
-            self._file_of.append(numbers.setdefault(path, len(numbers)))
+                size += 0 if place in shared else len(place)
+                file, offset, length = _INLINE, shared.setdefault(place, len(shared)), len(place)
+            else:
+                path, offset, length = place
+                file = numbers.setdefault(path, len(numbers))
+            self._file_of.append(file)
             self._offsets.append(offset)
             self._lengths.append(length)
             self._keys.append(key)
-        self._files = list(numbers)
+            last, size = key, size + len(key)
+            if size > MAX_INDEX_BYTES:
+                raise FormatError(
+                    f"{self.databases[0]}: keys and small values of more than {MAX_INDEX_BYTES:,} bytes "
+                    "are not read; this is no checkpoint that can be handled safely"
+                )
+        self._files, self._inline = list(numbers), list(shared)
 
     def __len__(self) -> int:
         return len(self._keys)
 
     @property
     def metadata_bytes(self) -> int:
-        """What building the index cost: a node's entries as objects, and their memory stays claimed."""
-        return _DUMPED_BYTES * len(self) + sum(map(len, self._keys))
+        """What the index keeps in memory."""
+        return _ENTRY_BYTES * len(self) + self._keys.nbytes + sum(map(len, self._inline))
 
     def find(self, key: str, what: str) -> Extent | None:
         """The value's extent, checked against the size of its file."""
@@ -108,10 +125,10 @@ class OcdbtIndex:
         i = bisect_left(self._keys, wanted)
         if i == len(self._keys) or self._keys[i] != wanted:
             return None
-        path, length = self._files[self._file_of[i]], self._lengths[i]
-        if (inline := self._inline.get(i)) is not None:
-            return Extent(path, 0, length, inline)
-        extent = Extent(path, self._offsets[i], length)
+        file, offset, length = self._file_of[i], self._offsets[i], self._lengths[i]
+        if file == _INLINE:
+            return Extent(str(self.databases[0] / MANIFEST), 0, length, self._inline[offset])
+        extent = Extent(self._files[file], offset, length)
         self._sizes.check(extent, what)
         return extent
 
@@ -129,19 +146,47 @@ class OcdbtIndex:
         return {"driver": "ocdbt", "base": _file_spec(self.databases[0]), "path": path}
 
 
-def _union(databases: Sequence[Path]) -> list[tuple[bytes, Place]]:
+class _Keys:
+    """Sorted keys, one after the other in one stretch of memory."""
+
+    def __init__(self) -> None:
+        self._text = bytearray()
+        self._ends = array("Q")
+
+    def append(self, key: bytes) -> None:
+        self._text += key
+        self._ends.append(len(self._text))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, i: int) -> bytes:
+        start = self._ends[i - 1] if i else 0
+        return bytes(self._text[start : self._ends[i]])
+
+    @property
+    def nbytes(self) -> int:
+        return len(self._text)
+
+
+def _union(
+    databases: Sequence[Iterator[tuple[bytes, Place]]], where: Path
+) -> Iterator[tuple[bytes, Place]]:
     """The sorted entries of several databases; the first that has a key counts."""
-    places: dict[bytes, Place] = {}
-    for database in databases:
-        for key, place in _read_database(database):
-            known = places.setdefault(key, place)
-            if _length(known) != _length(place):
-                raise CorruptError(
-                    f"{database}: the key {shorten(key)} is in several databases with different "
-                    f"values ({_length(known)} and {_length(place)} bytes); expected one writer of "
-                    "each chunk"
-                )
-    return sorted(places.items(), key=lambda entry: entry[0])
+    if len(databases) == 1:
+        yield from databases[0]
+        return
+    last: tuple[bytes, Place] | None = None
+    for entry in heapq.merge(*databases, key=itemgetter(0)):
+        if last is None or last[0] != entry[0]:
+            last = entry
+            yield entry
+        elif _length(last[1]) != _length(entry[1]):
+            raise CorruptError(
+                f"{where}: the key {shorten(entry[0])} is in several databases with "
+                f"different values ({_length(last[1])} and {_length(entry[1])} bytes); expected one "
+                "writer of each chunk"
+            )
 
 
 def _length(place: Place) -> int:
@@ -149,39 +194,54 @@ def _length(place: Place) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
-    """A node still to be decoded: its location and the prefix that its keys lack."""
+class _Place:
+    """Where a node lies, and the prefix that its keys lack.
 
-    location: str
-    prefix: bytes
+    Attributes:
+        path: below the database; its first part ``base`` holds for files that the node names, too.
+    """
+
+    base: str
+    path: str
+    offset: int
+    length: int
+    prefix: bytes = b""
+
+    def __str__(self) -> str:
+        return f"node {self.path}:{self.offset}:{self.length}"
 
 
-def _read_database(database: Path) -> Iterator[tuple[bytes, Place]]:
+def _read_database(database: Path, inside: Inside) -> Iterator[tuple[bytes, Place]]:
     """Every key of one database with its place, in the tree's order."""
-    import tensorstore as ts
-
-    base = ts.KvStore.open(_file_spec(database)).result()
-    root = _read_root(database, base)
+    _check_manifests(database, inside)
+    root = _read_root(database)
     if root is None:
         return
-    node, expected = root
+    place, expected = root
     found = 0
-    for key, place in _walk(database, base, node):
+    for key, where in _Walk(database, inside).entries(place, None):
         found += 1
-        yield key, place
+        if found > expected:
+            break
+        yield key, where
     if found != expected:
         raise CorruptError(
-            f"{database / MANIFEST} counts {expected:,} keys, but its tree has {found:,}; restore "
+            f"{database / MANIFEST} counts {expected:,} keys, but its tree has {found:,}{' or more' * (found > expected)}; restore "
             "the folder from a copy"
         )
 
 
-def _read_root(database: Path, base: Any) -> tuple[_Node, int] | None:
-    """The root of the latest version and its number of keys; None for an empty database."""
-    import tensorstore as ts
+def _check_manifests(database: Path, inside: Inside) -> None:
+    """TensorStore would wait for a pipe, and read a file of any size into memory."""
+    for path in sorted(database.glob("manifest*")):
+        inside.check(path, str(path))
+        read_bytes(path, MAX_MANIFEST_BYTES)
 
+
+def _read_root(database: Path) -> tuple[_Place, int] | None:
+    """The root of the latest version and its number of keys; None for an empty database."""
     where = str(database / MANIFEST)
-    manifest = expect(_dumped(ts.ocdbt.dump(base), where), dict, "the manifest", where)
+    manifest = expect(_dumped_manifest(database, where), dict, "the manifest", where)
     versions = expect(manifest.get("versions"), list, "versions", where)
     if not versions:
         raise FormatError(f"{where} names no version of its database; expected at least one")
@@ -189,45 +249,93 @@ def _read_root(database: Path, base: Any) -> tuple[_Node, int] | None:
     count = expect(root.get("statistics", {}).get("num_keys", 0), int, "num_keys", where)
     if "location" not in root:
         return None
-    return _Node(expect(root["location"], str, "the root's location", where), b""), count
+    location = expect(root["location"], str, "the root's location", where)
+    _, offset, length = parse_location(database, location)
+    base, relative = map(unquote, location.split(":")[1:3])
+    return _Place(base, base + relative, offset, length), count
 
 
-def _walk(database: Path, base: Any, root: _Node) -> Iterator[tuple[bytes, Place]]:
-    waiting, running, seen = deque([root]), deque[tuple[_Node, Any]](), {root.location}
-    while waiting or running:
-        while waiting and len(running) < _DUMPS_IN_FLIGHT:
-            node = waiting.popleft()
-            running.append((node, _start_dump(database, base, node)))
-        node, future = running.popleft()
-        where = f"{database} (node {node.location})"
-        fields = expect(_dumped(future, where), dict, "a node", where)
-        entries = expect(fields.get("entries"), list, "a node's entries", where)
-        entries.reverse()
-        while entries:  # popped, so that what is done with is free at once: there may be 100,000
-            entry = entries.pop()
-            if "location" in entry:
-                waiting.append(_child(node, entry, seen, where))
-            else:
-                yield node.prefix + entry["key"], _place(database, entry, where)
+def _dumped_manifest(database: Path, where: str) -> Any:
+    import tensorstore as ts
 
-
-def _child(parent: _Node, entry: Mapping[str, Any], seen: set[str], where: str) -> _Node:
-    location = entry["location"]
-    if location in seen or len(seen) > _MAX_NODES:
+    try:
+        return ts.ocdbt.dump(ts.KvStore.open(_file_spec(database)).result()).result()
+    except (ValueError, OSError, KeyError, NotImplementedError, RuntimeError) as error:
         raise CorruptError(
-            f"{where}: the node {location} occurs twice in the tree, or there are more than "
-            f"{_MAX_NODES:,}; the database contradicts itself"
-        )
-    seen.add(location)
-    return _Node(location, parent.prefix + entry.get("subtree_common_prefix", b""))
+            f"{where} cannot be decoded: {str(error).splitlines()[0]}; restore the folder from a copy"
+        ) from error
 
 
-def _place(database: Path, entry: Mapping[str, Any], where: str) -> Place:
-    if "inline_value" in entry:
-        return expect(entry["inline_value"], bytes, "an inline value", where)
-    return parse_location(
-        database, expect(entry.get("indirect_value"), str, "a value's location", where)
-    )
+class _Walk:
+    """A walk over the tree of one database, in the order of its keys."""
+
+    def __init__(self, database: Path, inside: Inside) -> None:
+        self._database = database
+        self._sizes = FileSizes(inside)
+        self._read_bytes: dict[str, int] = {}
+        self._seen: set[tuple[str, int]] = set()
+
+    def entries(self, place: _Place, height: int | None) -> Iterator[tuple[bytes, Place]]:
+        """The entries below a node, which must have this height (None: any)."""
+        node = self._open(place)
+        if height is not None and node.height != height:
+            node.close()
+            raise CorruptError(
+                f"{self._database} ({place}) has height {node.height}, but {height} was expected; the "
+                "database contradicts itself"
+            )
+        for entry in node.entries():
+            if node.height:
+                yield from self.entries(self._child(place, entry), node.height - 1)
+            else:
+                yield place.prefix + entry.key, self._value(place, entry)
+
+    def _open(self, place: _Place) -> Node:
+        where = f"{self._database} ({place})"
+        at = (place.path, place.offset)
+        if at in self._seen or len(self._seen) > MAX_NODES:
+            raise CorruptError(
+                f"{where} occurs twice in the tree, or the tree has more than {MAX_NODES:,} nodes; the "
+                "database contradicts itself"
+            )
+        self._seen.add(at)
+        extent = Extent(self._file(place.path, place), place.offset, place.length)
+        self._sizes.check(extent, where)
+        self._refuse_overlap(extent, where)
+        return Node(extent, place.base, where)
+
+    def _refuse_overlap(self, extent: Extent, where: str) -> None:
+        """Nodes within nodes would take time with the square of their file's size."""
+        total = self._read_bytes[extent.path] = self._read_bytes.get(extent.path, 0) + extent.length
+        if total > self._sizes.size(extent.path, where):
+            raise CorruptError(
+                f"{where} overlaps with other nodes in {extent.path}; the database contradicts itself"
+            )
+
+    def _child(self, parent: _Place, entry: Entry) -> _Place:
+        file = entry.file
+        if file is None:
+            raise CorruptError(f"{self._database} ({parent}) has a child without a place")
+        prefix = parent.prefix + entry.key
+        return _Place(file.base, file.path, entry.offset, entry.length, prefix)
+
+    def _value(self, place: _Place, entry: Entry) -> Place:
+        if entry.file is None:
+            return entry.inline
+        if entry.offset + entry.length > _MAX_OFFSET:
+            raise CorruptError(
+                f"{self._database} ({place}): the value {shorten(entry.key)} is beyond the end of any file"
+            )
+        return self._file(entry.file.path, place), entry.offset, entry.length
+
+    def _file(self, path: str, place: _Place) -> str:
+        file = _below(self._database, path)
+        if file is None:
+            raise CorruptError(
+                f"{self._database} ({place}): {shorten(path)} should name a data file below the "
+                "database's folder, but does not"
+            )
+        return file
 
 
 def parse_location(database: Path, location: str) -> tuple[str, int, int]:
@@ -237,7 +345,7 @@ def parse_location(database: Path, location: str) -> tuple[str, int, int]:
     """
     parts = location.split(":")
     is_sound = len(parts) == 5 and all(_NUMBER.fullmatch(n) for n in parts[3:])
-    path = _data_file(database, parts[1], parts[2]) if is_sound else None
+    path = _below(database, unquote(parts[1]) + unquote(parts[2])) if is_sound else None
     if path is None:
         raise CorruptError(
             f"{database}: the location {shorten(location)} should name a data file below the "
@@ -252,9 +360,8 @@ def parse_location(database: Path, location: str) -> tuple[str, int, int]:
 
 
 @lru_cache(maxsize=1024)
-def _data_file(database: Path, base: str, relative: str) -> str | None:
-    """The file's path, one string for all values in it; None where it would lead elsewhere."""
-    path = unquote(base) + unquote(relative)
+def _below(database: Path, path: str) -> str | None:
+    """A file below a folder, one string for all values in it; None where the path leads elsewhere."""
     if "\0" in path or any(step in ("", ".", "..") for step in path.split("/")):
         return None
     return f"{database}/{path}"
@@ -262,19 +369,3 @@ def _data_file(database: Path, base: str, relative: str) -> str | None:
 
 def _file_spec(directory: Path) -> dict[str, Any]:
     return {"driver": "file", "path": f"{directory}/"}
-
-
-def _start_dump(database: Path, base: Any, node: _Node) -> Any:
-    import tensorstore as ts
-
-    parse_location(database, node.location)
-    return ts.ocdbt.dump(base, node=node.location)
-
-
-def _dumped(future: Any, where: str) -> Any:
-    try:
-        return future.result()
-    except (ValueError, OSError, KeyError, NotImplementedError, RuntimeError) as error:
-        raise CorruptError(
-            f"{where} cannot be decoded: {str(error).splitlines()[0]}; restore the folder from a copy"
-        ) from error

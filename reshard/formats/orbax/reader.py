@@ -14,9 +14,18 @@ from types import MappingProxyType
 
 from reshard.errors import CorruptError, FormatError, StorageError
 from reshard.formats.base import Container, Extent, Leaf, StoredTensor
-from reshard.formats.orbax.container import is_orbax, read_container
+from reshard.formats.orbax.container import (
+    CHECKPOINT_METADATA,
+    TREE_METADATA,
+    is_orbax,
+    read_container,
+)
+from reshard.formats.orbax.inside import Inside
 from reshard.formats.orbax.item_tensors import ArrayFiles, OpenItem, open_item
 from reshard.formats.orbax.shard_index import ShardIndexes
+from reshard.formats.orbax.sharding_file import SHARDING
+from reshard.formats.orbax.tree_metadata import ARRAY_METADATAS, STRINGS
+from reshard.formats.slices import FILE_NAME
 from reshard.formats.slices_json import read_slices
 from reshard.layout.grid import Index
 from reshard.storage.local import reason_and_remedy
@@ -47,15 +56,26 @@ def open_orbax(path: str) -> OrbaxReader:
 def _open(path: str, root: Path) -> OrbaxReader:
     if not root.is_dir():
         raise StorageError(f"{path} should be the directory of a checkpoint, but is no directory")
+    inside = Inside(root)
+    inside.check(root / CHECKPOINT_METADATA, "the checkpoint's metadata")
     container = read_container(root)
     trees = [item for item in container.items if item.is_tree]
     opened = {}
     for item in trees:
         directory = root / item.directory
+        _refuse_links_out(inside, directory)
         prefix = f"{item.name}/" if len(trees) > 1 else ""
         opened[item.name] = open_item(directory, item, prefix, read_slices(directory))
     items = tuple(opened[i.name].item if i.is_tree else i for i in container.items)
     return OrbaxReader(path, replace(container, items=items), list(opened.values()))
+
+
+def _refuse_links_out(inside: Inside, directory: Path) -> None:
+    """Metadata must lie in the checkpoint, as must values, which are looked up one by one."""
+    names = (TREE_METADATA, SHARDING, STRINGS, FILE_NAME, ARRAY_METADATAS)
+    files = directory.glob(f"{ARRAY_METADATAS}/process_*")
+    for path in (*(directory / name for name in names), *files):
+        inside.check(path, "the checkpoint's metadata")
 
 
 class OrbaxReader:

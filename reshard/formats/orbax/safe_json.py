@@ -1,7 +1,7 @@
-"""JSON from strangers: size and depth are capped before anything is built from it.
+"""JSON from strangers: size, depth and number of values are capped before anything is built from it.
 
 The depth is found without recursion and before parsing: each bracket outside of strings counts +1
-or -1, and the largest running sum is the depth.
+or -1, and the largest running sum is the depth. Commas and brackets bound the number of values.
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ import json
 import os
 import reprlib
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from reshard.errors import CorruptError, FormatError, StorageError
+from reshard.formats.limits import MAX_JSON_BYTES, MAX_JSON_DEPTH, MAX_JSON_VALUES
 from reshard.storage.local import close_after_reading, read_at, reason_and_remedy
 
-MAX_JSON_BYTES = 1 << 30
-"""A tree of 100,000 tensors takes 30 MB; a sharding file that lists 16,384 devices a tensor, 500 MB."""
-
-MAX_JSON_DEPTH = 64
-"""Orbax nests 6 deep; users' own metadata deeper, but not this deep."""
-
+_BLOCK_BYTES = 1 << 20
+_FOLLOWED_DEPTH = 1 << 20
 _IRRELEVANT = bytes(set(range(256)) - set(b'[]{}"'))
 
 T = TypeVar("T")
@@ -66,9 +64,11 @@ def read_json(path: Path) -> Any:
 def parse_json(data: bytes, where: str) -> Any:
     """The value of JSON text; ``where`` names its origin in errors.
 
-    Raises CorruptError for what is no JSON, FormatError for what is nested too deeply.
+    Raises CorruptError for what is no JSON, FormatError for what is nested too deeply or has too
+    many values.
     """
     text = checked_text(data, where)
+    refuse_many_values(data, where)
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -77,8 +77,19 @@ def parse_json(data: bytes, where: str) -> Any:
         raise not_json(where, text, 0, str(error)) from None
 
 
+def refuse_many_values(data: bytes, where: str, limit: int = MAX_JSON_VALUES) -> None:
+    """A FormatError for JSON text that may hold more values than are built at once."""
+    most = data.count(b",") + data.count(b"[") + data.count(b"{")
+    if most > limit:
+        raise FormatError(
+            f"{where} may hold {most:,} values, but metadata of at most {limit:,} is read as a whole; "
+            "this is no checkpoint that can be handled safely"
+        )
+
+
 def checked_text(data: bytes, where: str) -> str:
     """The text of JSON that is not nested too deeply; CorruptError where it is no UTF-8."""
+    _refuse_holes(data, where)
     if (depth := _depth(data)) > MAX_JSON_DEPTH:
         raise FormatError(
             f"{where} nests {depth} levels deep, but metadata of at most {MAX_JSON_DEPTH} is read"
@@ -100,15 +111,46 @@ def not_json(where: str, text: str, position: int, found: str) -> CorruptError:
     )
 
 
+def _refuse_holes(data: bytes, where: str) -> None:
+    """A byte of zero is in no JSON, but all over a file with a hole, which may be any size."""
+    if (position := data.find(0)) >= 0:
+        text = data[:position].decode("utf-8", "replace")
+        raise not_json(where, text, len(text), "a NUL byte")
+
+
 def _depth(data: bytes) -> int:
+    """The nesting; where it is too deep, at least how far it was followed."""
+    depth = deepest = in_string = 0
+    for block in _blocks(data):
+        deepest, depth, in_string = _follow(block, deepest, depth, in_string)
+        if deepest > _FOLLOWED_DEPTH:
+            break
+    return deepest
+
+
+def _blocks(data: bytes) -> Iterator[bytes]:
+    """Pieces of text, none of which ends between a backslash and what it escapes."""
+    start = 0
+    while start < len(data):
+        stop = start + _BLOCK_BYTES
+        while data[stop - 1 : stop] == b"\\":
+            stop += 1
+        yield data[start:stop]
+        start = stop
+
+
+def _follow(block: bytes, deepest: int, depth: int, in_string: int) -> tuple[int, int, int]:
+    """The deepest level so far, the level at the block's end, and whether it ends in a string."""
     import numpy as np
 
-    unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    unescaped = block.replace(b"\\\\", b"").replace(b'\\"', b"")
     codes = np.frombuffer(unescaped.translate(None, _IRRELEVANT), np.uint8)
-    in_string = np.cumsum(codes == ord('"'), dtype=np.int32) & 1
-    brackets = codes[(in_string == 0) & (codes != ord('"'))]
+    quotes = np.cumsum(codes == ord('"'), dtype=np.int32) + in_string & 1
+    brackets = codes[(quotes == 0) & (codes != ord('"'))]
     steps = np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1)
-    return int(np.cumsum(steps).max(initial=0))
+    levels = depth + np.cumsum(steps)
+    ends_in = int(quotes[-1]) if len(quotes) else in_string
+    return int(levels.max(initial=deepest)), int(levels[-1]) if len(levels) else depth, ends_in
 
 
 def expect(value: Any, kind: type[T], what: str, where: str) -> T:

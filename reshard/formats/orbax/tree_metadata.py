@@ -17,14 +17,12 @@ from typing import Any
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import PathKey
+from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
 from reshard.formats.orbax.json_cursor import JsonCursor
 from reshard.formats.orbax.safe_json import expect, read_json, shorten
 
 STRINGS = "_strings.json"
 ARRAY_METADATAS = "array_metadatas"
-
-MAX_PATH_KEYS = 256
-"""Trees are written and rebuilt by recursion elsewhere; jax's own nest about 20 deep."""
 
 _SEQUENCE, _DICT = 1, 2
 _STRING_TYPE = "string"
@@ -114,7 +112,11 @@ def _read_leaves(cursor: JsonCursor) -> Iterator[TreeLeaf]:
     """The leaves one by one; equal keys and equal values are one object, as most are alike."""
     keys: dict[tuple[str, int], PathKey] = {}
     values: dict[str, dict[str, Any]] = {}
-    for title in cursor.members():
+    for number, title in enumerate(cursor.members()):
+        if number >= MAX_LEAVES:
+            raise FormatError(
+                f"{cursor.where} lists more than {MAX_LEAVES:,} leaves, which is more than is read"
+            )
         where = f"{cursor.where}, the entry of {title[:80]!r}"
         fields = expect(cursor.value(), dict, "it", where)
         value = expect(fields.get("value_metadata"), dict, "value_metadata", where)
@@ -164,6 +166,11 @@ def refuse_unsafe(param_name: str, where: str) -> None:
     """A FormatError for a name that, as a relative path, would not stay where it belongs."""
     if not param_name:
         return  # a checkpoint that is one bare array keeps its files at the top
+    if len(param_name) > MAX_NAME_CHARACTERS:
+        raise FormatError(
+            f"{where}: the name {shorten(param_name)} has {len(param_name):,} characters, but at most "
+            f"{MAX_NAME_CHARACTERS:,} are read; rename that key in the program that saves the checkpoint"
+        )
     if _UNSAFE.search(param_name):
         raise FormatError(
             f"{where}: the name {shorten(param_name)} cannot name files: as a path it has an empty "

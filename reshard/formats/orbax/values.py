@@ -12,9 +12,6 @@ from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Extent
 from reshard.storage.local import read_range, reason_and_remedy
 
-MAX_ZARR_BYTES = 1 << 20
-"""An array's metadata file takes some hundred bytes."""
-
 
 class Values(Protocol):
     """Look-up of the extent of each value; safe from any thread."""

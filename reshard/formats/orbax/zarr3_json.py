@@ -12,6 +12,7 @@ from typing import Any
 
 from reshard.errors import FormatError
 from reshard.formats.base import Encoding
+from reshard.formats.limits import MAX_RANK
 from reshard.layout.dtypes import storage_bytes
 from reshard.layout.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
@@ -21,9 +22,6 @@ NOT_IN_ZARR3 = frozenset({"uint2", "uint4", "float8_e4m3"})
 
 _SHUFFLES = {-1: "shuffle", 0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}
 """zarr2's shuffle numbers; -1 leaves it to the element size, which matters to a writer only."""
-
-MAX_RANK = 32
-"""TensorStore's largest rank."""
 
 
 def zarr_json(spec: TensorSpec, encoding: Encoding) -> bytes:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Encoding
+from reshard.formats.limits import MAX_CHUNKS, MAX_RANK, MAX_TENSOR_BYTES
 from reshard.formats.orbax.fill_value import fill_bytes
 from reshard.formats.orbax.safe_json import expect, expect_sizes, parse_json, shorten
 from reshard.formats.orbax.zarr_codecs import BY_TENSORSTORE, zarr2_encoding, zarr3_encoding
@@ -25,14 +26,6 @@ from reshard.layout.dtypes import DTYPES, storage_bytes
 
 ZARR2_FILE = ".zarray"
 ZARR3_FILE = "zarr.json"
-
-MAX_RANK = 32
-"""As in TensorStore."""
-
-MAX_CHUNKS = 1 << 22
-"""Chunks of one tensor: at this number a tensor of 1 TiB still has chunks of only 256 KiB."""
-
-MAX_BYTES = 1 << 62
 
 _ZARR2_NAMES = {
     "b1": "bool", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64", "u1": "uint8",
@@ -225,7 +218,7 @@ def _refuse_absurd(array: ZarrArray, where: str) -> None:
         )
     itemsize = storage_bytes(array.dtype)
     for what, shape in (("the tensor", array.shape), ("a chunk", array.value_shape)):
-        if math.prod(shape) * itemsize > MAX_BYTES:
+        if math.prod(shape) * itemsize > MAX_TENSOR_BYTES:
             raise FormatError(
                 f"{where}: {what} of shape {shorten(list(shape))} would take more than 2^62 bytes; no "
                 "storage holds that"

@@ -1,0 +1,62 @@
+"""How much is read of a checkpoint's metadata, in one place; beyond it a checkpoint is refused.
+
+Tensor data is not limited here: its memory is planned, and its size is what the user asked for. Each
+limit is far above what any program writes, and low enough that metadata made to do harm costs seconds
+and some hundred megabytes, whatever it claims of itself.
+"""
+
+from __future__ import annotations
+
+MAX_JSON_BYTES = 1 << 30
+"""A tree of 100,000 tensors takes 30 MB; a sharding file that lists 16,384 devices a tensor, 500 MB."""
+
+MAX_JSON_DEPTH = 64
+"""Orbax nests 6 deep; users' own metadata deeper, but not this deep."""
+
+MAX_JSON_VALUES = 1 << 22
+"""Values of a document that is built as a whole: 100 bytes each in memory."""
+
+MAX_SLICE_VALUES = 1 << 24
+"""Values of a slices.json: a million tensors."""
+
+MAX_VALUE_CHARACTERS = 16 << 20
+"""One list or object within a document that is read member by member."""
+
+MAX_LEAVES = 1 << 20
+"""Leaves of an item, each some 2 KB in memory."""
+
+MAX_PATH_KEYS = 256
+"""Trees are written and rebuilt by recursion elsewhere; jax's own nest about 20 deep."""
+
+MAX_NAME_CHARACTERS = 4096
+"""A tensor's name; a path of a file takes as many bytes."""
+
+MAX_ZARR_BYTES = 1 << 20
+"""An array's metadata file takes some hundred bytes."""
+
+MAX_RANK = 32
+"""Dimensions, as in TensorStore."""
+
+MAX_CHUNKS = 1 << 22
+"""Chunks of one tensor: at this number a tensor of 1 TiB still has chunks of only 256 KiB."""
+
+MAX_TENSOR_BYTES = 1 << 62
+"""Of a tensor, and of a chunk, so that sums of them stay in 64 bits."""
+
+MAX_CUTS = 1 << 22
+"""Cuts of all different chunk grids of an item together, each some 40 bytes in memory."""
+
+MAX_LAYOUT_CUTS = 1 << 26
+"""Cuts of all different layouts of an item, which are only looked at: some seconds."""
+
+MAX_MANIFEST_BYTES = 64 << 20
+"""Of a database; it takes some hundred bytes."""
+
+MAX_NODE_BYTES = 128 << 20
+"""Keys of a node of a database's index, or its paths; Orbax writes nodes of at most 100 MB."""
+
+MAX_INLINE_BYTES = 1 << 20
+"""A value within a node, as in TensorStore."""
+
+MAX_NODES = 1 << 20
+"""Nodes of a database's index."""

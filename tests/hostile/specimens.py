@@ -1,0 +1,80 @@
+"""Small real checkpoints to damage: by stock Orbax in all its forms, and one by this project."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+
+import reshard.api
+from tests.orbax_trees import (
+    mesh,
+    put,
+    save_half_merged,
+    save_manager_items,
+    save_pytree,
+    save_unmerged,
+    save_v1,
+)
+
+FORMS = {
+    "ocdbt-zarr2": partial(save_pytree, use_ocdbt=True, use_zarr3=False),
+    "ocdbt-zarr3": partial(save_pytree, use_ocdbt=True, use_zarr3=True),
+    "plain-zarr2": partial(save_pytree, use_ocdbt=False, use_zarr3=False),
+    "plain-zarr3": partial(save_pytree, use_ocdbt=False, use_zarr3=True),
+    "raw-zarr2": partial(save_pytree, use_ocdbt=False, use_compression=False),
+    "raw-zarr3": partial(save_pytree, use_ocdbt=False, use_compression=False, use_zarr3=True),
+    "rich": partial(save_pytree, use_ocdbt=False, rich_types=True),
+    "unmerged": save_unmerged,
+    "half-merged": save_half_merged,
+    "items": save_manager_items,
+    "v1": save_v1,
+}
+"""Ways of saving, by name."""
+
+OURS = {
+    "ours": {"mesh": "data=2,model=2"},
+    "ours-blosc": {"compression": "blosc"},
+    "ours-gzip": {"compression": "gzip"},
+    "ours-zstd": {"compression": "zstd:1"},
+    "ours-ocdbt": {"ocdbt": True},
+}
+"""Options of a conversion whose output is damaged in turn, by name."""
+
+
+def make_specimens(root: Path) -> list[str]:
+    """Saves every form below ``root``; their names."""
+    for name, save in FORMS.items():
+        found = save(root / name, _tree(strings=name.startswith(("plain", "raw"))))
+        if found != root / name:  # a step below a manager's folder
+            moved = root / f"{name}.step"
+            found.rename(moved)
+            for left in sorted((root / name).rglob("*"), reverse=True):
+                left.rmdir() if left.is_dir() else left.unlink()
+            (root / name).rmdir()
+            moved.rename(root / name)
+    for name, options in OURS.items():
+        reshard.api.convert(root / "raw-zarr2", root / name, **options)
+    return [*FORMS, *OURS]
+
+
+def _tree(*, strings: bool) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    tree = {
+        "params": {
+            "kernel": put(rng.normal(size=(16, 8)).astype(np.float32), "data", "model", on=mesh()),
+            "layers": [put(rng.normal(size=(8,)).astype(ml_dtypes.bfloat16), "model", on=mesh())],
+        },
+        "table": rng.integers(0, 9, (32, 16)).astype(np.int32),
+        "big": np.arange(5000, dtype=np.uint16),
+        "wave": np.arange(4, dtype=np.complex64),
+        "key": jax.random.key(7),
+        "count": 3,
+        "none": None,
+        "empty": {},
+    }
+    return tree | {"name": "a string"} if strings else tree
