@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ def prepare(source: str, target: str, options: Options) -> Prepared:
         tuple(layout_warnings(options.layout, list(goal.checkpoint.tensors))),
         _free_bytes(target),
     )
-    return Prepared(reader, goal, summary)
+    return Prepared(reader, replace(goal, requests=()), summary)  # the plan has what they said
 
 
 def _planned(move: Move, checkpoint: TargetCheckpoint) -> PlannedTensor:

@@ -117,7 +117,7 @@ class Node:
         from zstandard import ZstdDecompressor
 
         decoder = ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
-        return decoder.stream_reader(self._source, read_size=_BLOCK_BYTES)
+        return decoder.stream_reader(self._source, read_size=_BLOCK_BYTES)  # type: ignore[arg-type]
 
     def entries(self) -> Iterator[Entry]:
         """The entries in order; the node is closed afterwards."""
