@@ -250,13 +250,17 @@ def verify(
 ) -> Verification:
     """Compares two checkpoints bit by bit, or one with the digests recorded when it was written."""
     from reshard.engine.compare import compare_recorded, compare_stored
-    from reshard.formats.detect import open_reader
+    from reshard.engine.open_within import left_to_read, open_to_read
 
     limits = limits_of(max_memory, workers)
-    reader = open_reader(path_of("checkpoint", a))
+    budget = limits.max_memory
+    reader = open_to_read(path_of("checkpoint", a), budget)
     if b is None:
+        limits = replace(limits, max_memory=left_to_read(budget, reader))
         return compare_recorded(reader, limits, progress)
-    return compare_stored(reader, open_reader(path_of("checkpoint", b)), limits, progress)
+    other = open_to_read(path_of("checkpoint", b), budget)
+    limits = replace(limits, max_memory=left_to_read(budget, reader, other))
+    return compare_stored(reader, other, limits, progress)
 
 
 def _goal(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from reshard.engine.layouts import layout_warnings
+from reshard.engine.open_within import BYTES_PER_MOVE, open_to_convert
 from reshard.engine.options import Options
 from reshard.engine.read_back import check_read_back, read_back
 from reshard.engine.read_digests import ReadLimits
@@ -24,7 +25,7 @@ from reshard.errors import (
     StorageError,
 )
 from reshard.formats.base import Reader, TargetCheckpoint
-from reshard.formats.detect import local_path, open_reader
+from reshard.formats.detect import local_path
 from reshard.formats.orbax.writer import open_writer
 from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
@@ -33,9 +34,6 @@ from reshard.planning.planner import make_plan
 from reshard.storage.host import free_bytes
 from reshard.storage.local import storage_errors
 from reshard.storage.staging import check_target, publish, staged
-
-BYTES_PER_MOVE = 2500
-"""What planning keeps in memory for each tensor (measured), besides the source's own metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +82,11 @@ class Prepared:
 def prepare(source: str, target: str, options: Options) -> Prepared:
     """Opens the source, plans, and refuses whatever can be refused before a byte moves."""
     source, target = local_path(source), target_path(target)
-    reader = open_reader(source)
+    reader = open_to_convert(source, options.max_memory)
     check_target(Path(target), Path(source), overwrite=options.overwrite)
     refuse_other_content(Path(target))
     goal = make_target(reader, options)
-    metadata = reader.metadata_bytes + BYTES_PER_MOVE * len(goal.requests)
+    metadata = _metadata_bytes(reader, len(goal.requests), options)
     plan = make_plan(goal.requests, options.max_memory, options.workers, metadata)
     summary = ConversionPlan(
         source,
@@ -101,6 +99,12 @@ def prepare(source: str, target: str, options: Options) -> Prepared:
         _free_bytes(target),
     )
     return Prepared(reader, replace(goal, requests=()), summary)  # the plan has what they said
+
+
+def _metadata_bytes(reader: Reader, tensors: int, options: Options) -> int:
+    """What both ends keep in memory; to read the target back it is opened, too."""
+    read_back = reader.metadata_bytes if options.check == "readback" else 0
+    return reader.metadata_bytes + BYTES_PER_MOVE * tensors + read_back
 
 
 def _planned(move: Move, checkpoint: TargetCheckpoint) -> PlannedTensor:
@@ -118,7 +122,7 @@ def carry_out(
     _refuse_no_executor(executor)
     started = time.monotonic()
     summary = prepared.summary
-    limits = ReadLimits(options.max_memory, options.workers, executor)
+    limits = ReadLimits(summary.plan.max_memory, options.workers, executor)
     _check_space(summary, options)
     if options.check == "readback":
         check_read_back(summary.plan, prepared.reader, prepared.target.checkpoint, limits)
