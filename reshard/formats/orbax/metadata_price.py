@@ -14,7 +14,7 @@ LEAF_BYTES = 300
 TENSOR_BYTES = 650
 """Objects of a leaf and of a tensor, and the text they were read from (measured)."""
 
-_KEYS = b'"key_metadata"'
+_KEYS = b'"key_metadata":'
 _PIECE_BYTES = 1 << 20
 
 
