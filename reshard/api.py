@@ -250,17 +250,15 @@ def verify(
 ) -> Verification:
     """Compares two checkpoints bit by bit, or one with the digests recorded when it was written."""
     from reshard.engine.compare import compare_recorded, compare_stored
-    from reshard.engine.open_within import left_to_read, open_to_read
+    from reshard.engine.open_within import open_to_read
 
     limits = limits_of(max_memory, workers)
-    budget = limits.max_memory
-    reader = open_to_read(path_of("checkpoint", a), budget)
-    if b is None:
-        limits = replace(limits, max_memory=left_to_read(budget, reader))
+    paths = [path_of("checkpoint", path) for path in (a, b) if path is not None]
+    (reader, *others), left = open_to_read(limits.max_memory, *paths)
+    limits = replace(limits, max_memory=left)
+    if not others:
         return compare_recorded(reader, limits, progress)
-    other = open_to_read(path_of("checkpoint", b), budget)
-    limits = replace(limits, max_memory=left_to_read(budget, reader, other))
-    return compare_stored(reader, other, limits, progress)
+    return compare_stored(reader, others[0], limits, progress)
 
 
 def _goal(

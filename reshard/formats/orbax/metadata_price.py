@@ -14,6 +14,10 @@ LEAF_BYTES = 300
 TENSOR_BYTES = 650
 """Objects of a leaf and of a tensor, and the text they were read from (measured)."""
 
+OPENED_LEAF_BYTES = LEAF_BYTES + TENSOR_BYTES + 250
+"""Of a leaf that is a tensor of one chunk, with names and its entries in an index of common length;
+rather too much, so that the budget which a refusal names works."""
+
 _KEYS = b'"key_metadata":'
 _PIECE_BYTES = 1 << 20
 
