@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from reshard.formats.orbax.container import TREE_METADATA
-from reshard.storage.local import storage_errors
 
 LEAF_BYTES = 300
 TENSOR_BYTES = 650
@@ -23,10 +22,15 @@ _PIECE_BYTES = 1 << 20
 
 
 def leaf_count(root: Path) -> int:
-    """How many leaves the trees of the checkpoint at ``root`` have; 0 where it has none."""
-    with storage_errors("look at", root):
-        folders = [root, *(p for p in root.iterdir() if p.is_dir())] if root.is_dir() else []
+    """How many leaves the trees of the checkpoint at ``root`` have; 0 where it has none.
+
+    What cannot be read is not counted: opening it says why.
+    """
+    try:
+        folders = [root, *(p for p in root.iterdir() if p.is_dir())]
         return sum(_count(path) for f in folders if (path := f / TREE_METADATA).is_file())
+    except OSError:
+        return 0
 
 
 def _count(path: Path) -> int:
