@@ -254,13 +254,15 @@ def verify(
 ) -> Verification:
     """Compares two checkpoints bit by bit, or one with the digests recorded when it was written."""
     from reshard.engine.compare import compare_recorded, compare_stored
-    from reshard.formats.detect import open_reader
+    from reshard.engine.open_within import open_to_read
 
     limits = limits_of(max_memory, workers)
-    reader = open_reader(path_of("checkpoint", a))
-    if b is None:
+    paths = [path_of("checkpoint", path) for path in (a, b) if path is not None]
+    (reader, *others), left = open_to_read(limits.max_memory, *paths)
+    limits = replace(limits, max_memory=left)
+    if not others:
         return compare_recorded(reader, limits, progress)
-    return compare_stored(reader, open_reader(path_of("checkpoint", b)), limits, progress)
+    return compare_stored(reader, others[0], limits, progress)
 
 
 def _goal(

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from benchmarks.memory import BASE_MIB, CASES, run_within
+from benchmarks.memory_sources import make_sources
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import mesh, save_pytree, save_standard
 
@@ -77,3 +79,31 @@ def test_peak_memory_stays_within_the_budget(sources, strategy, source, axes, op
     outcome = run_fresh(CONVERT, str(sources / source), str(target), text)
     assert outcome.printed == [strategy]
     assert outcome.peak_bytes <= (128 + mib) * MIB
+
+
+@pytest.fixture(scope="module")
+def small_sources(tmp_path_factory):
+    """The sources of ``benchmarks.memory`` in small: a tensor of three budgets, 6,000 tensors, 2,000 chunks."""
+    root = tmp_path_factory.mktemp("small")
+    make_sources(root, {c.source for c in CASES}, mib=48, tensors=6000, chunks=2000)
+    yield root
+    shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+def test_every_case_keeps_to_its_budget_or_is_refused_with_one_that_works(
+    small_sources, case, target
+):
+    *refused, (budget_mib, outcome) = run_within(case, small_sources, target, 16, workers=2)
+    for mib, refusal in refused:
+        assert f"but {mib} MiB are allowed; allow max_memory of {budget_mib}MiB" in refusal.refused
+        assert refusal.peak <= BASE_MIB + mib
+        if case.source == "small":
+            leaves = f"the metadata of 6,000 leaves in {str(small_sources / 'small')!r} takes"
+            assert leaves in refusal.refused
+    assert not outcome.refused
+    assert refused or case.source != "small" or case.command == "verify"
+    assert outcome.peak <= BASE_MIB + budget_mib
+    if outcome.planned is not None:
+        assert outcome.planned <= budget_mib + 16  # metadata that is not counted
+        assert outcome.peak <= BASE_MIB + outcome.planned

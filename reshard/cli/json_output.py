@@ -153,7 +153,7 @@ def _totals(plan: Plan) -> Document:
         "written_bytes": plan.written_bytes,
         "amplification": plan.amplification,
         "peak_bytes": plan.peak_bytes,
-        "max_memory": plan.max_memory,
+        "max_memory": plan.allowed_bytes or plan.max_memory,
         "metadata_bytes": plan.metadata_bytes,
         "workers": plan.workers,
     }

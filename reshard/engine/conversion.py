@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from reshard.engine.layouts import layout_warnings
+from reshard.engine.open_within import BYTES_PER_MOVE, open_to_convert
 from reshard.engine.options import Options
 from reshard.engine.target import Target, make_target
 from reshard.engine.target_folder import refuse_other_content, target_path
 from reshard.formats.base import Reader, TargetCheckpoint
-from reshard.formats.detect import local_path, open_reader
+from reshard.formats.detect import local_path
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Move, Plan
 from reshard.planning.planner import make_plan
 from reshard.storage.host import free_bytes
 from reshard.storage.local import storage_errors
 from reshard.storage.staging import check_target
-
-BYTES_PER_MOVE = 2500
-"""What planning keeps in memory for each tensor (measured), besides the source's own metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +68,11 @@ class Prepared:
 def prepare(source: str, target: str, options: Options) -> Prepared:
     """Opens the source, plans, and refuses whatever can be refused before a byte moves."""
     source, target = local_path(source), target_path(target)
-    reader = open_reader(source)
+    reader = open_to_convert(source, options.max_memory)
     check_target(Path(target), Path(source), overwrite=options.overwrite)
     refuse_other_content(Path(target))
     goal = make_target(reader, options)
-    metadata = reader.metadata_bytes + BYTES_PER_MOVE * len(goal.requests)
+    metadata = _metadata_bytes(reader, len(goal.requests), options)
     plan = make_plan(goal.requests, options.max_memory, options.workers, metadata)
     summary = ConversionPlan(
         source,
@@ -86,7 +84,13 @@ def prepare(source: str, target: str, options: Options) -> Prepared:
         tuple(layout_warnings(options.layout, list(goal.checkpoint.tensors))),
         space_left(target),
     )
-    return Prepared(reader, goal, summary)
+    return Prepared(reader, replace(goal, requests=()), summary)  # the plan has what they said
+
+
+def _metadata_bytes(reader: Reader, tensors: int, options: Options) -> int:
+    """What both ends keep in memory; to read the target back it is opened, too."""
+    read_back = reader.metadata_bytes if options.check == "readback" else 0
+    return reader.metadata_bytes + BYTES_PER_MOVE * tensors + read_back
 
 
 def _planned(move: Move, checkpoint: TargetCheckpoint) -> PlannedTensor:

@@ -51,7 +51,9 @@ class Order:
 
     @property
     def limits(self) -> ReadLimits:
-        return ReadLimits(self.options.max_memory, self.options.workers, self.executor)
+        return ReadLimits(
+            self.prepared.summary.plan.max_memory, self.options.workers, self.executor
+        )
 
 
 def convert(

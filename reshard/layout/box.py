@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import add, ge, sub
 from types import EllipsisType
 
@@ -23,7 +24,7 @@ class Box:
     @classmethod
     def full(cls, shape: Sequence[int]) -> Box:
         """The box that covers a whole tensor of this shape."""
-        return cls((0,) * len(shape), tuple(shape))
+        return _full(tuple(shape))
 
     @property
     def rank(self) -> int:
@@ -74,3 +75,9 @@ class Box:
 
     def __str__(self) -> str:
         return "[" + ", ".join(f"{a}:{b}" for a, b in zip(self.start, self.stop, strict=True)) + "]"
+
+
+@lru_cache(maxsize=4096)
+def _full(shape: tuple[int, ...]) -> Box:
+    """One box for all tensors of a shape: there may be 100,000 of them."""
+    return Box((0,) * len(shape), shape)

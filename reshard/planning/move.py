@@ -93,6 +93,7 @@ class Plan:
 
     Attributes:
         max_memory: bytes that all buffers of the run together may take.
+        allowed_bytes: what was allowed for buffers and metadata together; 0 where there is none.
         workers: tasks that run at the same time, memory permitting.
         metadata_bytes: what the checkpoint's index and the plan itself keep in memory.
     """
@@ -101,6 +102,7 @@ class Plan:
     max_memory: int
     workers: int
     metadata_bytes: int = 0
+    allowed_bytes: int = 0
 
     @property
     def tasks(self) -> int:

@@ -7,6 +7,7 @@ nothing else.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from reshard.errors import PlanError
 from reshard.layout.box import Box
@@ -32,7 +33,7 @@ class Placement:
 
     def __post_init__(self) -> None:
         rank = self.source_box.rank
-        in_order = tuple(range(rank))
+        in_order = _in_order(rank)
         if self.axis_order != in_order and tuple(sorted(self.axis_order)) != in_order:
             raise PlanError(
                 f"{self.target!r}: the axis order {self.axis_order} is no permutation of {rank} dimensions"
@@ -53,7 +54,7 @@ class Placement:
             Box.full(source.shape),
             target.name,
             Box.full(target.shape),
-            tuple(range(len(source.shape))),
+            _in_order(len(source.shape)),
             source.dtype,
             target.dtype,
         )
@@ -88,6 +89,11 @@ class Placement:
 
     def from_target(self, box: Box) -> Box:
         return box.relative_to(self.target_box.start).permute(inverse(self.axis_order))
+
+
+@lru_cache(maxsize=64)
+def _in_order(rank: int) -> tuple[int, ...]:
+    return tuple(range(rank))
 
 
 def inverse(order: tuple[int, ...]) -> tuple[int, ...]:

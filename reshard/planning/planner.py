@@ -35,6 +35,7 @@ from reshard.planning.cost import (
     stored_chunk_bytes,
     whole_bytes,
 )
+from reshard.planning.metadata_share import counted_bytes
 from reshard.planning.move import Move, Plan, Side, Strategy
 from reshard.planning.placement import Placement
 
@@ -77,8 +78,9 @@ def make_plan(
     everything, where a request fits in no way; PlanError where a target is not filled by exactly one.
     """
     _check_targets(requests)
-    moves = tuple(plan_moves(requests, max_memory, workers))
-    return Plan(moves, max_memory, workers, metadata_bytes)
+    counted = counted_bytes(metadata_bytes)
+    moves = tuple(plan_moves(requests, max_memory - counted, workers, counted))
+    return Plan(moves, max_memory - counted, workers, metadata_bytes, max_memory)
 
 
 def _check_targets(requests: Sequence[Request]) -> None:
@@ -100,8 +102,13 @@ def _check_targets(requests: Sequence[Request]) -> None:
         sources[name] = placement.source
 
 
-def plan_moves(requests: Sequence[Request], max_memory: int, workers: int) -> Iterator[Move]:
-    """One move per request, in order; requests that differ in name only are priced once."""
+def plan_moves(
+    requests: Sequence[Request], max_memory: int, workers: int, metadata_bytes: int = 0
+) -> Iterator[Move]:
+    """One move per request, in order; requests that differ in name only are priced once.
+
+    ``max_memory`` is for buffers alone, ``metadata_bytes`` what was taken from it before.
+    """
     known: dict[Hashable, Move] = {}
     for request in requests:
         key = _geometry(request)
@@ -112,7 +119,7 @@ def plan_moves(requests: Sequence[Request], max_memory: int, workers: int) -> It
                 request, max_memory, lanes
             )
             if move is None:
-                raise _refusal(requests, max_memory)
+                raise _refusal(requests, max_memory, metadata_bytes)
             known[key] = move
         yield Move(
             request.placement,
@@ -307,21 +314,31 @@ def smallest_memory(request: Request) -> int:
     return min(m.price.task_bytes for m in _candidates(request, 0, max_lanes=1))
 
 
-def _refusal(requests: Sequence[Request], max_memory: int) -> MemoryBudgetError:
+def _refusal(
+    requests: Sequence[Request], max_memory: int, metadata_bytes: int
+) -> MemoryBudgetError:
     unlike = {_geometry(r): r for r in requests}.values()
     need, name, request = max(
         ((smallest_memory(r), r.placement.target, r) for r in unlike), key=lambda n: n[:2]
     )
-    mib = -(-need // (1 << 20))
-    remedy = f"allow max_memory of {mib}MiB"
+    mib, smallest = -(-need // (1 << 20)), -(-(need + metadata_bytes) // (1 << 20))
+    remedy = f"allow max_memory of {smallest}MiB"
     if not request.target.raw:
         remedy += ", write smaller chunks (chunk_bytes), or write without compression"
     return MemoryBudgetError(
         f"{name!r} of shape {list(request.target.spec.shape)} needs at least {mib} MiB of buffers "
         f"({request.source.codec} chunks of {_shape(request.source)} to {request.target.codec} chunks of "
-        f"{_shape(request.target)}), but {max_memory / (1 << 20):.4g} MiB are allowed; {remedy}",
-        smallest_bytes=mib << 20,
+        f"{_shape(request.target)}), but {_allowed(max_memory, metadata_bytes)}; {remedy}",
+        smallest_bytes=smallest << 20,
     )
+
+
+def _allowed(max_memory: int, metadata_bytes: int) -> str:
+    text = f"{max(0, max_memory) / (1 << 20):.4g} MiB are"
+    if not metadata_bytes:
+        return f"{text} allowed"
+    allowed, taken = (n / (1 << 20) for n in (max_memory + metadata_bytes, metadata_bytes))
+    return f"{text} left of {allowed:.4g} MiB beside metadata of {taken:.4g} MiB"
 
 
 def _shape(side: Side) -> str:

@@ -130,5 +130,5 @@ def _memory(plan: Plan) -> str:
     )
     return (
         f"memory: {format_bytes(plan.peak_bytes)} of buffers at the worst moment{metadata}, "
-        f"{format_bytes(plan.max_memory)} allowed; {count_text(plan.workers, 'worker')}"
+        f"{format_bytes(plan.allowed_bytes or plan.max_memory)} allowed; {count_text(plan.workers, 'worker')}"
     )

@@ -11,6 +11,7 @@ from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.base import Encoding, Item, Leaf, StoredTensor
 from reshard.formats.limits import MAX_CUTS, MAX_LAYOUT_CUTS, MAX_ZARR_BYTES
 from reshard.formats.orbax.container import TREE_METADATA
+from reshard.formats.orbax.metadata_price import LEAF_BYTES, TENSOR_BYTES
 from reshard.formats.orbax.ocdbt_index import OcdbtIndex, find_databases
 from reshard.formats.orbax.plain_files import PlainFiles
 from reshard.formats.orbax.sharding_file import SHARDING, read_shardings
@@ -117,9 +118,8 @@ def _name(prefix: str, leaf: TreeLeaf) -> str:
 
 
 def _leaf_bytes(leaves: Sequence[Leaf], tensors: Mapping[str, StoredTensor]) -> int:
-    """Objects of a leaf and of a tensor, and the text they were read from (measured)."""
     names = sum(4 * len(leaf.name) for leaf in leaves)
-    return names + 900 * len(leaves) + 900 * len(tensors)
+    return names + LEAF_BYTES * len(leaves) + TENSOR_BYTES * len(tensors)
 
 
 def _find_arrays(

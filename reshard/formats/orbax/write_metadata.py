@@ -9,7 +9,8 @@ checkpoint, its own too; ``array_metadatas/.zarray``, an array of no elements, a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable
+from io import BytesIO
 from typing import Any
 
 from reshard.errors import FormatError
@@ -29,16 +30,25 @@ _EMPTY_ZARR2 = {
 
 def metadata_files(tree: ItemTree, *, ocdbt: bool) -> dict[str, bytes]:
     """Every metadata file of the item, by its path in the item's folder."""
-    values = {leaf.keys: value_metadata(leaf) for leaf in tree.leaves}
-    documents: dict[str, Any] = {"array_metadatas/process_0": _array_metadatas(tree, values)}
+    files = {"array_metadatas/process_0": _array_metadatas(tree)}
     if tree.tensors and not ocdbt:
-        documents["array_metadatas/.zarray"] = _EMPTY_ZARR2
-    if shardings := _shardings(tree, values):
-        documents["_sharding"] = shardings
+        files["array_metadatas/.zarray"] = json.dumps(_EMPTY_ZARR2).encode()
+    if any(_is_jax_array(leaf) for leaf, _ in tree.tensors):
+        files["_sharding"] = _shardings(tree)
     if strings := string_document(tree):
-        documents["_strings.json"] = strings
-    documents["_METADATA"] = _tree_metadata(tree, values, ocdbt=ocdbt)
-    return {name: json.dumps(document).encode() for name, document in documents.items()}
+        files["_strings.json"] = json.dumps(strings).encode()
+    files["_METADATA"] = _tree_metadata(tree, ocdbt=ocdbt)
+    return files
+
+
+def _joined(start: str, entries: Iterable[str], end: str) -> bytes:
+    """JSON put together entry by entry: as objects, a large tree's would take ten times as much."""
+    text = BytesIO()
+    text.write(start.encode())
+    for number, entry in enumerate(entries):
+        text.write((", " + entry if number else entry).encode())
+    text.write(end.encode())
+    return text.getvalue()
 
 
 def value_metadata(written: WrittenLeaf) -> dict[str, Any]:
@@ -58,6 +68,10 @@ def value_metadata(written: WrittenLeaf) -> dict[str, Any]:
     return recorded
 
 
+def _is_jax_array(written: WrittenLeaf) -> bool:
+    return value_metadata(written).get("value_type") == _JAX_ARRAY
+
+
 def _default(written: WrittenLeaf) -> dict[str, Any]:
     if written.target is not None:
         kind = _NUMPY if written.target.spec.layout is None else _JAX_ARRAY
@@ -75,28 +89,29 @@ def _chunk_shape(target: TargetTensor) -> list[int]:
     return [max(1, n) for n in target.spec.chunk_shape or ()]
 
 
-def _tree_metadata(
-    tree: ItemTree, values: Mapping[tuple[str, ...], dict[str, Any]], *, ocdbt: bool
-) -> dict[str, Any]:
+def _tree_metadata(tree: ItemTree, *, ocdbt: bool) -> bytes:
     document = {
-        "tree_metadata": {
-            str(leaf.keys): {"key_metadata": _keys(leaf), "value_metadata": values[leaf.keys]}
-            for leaf in tree.leaves
-        },
         "use_ocdbt": ocdbt,
         "use_zarr3": True,
         "store_array_data_equal_to_fill_value": True,
         "custom_metadata": tree.item.meta.get("custom_metadata"),
     }
-    if rich := _rich_tree(tree, values):
+    if rich := _rich_tree(tree):
         document["value_metadata_tree"] = rich
-    return document
+    rest = json.dumps(document).removeprefix("{")
+    return _joined('{"tree_metadata": {', map(_tree_entry, tree.leaves), "}, " + rest)
 
 
-def _rich_tree(tree: ItemTree, values: Mapping[tuple[str, ...], dict[str, Any]]) -> str | None:
+def _tree_entry(leaf: WrittenLeaf) -> str:
+    entry = {"key_metadata": _keys(leaf), "value_metadata": value_metadata(leaf)}
+    return f"{json.dumps(str(leaf.keys))}: {json.dumps(entry)}"
+
+
+def _rich_tree(tree: ItemTree) -> str | None:
     recorded = tree.item.meta.get("value_metadata_tree")
     if not recorded:
         return None
+    values = {leaf.keys: value_metadata(leaf) for leaf in tree.leaves}
     return updated_tree(recorded if isinstance(recorded, str) else json.dumps(recorded), values)
 
 
@@ -104,29 +119,37 @@ def _keys(leaf: WrittenLeaf) -> list[dict[str, Any]]:
     return [{"key": step.key, "key_type": 1 if step.is_sequence else 2} for step in leaf.path]
 
 
-def _array_metadatas(
-    tree: ItemTree, values: Mapping[tuple[str, ...], dict[str, Any]]
-) -> dict[str, Any]:
-    arrays = [
-        {
-            "param_name": leaf.param,
-            "write_shape": _chunk_shape(target),
-            "chunk_shape": _chunk_shape(target),
-            "ext_metadata": leaf.leaf.meta.get("ext_metadata"),
-        }
+def _array_metadatas(tree: ItemTree) -> bytes:
+    entries = (
+        json.dumps({"array_metadata": _array_metadata(leaf, target)})
         for leaf, target in tree.tensors
-        if values[leaf.keys].get("value_type") == _JAX_ARRAY
-    ]
-    return {"array_metadatas": [{"array_metadata": array} for array in arrays]}
+        if _is_jax_array(leaf)
+    )
+    return _joined('{"array_metadatas": [', entries, "]}")
 
 
-def _shardings(tree: ItemTree, values: Mapping[tuple[str, ...], dict[str, Any]]) -> dict[str, str]:
+def _array_metadata(leaf: WrittenLeaf, target: TargetTensor) -> dict[str, Any]:
     return {
-        sharding_key(leaf.param): leaf.leaf.meta.get("sharding")
-        or sharding_value(target.spec.layout, is_key=bool(leaf.leaf.meta.get("ext_metadata")))
-        for leaf, target in tree.tensors
-        if values[leaf.keys].get("value_type") == _JAX_ARRAY
+        "param_name": leaf.param,
+        "write_shape": _chunk_shape(target),
+        "chunk_shape": _chunk_shape(target),
+        "ext_metadata": leaf.leaf.meta.get("ext_metadata"),
     }
+
+
+def _shardings(tree: ItemTree) -> bytes:
+    entries = (
+        f"{json.dumps(sharding_key(leaf.param))}: {json.dumps(_sharding(leaf, target))}"
+        for leaf, target in tree.tensors
+        if _is_jax_array(leaf)
+    )
+    return _joined("{", entries, "}")
+
+
+def _sharding(leaf: WrittenLeaf, target: TargetTensor) -> str:
+    is_key = bool(leaf.leaf.meta.get("ext_metadata"))
+    recorded: str | None = leaf.leaf.meta.get("sharding")
+    return recorded or sharding_value(target.spec.layout, is_key=is_key)
 
 
 def string_document(tree: ItemTree) -> dict[str, Any]:

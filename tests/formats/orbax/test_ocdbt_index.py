@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import tensorstore as ts
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reshard.errors import CorruptError
@@ -40,6 +40,7 @@ def test_deep_tree_with_shared_prefixes_and_inline_values(tmp_path):
     assert index.find("zzz", "it") is None
 
 
+@settings(deadline=None)  # the first example loads libraries
 @given(st.dictionaries(KEYS, st.binary(max_size=40), min_size=1, max_size=40))
 def test_any_keys(tmp_path_factory, values):
     directory = tmp_path_factory.mktemp("any")

@@ -66,7 +66,6 @@ def test_leaves_paths_and_metadata(tree, tmp_path):
     assert leaves["opt/0/mu/a.b/c/d"].path == (
         PathKey("opt"), PathKey("0", is_sequence=True), PathKey("mu"), PathKey("a.b"), PathKey("c/d"),
     )  # fmt: skip
-    assert leaves["opt/0/mu/a.b/c/d"].meta["param_name"] == "opt.0.mu.a.b.c/d"
     assert leaves["params/dense/kernel"].meta["value_metadata"] == {
         "value_type": "jax.Array", "skip_deserialize": False, "write_shape": [16, 32],
     }  # fmt: skip

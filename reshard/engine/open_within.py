@@ -1,0 +1,50 @@
+"""Opening checkpoints within a budget: too many leaves are refused before they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from reshard.formats.base import Reader
+from reshard.formats.detect import local_path, open_reader
+from reshard.formats.orbax.metadata_price import OPENED_LEAF_BYTES, leaf_count
+from reshard.planning.metadata_share import LEAST_BUFFERS, bytes_beside
+
+BYTES_PER_MOVE = 2600
+"""What a conversion keeps in memory for each tensor (measured), besides the source's own metadata."""
+
+BYTES_PER_DIGEST = 400
+"""What is kept of each tensor that is read for its digest: sums, digests, a verdict."""
+
+
+def open_to_convert(uri: str, max_memory: int) -> Reader:
+    """Opens a checkpoint of which a target is to be made.
+
+    Raises what ``open_reader`` raises, and MemoryBudgetError, before anything large is read, where
+    its metadata and the target's leave nothing of ``max_memory``.
+    """
+    _check_leaves([uri], max_memory, BYTES_PER_MOVE)
+    return open_reader(uri)
+
+
+def open_to_read(max_memory: int, *uris: str) -> tuple[tuple[Reader, ...], int]:
+    """Opens checkpoints of which digests are wanted; they, and what they leave of ``max_memory``.
+
+    Raises as ``open_to_convert``, about all of them together.
+    """
+    _check_leaves(uris, max_memory, BYTES_PER_DIGEST)
+    readers = tuple(map(open_reader, uris))
+    tensors = sum(len(reader.tensors) for reader in readers)
+    metadata = sum(reader.metadata_bytes for reader in readers) + BYTES_PER_DIGEST * tensors
+    what = f"{tensors:,} tensors in {_names(uris)}"
+    return readers, bytes_beside(metadata, max_memory, what, LEAST_BUFFERS)
+
+
+def _check_leaves(uris: Sequence[str], max_memory: int, bytes_per_tensor: int) -> None:
+    leaves = sum(leaf_count(Path(local_path(uri))) for uri in uris)
+    need = leaves * (OPENED_LEAF_BYTES + bytes_per_tensor)
+    bytes_beside(need, max_memory, f"{leaves:,} leaves in {_names(uris)}", LEAST_BUFFERS)
+
+
+def _names(uris: Sequence[str]) -> str:
+    return " and ".join(map(repr, uris))

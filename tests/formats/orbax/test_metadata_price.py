@@ -1,0 +1,22 @@
+"""Counting leaves without reading them."""
+
+from __future__ import annotations
+
+from reshard.formats.orbax import metadata_price
+from reshard.formats.orbax.metadata_price import leaf_count
+from tests.formats.orbax.by_hand import write_tree
+
+
+def test_leaves_of_all_trees_are_counted_whatever_the_pieces(tmp_path, monkeypatch):
+    for name, count in (("a", 3), ("b", 40)):
+        (tmp_path / name).mkdir()
+        write_tree(tmp_path / name, [["key_metadata", f"w{i}"] for i in range(count)])
+    for piece in (1 << 20, 50, 16):
+        monkeypatch.setattr(metadata_price, "_PIECE_BYTES", piece)
+        assert leaf_count(tmp_path / "a") == 3
+        assert leaf_count(tmp_path) == 43
+
+
+def test_no_checkpoint_has_no_leaves(tmp_path):
+    assert leaf_count(tmp_path) == 0
+    assert leaf_count(tmp_path / "missing") == 0
