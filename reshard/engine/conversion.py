@@ -13,6 +13,7 @@ from reshard.engine.layouts import layout_warnings
 from reshard.engine.options import Options
 from reshard.engine.read_back import check_read_back, read_back
 from reshard.engine.read_digests import ReadLimits
+from reshard.engine.record_warnings import record_warnings
 from reshard.engine.report import ConversionReport, Progress, Proof, Stage, TensorReport
 from reshard.engine.run import MoveResult, run
 from reshard.engine.target import Target, make_target
@@ -97,7 +98,10 @@ def prepare(source: str, target: str, options: Options) -> Prepared:
         tuple(_planned(m, goal.checkpoint) for m in plan.moves),
         tuple(leaf.name for leaf in goal.checkpoint.leaves if not leaf.tensor),
         goal.dropped,
-        tuple(layout_warnings(options.layout, list(goal.checkpoint.tensors))),
+        (
+            *layout_warnings(options.layout, list(goal.checkpoint.tensors)),
+            *record_warnings(reader),
+        ),
         _free_bytes(target),
     )
     return Prepared(reader, goal, summary)

@@ -16,9 +16,9 @@ from reshard.engine.digest import CRC64NVME, finish, linear_of_box
 from reshard.engine.hand_out import hand_out
 from reshard.engine.lanes import Lane, StoredChunks
 from reshard.engine.opaque import opaque_dtype
-from reshard.engine.report import Progress
+from reshard.engine.report import Progress, Stage
 from reshard.engine.task import SourceChunk
-from reshard.errors import MemoryBudgetError
+from reshard.errors import FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Encoding, Reader
 from reshard.formats.codecs import decoder_bytes
 from reshard.layout.dtypes import storage_bytes
@@ -50,11 +50,16 @@ class ReadTask:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """Linear contribution of a task's chunks to its tensor's digest."""
+    """Linear contribution of a task's chunks to its tensor's digest.
+
+    Attributes:
+        damage: why they could not be read, where that is asked for instead of an error.
+    """
 
     name: str
     crc: int
     nbytes: int
+    damage: str = ""
 
 
 def tensor_digests(
@@ -62,8 +67,15 @@ def tensor_digests(
     limits: ReadLimits,
     names: Collection[str] | None = None,
     progress: Callable[[Progress], None] | None = None,
+    *,
+    damage: dict[str, str] | None = None,
+    stage: Stage = "reading back",
 ) -> dict[str, str]:
     """CRC-64/NVME of each named tensor's row-major bytes as they are stored now, 16 hex digits.
+
+    Args:
+        damage: where tensors that cannot be read are put, by name, with the first reason; they have
+            no digest then. With None the first such tensor is an error.
 
     Raises CorruptError, naming tensor and chunk, where a chunk does not decode; MemoryBudgetError,
     before anything is read, where ``max_memory`` is too small for one.
@@ -73,10 +85,10 @@ def tensor_digests(
     total = sum(reader.tensors[n].spec.nbytes for n in wanted)
     crcs = dict.fromkeys(wanted, 0)
     done_bytes = 0
-    tasks = (t for n in wanted for t in _tasks(reader, n))
+    tasks = (t for n in wanted for t in _tasks_or_damage(reader, n, damage))
     results = hand_out(
         tasks,
-        digest_chunks,
+        digest_chunks if damage is None else digest_or_damage,
         lambda t: t.memory_bytes,
         limits.max_memory,
         limits.workers,
@@ -85,14 +97,28 @@ def tensor_digests(
     with closing(results):
         for done_tasks, result in enumerate(results, 1):
             crcs[result.name] ^= result.crc
+            if damage is not None and result.damage:
+                damage.setdefault(result.name, result.damage)
             done_bytes += result.nbytes
             if progress is not None:
-                progress(
-                    Progress(done_bytes, total, done_tasks, done_tasks, result.name, "reading back")
-                )
+                progress(Progress(done_bytes, total, done_tasks, done_tasks, result.name, stage))
     return {
-        n: f"{finish(CRC64NVME, c, reader.tensors[n].spec.nbytes):016x}" for n, c in crcs.items()
+        n: f"{finish(CRC64NVME, c, reader.tensors[n].spec.nbytes):016x}"
+        for n, c in crcs.items()
+        if n not in (damage or ())
     }
+
+
+def _tasks_or_damage(
+    reader: Reader, name: str, damage: dict[str, str] | None
+) -> Iterator[ReadTask]:
+    """The tensor's tasks; where a chunk cannot be located no more of them, and the reason is kept."""
+    try:
+        yield from _tasks(reader, name)
+    except (FormatError, StorageError) as error:
+        if damage is None:
+            raise
+        damage.setdefault(name, str(error))
 
 
 def _tasks(reader: Reader, name: str) -> Iterator[ReadTask]:
@@ -129,6 +155,15 @@ def _largest_chunk_bytes(spec: TensorSpec) -> int:
 def _need(spec: TensorSpec, encoding: Encoding) -> int:
     chunk = _largest_chunk_bytes(spec)
     return decoder_bytes(encoding, chunk) + min(chunk, BAND_BYTES) + TASK_OVERHEAD_BYTES
+
+
+def digest_or_damage(task: ReadTask) -> ReadResult:
+    """As ``digest_chunks``, but what cannot be read is a result too."""
+    try:
+        return digest_chunks(task)
+    except (FormatError, StorageError) as error:
+        nbytes = sum(chunk.box.size for chunk in task.chunks) * storage_bytes(task.stored.dtype)
+        return ReadResult(task.stored.name, 0, nbytes, str(error))
 
 
 def digest_chunks(task: ReadTask) -> ReadResult:

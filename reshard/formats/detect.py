@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reshard.errors import NotACheckpointError, StorageError
-from reshard.formats.base import Reader
+from reshard.formats.base import Reader, Record
 from reshard.formats.orbax.container import MARKERS, is_orbax
 from reshard.formats.orbax.reader import open_orbax
 from reshard.storage.local import storage_error, storage_errors
@@ -29,18 +29,19 @@ class KnownFormat:
     name: str
     marks: str
     matches: Callable[[str], bool]
-    open: Callable[[str], Reader]
+    open: Callable[[str, Record], Reader]
 
 
 FORMATS = (KnownFormat("orbax", f"Orbax ({', '.join(MARKERS)})", is_orbax, open_orbax),)
 """In the order in which they are tried."""
 
 
-def open_reader(uri: str) -> Reader:
+def open_reader(uri: str, record: Record = "checked") -> Reader:
     """Open the checkpoint at ``uri`` with the reader of its format.
 
     Args:
         uri: a local path or a ``file://`` URL of one.
+        record: what to make of what it recorded of itself.
 
     Raises:
         StorageError: nothing is there, or it is not on a local file system.
@@ -48,7 +49,7 @@ def open_reader(uri: str) -> Reader:
     """
     path = local_path(uri)
     try:
-        return _recognise(uri, Path(path)).open(path)
+        return _recognise(uri, Path(path)).open(path, record)
     except OSError as error:  # whatever the system has against looking at a path
         raise storage_error("read", error.filename or uri, error) from error
 

@@ -11,49 +11,77 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from reshard.errors import CorruptError, FormatError, StorageError
-from reshard.formats.base import Container, Extent, Leaf, StoredTensor
+from reshard.errors import CorruptError, FormatError, ReshardError, StorageError
+from reshard.formats.base import Container, Extent, Leaf, Record, StoredTensor
+from reshard.formats.orbax.chunk_files import ChunkFiles
 from reshard.formats.orbax.container import is_orbax, read_container
+from reshard.formats.orbax.folder_record import check_metadata_files
 from reshard.formats.orbax.item_tensors import ArrayFiles, OpenItem, open_item
 from reshard.formats.orbax.shard_index import ShardIndexes
 from reshard.formats.slices_json import read_slices
 from reshard.layout.grid import Index
 
+if TYPE_CHECKING:
+    from reshard.formats.slices import SliceFile
+
 __all__ = ["OrbaxReader", "is_orbax", "open_orbax"]
 
 
-def open_orbax(path: str) -> OrbaxReader:
+def open_orbax(path: str, record: Record = "checked") -> OrbaxReader:
     """Open the Orbax checkpoint in the local directory ``path``.
 
     With one tree, tensor names are its keys joined with ``/``; with several, the item's name comes
     first. Items that are no trees are listed in the container only.
 
+    Args:
+        record: what to make of slices.json: refuse what contradicts it, take from it what can be
+            taken, or leave it unread.
+
     Raises:
         StorageError: it is not there or cannot be read.
         NotACheckpointError: it holds no tree.
         IncompleteCheckpointError: it was never committed (``container`` says how that is told).
-        CorruptError: metadata is damaged or contradicts itself.
+        CorruptError: metadata is damaged, contradicts itself, or is not what was recorded of it.
         FormatError: names collide, or it uses what is not supported.
     """
     try:
-        return _open(path, Path(path).absolute())
+        return _open(path, Path(path).absolute(), record)
     except OSError as error:  # whatever the system has against looking at a path
         raise StorageError(f"{path} cannot be read: {error}") from error
 
 
-def _open(path: str, root: Path) -> OrbaxReader:
+def _open(path: str, root: Path, record: Record) -> OrbaxReader:
     if not root.is_dir():
         raise StorageError(f"{path} should be the directory of a checkpoint, but is no directory")
     container = read_container(root)
     trees = [item for item in container.items if item.is_tree]
+    if all(item.directory for item in trees):
+        _recorded(root, record)
     opened = {}
     for item in trees:
         directory = root / item.directory
         prefix = f"{item.name}/" if len(trees) > 1 else ""
-        opened[item.name] = open_item(directory, item, prefix, read_slices(directory))
+        recorded = _recorded(directory, record)
+        opened[item.name] = open_item(directory, item, prefix, recorded, check=record == "checked")
     items = tuple(opened[i.name].item if i.is_tree else i for i in container.items)
-    return OrbaxReader(path, replace(container, items=items), list(opened.values()))
+    return OrbaxReader(path, replace(container, items=items), opened)
+
+
+def _recorded(directory: Path, record: Record) -> SliceFile | None:
+    """What slices.json says of a folder, whose metadata files are compared with it if asked for."""
+    if record == "ignored":
+        return None
+    try:
+        found = read_slices(directory)
+    except ReshardError:
+        if record == "checked":
+            raise
+        return None
+    if found is not None and record == "checked":
+        check_metadata_files(directory, found)
+    return found
 
 
 class OrbaxReader:
@@ -61,9 +89,11 @@ class OrbaxReader:
 
     format = "orbax"
 
-    def __init__(self, uri: str, container: Container, items: Sequence[OpenItem]) -> None:
+    def __init__(self, uri: str, container: Container, opened: Mapping[str, OpenItem]) -> None:
+        items = list(opened.values())
         self.uri = uri
         self.container = container
+        self.opened = opened
         self.leaves: Sequence[Leaf] = tuple(leaf for item in items for leaf in item.leaves)
         self.tensors: Mapping[str, StoredTensor] = MappingProxyType(_joined(items))
         self._arrays: dict[str, ArrayFiles] = {n: a for i in items for n, a in i.arrays.items()}
@@ -74,6 +104,11 @@ class OrbaxReader:
     def metadata_bytes(self) -> int:
         """Estimate of the memory that the open checkpoint keeps, in bytes."""
         return self._item_bytes + self._shards.max_bytes
+
+    @property
+    def chunk_files(self) -> ChunkFiles:
+        """Tells which paths below the checkpoint are chunks in plain files."""
+        return ChunkFiles(self.opened)
 
     def locate(self, name: str, index: Index) -> Extent | None:
         """Where the encoded chunk at ``index`` of the tensor's storage grid lies.
