@@ -19,6 +19,7 @@ from reshard.engine.run import MoveResult, run
 from reshard.engine.target import Target, make_target
 from reshard.engine.target_folder import refuse_other_content, target_path
 from reshard.engine.tasks import Ends, batches
+from reshard.engine.unseen_digests import check_unseen_memory, with_unseen_digests
 from reshard.errors import (
     CorruptError,
     PlanError,
@@ -126,6 +127,7 @@ def carry_out(
     _check_space(summary, options)
     if options.check == "readback":
         check_read_back(summary.plan, prepared.reader, prepared.target.checkpoint, limits)
+    check_unseen_memory(summary.plan, prepared.reader, limits)
     writer = open_writer(prepared.target.checkpoint, ocdbt=options.ocdbt)
     encodings = {name: t.encoding for name, t in prepared.target.checkpoint.tensors.items()}
     ends = Ends(prepared.reader, writer, encodings)
@@ -139,7 +141,7 @@ def carry_out(
             executor,
             progress,
         )
-        _check_recorded(prepared, results)
+        _check_recorded(prepared, results, limits)
         writer.finish(staging.root, _digests(prepared, results))
         if options.check == "readback":
             results = read_back(
@@ -158,13 +160,15 @@ def _refuse_no_executor(executor: Any) -> None:
         )
 
 
-def _check_recorded(prepared: Prepared, results: list[MoveResult]) -> None:
+def _check_recorded(prepared: Prepared, results: list[MoveResult], limits: ReadLimits) -> None:
     """What was read must be what the source recorded of itself, if it recorded anything."""
-    for move, result in zip(prepared.summary.plan.moves, results, strict=True):
-        recorded = prepared.reader.tensors[move.placement.source].digest
-        if recorded and result.source_digest and recorded != result.source_digest:
+    plan, reader = prepared.summary.plan, prepared.reader
+    stored = with_unseen_digests(plan, reader, results, limits)
+    for move, found in zip(plan.moves, stored, strict=True):
+        recorded = reader.tensors[move.placement.source].digest
+        if recorded and found and recorded != found:
             raise CorruptError(
-                f"{move.placement.source!r} in {prepared.summary.source!r} has digest {result.source_digest}, but "
+                f"{move.placement.source!r} in {prepared.summary.source!r} has digest {found}, but "
                 f"{recorded} was recorded when it was written: its bytes changed since; restore it from another copy"
             )
 

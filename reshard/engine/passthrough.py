@@ -1,15 +1,21 @@
-"""Pass-through: a chunk that is the same on both sides travels encoded, without being decoded."""
+"""Pass-through: a chunk that is the same on both sides travels encoded, without being decoded.
+
+Its checksum is compared on the way, or added where the source has none. What is summed up is read a
+second time, from what the kernel still caches of the first.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+from contextlib import closing
 
 from reshard.engine.sinks import Put
 from reshard.engine.task import ChunkPart, SourceChunk, TargetChunk, Task, TaskResult
 from reshard.errors import CorruptError
 from reshard.formats.base import Extent
 from reshard.formats.codecs import encode_chunk
+from reshard.formats.codecs.source import TRAILER_BYTES, Source
 from reshard.layout.dtypes import storage_bytes
 from reshard.storage.local import OpenFiles, start_writeback, storage_errors, write_all
 
@@ -35,8 +41,29 @@ def _copy_one(
         data = _encoded(task, source)
         _write_whole(task, target, data, files, put)
         return ChunkPart(target.index, 0, nbytes, len(data))
-    _copy_range(source.extent, files.fd(target.file), files.path(target.file))
-    return ChunkPart(target.index, 0, nbytes, source.extent.length)
+    out, path, length = files.fd(target.file), files.path(target.file), source.extent.length
+    _copy_range(source.extent, out, path)
+    added = _missing_trailer(task, source, source.extent)
+    write_all(out, memoryview(added), length, path)
+    return ChunkPart(target.index, 0, nbytes, length + len(added))
+
+
+def _missing_trailer(task: Task, source: SourceChunk, extent: Extent) -> bytes:
+    """What the target has behind the chunk and the source has not: a CRC32C, or nothing.
+
+    Raises CorruptError, naming tensor and chunk, where the source's own does not fit.
+    """
+    from awscrt.checksums import crc32c
+
+    has_own = task.source_encoding.checksum
+    where = f"tensor {task.placement.source!r}, chunk {list(source.index)}"
+    with closing(Source(extent, where, has_own)) as stored:
+        crc = 0
+        while piece := stored.read(PIECE_BYTES):
+            crc = crc if has_own else crc32c(piece, crc)
+        stored.check_trailer()
+    is_added = task.target_encoding.checksum and not has_own
+    return crc.to_bytes(TRAILER_BYTES, "little") if is_added else b""
 
 
 def _encoded(task: Task, source: SourceChunk) -> bytes:
@@ -45,6 +72,10 @@ def _encoded(task: Task, source: SourceChunk) -> bytes:
     if extent is None:
         data = _filled(task.fill, math.prod(source.stored_shape))
         return b"".join(encode_chunk(task.target_encoding, data))
+    return _stored(extent) + _missing_trailer(task, source, extent)
+
+
+def _stored(extent: Extent) -> bytes:
     if extent.inline is not None:
         return extent.inline
     with storage_errors("read", extent.path), open(extent.path, "rb") as file:  # noqa: PTH123

@@ -21,6 +21,7 @@ from reshard.engine.task import SourceChunk
 from reshard.errors import FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Encoding, Reader
 from reshard.formats.codecs import decoder_bytes
+from reshard.formats.codecs.source import Source
 from reshard.layout.dtypes import storage_bytes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.cost import BAND_BYTES, TASK_OVERHEAD_BYTES
@@ -180,12 +181,25 @@ def _digest_chunk(task: ReadTask, chunk: SourceChunk, itemsize: int) -> int:
     shape = chunk.stored_shape
     rows = row_bytes(shape, itemsize) or [itemsize]
     memory = Arena(band_capacity(shape, len(shape), rows, BAND_BYTES)).memory
-    crc = 0
+    crc, is_padded = 0, False
     with closing(Lane(task.stored, chunk, chunk.box, chunk.box.start)) as lane:
         for band in bands(shape, len(shape), rows, BAND_BYTES):
             part = lane.read(band, memory[: lane.nbytes(band)], opaque_dtype(itemsize))
             if part is not None:
                 view, box = part
                 crc ^= linear_of_box(CRC64NVME, view, box, task.shape)
+            is_padded = is_padded or part is None
         lane.check_end()
+    if is_padded:
+        _check_padded(task, chunk)
     return crc
+
+
+def _check_padded(task: ReadTask, chunk: SourceChunk) -> None:
+    """A chunk's checksum is about its padding too, which was passed over."""
+    if chunk.extent is None or not task.stored.encoding.checksum:
+        return
+    where = f"tensor {task.stored.name!r}, chunk {list(chunk.index)}"
+    with closing(Source(chunk.extent, where, checksum=True)) as stored:
+        stored.read_rest()
+        stored.check_trailer()
