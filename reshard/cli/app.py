@@ -27,6 +27,7 @@ _EPILOG = examples(
     "reshard plan ckpt/1000 served --layout serving.yaml",
     "reshard convert ckpt/1000 served --layout serving.yaml",
     "reshard verify ckpt/1000 served",
+    "reshard fingerprint ckpt/1000",
 )
 
 
