@@ -5,11 +5,15 @@ from __future__ import annotations
 import errno
 import os
 
+import numpy as np
 import pytest
+from awscrt.checksums import crc32c
 
+import reshard
 from reshard.engine.passthrough import _copy_range
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Extent
+from tests.orbax_trees import put, save_pytree
 
 
 @pytest.fixture
@@ -53,3 +57,37 @@ def test_a_source_that_is_too_short_is_corrupt(files):
         CorruptError, match=r"source' ends inside a chunk: expected 64 bytes from offset 8"
     ):
         _copy_range(Extent(str(folder / "source"), 8, 64), out, str(folder / "target"))
+
+
+@pytest.fixture
+def packed(tmp_path):
+    """A checkpoint of which every chunk is one zstd frame without a checksum."""
+    values = np.random.default_rng(0).integers(0, 9, (64, 64)).astype(np.int32)
+    tree = {"w": put(values, "data"), "zeros": put(np.zeros(4, np.float32))}
+    return save_pytree(tmp_path / "c", tree, use_ocdbt=False, use_zarr3=False)
+
+
+@pytest.mark.parametrize("ocdbt", [False, True])
+def test_a_checksum_is_added_on_the_way_and_then_kept(packed, tmp_path, ocdbt):
+    first = reshard.convert(packed, tmp_path / "first", compression="keep", ocdbt=ocdbt)
+    assert {t.strategy for t in first.tensors} == {"copy"}
+    again = reshard.convert(tmp_path / "first", tmp_path / "again", compression="keep")
+    assert {t.strategy for t in again.tensors} == {"copy"}
+    for chunk in (packed / "w").glob("[0-9]*"):
+        data = chunk.read_bytes()
+        there = (tmp_path / "again" / "w" / "c" / chunk.name.replace(".", "/")).read_bytes()
+        assert there == data + crc32c(data).to_bytes(4, "little")
+    assert reshard.verify(packed, tmp_path / "again").differences == 0
+    assert {t.status for t in reshard.verify(tmp_path / "again").tensors} == {"checksum"}
+
+
+def test_a_checksum_that_does_not_fit_is_not_passed_on(packed, tmp_path):
+    reshard.convert(packed, tmp_path / "first", compression="keep")
+    chunk = next(p for p in (tmp_path / "first" / "w" / "c").rglob("*") if p.is_file())
+    data = bytearray(chunk.read_bytes())
+    data[-6] ^= 1
+    chunk.write_bytes(bytes(data))
+    with pytest.raises(
+        CorruptError, match=r"tensor 'w', chunk \[\d, 0\]: its CRC32C is recorded as"
+    ):
+        reshard.convert(tmp_path / "first", tmp_path / "again", compression="keep")
