@@ -1,25 +1,26 @@
 """Pass-through: a chunk that is the same on both sides travels encoded, without being decoded.
 
-Its checksum is compared on the way, or added where the source has none. What is summed up is read a
-second time, from what the kernel still caches of the first.
+Its checksum is compared on the way, or added where the source has none.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from contextlib import closing
 
 from reshard.engine.sinks import Put
 from reshard.engine.task import ChunkPart, SourceChunk, TargetChunk, Task, TaskResult
 from reshard.errors import CorruptError
 from reshard.formats.base import Extent
 from reshard.formats.codecs import encode_chunk
-from reshard.formats.codecs.source import TRAILER_BYTES, Source
+from reshard.formats.codecs.source import REMEDY, TRAILER_BYTES
 from reshard.layout.dtypes import storage_bytes
 from reshard.storage.local import OpenFiles, start_writeback, storage_errors, write_all
 
 PIECE_BYTES = 1 << 20
+
+_CRC_OF_CHECKED = 0x48674BC7
+"""CRC32C of any bytes that are followed by their own CRC32C, little-endian."""
 
 
 def pass_through(task: Task, files: OpenFiles, put: Put | None) -> TaskResult:
@@ -42,28 +43,28 @@ def _copy_one(
         _write_whole(task, target, data, files, put)
         return ChunkPart(target.index, 0, nbytes, len(data))
     out, path, length = files.fd(target.file), files.path(target.file), source.extent.length
-    _copy_range(source.extent, out, path)
-    added = _missing_trailer(task, source, source.extent)
+    added = _trailer(task, source, _copy_range(source.extent, out, path))
     write_all(out, memoryview(added), length, path)
     return ChunkPart(target.index, 0, nbytes, length + len(added))
 
 
-def _missing_trailer(task: Task, source: SourceChunk, extent: Extent) -> bytes:
+def _trailer(task: Task, source: SourceChunk, crc: int) -> bytes:
     """What the target has behind the chunk and the source has not: a CRC32C, or nothing.
 
-    Raises CorruptError, naming tensor and chunk, where the source's own does not fit.
-    """
-    from awscrt.checksums import crc32c
+    Args:
+        crc: CRC32C of the stored bytes, of their own trailer too if there is one.
 
-    has_own = task.source_encoding.checksum
-    where = f"tensor {task.placement.source!r}, chunk {list(source.index)}"
-    with closing(Source(extent, where, has_own)) as stored:
-        crc = 0
-        while piece := stored.read(PIECE_BYTES):
-            crc = crc if has_own else crc32c(piece, crc)
-        stored.check_trailer()
-    is_added = task.target_encoding.checksum and not has_own
-    return crc.to_bytes(TRAILER_BYTES, "little") if is_added else b""
+    Raises CorruptError, naming tensor and chunk, where that trailer does not fit.
+    """
+    if not task.source_encoding.checksum:
+        return crc.to_bytes(TRAILER_BYTES, "little") if task.target_encoding.checksum else b""
+    if crc != _CRC_OF_CHECKED and source.extent is not None:
+        raise CorruptError(
+            f"tensor {task.placement.source!r}, chunk {list(source.index)}: its bytes do not have the CRC32C "
+            f"that is stored with them in {source.extent.path} ({source.extent.length} bytes at offset "
+            f"{source.extent.offset}); {REMEDY}"
+        )
+    return b""
 
 
 def _encoded(task: Task, source: SourceChunk) -> bytes:
@@ -72,7 +73,10 @@ def _encoded(task: Task, source: SourceChunk) -> bytes:
     if extent is None:
         data = _filled(task.fill, math.prod(source.stored_shape))
         return b"".join(encode_chunk(task.target_encoding, data))
-    return _stored(extent) + _missing_trailer(task, source, extent)
+    from awscrt.checksums import crc32c
+
+    data = _stored(extent)
+    return data + _trailer(task, source, crc32c(data))
 
 
 def _stored(extent: Extent) -> bytes:
@@ -101,33 +105,28 @@ def _write_whole(
         put(task.placement.target, target.index, data)
 
 
-def _copy_range(extent: Extent, out: int, path: str) -> None:
-    """Copies within the kernel; blocks are shared where the file system can."""
+def _copy_range(extent: Extent, out: int, path: str) -> int:
+    """Copies the stored bytes; their CRC32C."""
+    from awscrt.checksums import crc32c
+
     with storage_errors("read", extent.path):
         source = os.open(extent.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        done = 0
+        done = crc = 0
         while done < extent.length:
-            copied = _copy_some(source, out, path, extent, done)
-            if copied == 0:
+            with storage_errors("read", extent.path):
+                data = os.pread(
+                    source, min(extent.length - done, PIECE_BYTES), extent.offset + done
+                )
+            if not data:
                 _complete(b"", extent, done)
-            done += copied
+            write_all(out, memoryview(data), done, path)
+            crc = crc32c(data, crc)
+            done += len(data)
         start_writeback(out, extent.length)
     finally:
         os.close(source)
-
-
-def _copy_some(source: int, out: int, path: str, extent: Extent, done: int) -> int:
-    left = extent.length - done
-    try:
-        return os.copy_file_range(source, out, left, extent.offset + done, done)
-    except OSError:
-        # Not every pair of file systems can; a real failure comes back from plain reads and writes,
-        # which tell which of the two files it is about.
-        with storage_errors("read", extent.path):
-            data = os.pread(source, min(left, PIECE_BYTES), extent.offset + done)
-        write_all(out, memoryview(data), done, path)
-        return len(data)
+    return crc
 
 
 def _complete(data: bytes, extent: Extent, done: int = 0) -> bytes:
