@@ -75,8 +75,8 @@ def _encoded(task: Task, source: SourceChunk) -> bytes:
         return b"".join(encode_chunk(task.target_encoding, data))
     from awscrt.checksums import crc32c
 
-    data = _stored(extent)
-    return data + _trailer(task, source, crc32c(data))
+    stored = _stored(extent)
+    return stored + _trailer(task, source, int(crc32c(stored)))
 
 
 def _stored(extent: Extent) -> bytes:
