@@ -77,7 +77,9 @@ def test_every_bit_of_small_chunks_with_their_trailers_is_found(specimens):
 def test_the_command_ends_with_three(specimens, capsys):
     path = specimens["raw"].path
     assert run(["verify", str(path)]) == 0
-    for file, byte in (("_METADATA", 0), ("_METADATA", 40), ("slices.json", 12), ("key/c/0", 1)):
+    chunk = places(path)["chunk data, raw"][0]
+    spots = (("_METADATA", 0), ("_METADATA", 40), ("slices.json", 12), (chunk.file, chunk.start))
+    for file, byte in spots:
         with flipped(path, Flip(file, byte, 0)):
             assert run(["verify", str(path)]) == 3, file
     assert "_METADATA" in capsys.readouterr().out
