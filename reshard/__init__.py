@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from reshard.api import convert, inspect, open_checkpoint, plan, restore, verify
+from reshard.api import convert, fingerprint, inspect, open_checkpoint, plan, restore, verify
 from reshard.errors import (
     CorruptError,
     FormatError,
@@ -76,6 +76,7 @@ __all__ = [
     "VerificationError",
     "convert",
     "distribute_tensor",
+    "fingerprint",
     "inspect",
     "layout_map_scope",
     "open_checkpoint",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from reshard.engine.checkpoint_info import CheckpointInfo
     from reshard.engine.compare import Verification
     from reshard.engine.conversion import ConversionPlan
+    from reshard.engine.fingerprint import Fingerprint
     from reshard.engine.lay_out import LayoutPreview
     from reshard.engine.layouts import Layout
     from reshard.engine.options import Check, Options
@@ -252,17 +253,45 @@ def verify(
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Verification:
-    """Compares two checkpoints bit by bit, or one with the digests recorded when it was written."""
-    from reshard.engine.compare import compare_recorded, compare_stored
-    from reshard.engine.open_within import open_to_read
+    """Compares two checkpoints bit by bit, or one with what it recorded of itself when it was written.
+
+    Every tensor and every recorded file is read, and all damage is in what is returned. Raises where
+    there is no checkpoint, or one that recorded nothing of itself and cannot be read.
+    """
+    from reshard.engine.verify import verify_checkpoints
 
     limits = limits_of(max_memory, workers)
-    paths = [path_of("checkpoint", path) for path in (a, b) if path is not None]
-    (reader, *others), left = open_to_read(limits.max_memory, *paths)
-    limits = replace(limits, max_memory=left)
-    if not others:
-        return compare_recorded(reader, limits, progress)
-    return compare_stored(reader, others[0], limits, progress)
+    other = None if b is None else path_of("checkpoint", b)
+    return verify_checkpoints(path_of("checkpoint", a), other, limits, progress)
+
+
+def fingerprint(
+    path: Path,
+    *,
+    overwrite: bool = False,
+    max_memory: int | str | None = None,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Fingerprint:
+    """Records digests of all tensors and files of a checkpoint in it, so that later damage is found.
+
+    For checkpoints that carry no checksum of their data, such as stock Orbax's. Reads them once, and
+    adds a slices.json beside each ``_METADATA`` and at the top; nothing else is changed, and other
+    programs do not mind it. ``verify``, ``convert`` and ``restore`` compare with it from then on.
+
+    Args:
+        overwrite: whether a record that is there may be replaced.
+        max_memory: bytes, or text such as ``"512MiB"``.
+        workers: chunks read at once.
+        progress: called from this thread after each piece of work.
+
+    Raises TargetExistsError where there is a record already, CorruptError where something cannot be
+    read now, StorageError where the file system refuses; then nothing is recorded.
+    """
+    from reshard.engine.fingerprint import fingerprint_checkpoint
+
+    limits = limits_of(max_memory, workers)
+    return fingerprint_checkpoint(path_of("checkpoint", path), limits, overwrite, progress)
 
 
 def _goal(

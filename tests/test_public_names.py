@@ -21,7 +21,7 @@ PUBLIC = [
     "NotACheckpointError", "PlanError", "ReshardError", "ResumeError", "SaveSliceInfo", "ShardedVariable",
     "SourceChangedError", "StorageError", "SyncError", "TargetExistsError", "TensorLayout", "TreeError", "VariableError",
     "VariableIndexError", "VariableTypeError", "VerificationError", "convert",
-    "distribute_tensor", "inspect", "layout_map_scope", "open_checkpoint", "plan", "restore",
+    "distribute_tensor", "fingerprint", "inspect", "layout_map_scope", "open_checkpoint", "plan", "restore",
     "save", "verify",
 ]  # fmt: skip
 

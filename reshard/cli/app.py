@@ -13,6 +13,7 @@ import typer
 
 from reshard.cli.commands.convert import CONVERT_EXAMPLES, convert
 from reshard.cli.commands.demo import DEMO_EXAMPLES, demo
+from reshard.cli.commands.fingerprint import FINGERPRINT_EXAMPLES, fingerprint
 from reshard.cli.commands.inspect import INSPECT_EXAMPLES, inspect
 from reshard.cli.commands.layout import LAYOUT_EXAMPLES, layout
 from reshard.cli.commands.plan import PLAN_EXAMPLES, plan
@@ -27,6 +28,7 @@ _EPILOG = examples(
     "reshard plan ckpt/1000 served --layout serving.yaml",
     "reshard convert ckpt/1000 served --layout serving.yaml",
     "reshard verify ckpt/1000 served",
+    "reshard fingerprint ckpt/1000",
 )
 
 
@@ -45,6 +47,7 @@ def make_app() -> typer.Typer:
         (plan, PLAN_EXAMPLES),
         (convert, CONVERT_EXAMPLES),
         (verify, VERIFY_EXAMPLES),
+        (fingerprint, FINGERPRINT_EXAMPLES),
         (demo, DEMO_EXAMPLES),
     )
     for command, epilog in commands:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.engine.compare import Verification
     from reshard.engine.conversion import ConversionPlan, PlannedTensor
+    from reshard.engine.fingerprint import Fingerprint
     from reshard.engine.lay_out import LaidOut, LayoutPreview
     from reshard.engine.report import ConversionReport
     from reshard.layout.mesh import DeviceMesh, TensorLayout
@@ -60,6 +61,7 @@ def inspection(info: CheckpointInfo) -> Document:
         ],
         "meshes": list(map(_mesh, info.meshes)),
         "leaves": [{"name": x.name, "item": x.item, "is_tensor": x.tensor} for x in info.leaves],
+        "warnings": info.warnings,
     }
 
 
@@ -178,13 +180,19 @@ def conversion_report(report: ConversionReport) -> Document:
 
 
 def verification(found: Verification) -> Document:
-    """The object of ``verify``; ``equal`` is true where every tensor was compared and agrees."""
+    """The object of ``verify``; ``equal`` is true where everything was compared and agrees."""
+    from reshard.engine.compare import AGREEING
+
+    agree = all(t.status in AGREEING for t in found.tensors)
     return {
         "command": "verify",
         "a": found.a,
         "b": found.b,
-        "equal": all(t.status in ("equal", "recorded") for t in found.tensors),
+        "equal": agree and not found.differences,
         "differences": found.differences,
+        "damage": found.damage,
+        "warnings": found.warnings,
+        "files": [asdict(f) for f in found.files],
         "tensors": [
             {
                 "name": t.name,
@@ -195,6 +203,19 @@ def verification(found: Verification) -> Document:
             }
             for t in found.tensors
         ],
+    }
+
+
+def fingerprint(found: Fingerprint) -> Document:
+    """The object of ``fingerprint``."""
+    return {
+        "command": "fingerprint",
+        "uri": found.uri,
+        "tensors": [{"name": n, "digest": d} for n, d in found.tensors.items()],
+        "files": found.files,
+        "nbytes": found.nbytes,
+        "written": found.written,
+        "seconds": found.seconds,
     }
 
 

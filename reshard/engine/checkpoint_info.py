@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reshard.engine.record_warnings import record_warnings
 from reshard.formats.base import Container, Encoding, Item, Leaf, Reader, Style
 from reshard.layout.mesh import DeviceMesh
 from reshard.layout.tensor_spec import TensorSpec
@@ -26,6 +27,7 @@ class CheckpointInfo:
 
     Attributes:
         leaves: every leaf, tensors among them, in the tree's order.
+        warnings: what a person should know, one sentence each.
     """
 
     uri: str
@@ -33,6 +35,7 @@ class CheckpointInfo:
     container: Container
     tensors: tuple[TensorInfo, ...]
     leaves: tuple[Leaf, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def style(self) -> Style:
@@ -63,5 +66,10 @@ def describe(reader: Reader) -> CheckpointInfo:
         for tensor in [reader.tensors[leaf.name]]
     )
     return CheckpointInfo(
-        reader.uri, reader.format, reader.container, tensors, tuple(reader.leaves)
+        reader.uri,
+        reader.format,
+        reader.container,
+        tensors,
+        tuple(reader.leaves),
+        record_warnings(reader),
     )

@@ -10,6 +10,7 @@ from typing import Any
 from reshard.engine.layouts import layout_warnings
 from reshard.engine.open_within import BYTES_PER_MOVE, open_to_convert
 from reshard.engine.options import Options
+from reshard.engine.record_warnings import record_warnings
 from reshard.engine.target import Target, make_target
 from reshard.engine.target_folder import refuse_other_content, target_path
 from reshard.formats.base import Reader, TargetCheckpoint
@@ -81,7 +82,10 @@ def prepare(source: str, target: str, options: Options) -> Prepared:
         tuple(_planned(m, goal.checkpoint) for m in plan.moves),
         tuple(leaf.name for leaf in goal.checkpoint.leaves if not leaf.tensor),
         goal.dropped,
-        tuple(layout_warnings(options.layout, list(goal.checkpoint.tensors))),
+        (
+            *layout_warnings(options.layout, list(goal.checkpoint.tensors)),
+            *record_warnings(reader),
+        ),
         space_left(target),
     )
     return Prepared(reader, replace(goal, requests=()), summary)  # the plan has what they said

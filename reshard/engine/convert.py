@@ -29,6 +29,7 @@ from reshard.engine.run import run
 from reshard.engine.target_folder import target_path
 from reshard.engine.tasks import Ends, batches
 from reshard.engine.unfinished import kept_where_useful
+from reshard.engine.unseen_digests import check_unseen_memory, with_unseen_digests
 from reshard.errors import CorruptError, PlanError, SourceChangedError, StorageError
 from reshard.formats.base import Writer
 from reshard.formats.detect import local_path
@@ -109,6 +110,7 @@ def _carry_out(order: Order, started: float) -> ConversionReport:
         _check_space(summary, options, summary.free_bytes, 0)
     if options.check == "readback":
         check_read_back(summary.plan, order.prepared.reader, target.checkpoint, order.limits)
+    check_unseen_memory(summary.plan, order.prepared.reader, order.limits)
     writer = open_writer(target.checkpoint, ocdbt=options.ocdbt)
     encodings = {name: t.encoding for name, t in target.checkpoint.tensors.items()}
     ends = Ends(order.prepared.reader, writer, encodings)
@@ -141,7 +143,7 @@ def _written(order: Order, staging: Staging, ends: Ends, ledger: Ledger) -> list
             ledger,
             journal.append,
         )
-    _check_recorded(order.prepared, results)
+    _check_recorded(order.prepared, results, order.limits)
     results = _ended(order, begun.staging, ends.writer, results)
     publish(begun.staging, overwrite=options.overwrite)
     return results
@@ -171,13 +173,15 @@ def _refuse_changed_source(order: Order) -> None:
         )
 
 
-def _check_recorded(prepared: Prepared, results: list[MoveResult]) -> None:
+def _check_recorded(prepared: Prepared, results: list[MoveResult], limits: ReadLimits) -> None:
     """What was read must be what the source recorded of itself, if it recorded anything."""
-    for move, result in zip(prepared.summary.plan.moves, results, strict=True):
-        recorded = prepared.reader.tensors[move.placement.source].digest
-        if recorded and result.source_digest and recorded != result.source_digest:
+    plan, reader = prepared.summary.plan, prepared.reader
+    stored = with_unseen_digests(plan, reader, results, limits)
+    for move, found in zip(plan.moves, stored, strict=True):
+        recorded = reader.tensors[move.placement.source].digest
+        if recorded and found and recorded != found:
             raise CorruptError(
-                f"{move.placement.source!r} in {prepared.summary.source!r} has digest {result.source_digest}, but "
+                f"{move.placement.source!r} in {prepared.summary.source!r} has digest {found}, but "
                 f"{recorded} was recorded when it was written: its bytes changed since; restore it from another copy"
             )
 

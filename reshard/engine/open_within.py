@@ -27,17 +27,20 @@ def open_to_convert(uri: str, max_memory: int) -> Reader:
     return open_reader(uri)
 
 
-def open_to_read(max_memory: int, *uris: str) -> tuple[tuple[Reader, ...], int]:
-    """Opens checkpoints of which digests are wanted; they, and what they leave of ``max_memory``.
-
-    Raises as ``open_to_convert``, about all of them together.
-    """
+def check_leaves_to_read(max_memory: int, *uris: str) -> None:
+    """Raises MemoryBudgetError where checkpoints of which digests are wanted have too many leaves."""
     _check_leaves(uris, max_memory, BYTES_PER_DIGEST)
-    readers = tuple(map(open_reader, uris))
+
+
+def left_to_read(max_memory: int, *readers: Reader) -> int:
+    """What open checkpoints leave of ``max_memory`` for reading digests.
+
+    Raises MemoryBudgetError where that is too little, about all of them together.
+    """
     tensors = sum(len(reader.tensors) for reader in readers)
     metadata = sum(reader.metadata_bytes for reader in readers) + BYTES_PER_DIGEST * tensors
-    what = f"{tensors:,} tensors in {_names(uris)}"
-    return readers, bytes_beside(metadata, max_memory, what, LEAST_BUFFERS)
+    what = f"{tensors:,} tensors in {_names([reader.uri for reader in readers])}"
+    return bytes_beside(metadata, max_memory, what, LEAST_BUFFERS)
 
 
 def _check_leaves(uris: Sequence[str], max_memory: int, bytes_per_tensor: int) -> None:

@@ -1,4 +1,7 @@
-"""Pass-through: a chunk that is the same on both sides travels encoded, without being decoded."""
+"""Pass-through: a chunk that is the same on both sides travels encoded, without being decoded.
+
+Its checksum is compared on the way, or added where the source has none.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from reshard.engine.task import ChunkPart, SourceChunk, TargetChunk, Task, TaskR
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.base import Extent
 from reshard.formats.codecs import encode_chunk
+from reshard.formats.codecs.source import REMEDY, TRAILER_BYTES
 from reshard.layout.dtypes import storage_bytes
 from reshard.storage.local import (
     OpenFiles,
@@ -23,6 +27,9 @@ from reshard.storage.local import (
 )
 
 PIECE_BYTES = 1 << 20
+
+_CRC_OF_CHECKED = 0x48674BC7
+"""CRC32C of any bytes that are followed by their own CRC32C, little-endian."""
 
 
 def pass_through(task: Task, files: OpenFiles, put: Put | None) -> TaskResult:
@@ -57,9 +64,30 @@ def _copy_one(
         _write_whole(task, target, data, files, put)
         return ChunkPart(target.index, 0, nbytes, len(data))
     with about(task.placement.target, target.index, task.placement.source):
-        _copy_range(source.extent, files.fd(target.file), files.path(target.file))
-        _check_size(files.fd(target.file), source.extent.length, files.path(target.file))
-    return ChunkPart(target.index, 0, nbytes, source.extent.length)
+        out, path, length = files.fd(target.file), files.path(target.file), source.extent.length
+        added = _trailer(task, source, _copy_range(source.extent, out, path))
+        write_all(out, memoryview(added), length, path)
+        _check_size(out, length + len(added), path)
+    return ChunkPart(target.index, 0, nbytes, length + len(added))
+
+
+def _trailer(task: Task, source: SourceChunk, crc: int) -> bytes:
+    """What the target has behind the chunk and the source has not: a CRC32C, or nothing.
+
+    Args:
+        crc: CRC32C of the stored bytes, of their own trailer too if there is one.
+
+    Raises CorruptError, naming tensor and chunk, where that trailer does not fit.
+    """
+    if not task.source_encoding.checksum:
+        return crc.to_bytes(TRAILER_BYTES, "little") if task.target_encoding.checksum else b""
+    if crc != _CRC_OF_CHECKED and source.extent is not None:
+        raise CorruptError(
+            f"tensor {task.placement.source!r}, chunk {list(source.index)}: its bytes do not have the CRC32C "
+            f"that is stored with them in {source.extent.path} ({source.extent.length} bytes at offset "
+            f"{source.extent.offset}); {REMEDY}"
+        )
+    return b""
 
 
 def _check_same(task: Task, source: SourceChunk, target: TargetChunk) -> None:
@@ -86,6 +114,13 @@ def _encoded(task: Task, source: SourceChunk) -> bytes:
     if extent is None:
         filled = _filled(task.fill, math.prod(source.stored_shape))
         return b"".join(encode_chunk(task.target_encoding, filled))
+    from awscrt.checksums import crc32c
+
+    stored = _stored(extent)
+    return stored + _trailer(task, source, int(crc32c(stored)))
+
+
+def _stored(extent: Extent) -> bytes:
     if extent.inline is not None:
         return extent.inline
     with storage_errors("read", extent.path):
@@ -111,33 +146,28 @@ def _write_whole(
         put(task.placement.target, target.index, data)
 
 
-def _copy_range(extent: Extent, out: int, path: str) -> None:
-    """Copies within the kernel; blocks are shared where the file system can."""
+def _copy_range(extent: Extent, out: int, path: str) -> int:
+    """Copies the stored bytes; their CRC32C."""
+    from awscrt.checksums import crc32c
+
     with storage_errors("read", extent.path):
         source = os.open(extent.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        done = 0
+        done = crc = 0
         while done < extent.length:
-            copied = _copy_some(source, out, path, extent, done)
-            if copied == 0:
+            with storage_errors("read", extent.path):
+                data = os.pread(
+                    source, min(extent.length - done, PIECE_BYTES), extent.offset + done
+                )
+            if not data:
                 _complete(b"", extent, done)
-            done += copied
+            write_all(out, memoryview(data), done, path)
+            crc = crc32c(data, crc)
+            done += len(data)
         start_writeback(out, extent.length)
     finally:
         close_after_reading(source)
-
-
-def _copy_some(source: int, out: int, path: str, extent: Extent, done: int) -> int:
-    left = extent.length - done
-    try:
-        return os.copy_file_range(source, out, left, extent.offset + done, done)
-    except OSError:
-        # Not every pair of file systems can; a real failure comes back from plain reads and writes,
-        # which tell which of the two files it is about.
-        with storage_errors("read", extent.path):
-            data = os.pread(source, min(left, PIECE_BYTES), extent.offset + done)
-        write_all(out, memoryview(data), done, path)
-        return len(data)
+    return crc
 
 
 def _complete(data: bytes, extent: Extent, done: int = 0) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +18,9 @@ encoded: identical chunks travelled encoded and were not decoded.
 """
 
 
-Stage = Literal["checking", "copying", "reading back", "syncing", "restoring"]
+Stage = Literal[
+    "checking", "copying", "reading back", "syncing", "restoring", "reading", "reading files"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,21 @@ class Progress:
     tensor: str
     stage: Stage = "copying"
     resumed_bytes: int = 0
+
+
+def tell_files(
+    sizes: Mapping[str, int], progress: Callable[[Progress], None] | None
+) -> Callable[[str], None]:
+    """To be called with each file's name before it is read; tells how much was read until then."""
+    total, done, count = sum(sizes.values()), 0, 0
+
+    def read(name: str) -> None:
+        nonlocal done, count
+        if progress is not None:
+            progress(Progress(done, total, count, len(sizes), name, "reading files"))
+        done, count = done + sizes[name], count + 1
+
+    return read
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from reshard.formats.leaf_paths import renamed
 from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.chunking import chunk_shape
-from reshard.planning.move import Side
+from reshard.planning.move import CHECKSUM, Side
 from reshard.planning.placement import Placement
 from reshard.planning.planner import COPY_BYTES, Request
 from reshard.planning.transforms import Rewrite, rewrites
@@ -148,7 +148,8 @@ def _encoding(stored: StoredTensor, options: Options) -> Encoding:
         return options.encoding
     if stored.encoding.compressor == "tensorstore":
         return Encoding(checksum=True)
-    return stored.encoding
+    # A chunk that travels encoded is given a checksum on its way, so that later damage is found.
+    return replace(stored.encoding, checksum=True)
 
 
 def _request(stored: StoredTensor, tensor: TargetTensor, options: Options) -> Request:
@@ -199,4 +200,4 @@ def codec_name(encoding: Encoding) -> str:
     """One word for people and for comparing: ``raw+crc32c``, ``zstd:1``."""
     name = "raw" if encoding.compressor == "none" else encoding.compressor
     level = "" if encoding.level is None or name == "raw" else f":{encoding.level}"
-    return name + level + ("+crc32c" if encoding.checksum else "")
+    return name + level + (CHECKSUM if encoding.checksum else "")

@@ -126,6 +126,9 @@ class Item:
 
 Style = Literal["v0", "v1"]
 
+Record = Literal["checked", "unchecked", "ignored"]
+"""What opening makes of a checkpoint's record of itself: obey it, use what fits, or leave it unread."""
+
 
 @dataclass(frozen=True, slots=True)
 class Container:
@@ -249,6 +252,7 @@ class Writer(Protocol):
 
 
 __all__ = [
-    "Container", "Encoding", "Extent", "Item", "Leaf", "PathKey", "Reader", "StoredTensor", "Style",
+    "Container", "Encoding", "Extent", "Item", "Leaf", "PathKey", "Reader", "Record",
+    "StoredTensor", "Style",
     "TargetCheckpoint", "TargetTensor", "TensorLayout", "Writer",
 ]  # fmt: skip

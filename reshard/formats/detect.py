@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, StorageError
-from reshard.formats.base import Reader
+from reshard.formats.base import Reader, Record
 from reshard.formats.orbax.container import MARKERS, is_orbax
 from reshard.formats.orbax.reader import open_orbax
 from reshard.storage.local import storage_error, storage_errors
@@ -30,18 +30,19 @@ class KnownFormat:
     name: str
     marks: str
     matches: Callable[[str], bool]
-    open: Callable[[str], Reader]
+    open: Callable[[str, Record], Reader]
 
 
 FORMATS = (KnownFormat("orbax", f"Orbax ({', '.join(MARKERS)})", is_orbax, open_orbax),)
 """In the order in which they are tried."""
 
 
-def open_reader(uri: str, *, staged: bool = False) -> Reader:
+def open_reader(uri: str, record: Record = "checked", *, staged: bool = False) -> Reader:
     """Open the checkpoint at ``uri`` with the reader of its format.
 
     Args:
         uri: a local path or a ``file://`` URL of one.
+        record: what to make of what it recorded of itself.
         staged: whether output of our own that is not published yet is read too.
 
     Raises:
@@ -53,7 +54,7 @@ def open_reader(uri: str, *, staged: bool = False) -> Reader:
     if not staged:
         _refuse_staged(uri, path)
     try:
-        return _recognise(uri, Path(path)).open(path)
+        return _recognise(uri, Path(path)).open(path, record)
     except OSError as error:  # whatever the system has against looking at a path
         raise storage_error("read", error.filename or uri, error) from error
 

@@ -7,7 +7,8 @@ It lies beside an item's ``_METADATA`` and is JSON::
      "tensors": {"params/kernel": {"path": ["params", "kernel"], "dtype": "bfloat16",
                                    "shape": [2048, 8192], "mesh": "m0", "axes": [null, "model"],
                                    "parts": [1, 8], "crc64nvme": "8f3c..."}},
-     "files": {"_METADATA": "0123..."},
+     "files": {"_METADATA": "0123...", "params.kernel/zarr.json": "89ab..."},
+     "data_files": {"manifest.ocdbt": "cdef...", "d/7a1b...": "0246..."},
      "conversion": "89ab...",
      "crc64nvme": "4567..."}
 
@@ -16,6 +17,15 @@ It lies beside an item's ``_METADATA`` and is JSON::
 which source made the checkpoint, so that the same one is not done twice. Names are the keys below the item joined
 with ``/``; lines are sorted by name, so that equal checkpoints give equal files. The last member is
 the CRC-64/NVME of every byte before its sixteen digits.
+
+``files`` and ``data_files`` hold the CRC-64/NVME of files by their path below the folder. ``files``
+are those that readers take their metadata from; ``data_files``, those of an OCDBT database, hold
+tensors too, so that only ``verify`` reads them whole. Where ``data_files`` is there, the record is
+complete: every file of the folder is in one of the two, but for this file itself, chunks in plain
+files (the tensors' digests and their own CRC32C are about them), and folders with a slices.json of
+their own. A checkpoint of several items has one more at its top, without tensors, for the markers, for
+the items that are no trees, and for the items' slices.json. Without ``data_files``, as versions before
+this form wrote it, ``files`` are metadata files of the item, perhaps not all.
 """
 
 from __future__ import annotations
@@ -102,15 +112,23 @@ class SliceEntry:
 
 @dataclass(frozen=True, slots=True)
 class SliceFile:
-    """A slices.json: tensors by name, and the digest of each metadata file by its relative path.
+    """A slices.json: tensors by name, and digests of files by their path below its folder.
 
     Attributes:
+        files: what readers take metadata from.
+        data_files: files of databases; None where the record is not complete.
         conversion: which conversion made the checkpoint, of which source; "" where none did.
     """
 
     tensors: Mapping[str, SliceEntry]
     files: Mapping[str, str] = field(default_factory=dict)
+    data_files: Mapping[str, str] | None = None
     conversion: str = ""
+
+    @property
+    def every_file(self) -> dict[str, str]:
+        """Digests of all files, by path."""
+        return {**self.files, **(self.data_files or {})}
 
 
 def split_of(grid: Grid) -> dict[str, tuple[Any, ...]]:
@@ -158,7 +176,10 @@ def render_slices(file: SliceFile) -> bytes:
     body.write(b'},\n"tensors": {')
     body.write(tensors.getbuffer())
     body.write(b'},\n"files": {')
-    _write_lines(body, ((name, file.files[name]) for name in sorted(file.files)))
+    _write_lines(body, sorted(file.files.items()))
+    if file.data_files is not None:
+        body.write(b'},\n"data_files": {')
+        _write_lines(body, sorted(file.data_files.items()))
     body.write(b"},\n")
     if file.conversion:
         body.write(f'"conversion": {json.dumps(file.conversion)},\n'.encode())

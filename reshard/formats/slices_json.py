@@ -81,18 +81,24 @@ class _Parser:
         document = self.json(data)
         if document.get("format") != FORMAT:
             self.fail(f"expected format {FORMAT!r}, found {str(document.get('format'))[:60]!r}")
-        self.version(document.get("version"))
+        self.version(document.get("version"), data)
         self.own_digest(data)
         meshes = {k: self.mesh(k, v) for k, v in self.mapping(document, "meshes").items()}
         tensors = {
             name: self.entry(name, value, meshes)
             for name, value in self.mapping(document, "tensors").items()
         }
-        files = self.mapping(document, "files")
+        data_files = self.files(document, "data_files") if "data_files" in document else None
+        conversion = self.optional(document, "conversion", str, "the file") or ""
+        return SliceFile(tensors, self.files(document, "files"), data_files, conversion)
+
+    def files(self, document: Mapping[str, Any], key: str) -> dict[str, str]:
+        files = self.mapping(document, key)
         for name, digest in files.items():
             self.digest(digest, f"file {name!r}")
-        conversion = self.optional(document, "conversion", str, "the file") or ""
-        return SliceFile(tensors, files, conversion)
+            if "\0" in name or any(step in ("", ".", "..") for step in name.split("/")):
+                self.fail(f"the file {name[:80]!r} would lie outside of its folder")
+        return files
 
     def json(self, data: bytes) -> dict[str, Any]:
         text = self.text(data)
@@ -120,8 +126,10 @@ class _Parser:
     def constant(self, text: str) -> NoReturn:
         self.fail(f"it is not JSON (found {text})")
 
-    def version(self, version: object) -> None:
+    def version(self, version: object, data: bytes) -> None:
         if type(version) is int and version > VERSION:
+            if _TAIL.search(data):
+                self.own_digest(data)  # a flipped bit in the number is no newer version
             raise FormatError(
                 f"slice metadata {self.path} has version {version}, but this program reads versions "
                 f"up to {VERSION}; use a newer reshard, or remove the file to go on without it"

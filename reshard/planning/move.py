@@ -11,6 +11,9 @@ from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.placement import Placement
 
+CHECKSUM = "+crc32c"
+"""Ends a codec's name where a checksum follows the bytes, which are the same without it."""
+
 Strategy = Literal["copy", "whole", "scatter", "weave", "block"]
 """How a move is done.
 

@@ -36,7 +36,7 @@ from reshard.planning.cost import (
     whole_bytes,
 )
 from reshard.planning.metadata_share import counted_bytes
-from reshard.planning.move import Move, Plan, Side, Strategy
+from reshard.planning.move import CHECKSUM, Move, Plan, Side, Strategy
 from reshard.planning.placement import Placement
 
 SMALLEST_BAND_BYTES = 64 << 10
@@ -170,9 +170,10 @@ def _candidates(request: Request, memory: int, max_lanes: int) -> Iterator[Move]
 
 
 def _is_identical(request: Request) -> bool:
-    """Whether every target chunk is some source chunk, byte for byte and encoded alike."""
+    """Whether every target chunk is some source chunk, encoded alike but perhaps for a checksum."""
     source, target = request.source, request.target
-    return not source.raw and source.codec == target.codec and _has_equal_chunks(request)
+    alike = target.codec in (source.codec, f"{source.codec}{CHECKSUM}")
+    return not source.raw and alike and _has_equal_chunks(request)
 
 
 def _has_equal_chunks(request: Request) -> bool:

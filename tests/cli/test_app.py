@@ -17,6 +17,7 @@ import pytest
 import reshard.api
 from reshard.cli.app import run
 from reshard.engine.compare import TensorVerdict, Verification
+from reshard.engine.fingerprint import Fingerprint
 from reshard.errors import PlanError, VerificationError
 from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
 
@@ -35,6 +36,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         "plan": planned(pair),
         "convert": report(tensor_report("a")),
         "verify": Verification("a", "b", (TensorVerdict("x", "equal", "0", "0"),)),
+        "fingerprint": Fingerprint("a", {"x": "0"}, 3, 8, ("a/slices.json",), 0.5),
     }
 
     def answering(answer: object) -> Callable[..., object]:

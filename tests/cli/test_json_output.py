@@ -10,14 +10,17 @@ from reshard.cli.json_output import (
     Document,
     conversion_plan,
     conversion_report,
+    fingerprint,
     inspection,
     layout_document,
     print_json,
     verification,
 )
 from reshard.engine.compare import TensorVerdict, Verification
+from reshard.engine.fingerprint import Fingerprint
 from reshard.engine.lay_out import preview
 from reshard.engine.task import CastStats
+from reshard.formats.orbax.folder_record import FileVerdict
 from reshard.layout.layout_file import parse_layout
 from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
 
@@ -30,7 +33,15 @@ DOCUMENTS = {
     "inspect": inspection(info(spec("a"), others=("note",))),
     "plan": conversion_plan(planned(PAIR), with_shares=True),
     "convert": conversion_report(report(tensor_report("a", "int8", CastStats()))),
-    "verify": verification(Verification("a", None, (TensorVerdict("x", "equal", "0", "0"),))),
+    "verify": verification(
+        Verification(
+            "a",
+            None,
+            (TensorVerdict("x", "equal", "0", "0"),),
+            (FileVerdict("_METADATA", "recorded", "0", "0"),),
+        )
+    ),
+    "fingerprint": fingerprint(Fingerprint("a", {"x": "0"}, 3, 8, ("a/slices.json",), 0.5)),
     "layout": layout_document("f", "s", preview(info(spec("a")), LAYOUT)),
 }
 
@@ -52,7 +63,7 @@ def test_every_key_is_documented(command: str) -> None:
 
 @pytest.mark.parametrize("command", DOCUMENTS)
 def test_every_documented_key_is_there(command: str) -> None:
-    statuses = {"equal", "different", "recorded"}
+    statuses = {"equal", "different", "damaged", "checksum", "missing", "unexpected", "unreadable"}
     assert set(documented(command)) - statuses <= keys_of(DOCUMENTS[command])
 
 

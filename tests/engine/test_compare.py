@@ -9,7 +9,7 @@ import pytest
 
 from reshard.engine.compare import compare_recorded, compare_stored
 from reshard.engine.read_digests import ReadLimits, tensor_digests
-from tests.engine.stores import RAW, ZSTD, Store, tensor
+from tests.engine.stores import RAW, RAW_CRC, ZSTD, Store, tensor
 
 LIMITS = ReadLimits(64 << 20, 2)
 
@@ -94,3 +94,28 @@ def test_bytes_that_changed_since_they_were_recorded_are_a_difference(pair):
         "the stored bits are not those that were recorded when it was written",
     )
     assert (found.tensors[0].digest_b, found.differences) == ("0123456789abcdef", 1)
+
+
+def test_what_cannot_be_read_hides_nothing_else(pair):
+    """Every tensor gets its verdict; the damaged one says which chunk of which side."""
+    pair[1].path.write_bytes(pair[1].path.read_bytes()[:-200])
+    found = verdicts(compare_stored(*pair, LIMITS))
+    assert found["v"] == ("equal", "")
+    assert found["w"][0] == "damaged"
+    assert found["w"][1].startswith("B: tensor 'w', chunk [0, ")
+    alone = verdicts(compare_recorded(pair[1], LIMITS))
+    assert (alone["v"][0], alone["w"][0]) == ("not recorded", "damaged")
+
+
+def test_a_side_that_changed_since_it_was_recorded_is_damaged_even_where_both_agree(pair):
+    change(pair[0], "v", digest="0123456789abcdef")
+    assert verdicts(compare_stored(*pair, LIMITS))["v"] == (
+        "damaged",
+        "A: the stored bits are not those that were recorded when it was written (0123456789abcdef)",
+    )
+
+
+def test_checksums_of_chunks_tell_where_no_digest_was_recorded(tmp_path):
+    store = Store(tmp_path / "a", "A")
+    store.add(tensor("v", (5, 5), (2, 3)), np.ones((5, 5), np.float32), RAW_CRC)
+    assert verdicts(compare_recorded(store, LIMITS))["v"][0] == "checksum"

@@ -8,6 +8,7 @@ from awscrt.checksums import crc64nvme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reshard.engine import read_digests
 from reshard.engine.read_digests import BATCH_CHUNKS, ReadLimits, tensor_digests
 from reshard.errors import CorruptError, StorageError
 from tests.engine.stores import RAW, RAW_CRC, ZSTD, ZSTD_CRC, Store, tensor
@@ -88,3 +89,19 @@ def test_a_file_that_is_gone_is_named(tmp_path):
         StorageError, match=r"tensor 'w\d', chunk \[\d+, 0\]: cannot read .*/source: No such file"
     ):
         tensor_digests(store, LIMITS)
+
+
+def test_padding_that_is_passed_over_is_checked_all_the_same(tmp_path, monkeypatch):
+    """Whole bands of padding hold no element, but the chunk's checksum is about them too."""
+    monkeypatch.setattr(read_digests, "BAND_BYTES", 1 << 10)
+    store = Store(tmp_path / "source")
+    store.add(tensor("w", (3, 64), (64, 64)), np.ones((3, 64), np.float32), RAW_CRC)
+    assert tensor_digests(store, LIMITS)
+    for place in (-1, -2000):
+        data = bytearray(store.path.read_bytes())
+        data[place] ^= 1
+        store.path.write_bytes(bytes(data))
+        with pytest.raises(CorruptError, match=r"tensor 'w', chunk \[0, 0\]: its CRC32C"):
+            tensor_digests(store, LIMITS)
+        data[place] ^= 1
+        store.path.write_bytes(bytes(data))

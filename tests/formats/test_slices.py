@@ -1,6 +1,7 @@
 import json
 import math
 import os
+from dataclasses import replace
 
 import pytest
 from awscrt.checksums import crc64nvme
@@ -70,7 +71,9 @@ def splits(draw, shape):
 def files(draw):
     tensors = [draw(entries(i)) for i in range(draw(st.integers(0, 4)))]
     return SliceFile(
-        {t.name: t for t in tensors}, draw(st.sampled_from([{}, {"_METADATA": DIGEST}]))
+        {t.name: t for t in tensors},
+        draw(st.sampled_from([{}, {"_METADATA": DIGEST}])),
+        draw(st.sampled_from([None, {}, {"d/1": DIGEST, "manifest.ocdbt": DIGEST}])),
     )
 
 
@@ -81,7 +84,8 @@ def test_what_is_written_is_read(tmp_path_factory, file):
     data = render_slices(file)
     (folder / "slices.json").write_bytes(data)
     assert read_slices(folder) == file
-    assert render_slices(SliceFile(dict(reversed(file.tensors.items())), file.files)) == data
+    tensors = dict(reversed(file.tensors.items()))
+    assert render_slices(replace(file, tensors=tensors)) == data
     for entry in file.tensors.values():
         infos = slice_infos(entry)
         assert len(infos) == entry.count
@@ -255,4 +259,18 @@ def test_every_flipped_byte_is_found(tmp_path, position):
     data[position] ^= 1
     (tmp_path / "slices.json").write_bytes(bytes(data))
     with pytest.raises(FormatError):
+        read_slices(tmp_path)
+
+
+def test_a_flipped_version_is_damage_and_no_newer_version(tmp_path):
+    data = render_slices(SliceFile({}, {}))
+    (tmp_path / "slices.json").write_bytes(data.replace(b'"version": 1', b'"version": 3'))
+    with pytest.raises(CorruptError, match=r"its digest is \w+, but it records"):
+        read_slices(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a//b", "a/./b", ""])
+def test_files_outside_of_the_folder_are_refused(tmp_path, name):
+    (tmp_path / "slices.json").write_bytes(render_slices(SliceFile({}, {name: DIGEST}, {})))
+    with pytest.raises(CorruptError, match="would lie outside of its folder"):
         read_slices(tmp_path)

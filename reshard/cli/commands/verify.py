@@ -10,6 +10,7 @@ from reshard.cli.failures import DIFFERENT, FAILED
 from reshard.cli.options import Json, MaxMemory, ShowAll, Workers, examples
 
 VERIFY_EXAMPLES = examples(
+    "reshard verify served",
     "reshard verify ckpt/1000 served",
     "reshard verify served && rsync -a served/ serving-host:/models/",
 )
@@ -36,8 +37,12 @@ def verify(
     """Compare two checkpoints bit by bit, or one with its own record.
 
     Reads every byte, and compares the digests (CRC-64/NVME) of the tensors, whatever mesh, chunks
-    or compression they are stored in. Exit code 3 where something differs, 1 where nothing could
-    be compared.
+    or compression they are stored in, and of every other file that was recorded. All damage is
+    listed, tensor by tensor and file by file.
+
+    Exit code 3 where something differs, or where a checkpoint that recorded itself is so damaged
+    that it cannot be read; 1 where there is no checkpoint, or nothing was recorded that could be
+    compared (then reshard fingerprint records it).
     """
     import reshard.api
     from reshard.cli.json_output import print_json, verification
@@ -54,5 +59,5 @@ def verify(
         print_all(verification_view(found, show_all))
     if found.differences:
         raise typer.Exit(DIFFERENT)
-    if found.tensors and all(t.status == "not recorded" for t in found.tensors):
+    if not found.is_told:
         raise typer.Exit(FAILED)

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from reshard.cli.grouping import Group, grouped, single
-from reshard.cli.tables import Cell, Name, cap_note, capped, table
+from reshard.cli.tables import Cell, Name, cap_note, capped, table, warning
 from reshard.cli.text import (
     axes_text,
     chunks_text,
@@ -107,3 +107,4 @@ def _others(info: CheckpointInfo, show_all: bool) -> Iterator[Text]:
         yield Text(f"{count_text(len(keys), 'PRNG key')}: {some_text(keys)}")
     with_digest = sum(t.digest is not None for t in info.tensors)
     yield Text(f"digests recorded: {with_digest:,} of {len(info.tensors):,} tensors")
+    yield from map(warning, info.warnings)

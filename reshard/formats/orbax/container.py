@@ -38,7 +38,7 @@ TEMPORARY = ".orbax-checkpoint-tmp"
 MARKERS = (TREE_METADATA, CHECKPOINT_METADATA, V1_MARKER)
 
 _TREE_HANDLERS = ("PyTreeCheckpointHandler", "StandardCheckpointHandler", "PyTreeHandler")
-_NOT_KEPT = {"item_handlers", "init_timestamp_nsecs", "commit_timestamp_nsecs"}
+_TIMES = ("init_timestamp_nsecs", "commit_timestamp_nsecs")
 
 
 def is_orbax(path: str) -> bool:
@@ -52,7 +52,7 @@ def is_orbax(path: str) -> bool:
 def read_container(root: Path) -> Container:
     """The container at ``root`` with its items; reads ``_CHECKPOINT_METADATA`` only.
 
-    ``meta`` is that file without the handlers, which the items carry, and without timestamps.
+    ``meta`` is that file without the handlers, which the items carry; times that it lacks are None.
 
     Raises:
         IncompleteCheckpointError: it was never committed.
@@ -60,7 +60,8 @@ def read_container(root: Path) -> Container:
     """
     _refuse_unfinished(root)
     record = _read_record(root)
-    kept = {k: v for k, v in record.items() if k not in _NOT_KEPT}
+    kept = {k: v for k, v in record.items() if k != "item_handlers"}
+    kept = {**kept, **{key: _time(kept.get(key)) for key in _TIMES}}
     handlers = record.get("item_handlers")
     if (root / V1_MARKER).exists():
         return Container("v1", _items(root, _named(handlers, root)), kept)
@@ -95,6 +96,10 @@ def _read_record(root: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     return expect(read_json(path), dict, "the checkpoint's metadata", str(path))
+
+
+def _time(value: Any) -> int | None:
+    return value if type(value) is int and value > 0 else None
 
 
 def _named(handlers: Any, root: Path) -> dict[str, str]:

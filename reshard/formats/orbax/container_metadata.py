@@ -16,6 +16,8 @@ COMMIT_MARKER = "commit_success.txt"
 COMMITTED = b"Checkpoint commit was successful"
 """Readers ask only whether the file is there; Orbax adds a path, which a rename would make untrue."""
 
+_TIMES = ("init_timestamp_nsecs", "commit_timestamp_nsecs")
+
 _TREE_HANDLER: dict[Style, str] = {
     "v0": "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler",
     "v1": "orbax.checkpoint.experimental.v1._src.handlers.pytree_handler.PyTreeHandler",
@@ -25,7 +27,8 @@ _TREE_HANDLER: dict[Style, str] = {
 def checkpoint_metadata(container: Container, items: Iterable[Item]) -> bytes:
     """``_CHECKPOINT_METADATA``: the source's, with the handlers of the items that were written.
 
-    Time stamps are the source's where it had them, since the checkpoint is the same one, else now.
+    Time stamps are the source's, since the checkpoint is the same one, and null where it had none, so
+    that converting twice gives equal files; those of a tree that was never saved before are now.
     """
     now = time.time_ns()
     document = {
@@ -36,7 +39,9 @@ def checkpoint_metadata(container: Container, items: Iterable[Item]) -> bytes:
         "commit_timestamp_nsecs": now,
         "custom_metadata": {},
     }
+    times = {k: v for k, v in container.meta.items() if k in _TIMES}
     recorded = {k: v for k, v in container.meta.items() if k != "item_handlers" and v is not None}
+    recorded |= times
     return json.dumps(document | recorded).encode()
 
 

@@ -7,9 +7,11 @@ import shutil
 import stat
 from pathlib import Path
 
-from reshard.errors import FormatError, StorageError
+from reshard.errors import CorruptError, FormatError, StorageError
 from reshard.formats.base import TargetCheckpoint
+from reshard.formats.file_digests import REMEDY, check_digest, digests_of_files, files_below
 from reshard.formats.orbax.item_tree import item_directory
+from reshard.formats.slices_json import read_slices
 from reshard.layout.sizes import format_bytes
 from reshard.storage.host import free_bytes
 from reshard.storage.local import reason_and_remedy
@@ -21,6 +23,33 @@ def copy_items(target: TargetCheckpoint, root: Path) -> None:
         if not item.is_tree and item.name in target.copied:
             folder = root / item_directory(target.container, item)
             copy_item(target.copied[item.name], folder, item.name)
+            _check_copied(target.copied[item.name], folder, item.name)
+
+
+def _check_copied(source: Path, folder: Path, item: str) -> None:
+    """What was copied must be what the source recorded of itself, if it recorded anything."""
+    record = read_slices(source.parent)
+    if record is None or record.data_files is None:
+        return
+    top = f"{source.name}/"
+    recorded = {n.removeprefix(top): d for n, d in record.files.items() if n.startswith(top)}
+    found = digests_of_files(folder, files_below(folder))
+    for name in sorted(recorded.keys() | found.keys()):
+        what = f"item {item!r}: the file {source / name}"
+        if name not in found:
+            raise CorruptError(f"{what} is missing, but is recorded in slices.json; {REMEDY}")
+        if name not in recorded:
+            raise CorruptError(f"{what} is not recorded in slices.json; remove it, or {REMEDY}")
+        check_digest(found[name], recorded[name], what)
+
+
+def copied_folders(target: TargetCheckpoint) -> list[str]:
+    """Where the items that are no trees go, below the root."""
+    return [
+        item_directory(target.container, item)
+        for item in target.container.items
+        if not item.is_tree and item.name in target.copied
+    ]
 
 
 def copy_item(source: Path, target: Path, name: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reshard.formats.base import TargetCheckpoint, TargetTensor
+from reshard.formats.file_digests import digests_of_files, files_below
 from reshard.formats.orbax.container_metadata import (
     CHECKPOINT_METADATA,
     COMMIT_MARKER,
@@ -15,8 +16,11 @@ from reshard.formats.orbax.container_metadata import (
     V1_MARKER,
     checkpoint_metadata,
 )
+from reshard.formats.orbax.copy_item import copied_folders
 from reshard.formats.orbax.files import make_folder, write_file
+from reshard.formats.orbax.folder_record import is_data_file
 from reshard.formats.orbax.item_tree import ItemTree, WrittenLeaf
+from reshard.formats.orbax.ocdbt_index import find_databases
 from reshard.formats.orbax.write_metadata import metadata_files, string_document
 from reshard.formats.slices import (
     FILE_NAME,
@@ -45,14 +49,48 @@ def finish_checkpoint(
         digests: CRC-64/NVME of each tensor, by name, 16 hex digits.
         arrays: each item's array metadata that lies in files, by item name and path in the item.
     """
+    markers = _markers(target, trees)
+    slices_of: dict[str, bytes] = {}
     for tree in trees:
         files = metadata_files(tree, ocdbt=ocdbt)
         for name, data in files.items():
             _write(root, tree.below(name), data)
-        known = {**arrays.get(tree.item.name, {}), **files}
-        slices = replace(slice_file(tree, digests, known), conversion=target.conversion)
-        _write(root, tree.below(FILE_NAME), render_slices(slices))
-    _write_markers(root, target, trees)
+        own = {n.removeprefix(tree.below("")): d for n, d in markers.items() if _is_of(n, tree)}
+        known = {**arrays.get(tree.item.name, {}), **files, **own}
+        slices = slice_file(tree, digests, known, _database_digests(root / tree.directory))
+        slices = replace(slices, conversion=target.conversion)
+        slices_of[tree.below(FILE_NAME)] = render_slices(slices)
+    if FILE_NAME not in slices_of:
+        slices_of[FILE_NAME] = _container_slices(root, target, trees, markers, slices_of)
+    for name, data in {**slices_of, **markers}.items():
+        _write(root, name, data)
+
+
+def _is_of(name: str, tree: ItemTree) -> bool:
+    return not tree.directory or name.startswith(tree.below(""))
+
+
+def _database_digests(folder: Path) -> dict[str, str]:
+    """Of each file of the databases in an item's folder; none where chunks are plain files."""
+    if not find_databases(folder):
+        return {}
+    return digests_of_files(folder, (n for n in files_below(folder) if is_data_file(n)))
+
+
+def _container_slices(
+    root: Path,
+    target: TargetCheckpoint,
+    trees: Sequence[ItemTree],
+    markers: Mapping[str, bytes],
+    slices_of: Mapping[str, bytes],
+) -> bytes:
+    """The record of a checkpoint of several items: of everything outside of its trees."""
+    own = {n: d for n, d in markers.items() if not any(_is_of(n, tree) for tree in trees)}
+    files = {name: digest_of(data) for name, data in {**own, **slices_of}.items()}
+    for folder in copied_folders(target):
+        names = (f"{folder}/{name}" for name in files_below(root / folder))
+        files |= digests_of_files(root, names)
+    return render_slices(SliceFile({}, files, {}))
 
 
 def check_tree(tree: ItemTree) -> None:
@@ -63,12 +101,22 @@ def check_tree(tree: ItemTree) -> None:
             _slices(tensor)
 
 
-def slice_file(tree: ItemTree, digests: Mapping[str, str], files: Mapping[str, bytes]) -> SliceFile:
-    """The item's slice metadata, with a digest of each metadata file."""
+def slice_file(
+    tree: ItemTree,
+    digests: Mapping[str, str],
+    files: Mapping[str, bytes],
+    data_files: Mapping[str, str] | None = None,
+) -> SliceFile:
+    """The item's slice metadata, with a digest of each metadata file.
+
+    Args:
+        data_files: digests of the databases' files; None where not every file is recorded.
+    """
     entries = [
         slice_entry(leaf, tensor, digests.get(leaf.leaf.name)) for leaf, tensor in tree.tensors
     ]
-    return SliceFile({e.name: e for e in entries}, {n: digest_of(d) for n, d in files.items()})
+    metadata = {name: digest_of(data) for name, data in files.items()}
+    return SliceFile({e.name: e for e in entries}, metadata, data_files)
 
 
 def slice_entry(leaf: WrittenLeaf, target: TargetTensor, digest: str | None) -> SliceEntry:
@@ -103,17 +151,19 @@ def _slices(target: TargetTensor) -> Grid:
     return Grid(spec.shape, tuple(map(div_cuts, spec.shape, counts)))
 
 
-def _write_markers(root: Path, target: TargetCheckpoint, trees: Sequence[ItemTree]) -> None:
+def _markers(target: TargetCheckpoint, trees: Sequence[ItemTree]) -> dict[str, bytes]:
+    """What makes readers believe the checkpoint, by path below it, in the order of writing."""
     container = target.container
     present = {tree.item.name for tree in trees} | target.copied.keys()
     items = [item for item in container.items if item.name in present]
+    markers: dict[str, bytes] = {}
     for tree in trees if container.style == "v0" else ():
         if tree.directory:
-            _write(root, tree.below(COMMIT_MARKER), COMMITTED)
-    _write(root, CHECKPOINT_METADATA, checkpoint_metadata(container, items))
+            markers[tree.below(COMMIT_MARKER)] = COMMITTED
+    markers[CHECKPOINT_METADATA] = checkpoint_metadata(container, items)
     if container.style == "v1":
-        _write(root, V1_MARKER, b"")
-    _write(root, COMMIT_MARKER, COMMITTED)
+        markers[V1_MARKER] = b""
+    return markers | {COMMIT_MARKER: COMMITTED}
 
 
 def _write(root: Path, name: str, data: bytes) -> None:

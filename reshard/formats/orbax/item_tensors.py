@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.base import Encoding, Item, Leaf, StoredTensor
+from reshard.formats.file_digests import check_bytes
 from reshard.formats.limits import MAX_CUTS, MAX_LAYOUT_CUTS, MAX_ZARR_BYTES
 from reshard.formats.orbax.container import TREE_METADATA
 from reshard.formats.orbax.metadata_price import LEAF_BYTES, TENSOR_BYTES
@@ -60,7 +62,9 @@ class OpenItem:
     metadata_bytes: int
 
 
-def open_item(directory: Path, item: Item, prefix: str, recorded: SliceFile | None) -> OpenItem:
+def open_item(
+    directory: Path, item: Item, prefix: str, recorded: SliceFile | None, *, check: bool = True
+) -> OpenItem:
     """Read everything about an item that is not tensor data.
 
     Args:
@@ -68,12 +72,14 @@ def open_item(directory: Path, item: Item, prefix: str, recorded: SliceFile | No
         item: as the container lists it.
         prefix: put before each name; ``"item/"`` where the checkpoint has several trees.
         recorded: what ``slices.json`` says, or None.
+        check: whether each array's metadata must have the digest that was recorded of it.
     """
     tree = read_tree_metadata(directory / TREE_METADATA)
     strings = read_strings(directory, tree.leaves)
     wanted = {leaf.param_name for leaf in tree.leaves if leaf.is_tensor}
     ext = read_ext_metadata(directory, wanted)
-    found = _find_arrays(directory, [leaf for leaf in tree.leaves if leaf.is_tensor], tree)
+    files = recorded.files if recorded is not None and check else {}
+    found = _find_arrays(directory, [leaf for leaf in tree.leaves if leaf.is_tensor], tree, files)
     layouts = read_shardings(directory / SHARDING)
     entries = recorded.tensors if recorded is not None else {}
     assemble = _TensorAssembly(tree, layouts, ext, entries, str(directory)).assemble
@@ -123,7 +129,7 @@ def _leaf_bytes(leaves: Sequence[Leaf], tensors: Mapping[str, StoredTensor]) -> 
 
 
 def _find_arrays(
-    directory: Path, leaves: Sequence[TreeLeaf], tree: TreeMetadata
+    directory: Path, leaves: Sequence[TreeLeaf], tree: TreeMetadata, recorded: Mapping[str, str]
 ) -> dict[str, ArrayFiles]:
     """Each tensor's metadata file, by param name.
 
@@ -133,7 +139,7 @@ def _find_arrays(
     databases = find_databases(directory)
     if not databases:
         files = PlainFiles(directory, is_listed=not tree.stores_fill)
-        return _look_up(directory, leaves, tree, files, must=True)
+        return _look_up(directory, leaves, tree, files, must=True, recorded=recorded)
     if databases[0] == directory:
         merged = OcdbtIndex(databases[:1], directory)
         found = _look_up(directory, leaves, tree, merged, must=len(databases) == 1)
@@ -143,12 +149,17 @@ def _find_arrays(
 
 
 def _look_up(
-    directory: Path, leaves: Sequence[TreeLeaf], tree: TreeMetadata, values: Values, must: bool
+    directory: Path,
+    leaves: Sequence[TreeLeaf],
+    tree: TreeMetadata,
+    values: Values,
+    must: bool,
+    recorded: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, ArrayFiles]:
     parse = _shared_parse()
     found = {}
     for leaf in leaves:
-        array = _open_array(leaf, tree, values, parse)
+        array = _open_array(leaf, tree, values, parse, recorded)
         if array is not None:
             found[leaf.param_name] = array
         elif must:
@@ -178,7 +189,7 @@ def _shared_parse() -> Parse:
 
 
 def _open_array(
-    leaf: TreeLeaf, tree: TreeMetadata, values: Values, parse: Parse
+    leaf: TreeLeaf, tree: TreeMetadata, values: Values, parse: Parse, recorded: Mapping[str, str]
 ) -> ArrayFiles | None:
     prefix = f"{leaf.param_name}/" if leaf.param_name else ""
     names = (ZARR3_FILE, ZARR2_FILE) if tree.uses_zarr3 else (ZARR2_FILE, ZARR3_FILE)
@@ -192,7 +203,9 @@ def _open_array(
                 f"{where}: an array's metadata of {extent.length:,} bytes is not read; expected at "
                 f"most {MAX_ZARR_BYTES:,}"
             )
-        array = parse(read_extent(extent, where), file_name, where)
+        data = read_extent(extent, where)
+        check_bytes(data, recorded, prefix + file_name, where)
+        array = parse(data, file_name, where)
         if array.encoding is BY_TENSORSTORE:
             spec = values.tensorstore_spec(leaf.param_name, where)
             array = replace(

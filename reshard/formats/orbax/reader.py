@@ -11,15 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from reshard.errors import CorruptError, FormatError, StorageError
-from reshard.formats.base import Container, Extent, Leaf, StoredTensor
+from reshard.errors import CorruptError, FormatError, ReshardError, StorageError
+from reshard.formats.base import Container, Extent, Leaf, Record, StoredTensor
+from reshard.formats.orbax.chunk_files import ChunkFiles
 from reshard.formats.orbax.container import (
     CHECKPOINT_METADATA,
     TREE_METADATA,
     is_orbax,
     read_container,
 )
+from reshard.formats.orbax.folder_record import check_metadata_files
 from reshard.formats.orbax.inside import Inside
 from reshard.formats.orbax.item_tensors import ArrayFiles, OpenItem, open_item
 from reshard.formats.orbax.shard_index import ShardIndexes
@@ -30,44 +33,69 @@ from reshard.formats.slices_json import read_slices
 from reshard.layout.grid import Index
 from reshard.storage.local import reason_and_remedy
 
+if TYPE_CHECKING:
+    from reshard.formats.slices import SliceFile
+
 __all__ = ["OrbaxReader", "is_orbax", "open_orbax"]
 
 
-def open_orbax(path: str) -> OrbaxReader:
+def open_orbax(path: str, record: Record = "checked") -> OrbaxReader:
     """Open the Orbax checkpoint in the local directory ``path``.
 
     With one tree, tensor names are its keys joined with ``/``; with several, the item's name comes
     first. Items that are no trees are listed in the container only.
 
+    Args:
+        record: what to make of slices.json: refuse what contradicts it, take from it what can be
+            taken, or leave it unread.
+
     Raises:
         StorageError: it is not there or cannot be read.
         NotACheckpointError: it holds no tree.
         IncompleteCheckpointError: it was never committed (``container`` says how that is told).
-        CorruptError: metadata is damaged or contradicts itself.
+        CorruptError: metadata is damaged, contradicts itself, or is not what was recorded of it.
         FormatError: names collide, or it uses what is not supported.
     """
     try:
-        return _open(path, Path(path).absolute())
+        return _open(path, Path(path).absolute(), record)
     except OSError as error:  # whatever the system has against looking at a path
         where = error.filename or path
         raise StorageError(f"{where} cannot be read: {reason_and_remedy(error)}") from error
 
 
-def _open(path: str, root: Path) -> OrbaxReader:
+def _open(path: str, root: Path, record: Record) -> OrbaxReader:
     if not root.is_dir():
         raise StorageError(f"{path} should be the directory of a checkpoint, but is no directory")
     inside = Inside(root)
     inside.check(root / CHECKPOINT_METADATA, "the checkpoint's metadata")
     container = read_container(root)
     trees = [item for item in container.items if item.is_tree]
+    if all(item.directory for item in trees):
+        _recorded(root, record)
     opened = {}
     for item in trees:
         directory = root / item.directory
         _refuse_links_out(inside, directory)
         prefix = f"{item.name}/" if len(trees) > 1 else ""
-        opened[item.name] = open_item(directory, item, prefix, read_slices(directory))
+        recorded = _recorded(directory, record)
+        opened[item.name] = open_item(directory, item, prefix, recorded, check=record == "checked")
     items = tuple(opened[i.name].item if i.is_tree else i for i in container.items)
-    return OrbaxReader(path, replace(container, items=items), list(opened.values()))
+    return OrbaxReader(path, replace(container, items=items), opened)
+
+
+def _recorded(directory: Path, record: Record) -> SliceFile | None:
+    """What slices.json says of a folder, whose metadata files are compared with it if asked for."""
+    if record == "ignored":
+        return None
+    try:
+        found = read_slices(directory)
+    except ReshardError:
+        if record == "checked":
+            raise
+        return None
+    if found is not None and record == "checked":
+        check_metadata_files(directory, found)
+    return found
 
 
 def _refuse_links_out(inside: Inside, directory: Path) -> None:
@@ -83,9 +111,11 @@ class OrbaxReader:
 
     format = "orbax"
 
-    def __init__(self, uri: str, container: Container, items: Sequence[OpenItem]) -> None:
+    def __init__(self, uri: str, container: Container, opened: Mapping[str, OpenItem]) -> None:
+        items = list(opened.values())
         self.uri = uri
         self.container = container
+        self.opened = opened
         self.leaves: Sequence[Leaf] = tuple(leaf for item in items for leaf in item.leaves)
         self.tensors: Mapping[str, StoredTensor] = MappingProxyType(_joined(items))
         self._arrays: dict[str, ArrayFiles] = {n: a for i in items for n, a in i.arrays.items()}
@@ -96,6 +126,11 @@ class OrbaxReader:
     def metadata_bytes(self) -> int:
         """Estimate of the memory that the open checkpoint keeps, in bytes."""
         return self._item_bytes + self._shards.max_bytes
+
+    @property
+    def chunk_files(self) -> ChunkFiles:
+        """Tells which paths below the checkpoint are chunks in plain files."""
+        return ChunkFiles(self.opened)
 
     def locate(self, name: str, index: Index) -> Extent | None:
         """Where the encoded chunk at ``index`` of the tensor's storage grid lies.

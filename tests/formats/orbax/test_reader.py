@@ -126,7 +126,9 @@ def test_manager_step_with_items(tree, tmp_path):
     assert items["state"].handler.endswith("PyTreeCheckpointHandler")
     assert items["meta"].is_tree is False
     assert items["meta"].handler.endswith("JsonCheckpointHandler")
-    assert reader.container.meta == {
+    times = [reader.container.meta[f"{n}_timestamp_nsecs"] for n in ("init", "commit")]
+    assert 1e18 < times[0] < times[1]
+    assert {k: v for k, v in reader.container.meta.items() if "timestamp" not in k} == {
         "metrics": {},
         "performance_metrics": {},
         "custom_metadata": {},

@@ -1,0 +1,56 @@
+"""``reshard fingerprint``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from reshard.cli.options import Json, MaxMemory, ShowAll, Source, Workers, examples
+
+FINGERPRINT_EXAMPLES = examples(
+    "reshard fingerprint ckpt/1000",
+    "reshard fingerprint ckpt/1000 && reshard verify ckpt/1000",
+    "reshard fingerprint ckpt/1000 --overwrite",
+)
+
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace a record that is there, after the checkpoint was changed on purpose.",
+    ),
+]
+
+
+def fingerprint(
+    src: Source,
+    overwrite: Overwrite = False,
+    max_memory: MaxMemory = None,
+    workers: Workers = None,
+    show_all: ShowAll = False,
+    as_json: Json = False,
+) -> None:
+    """Record digests of a checkpoint in it, so that later damage is found.
+
+    Stock Orbax stores no checksum of its data. This reads every byte once and adds a small file,
+    slices.json, beside each _METADATA and at the top; nothing else is changed, and Orbax restores
+    the checkpoint as before. From then on verify, convert and restore compare what they read with
+    it. What was damaged before cannot be seen.
+    """
+    import reshard.api
+    from reshard.cli.json_output import fingerprint as document
+    from reshard.cli.json_output import print_json
+    from reshard.cli.progress import watching
+
+    with watching(as_json) as progress:
+        found = reshard.api.fingerprint(
+            src, overwrite=overwrite, max_memory=max_memory, workers=workers, progress=progress
+        )
+    if as_json:
+        print_json(document(found))
+        return
+    from reshard.cli.console import print_all
+    from reshard.cli.views.fingerprint import fingerprint_view
+
+    print_all(fingerprint_view(found, show_all))

@@ -1,0 +1,86 @@
+"""Fingerprinting: a checkpoint without a record of itself is read once and given one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from reshard.engine.open_within import check_leaves_to_read, left_to_read
+from reshard.engine.read_digests import ReadLimits, tensor_digests
+from reshard.engine.report import Progress, tell_files
+from reshard.errors import FormatError
+from reshard.formats.detect import local_path, open_reader
+from reshard.formats.file_digests import size_of
+from reshard.formats.orbax.fingerprint_files import (
+    RecordedFolder,
+    folders_to_record,
+    publish_records,
+    refuse_recorded,
+    room_for_records,
+)
+from reshard.formats.orbax.reader import OrbaxReader
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What was recorded.
+
+    Attributes:
+        tensors: CRC-64/NVME of each tensor's row-major bytes, by name, 16 hex digits.
+        files: how many other files have a digest now.
+        nbytes: decoded bytes of all tensors.
+        written: the slices.json files that are there now.
+        seconds: wall time.
+    """
+
+    uri: str
+    tensors: dict[str, str]
+    files: int
+    nbytes: int
+    written: tuple[str, ...]
+    seconds: float
+
+
+def fingerprint_checkpoint(
+    uri: str,
+    limits: ReadLimits,
+    overwrite: bool,
+    progress: Callable[[Progress], None] | None = None,
+) -> Fingerprint:
+    """Reads every tensor and every other file, and publishes the record; see ``reshard.fingerprint``."""
+    started = time.monotonic()
+    root = Path(local_path(uri)).absolute()
+    check_leaves_to_read(limits.max_memory, uri)
+    reader = open_reader(uri, "ignored")
+    if not isinstance(reader, OrbaxReader):
+        raise FormatError(
+            f"{uri} is a checkpoint of {reader.format}; only Orbax's are fingerprinted"
+        )
+    if not overwrite:
+        refuse_recorded(root)
+    limits = replace(limits, max_memory=left_to_read(limits.max_memory, reader))
+    folders = folders_to_record(root, reader)
+    with room_for_records(root, folders):
+        digests = tensor_digests(reader, limits, progress=progress, stage="reading")
+        written = publish_records(root, folders, digests, _telling(root, folders, progress))
+    return Fingerprint(
+        uri,
+        digests,
+        sum(len(folder.files) for folder in folders),
+        sum(t.spec.nbytes for t in reader.tensors.values()),
+        tuple(map(str, written)),
+        time.monotonic() - started,
+    )
+
+
+def _telling(
+    root: Path, folders: Sequence[RecordedFolder], progress: Callable[[Progress], None] | None
+) -> Callable[[str], None]:
+    sizes = {
+        f"{folder.folder}/{name}" if folder.folder else name: size_of(root / folder.folder / name)
+        for folder in folders
+        for name in folder.files
+    }
+    return tell_files(sizes, progress)

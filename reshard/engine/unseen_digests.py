@@ -1,0 +1,40 @@
+"""Digests of tensors that travel encoded from a source that recorded digests, but no checksums of chunks.
+
+Nothing else would tell whether their bytes changed since: so they are read and decoded for that alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reshard.engine.ledger import MoveResult
+from reshard.engine.read_digests import ReadLimits, check_memory, tensor_digests
+from reshard.formats.base import Reader
+from reshard.planning.move import Plan
+
+
+def check_unseen_memory(plan: Plan, reader: Reader, limits: ReadLimits) -> None:
+    """Raises MemoryBudgetError now for what could not be read after everything was written."""
+    unseen = (reader.tensors[name] for name in _unseen(plan, reader))
+    check_memory(((t.spec, t.encoding) for t in unseen), limits)
+
+
+def with_unseen_digests(
+    plan: Plan, reader: Reader, results: Sequence[MoveResult], limits: ReadLimits
+) -> list[str | None]:
+    """The digest of each move's source as it is stored now; None where neither it nor a record is known."""
+    unseen = _unseen(plan, reader)
+    found = tensor_digests(reader, limits, unseen) if unseen else {}
+    return [
+        result.source_digest or found.get(move.placement.source)
+        for move, result in zip(plan.moves, results, strict=True)
+    ]
+
+
+def _unseen(plan: Plan, reader: Reader) -> set[str]:
+    copied = {m.placement.source for m in plan.moves if m.strategy == "copy"}
+    return {
+        name
+        for name in copied
+        if reader.tensors[name].digest and not reader.tensors[name].encoding.checksum
+    }

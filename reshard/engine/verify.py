@@ -1,0 +1,121 @@
+"""Verifying from end to end: every file against its record, every tensor, and whatever cannot be read.
+
+Damage to one thing does not hide damage to another: metadata that is not what was recorded is
+reported, and read all the same as far as it makes sense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from reshard.engine.compare import Verification, compare_recorded, compare_stored
+from reshard.engine.open_within import check_leaves_to_read, left_to_read
+from reshard.engine.read_digests import ReadLimits
+from reshard.engine.record_warnings import record_warnings
+from reshard.engine.report import Progress, tell_files
+from reshard.errors import NotACheckpointError, PlanError, ReshardError
+from reshard.formats.base import Reader
+from reshard.formats.detect import local_path, open_reader
+from reshard.formats.file_digests import size_of
+from reshard.formats.orbax.folder_record import (
+    FileVerdict,
+    FolderRecord,
+    file_verdicts,
+    folder_records,
+)
+from reshard.formats.orbax.reader import OrbaxReader
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A checkpoint to verify.
+
+    Attributes:
+        reader: None where it cannot be opened although it recorded itself; then ``damage`` says why.
+        files: its files against its record.
+    """
+
+    uri: str
+    reader: Reader | None
+    files: tuple[FileVerdict, ...]
+    damage: tuple[str, ...] = ()
+
+    @property
+    def is_damaged(self) -> bool:
+        return bool(self.damage) or any(f.is_difference for f in self.files)
+
+
+def verify_checkpoints(
+    a: str, b: str | None, limits: ReadLimits, progress: Callable[[Progress], None] | None = None
+) -> Verification:
+    """Compares two checkpoints, or one with its record; all damage is reported, none is raised.
+
+    Raises what opening raises where a checkpoint has no record of itself; MemoryBudgetError.
+    """
+    check_leaves_to_read(limits.max_memory, *(uri for uri in (a, b) if uri is not None))
+    sides = [_open_side(a, "A", progress)]
+    if b is not None:
+        sides.append(_open_side(b, "B", progress))
+    found = _tensors(sides, limits, progress)
+    warnings = tuple(w for s in sides if s.reader for w in record_warnings(s.reader))
+    return replace(
+        found,
+        a=a,
+        b=b,
+        files=tuple(f for s in sides for f in s.files),
+        damage=(*(d for s in sides for d in s.damage), *found.damage),
+        warnings=warnings,
+    )
+
+
+def _tensors(
+    sides: Sequence[Side], limits: ReadLimits, progress: Callable[[Progress], None] | None
+) -> Verification:
+    readers = [s.reader for s in sides]
+    try:
+        left = left_to_read(limits.max_memory, *(r for r in readers if r is not None))
+        limits = replace(limits, max_memory=left)
+        match readers:
+            case [a, b] if a is not None and b is not None:
+                return compare_stored(a, b, limits, progress)
+            case [a, *_] if a is not None:
+                return compare_recorded(a, limits, progress)
+    except PlanError as error:
+        # Damaged metadata may ask for any amount of memory; sound metadata needs what it needs.
+        if not any(s.is_damaged for s in sides):
+            raise
+        return Verification("", None, (), damage=(f"the tensors were not read: {error}",))
+    return Verification("", None, ())
+
+
+def _open_side(
+    uri: str, side: Literal["A", "B"], progress: Callable[[Progress], None] | None
+) -> Side:
+    root = Path(local_path(uri)).absolute()
+    records = folder_records(root)
+    if not records:
+        return Side(uri, open_reader(uri), ())
+    reader, damage = _opened(uri, records)
+    read = _telling(root, records, progress)
+    is_chunk = reader.chunk_files.__contains__ if isinstance(reader, OrbaxReader) else None
+    files = tuple(replace(f, side=side) for f in file_verdicts(root, records, is_chunk, read))
+    return Side(uri, reader, files, damage)
+
+
+def _opened(uri: str, records: Sequence[FolderRecord]) -> tuple[Reader | None, tuple[str, ...]]:
+    try:
+        return open_reader(uri, "unchecked"), ()
+    except ReshardError as error:
+        if isinstance(error, NotACheckpointError) and all(record.folder for record in records):
+            raise  # a folder of checkpoints, not one
+        return None, (f"{uri} cannot be opened as a checkpoint: {error}",)
+
+
+def _telling(
+    root: Path, records: Sequence[FolderRecord], progress: Callable[[Progress], None] | None
+) -> Callable[[str], None]:
+    names = [r.below(n) for r in records if r.file is not None for n in r.file.every_file]
+    return tell_files({name: size_of(root / name) for name in names}, progress)

@@ -1,0 +1,44 @@
+"""Which files of a checkpoint are chunks of its tensors, each in a plain file of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from reshard.formats.orbax.item_tensors import ArrayFiles, OpenItem
+from reshard.formats.orbax.plain_files import PlainFiles
+
+_NUMBER = re.compile(r"[0-9]{1,19}")
+
+
+class ChunkFiles:
+    """Tells chunks from other files, without a list of them: there may be millions."""
+
+    def __init__(self, items: Mapping[str, OpenItem]) -> None:
+        self._arrays: dict[str, ArrayFiles] = {}
+        for item in items.values():
+            top = f"{item.item.directory}/" if item.item.directory else ""
+            for array in item.arrays.values():
+                if isinstance(array.values, PlainFiles):
+                    self._arrays[f"{top}{array.param_name}".rstrip("/")] = array
+
+    def __contains__(self, path: str) -> bool:
+        """Whether a path below the checkpoint is a chunk within its tensor's bounds."""
+        steps = path.split("/")
+        for depth in range(len(steps) - 1, -1, -1):
+            array = self._arrays.get("/".join(steps[:depth]))
+            if array is not None and _is_key("/".join(steps[depth:]), array):
+                return True
+        return False
+
+
+def _is_key(key: str, array: ArrayFiles) -> bool:
+    zarr = array.zarr
+    numbers = tuple(map(int, _NUMBER.findall(key)))
+    position = numbers if zarr.shape else ()
+    if len(position) != len(zarr.shape) or key != zarr.value_key(position):
+        return False
+    return all(
+        p * chunk < size
+        for p, chunk, size in zip(position, zarr.value_shape, zarr.shape, strict=True)
+    )

@@ -1,0 +1,174 @@
+"""The slices.json files that a checkpoint lacks: what goes into each, and putting it there.
+
+Each file appears by one rename, whole and on the device, and nothing else in the checkpoint is
+touched. The top one comes last, since it holds the digests of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from reshard.errors import TargetExistsError
+from reshard.formats.file_digests import digest_of_file, files_below
+from reshard.formats.orbax.chunk_files import ChunkFiles
+from reshard.formats.orbax.files import write_file
+from reshard.formats.orbax.folder_record import PARTIAL_NAME, folder_records, is_data_file
+from reshard.formats.orbax.item_tensors import OpenItem
+from reshard.formats.orbax.ocdbt_index import find_databases
+from reshard.formats.orbax.reader import OrbaxReader
+from reshard.formats.slices import (
+    FILE_NAME,
+    SliceEntry,
+    SliceFile,
+    digest_of,
+    render_slices,
+    split_of,
+)
+from reshard.formats.slices_json import parse_slices
+from reshard.layout.grid import Grid
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.local import storage_errors
+from reshard.storage.syncing import fsync
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFolder:
+    """A folder that gets a slices.json.
+
+    Attributes:
+        folder: below the checkpoint; "" for itself.
+        item: the tree that lies there, or None for the top of a checkpoint of several items.
+        files: every other file that is recorded, by its path in the folder.
+    """
+
+    folder: str
+    item: OpenItem | None
+    files: tuple[str, ...]
+
+
+def refuse_recorded(root: Path) -> None:
+    """TargetExistsError where something was recorded already."""
+    for record in folder_records(root):
+        raise TargetExistsError(
+            f"{str(root / record.folder / FILE_NAME)!r} is there already and was left untouched; reshard verify "
+            "compares the checkpoint with it; ask to overwrite it (overwrite) to record what is stored now"
+        )
+
+
+def folders_to_record(root: Path, reader: OrbaxReader) -> list[RecordedFolder]:
+    """What is recorded where, the top last."""
+    chunks = reader.chunk_files
+    items = [
+        RecordedFolder(i.item.directory, i, tuple(_item_files(root, i, chunks)))
+        for i in reader.opened.values()
+    ]
+    folders = frozenset(item.folder for item in items)
+    if "" in folders:
+        return items
+    others = [n for n in files_below(root, folders) if n not in (FILE_NAME, PARTIAL_NAME)]
+    return [*items, RecordedFolder("", None, tuple(others))]
+
+
+def _item_files(root: Path, item: OpenItem, chunks: ChunkFiles) -> Iterator[str]:
+    folder = item.item.directory
+    for name in files_below(root / folder):
+        path = f"{folder}/{name}" if folder else name
+        if name not in (FILE_NAME, PARTIAL_NAME) and path not in chunks:
+            yield name
+
+
+@contextmanager
+def room_for_records(root: Path, folders: Sequence[RecordedFolder]) -> Iterator[None]:
+    """Refuses folders that cannot be written to now, rather than after everything was read.
+
+    Raises StorageError. What was begun is removed at the end.
+    """
+    partial = [root / folder.folder / PARTIAL_NAME for folder in folders]
+    try:
+        for path in partial:
+            write_file(str(path), b"")
+        yield
+    finally:
+        for path in partial:
+            with suppress(OSError):
+                path.unlink()
+
+
+def publish_records(
+    root: Path,
+    folders: Sequence[RecordedFolder],
+    digests: Mapping[str, str],
+    read: Callable[[str], None],
+) -> list[Path]:
+    """Digest the files and write each slices.json; the paths that are there now.
+
+    Args:
+        digests: of every tensor, by name.
+        read: called with each file's path before it is read.
+    """
+    earlier = {r.folder: r.file for r in folder_records(root) if r.file is not None}
+    made: dict[str, bytes] = {}
+    for folder in folders:
+        file = _record(root, folder, digests, earlier.get(folder.folder), read)
+        if folder.item is None:
+            items = {path: digest_of(data) for path, data in made.items()}
+            file = replace(file, files={**file.files, **items})
+        path = f"{folder.folder}/{FILE_NAME}" if folder.folder else FILE_NAME
+        made[path] = render_slices(file)
+        parse_slices(made[path], root / path)  # nobody could open it, were this refused
+    for path, data in made.items():
+        _publish(root / path, data)
+    return [root / path for path in made]
+
+
+def _record(
+    root: Path,
+    folder: RecordedFolder,
+    digests: Mapping[str, str],
+    earlier: SliceFile | None,
+    read: Callable[[str], None],
+) -> SliceFile:
+    top = root / folder.folder
+    files = {}
+    for name in folder.files:
+        read(f"{folder.folder}/{name}" if folder.folder else name)
+        files[name] = digest_of_file(top / name)
+    if folder.item is None:
+        return SliceFile({}, files, {})
+    in_database = is_data_file if find_databases(top) else lambda _: False
+    data_files = {n: d for n, d in files.items() if in_database(n)}
+    files = {n: d for n, d in files.items() if n not in data_files}
+    known = earlier.tensors if earlier is not None else {}
+    return SliceFile(dict(_entries(folder.item, digests, known)), files, data_files)
+
+
+def _entries(
+    item: OpenItem, digests: Mapping[str, str], known: Mapping[str, SliceEntry]
+) -> Iterator[tuple[str, SliceEntry]]:
+    """One for each tensor; what an earlier record says of who held what is kept."""
+    for leaf in item.leaves:
+        if leaf.tensor:
+            path = tuple(step.key for step in leaf.path)
+            entry = _entry(path, item.tensors[leaf.name].spec, known.get("/".join(path)))
+            yield entry.name, replace(entry, digest=digests[leaf.name])
+
+
+def _entry(path: tuple[str, ...], spec: TensorSpec, known: SliceEntry | None) -> SliceEntry:
+    if known is not None and (known.dtype, known.shape) == (spec.dtype, spec.shape):
+        return known
+    layout = spec.layout if spec.layout and spec.layout.device_mesh else None
+    split = split_of(spec.slices if layout else Grid.whole(spec.shape))
+    parts, cuts = split.get("parts"), split.get("cuts")
+    return SliceEntry(path, spec.dtype, spec.shape, layout, parts, cuts)
+
+
+def _publish(path: Path, data: bytes) -> None:
+    partial = path.with_name(PARTIAL_NAME)
+    write_file(str(partial), data)
+    fsync(partial)
+    with storage_errors("publish", path):
+        partial.replace(path)
+    fsync(path.parent)

@@ -1,0 +1,202 @@
+"""What each folder of a checkpoint recorded of its files, and checking it.
+
+A folder with a slices.json answers for every file below it, but for folders with a slices.json of
+their own: an item that is a tree for itself, the checkpoint for its markers and for the items that
+are no trees.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from reshard.errors import CorruptError, ReshardError
+from reshard.formats.file_digests import (
+    REMEDY,
+    check_file,
+    digest_of_file,
+    files_below,
+)
+from reshard.formats.orbax.ocdbt_index import MANIFEST, PROCESS_PREFIX
+from reshard.formats.slices import FILE_NAME, SliceFile
+from reshard.formats.slices_json import read_slices
+
+PARTIAL_NAME = f".{FILE_NAME}.reshard-partial"
+"""A slices.json that is still being written."""
+
+FileStatus = Literal["recorded", "different", "missing", "unexpected", "unreadable"]
+
+_ITEM_FILES = ("_METADATA", "_sharding", "_strings.json", MANIFEST)
+_ARRAY_METADATAS = "array_metadatas"
+
+
+@dataclass(frozen=True, slots=True)
+class FileVerdict:
+    """What comparing one file with its record gave.
+
+    Attributes:
+        name: its path below the checkpoint.
+        stored: CRC-64/NVME of its bytes, 16 hex digits; None where it was not read.
+        recorded: what was recorded of it.
+        detail: what is wrong, in words.
+        side: which of the two checkpoints that were compared it belongs to.
+    """
+
+    name: str
+    status: FileStatus
+    stored: str | None = None
+    recorded: str | None = None
+    detail: str = ""
+    side: Literal["A", "B"] = "A"
+
+    @property
+    def is_difference(self) -> bool:
+        return self.status != "recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class FolderRecord:
+    """One slices.json: where it lies below the checkpoint, and what it says.
+
+    Attributes:
+        folder: "" for the checkpoint itself.
+        error: why it cannot be believed, where it is damaged; then ``file`` is None.
+    """
+
+    folder: str
+    file: SliceFile | None
+    error: str = ""
+
+    def below(self, name: str) -> str:
+        """A path in this folder, from the checkpoint's root."""
+        return f"{self.folder}/{name}" if self.folder else name
+
+
+def folder_records(root: Path) -> list[FolderRecord]:
+    """Every slices.json of a checkpoint, damaged ones too; none where nothing was recorded."""
+    found = [_folder_record(root, folder) for folder in ("", *_folders(root))]
+    return [record for record in found if record is not None]
+
+
+def _folders(root: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    except OSError:
+        return []
+
+
+def _folder_record(root: Path, folder: str) -> FolderRecord | None:
+    try:
+        file = read_slices(root / folder)
+    except ReshardError as error:
+        return FolderRecord(folder, None, str(error))
+    return None if file is None else FolderRecord(folder, file)
+
+
+def check_metadata_files(folder: Path, record: SliceFile) -> None:
+    """Refuse a folder whose metadata files are not those that were recorded.
+
+    Each array's own metadata is compared when it is read, and items that are no trees when they are
+    copied. Raises CorruptError naming the file, StorageError where it cannot be read.
+    """
+    for name, digest in record.files.items():
+        if "/" not in name or name.startswith(f"{_ARRAY_METADATAS}/"):
+            check_file(folder / name, digest, "the file")
+    if record.data_files is not None:
+        _refuse_unrecorded(folder, record)
+
+
+def _refuse_unrecorded(folder: Path, record: SliceFile) -> None:
+    """A file that readers would take into account, but which was not there when it was recorded."""
+    if not record.tensors:
+        return
+    known = record.every_file
+    for name in _files_in_use(folder):
+        if name not in known:
+            raise CorruptError(
+                f"the file {folder / name} is not recorded in slices.json, so it was put there later; "
+                f"remove it, or {REMEDY}"
+            )
+
+
+def _files_in_use(folder: Path) -> Iterator[str]:
+    yield from (name for name in _ITEM_FILES if os.path.lexists(folder / name))
+    if (folder / _ARRAY_METADATAS).is_dir():
+        yield from (f"{_ARRAY_METADATAS}/{n}" for n in files_below(folder / _ARRAY_METADATAS))
+    for database in sorted(folder.glob(f"{PROCESS_PREFIX}*/{MANIFEST}")):
+        yield str(database.relative_to(folder))
+
+
+def is_data_file(name: str) -> bool:
+    """Whether a file of an item, by its path in it, belongs to an OCDBT database."""
+    first, _, rest = name.partition("/")
+    return name == MANIFEST or (first == "d" and bool(rest)) or first.startswith(PROCESS_PREFIX)
+
+
+def file_verdicts(
+    root: Path,
+    records: list[FolderRecord],
+    is_chunk: Callable[[str], bool] | None,
+    read: Callable[[str], None] = lambda _: None,
+) -> list[FileVerdict]:
+    """What every recorded file is now, and which files there are that nobody recorded.
+
+    Args:
+        is_chunk: whether a path below the root is a tensor's chunk in a plain file; None where the
+            checkpoint cannot be opened, so that nobody can tell: then what is unexpected is not looked for.
+        read: called with each file's name before it is read.
+    """
+    verdicts: list[FileVerdict] = []
+    for record in records:
+        verdicts += _own_verdict(record)
+        if record.file is not None:
+            for name, digest in record.file.every_file.items():
+                read(record.below(name))
+                verdicts.append(_verdict(root, record.below(name), digest))
+            verdicts += _unexpected(root, record, record.file, records, is_chunk)
+    return verdicts
+
+
+def _own_verdict(record: FolderRecord) -> list[FileVerdict]:
+    name = record.below(FILE_NAME)
+    if record.file is None:
+        return [FileVerdict(name, "different", detail=record.error)]
+    return [FileVerdict(name, "recorded")]
+
+
+def _verdict(root: Path, name: str, recorded: str) -> FileVerdict:
+    path = root / name
+    if not os.path.lexists(path):
+        detail = "the file is gone"
+        return FileVerdict(name, "missing", None, recorded, detail)
+    try:
+        stored = digest_of_file(path)
+    except ReshardError as error:
+        return FileVerdict(name, "unreadable", None, recorded, str(error))
+    if stored != recorded:
+        detail = "its bytes are not those that were recorded"
+        return FileVerdict(name, "different", stored, recorded, detail)
+    return FileVerdict(name, "recorded", stored, recorded)
+
+
+def _unexpected(
+    root: Path,
+    record: FolderRecord,
+    file: SliceFile,
+    records: list[FolderRecord],
+    is_chunk: Callable[[str], bool] | None,
+) -> Iterator[FileVerdict]:
+    if file.data_files is None or is_chunk is None:
+        return
+    others = frozenset(r.folder for r in records if r.folder and not record.folder)
+    known: Mapping[str, str] = {**file.every_file, FILE_NAME: "", PARTIAL_NAME: ""}
+    try:
+        for name in files_below(root / record.folder, others):
+            if name not in known and not is_chunk(record.below(name)):
+                detail = "the file was not there when the others were recorded"
+                yield FileVerdict(record.below(name), "unexpected", detail=detail)
+    except ReshardError as error:
+        yield FileVerdict(record.below(""), "unreadable", detail=str(error))
