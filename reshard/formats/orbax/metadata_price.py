@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from reshard.formats.limits import MAX_JSON_BYTES
 from reshard.formats.orbax.container import TREE_METADATA
 
 LEAF_BYTES = 300
@@ -24,16 +25,18 @@ _PIECE_BYTES = 1 << 20
 def leaf_count(root: Path) -> int:
     """How many leaves the trees of the checkpoint at ``root`` have; 0 where it has none.
 
-    What cannot be read is not counted: opening it says why.
+    What cannot be read, or is larger than metadata may be, is not counted: opening it says why.
     """
     try:
         folders = [root, *(p for p in root.iterdir() if p.is_dir())]
-        return sum(_count(path) for f in folders if (path := f / TREE_METADATA).is_file())
+        return sum(_count(f / TREE_METADATA) for f in folders)
     except OSError:
         return 0
 
 
 def _count(path: Path) -> int:
+    if not path.is_file() or path.stat().st_size > MAX_JSON_BYTES:
+        return 0
     found, rest = 0, b""
     with path.open("rb") as file:
         while piece := file.read(_PIECE_BYTES):
