@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,16 +67,19 @@ def run_trial(specimen: Specimen, kind: str, flip: Flip, scratch: Path) -> Trial
 
 @contextmanager
 def flipped(root: Path, flip: Flip) -> Iterator[None]:
-    """The checkpoint with one bit turned around, for the block."""
+    """The checkpoint with one bit turned around, for the block; times of change stay, as with a device."""
     path = root / flip.file
-    sound = path.read_bytes()
+    sound, status = path.read_bytes(), path.stat()
+    times = status.st_atime_ns, status.st_mtime_ns
     damaged = bytearray(sound)
     damaged[flip.byte] ^= 1 << flip.bit
     path.write_bytes(bytes(damaged))
+    os.utime(path, ns=times)
     try:
         yield
     finally:
         path.write_bytes(sound)
+        os.utime(path, ns=times)
 
 
 def is_found(path: Path) -> bool:
