@@ -67,10 +67,10 @@ def run_trial(specimen: Specimen, kind: str, flip: Flip, scratch: Path) -> Trial
 
 @contextmanager
 def flipped(root: Path, flip: Flip) -> Iterator[None]:
-    """The checkpoint with one bit turned around, for the block."""
+    """The checkpoint with one bit turned around, for the block; times of change stay, as with a device."""
     path = root / flip.file
     sound, status = path.read_bytes(), path.stat()
-    times = (status.st_atime_ns, status.st_mtime_ns)  # what damages a file seldom changes them
+    times = status.st_atime_ns, status.st_mtime_ns
     damaged = bytearray(sound)
     damaged[flip.byte] ^= 1 << flip.bit
     path.write_bytes(bytes(damaged))

@@ -187,19 +187,19 @@ def test_all_damage_is_listed(plain, capsys):
     change(plain / "a.w" / "0.0")
     (plain / "b" / "0").unlink()
     change(plain / "commit_success.txt")
-    (plain / "stray").write_bytes(b"x")
+    (plain / "_stray").write_bytes(b"x")
     (plain / "_sharding").unlink(missing_ok=True)
     found = reshard.verify(plain)
     assert {t.name: t.status for t in found.tensors} == {"a/w": "different", "b": "damaged"}
     wrong = {f.name: f.status for f in found.files if f.is_difference}
     assert wrong["commit_success.txt"] == "different"
-    assert wrong["stray"] == "unexpected"
+    assert wrong["_stray"] == "unexpected"
     assert run(["verify", str(plain), "--json"]) == 3
     document = json.loads(capsys.readouterr().out)
     assert document["differences"] == found.differences == 2 + len(wrong)
     assert run(["verify", str(plain)]) == 3
     shown = capsys.readouterr().out
-    for name in ("a/w", "stray", "commit_success.txt"):
+    for name in ("a/w", "_stray", "commit_success.txt"):
         assert name in shown
 
 
@@ -314,3 +314,43 @@ def test_a_source_without_a_record_is_named_in_plans_and_reports(plain, tmp_path
     assert reshard.inspect(plain).warnings == (expected,)
     assert reshard.verify(plain).warnings == (expected,)
     assert reshard.inspect(tmp_path / "out").warnings == ()
+
+
+def test_a_file_that_nobody_reads_is_named_but_no_damage(plain, capsys):
+    reshard.fingerprint(plain, overwrite=True)
+    (plain / "README.md").write_text("kept for the paper")
+    found = reshard.verify(plain)
+    assert found.differences == 0
+    assert [(f.name, f.status) for f in found.files if f.status != "recorded"] == [
+        ("README.md", "added")
+    ]
+    assert run(["verify", str(plain)]) == 0
+    assert "'README.md'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name", ["_strings.json", "manifest.ocdbt", ".zgroup", "a.w/extra", "new/zarr.json"]
+)
+def test_a_file_put_where_readers_look_is_damage(plain, name):
+    reshard.fingerprint(plain, overwrite=True)
+    (plain / name).parent.mkdir(exist_ok=True)
+    (plain / name).write_text("{}")
+    found = reshard.verify(plain)
+    # A manifest makes it a database, and a broken one: then nobody can tell chunks from other files.
+    assert found.damage or [f.name for f in found.files if f.is_difference] == [name]
+    assert bool(found.damage) == (name == "manifest.ocdbt")
+    assert run(["verify", str(plain)]) == 3
+
+
+def test_a_file_in_place_of_a_checkpoint_is_none(tmp_path, capsys):
+    (tmp_path / "file").write_text("x")
+    for other in ([], [str(tmp_path / "file")]):
+        assert run(["verify", str(tmp_path / "file"), *other]) == 1
+        assert "it is a file, expected a directory" in capsys.readouterr().err
+
+
+def test_to_record_digests_changes_no_conversion(tree, tmp_path):
+    source = save_manager_items(tmp_path / "run", tree)
+    reshard.convert(source, tmp_path / "out")
+    reshard.fingerprint(source)
+    assert reshard.convert(source, tmp_path / "out").already_done

@@ -10,7 +10,8 @@ import sys
 
 import typer
 
-from reshard.cli.json_output import failure, print_json
+from reshard.cli.json_output import print_json
+from reshard.cli.option_names import as_options
 from reshard.cli.signals import Stopped
 from reshard.errors import ReshardError, VerificationError
 
@@ -19,7 +20,9 @@ FAILED, USAGE, DIFFERENT, INTERRUPTED = 1, 2, 3, 130
 
 def refused(error: ReshardError, as_json: bool) -> int:
     """Says what the error says; the exit code."""
-    _say(f"error: {error}", failure(error), as_json)
+    message = as_options(str(error))
+    document: dict[str, object] = {"error": {"type": type(error).__name__, "message": message}}
+    _say(f"error: {message}", document, as_json)
     return DIFFERENT if isinstance(error, VerificationError) else FAILED
 
 
@@ -50,7 +53,7 @@ def stopped(stop: Stopped, as_json: bool) -> int:
 def _say_stopped(word: str, error: BaseException, kind: str, as_json: bool) -> None:
     kept = getattr(error, "__notes__", None)
     what = f"; {'; '.join(kept)}" if kept else ", and running the same command again starts over"
-    message = f"{word}; no target was published{what}"
+    message = as_options(f"{word}; no target was published{what}")
     _say(message, {"error": {"type": kind, "message": message}}, as_json)
 
 

@@ -41,11 +41,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def failure(error: BaseException, kind: str | None = None) -> Document:
-    """What went wrong, by the name of its class."""
-    return {"error": {"type": kind or type(error).__name__, "message": str(error)}}
-
-
 def inspection(info: CheckpointInfo) -> Document:
     """The object of ``inspect``."""
     return {

@@ -20,9 +20,12 @@ LAYOUT, CHANGES, OUTPUT, RESOURCES = "Layout", "Changes on the way", "Output", "
 def size(text: str) -> int:
     """Bytes that an option names; the usage error says what was expected."""
     try:
-        return parse_bytes(text)
+        nbytes = parse_bytes(text)
     except LayoutError as error:
         raise typer.BadParameter(str(error)) from None
+    if nbytes < 1:
+        raise typer.BadParameter(f"{text!r} is no size that helps; expected at least 1 byte")
+    return nbytes
 
 
 def casts(rules: list[str] | None) -> list[tuple[str, str]]:

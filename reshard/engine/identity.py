@@ -1,7 +1,8 @@
 """What a conversion is: which source, as it is now, converted how. Two runs of one identity may be one.
 
 The source is known by the name, size and time of change of every file in it: nothing else tells a
-checkpoint that was written anew, short of reading it.
+checkpoint that was written anew, short of reading it. Its slices.json does not count: to record digests
+of a checkpoint does not change it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from reshard.engine.layouts import Layout, SameAxes
 from reshard.engine.options import Options
 from reshard.engine.target import codec_name
 from reshard.formats.base import TargetCheckpoint
+from reshard.formats.orbax.folder_record import PARTIAL_NAME
+from reshard.formats.slices import FILE_NAME
 from reshard.layout.layout_file import LayoutFile, layout_to_mapping
 from reshard.planning.move import Move, Plan
 from reshard.storage.local import storage_error
@@ -34,7 +37,7 @@ class Identity:
 
     Attributes:
         source: where it lies, links resolved.
-        files: digest of the name, size and time of change of every file in it.
+        files: digest of the name, size and time of change of every file in it, but slices.json.
         settings: what was asked for, as a person reads it.
         plan: digest of what is moved where and in which units; "" before it was planned.
     """
@@ -74,6 +77,8 @@ def _files(folder: str, below: str) -> Iterator[str]:
         return
     for entry in entries:
         name = f"{below}/{entry.name}"
+        if entry.name in (FILE_NAME, PARTIAL_NAME):
+            continue
         if entry.is_dir(follow_symlinks=False):
             yield from _files(entry.path, name)
         else:
@@ -171,14 +176,15 @@ def differences(before: Identity, now: Identity) -> list[str]:
     if before.source != now.source:
         return [f"the source was {before.source!r} and is {now.source!r}"]
     changed = [] if before.files == now.files else ["the source changed since"]
-    if before.plan == now.plan:
-        return changed
+    is_same_plan = before.plan == now.plan
+    # Another mesh may be cut into the same chunks: no byte of them changes, but what was asked for did.
     settings = [
         f"{name} was {_shown(before.settings.get(name))} and is {_shown(now.settings.get(name))}"
         for name in now.settings
         if before.settings.get(name) != now.settings[name]
+        and not (is_same_plan and name in _OF_THE_RUN)
     ]
-    return changed + settings or ["the plan changed"]
+    return changed + settings or ([] if is_same_plan else ["the plan changed"])
 
 
 def _shown(setting: str | None) -> str:

@@ -60,7 +60,7 @@ def verify_checkpoints(
     if b is not None:
         sides.append(_open_side(b, "B", progress))
     found = _tensors(sides, limits, progress)
-    warnings = tuple(w for s in sides if s.reader for w in record_warnings(s.reader))
+    warnings = tuple(w for side in sides for w in _warnings(side))
     return replace(
         found,
         a=a,
@@ -68,6 +68,18 @@ def verify_checkpoints(
         files=tuple(f for s in sides for f in s.files),
         damage=(*(d for s in sides for d in s.damage), *found.damage),
         warnings=warnings,
+    )
+
+
+def _warnings(side: Side) -> tuple[str, ...]:
+    added = [f.name for f in side.files if f.status == "added"]
+    found = record_warnings(side.reader) if side.reader is not None else ()
+    if not added:
+        return found
+    more = f" and {len(added) - 1:,} more" if len(added) > 1 else ""
+    return (
+        *found,
+        f"{side.uri!r} was added to since it was recorded, which changes nothing: {added[0]!r}{more}",
     )
 
 

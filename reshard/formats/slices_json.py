@@ -51,7 +51,7 @@ def read_slices(directory: Path) -> SliceFile | None:
                 f"{path} is {path.stat().st_size:,} bytes, more than the {MAX_FILE_BYTES:,} that are "
                 f"read; remove it to go on without slice metadata"
             )
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise StorageError(

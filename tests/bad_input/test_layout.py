@@ -48,7 +48,7 @@ def rules(*entries: Mapping[str, Any], **sections: Any) -> dict[str, Any]:
         (rules(unmatched="error"), ("matches no rule of", "'unmatched: error'")),
         (rules(partitions=[{"match": "bias", "fixed_shards": 2, "axis": 3}]),
             ("'params/bias' of shape [8]", "splits axis 3, which it does not")),
-        ({"rules": [{"match": "kernel", "axes": ["x"]}]}, ("but there is no mesh", "name one (mesh)")),
+        ({"rules": [{"match": "kernel", "axes": ["x"]}]}, ("but there is no mesh", "or name one (")),
     ],
 )  # fmt: skip
 def test_layout_that_makes_no_sense(layout, texts, source, tmp_path, capsys):
@@ -108,7 +108,7 @@ def test_layout_rule_that_matches_nothing_is_a_warning(source, tmp_path, capsys)
     layout = rules({"match": "kernal", "axes": ["x"]}, {"match": "kernel", "axes": ["x"]})
     (tmp_path / "layout.json").write_text(json.dumps(layout))
     report = reshard.api.convert(source, tmp_path / "dst", layout=tmp_path / "layout.json")
-    (warning,) = report.warnings
+    (warning,) = (w for w in report.warnings if "kernal" in w)
     assert "rules[0] 'kernal'" in warning
     assert "matches no tensor" in warning
     args = ["convert", source, tmp_path / "dst2", "--layout", tmp_path / "layout.json"]

@@ -159,6 +159,21 @@ def test_errors_are_one_block_on_stderr(monkeypatch: pytest.MonkeyPatch, capsys:
     assert err == ""
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_arguments_in_errors_are_named_as_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture, as_json: bool
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise PlanError("allow max_memory of 9MiB, or start over (restart)")
+
+    monkeypatch.setattr(reshard.api, "convert", fail)
+    assert run(["convert", "a", "b", *(["--json"] if as_json else [])]) == 1
+    printed = capsys.readouterr()
+    assert "allow --max-memory of 9MiB, or start over (--restart)" in (
+        printed.out if as_json else printed.err
+    )
+
+
 def test_a_failed_proof_is_a_difference(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     raising(monkeypatch, "convert", VerificationError("'a' was read back otherwise"))
     assert run(["convert", "a", "b"]) == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from collections.abc import Callable
@@ -105,9 +104,3 @@ _DAMAGES = (
     _json, _json, _json, _json, _bytes, _bytes, _chunk, _chunk, _database, _database,
     *map(_guarded, (replace_file, replace_file, replace_folder, rename_leaf, add_many)),
 )  # fmt: skip
-
-
-def describe_source(root: Path, most: int = 4000) -> str:
-    """The small files of a case, for a report."""
-    texts = {str(p.relative_to(root)): p.read_bytes()[:most].hex() for p in files_of(root)[:50]}
-    return json.dumps(texts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import random
 import struct
-import zlib
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -31,27 +30,9 @@ def gzip_bomb(nbytes: int = BOMB_BYTES) -> bytes:
     return gzip.compress(bytes(nbytes), 9, mtime=0)
 
 
-@lru_cache
-def zlib_bomb(nbytes: int = BOMB_BYTES) -> bytes:
-    return zlib.compress(bytes(nbytes), 9)
-
-
-@lru_cache
-def bz2_bomb(nbytes: int = BOMB_BYTES) -> bytes:
-    import bz2
-
-    return bz2.compress(bytes(nbytes))
-
-
 def skippable(data: bytes) -> bytes:
     """A frame that every zstd decoder passes over."""
     return struct.pack("<II", 0x184D2A50, len(data)) + data
-
-
-def blosc_header(
-    decoded: int, block: int, encoded: int, flags: int = 0x21, typesize: int = 1
-) -> bytes:
-    return struct.pack("<4B3I", 2, 1, flags, typesize, decoded, block, encoded)
 
 
 def damage_chunk(rng: random.Random, data: bytes) -> bytes:

@@ -84,7 +84,8 @@ def _without_verify(options: dict[str, object]) -> dict[str, object]:
 
 def _check_equal(seen: Seen, src: Path, dst: Path) -> None:
     found = reshard.api.verify(src, dst)
-    if found.differences:
+    # Damage to bytes of the source that nothing refers to is told, and leaves the target right.
+    if found.damage or any(v.is_difference for v in found.tensors):
         seen.wrong.append(f"the target differs: {found}")
 
 
@@ -115,7 +116,7 @@ def _run_command(seen: Seen, args: list[str]) -> None:
     ):
         code = run(args)
         seen.outcomes[f"command {args[0]}"] = f"exit {code}"
-        if code not in (0, 1):
+        if code not in ((0, 1, 3) if args[0] == "verify" else (0, 1)):
             seen.wrong.append(f"{args[0]}: exit {code}: {err.getvalue()[:1000]}")
     for text in (out.getvalue(), err.getvalue()):
         if (match := _STEERING.search(text)) is not None:

@@ -12,7 +12,7 @@ from tests.hostile import campaign
 from tests.hostile.campaign import run_campaign
 from tests.hostile.watch import Watch, snapshot
 
-SECONDS = 20.0
+SECONDS = 15.0
 
 
 def test_random_damage_is_refused_or_harmless(specimens, tmp_path):

@@ -8,6 +8,7 @@ are no trees.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,13 @@ from reshard.formats.slices_json import read_slices
 PARTIAL_NAME = f".{FILE_NAME}.reshard-partial"
 """A slices.json that is still being written."""
 
-FileStatus = Literal["recorded", "different", "missing", "unexpected", "unreadable"]
+FileStatus = Literal["recorded", "different", "missing", "unexpected", "unreadable", "added"]
+
+_READ = re.compile(
+    r"_|[.]z|zarr|checkpoint|commit_success|manifest|ocdbt|orbax|slices[.]json|descriptor",
+    re.IGNORECASE,
+)
+"""How files begin that Orbax, TensorStore or this package may look at by themselves."""
 
 _ITEM_FILES = ("_METADATA", "_sharding", "_strings.json", MANIFEST)
 _ARRAY_METADATAS = "array_metadatas"
@@ -39,6 +46,8 @@ class FileVerdict:
 
     Attributes:
         name: its path below the checkpoint.
+        status: "unexpected" where a file was put in that a reader may take into account, "added" where
+            none does (a README), which is no damage.
         stored: CRC-64/NVME of its bytes, 16 hex digits; None where it was not read.
         recorded: what was recorded of it.
         detail: what is wrong, in words.
@@ -54,7 +63,7 @@ class FileVerdict:
 
     @property
     def is_difference(self) -> bool:
-        return self.status != "recorded"
+        return self.status not in ("recorded", "added")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +139,11 @@ def _files_in_use(folder: Path) -> Iterator[str]:
         yield str(database.relative_to(folder))
 
 
+def _is_read_by_none(name: str) -> bool:
+    """Whether a file, by its path below the folder, is one that people put beside what is read."""
+    return "/" not in name and _READ.match(name) is None
+
+
 def is_data_file(name: str) -> bool:
     """Whether a file of an item, by its path in it, belongs to an OCDBT database."""
     first, _, rest = name.partition("/")
@@ -197,6 +211,7 @@ def _unexpected(
         for name in files_below(root / record.folder, others):
             if name not in known and not is_chunk(record.below(name)):
                 detail = "the file was not there when the others were recorded"
-                yield FileVerdict(record.below(name), "unexpected", detail=detail)
+                status: FileStatus = "added" if _is_read_by_none(name) else "unexpected"
+                yield FileVerdict(record.below(name), status, detail=detail)
     except ReshardError as error:
         yield FileVerdict(record.below(""), "unreadable", detail=str(error))

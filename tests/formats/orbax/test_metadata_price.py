@@ -7,6 +7,14 @@ from reshard.formats.orbax.metadata_price import leaf_count
 from tests.formats.orbax.by_hand import write_tree
 
 
+def test_a_hole_that_opening_refuses_is_not_read(tmp_path):
+    """The end of a file that is not read up to there tells nothing: it is one of terabytes."""
+    with (tmp_path / "_METADATA").open("wb") as file:
+        file.write(b'"key_metadata":')
+        file.truncate(1 << 40)
+    assert leaf_count(tmp_path) == 0
+
+
 def test_leaves_of_all_trees_are_counted_whatever_the_pieces(tmp_path, monkeypatch):
     for name, count in (("a", 3), ("b", 40)):
         (tmp_path / name).mkdir()

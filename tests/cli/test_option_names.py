@@ -1,0 +1,44 @@
+"""Arguments of the library in messages of the command line."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import reshard.api
+from reshard.cli import option_names
+from reshard.cli.option_names import as_options
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("start over (restart)", "start over (--restart)"),
+        ("narrow it (select, cast)", "narrow it (--select, --cast)"),
+        ("allow less (max_memory, workers), again", "allow less (--max-memory, --workers), again"),
+        ("allow max_memory of 5MiB", "allow --max-memory of 5MiB"),
+        ("but max_memory is 5MiB; chunk_bytes: no", "but --max-memory is 5MiB; --chunk-bytes: no"),
+    ],
+)
+def test_arguments_become_options(said: str, shown: str) -> None:
+    assert as_options(said) == shown
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "restart the cast of layout 'x'",
+        "'runs/max_memory/1' is gone",
+        "tensor 'max_memory' of shape [2]",
+        "the mesh (model=8)",
+        "params(select)x (select me)".replace("(select)", "[select]"),
+    ],
+)
+def test_names_and_prose_stay(said: str) -> None:
+    assert as_options(said) == said
+
+
+def test_every_argument_is_one_of_convert() -> None:
+    given = inspect.signature(reshard.api.convert).parameters
+    assert set(option_names._ARGUMENTS) <= set(given)
