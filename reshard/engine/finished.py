@@ -9,7 +9,7 @@ from pathlib import Path
 from reshard.engine.identity import Identity
 from reshard.engine.journal import read_header
 from reshard.engine.stored import check_complete
-from reshard.errors import CorruptError, ReshardError, StorageError
+from reshard.errors import CorruptError, ReshardError, ResumeError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.detect import open_reader
 from reshard.formats.slices_json import read_slices
@@ -64,6 +64,9 @@ def remove_leftovers(target: Path, identity: Identity) -> None:
 
 def dissolve_own(staging: Staging, identity: Identity) -> None:
     """Removes a held staging folder, unless another conversion left there what it can go on with."""
-    header = read_header(staging.journal)
+    try:
+        header = read_header(staging.journal)
+    except ResumeError:
+        return
     if header is None or header.identity.output == identity.output:
         dissolve(staging)

@@ -55,7 +55,7 @@ def _is_published(staging: Staging) -> bool:
     try:
         header = read_header(staging.journal)
         return header is not None and os.lstat(staging.target).st_ino == header.root
-    except (StorageError, OSError):
+    except (StorageError, ResumeError, OSError):
         return False
 
 

@@ -407,6 +407,26 @@ def test_any_other_target_is_refused(source, target, tmp_path):
         api.convert(source, target, **CASE.options)
 
 
+def test_what_another_version_left_is_refused_and_kept(left, source, target):
+    lines = left.journal.read_bytes().split(b"\n")
+    header = {**json.loads(lines[0][9:]), "version": 2}
+    newer = checked_line(json.dumps(header)) + b"\n".join(lines[1:])
+    left.journal.write_bytes(newer)
+    with pytest.raises(
+        ResumeError, match=r"another version of reshard: .*has version 2, expected 1"
+    ):
+        api.convert(source, target, **CASE.options)
+    assert left.journal.read_bytes() == newer
+    assert api.convert(source, target, restart=True, **CASE.options).resumed_bytes == 0
+
+
+def test_a_journal_that_is_a_pipe_is_not_waited_for(source, target):
+    left = staging_for(target)
+    left.folder.mkdir()
+    os.mkfifo(left.journal)
+    assert api.convert(source, target, **CASE.options).resumed_bytes == 0
+
+
 def test_what_another_conversion_left_is_not_removed(source, target):
     """It may take the target's place later; that the target is finished is no reason to lose it."""
     api.convert(source, target, **CASE.options)
