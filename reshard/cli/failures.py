@@ -17,6 +17,8 @@ from reshard.errors import ReshardError, VerificationError
 
 FAILED, USAGE, DIFFERENT, INTERRUPTED = 1, 2, 3, 130
 
+_NOTHING_KEPT = "no target was published, and running the same command again starts over"
+
 
 def refused(error: ReshardError, as_json: bool) -> int:
     """Says what the error says; the exit code."""
@@ -52,8 +54,8 @@ def stopped(stop: Stopped, as_json: bool) -> int:
 
 def _say_stopped(word: str, error: BaseException, kind: str, as_json: bool) -> None:
     kept = getattr(error, "__notes__", None)
-    what = f"; {'; '.join(kept)}" if kept else ", and running the same command again starts over"
-    message = as_options(f"{word}; no target was published{what}")
+    what = "; ".join(kept) if kept else _NOTHING_KEPT
+    message = as_options(f"{word}; {what}")
     _say(message, {"error": {"type": kind, "message": message}}, as_json)
 
 

@@ -26,11 +26,18 @@ class Stopped(BaseException):
 
 
 def stop_on_signals() -> None:
-    """From now on SIGINT and SIGTERM raise Stopped in the main thread."""
+    """From now on the first SIGINT or SIGTERM raises Stopped in the main thread; a second one kills.
+
+    What is half tidied up then is what any killed run leaves. An exception in its midst would be
+    worse: threads that still write would outlive the lock on what they write to.
+    """
     for number, before in _HANDLED.items():
         if signal.getsignal(number) == before:
             signal.signal(number, _stop)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    for handled in _HANDLED:
+        if signal.getsignal(handled) is _stop:
+            signal.signal(handled, signal.SIG_DFL)
     raise Stopped(number)

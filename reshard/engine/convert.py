@@ -17,7 +17,7 @@ from typing import Any
 
 from reshard.engine.conversion import ConversionPlan, Prepared, prepare, space_left
 from reshard.engine.conversion_report import already_done, conversion_report
-from reshard.engine.finished import is_result, remove_leftovers
+from reshard.engine.finished import dissolve_own, is_result, remove_leftovers
 from reshard.engine.identity import Identity, identify, plan_digest, source_state
 from reshard.engine.ledger import Ledger, MoveResult
 from reshard.engine.options import Options
@@ -26,7 +26,8 @@ from reshard.engine.read_digests import ReadLimits
 from reshard.engine.report import ConversionReport, Progress, Stage
 from reshard.engine.resume import Work, begin
 from reshard.engine.run import run
-from reshard.engine.target_folder import target_path
+from reshard.engine.stored import check_stored
+from reshard.engine.target_folder import refuse_other_content, target_path
 from reshard.engine.tasks import Ends, batches
 from reshard.engine.unfinished import kept_where_useful
 from reshard.engine.unseen_digests import check_unseen_memory, with_unseen_digests
@@ -36,7 +37,7 @@ from reshard.formats.detect import local_path
 from reshard.formats.orbax.writer import open_writer
 from reshard.layout.sizes import format_bytes
 from reshard.planning.move import Plan
-from reshard.storage.staging import Staging, check_new, dissolve, held, publish, staging_for
+from reshard.storage.staging import Staging, check_new, held, publish, staging_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +73,20 @@ def convert(
     """
     _refuse_no_executor(executor)
     started = time.monotonic()
-    source, target = local_path(source), target_path(target)
+    given = local_path(source), target_path(target)
+    # A worker of the executor may stand in another folder, and the caller's may change meanwhile.
+    source, target = (str(Path(path).absolute()) for path in given)
     # Before anything of the source is read: what is read is at least as new as this.
     identity = identify(source, options)
     if not options.overwrite and is_result(target, identity):
-        remove_leftovers(Path(target))
-        return already_done(source, target, time.monotonic() - started)
-    order = _order(prepare(source, target, options), options, identity, executor, progress, restart)
-    return _carry_out(order, started)
+        remove_leftovers(Path(target), identity)
+        report = already_done(source, target, time.monotonic() - started)
+    else:
+        prepared = prepare(source, target, options)
+        report = _carry_out(
+            _order(prepared, options, identity, executor, progress, restart), started
+        )
+    return replace(report, source=given[0], target=given[1])
 
 
 def _refuse_no_executor(executor: Any) -> None:
@@ -116,7 +123,8 @@ def _carry_out(order: Order, started: float) -> ConversionReport:
     ends = Ends(order.prepared.reader, writer, encodings)
     with held(Path(summary.target)) as staging:
         if not options.overwrite and is_result(summary.target, order.identity):
-            dissolve(staging)  # another run published it while this one was prepared
+            # another run published it while this one was prepared
+            dissolve_own(staging, order.identity)
             return already_done(summary.source, summary.target, time.monotonic() - started)
         ledger = Ledger(summary.plan, ends, str(staging.root), order.progress)
         with kept_where_useful(staging, ledger):
@@ -144,8 +152,9 @@ def _written(order: Order, staging: Staging, ends: Ends, ledger: Ledger) -> list
             journal.append,
         )
     _check_recorded(order.prepared, results, order.limits)
+    check_stored(summary.plan, ends, staging.root)
     results = _ended(order, begun.staging, ends.writer, results)
-    publish(begun.staging, overwrite=options.overwrite)
+    publish(begun.staging, overwrite=options.overwrite, check=refuse_other_content)
     return results
 
 

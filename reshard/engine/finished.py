@@ -7,27 +7,47 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from reshard.engine.identity import Identity
-from reshard.errors import ReshardError, StorageError
+from reshard.engine.journal import read_header
+from reshard.engine.stored import check_complete
+from reshard.errors import CorruptError, ReshardError, ResumeError, StorageError
+from reshard.formats.base import Reader
 from reshard.formats.detect import open_reader
 from reshard.formats.slices_json import read_slices
-from reshard.storage.staging import dissolve, held, staging_for
+from reshard.storage.staging import Staging, dissolve, held, staging_for
 from reshard.storage.syncing import fsync
 
 
 def is_result(target: str, identity: Identity) -> bool:
-    """Whether the target can be opened, and each of its trees names this conversion of this source."""
+    """Whether the target can be opened, and each of its trees names this conversion of this source.
+
+    Raises CorruptError where it does, but lacks a chunk or a part of one: it is not what it was.
+    """
     try:
         if Path(target).is_symlink() or not Path(target).is_dir():
             return False
-        items = [item for item in open_reader(target).container.items if item.is_tree]
+        reader = open_reader(target)
+        items = [item for item in reader.container.items if item.is_tree]
         found = [read_slices(Path(target, item.directory)) for item in items]
     except (ReshardError, OSError):
         return False
-    return bool(found) and all(s is not None and s.conversion == identity.output for s in found)
+    if not found or any(s is None or s.conversion != identity.output for s in found):
+        return False
+    _refuse_incomplete(target, reader)
+    return True
 
 
-def remove_leftovers(target: Path) -> None:
-    """Removes what a run left that ended after it had published, unless another run is at work.
+def _refuse_incomplete(target: str, reader: Reader) -> None:
+    try:
+        check_complete(reader)
+    except CorruptError as error:
+        raise CorruptError(
+            f"the target {target!r} is the finished result of this conversion, but was damaged since: {error}; "
+            "make it again (overwrite), or choose another target"
+        ) from error
+
+
+def remove_leftovers(target: Path, identity: Identity) -> None:
+    """Removes what a run of this conversion left that ended after it had published.
 
     That run may have ended before it had made the target's name durable, so that is done here.
     """
@@ -39,4 +59,14 @@ def remove_leftovers(target: Path) -> None:
         except StorageError:
             return
         fsync(target.parent)
+        dissolve_own(staging, identity)
+
+
+def dissolve_own(staging: Staging, identity: Identity) -> None:
+    """Removes a held staging folder, unless another conversion left there what it can go on with."""
+    try:
+        header = read_header(staging.journal)
+    except ResumeError:
+        return
+    if header is None or header.identity.output == identity.output:
         dissolve(staging)

@@ -25,6 +25,7 @@ from typing import Any
 from reshard.engine.identity import Identity
 from reshard.engine.task import CastStats, ChunkPart, Finished, TaskResult
 from reshard.engine.tasks import DoneUnits
+from reshard.errors import ResumeError
 from reshard.planning.move import Plan
 from reshard.storage.checked_lines import LineFile, read_lines
 
@@ -88,16 +89,28 @@ def _task_json(finished: Finished) -> list[Any]:
 
 
 def read_header(path: Path) -> Header | None:
-    """The header of the journal at ``path``; None where there is none that can be believed."""
+    """The header of the journal at ``path``; None where there is none that can be believed.
+
+    Raises ResumeError where another version of this program wrote it: that one can go on with it.
+    """
     for line in read_lines(path):
         try:
             document = json.loads(line)
-            if document.pop("format") != FORMAT or document.pop("version") != VERSION:
+            if document.pop("format") != FORMAT:
                 return None
+            _check_version(document.pop("version"), path)
             return _header(**document)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
     return None
+
+
+def _check_version(version: Any, path: Path) -> None:
+    if version != VERSION:
+        raise ResumeError(
+            f"an unfinished run was recorded by another version of reshard: {str(path)!r} has version {version!r}, "
+            f"expected {VERSION}; go on with that version, or start over (restart)"
+        )
 
 
 def _header(identity: dict[str, Any], host: str, boot: str, root: int) -> Header:

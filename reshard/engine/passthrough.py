@@ -100,7 +100,8 @@ def _check_same(task: Task, source: SourceChunk, target: TargetChunk) -> None:
 
 
 def _check_size(fd: int, nbytes: int, path: str) -> None:
-    found = os.fstat(fd).st_size
+    with storage_errors("look at", path):
+        found = os.fstat(fd).st_size
     if found != nbytes:
         raise VerificationError(
             f"{path!r} has {found} bytes after {nbytes} were copied into it; the output was discarded; check the "

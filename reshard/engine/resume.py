@@ -118,7 +118,7 @@ def _go_on(staging: Staging, work: Work, is_same_boot: bool) -> Begun:
 
 def _kept(staging: Staging, work: Work, doubted: set[Chunk]) -> Begun:
     """Counts the tasks that are kept, and writes them to a journal that takes the old one's place."""
-    done, path = DoneUnits(work.plan), staging.folder / "journal.new"
+    done, path = DoneUnits(work.plan), staging.next_journal
     with ExitStack() as on_error:
         journal = Journal(path, _header(staging, work))
         on_error.callback(journal.close)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from reshard.engine.journal import has_finished
+from reshard.engine.journal import has_finished, read_header
 from reshard.engine.ledger import Ledger
 from reshard.errors import (
     FormatError,
@@ -35,12 +36,31 @@ def kept_where_useful(staging: Staging, ledger: Ledger) -> Iterator[None]:
     except ResumeError:
         raise
     except BaseException as error:
-        if isinstance(error, NOT_BELIEVED) or not _has_something(staging):
+        if _is_published(staging):
+            error.add_note(_published(staging))
+        elif isinstance(error, NOT_BELIEVED) or not _has_something(staging):
             dissolve(staging)
         else:
             _tell(error, _kept(staging, ledger))
         raise
-    dissolve(staging)
+    try:
+        dissolve(staging)
+    except BaseException as error:
+        error.add_note(_published(staging))
+        raise
+
+
+def _is_published(staging: Staging) -> bool:
+    """Whether the folder that the journal speaks of is the target already."""
+    try:
+        header = read_header(staging.journal)
+        return header is not None and os.lstat(staging.target).st_ino == header.root
+    except (StorageError, ResumeError, OSError):
+        return False
+
+
+def _published(staging: Staging) -> str:
+    return f"{str(staging.target)!r} is published and whole"
 
 
 def _has_something(staging: Staging) -> bool:
@@ -53,7 +73,7 @@ def _has_something(staging: Staging) -> bool:
 def _kept(staging: Staging, ledger: Ledger) -> str:
     share = 100 * ledger.moved_bytes // ledger.total_bytes if ledger.total_bytes else 100
     return (
-        f"what is done ({share} % of {format_bytes(ledger.total_bytes)}) was kept in {str(staging.folder)!r}: "
+        f"no target was published; what is done ({share} % of {format_bytes(ledger.total_bytes)}) was kept in {str(staging.folder)!r}: "
         "run the same again to go on with it, or start over (restart)"
     )
 

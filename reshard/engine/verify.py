@@ -16,7 +16,12 @@ from reshard.engine.open_within import check_leaves_to_read, left_to_read
 from reshard.engine.read_digests import ReadLimits
 from reshard.engine.record_warnings import record_warnings
 from reshard.engine.report import Progress, tell_files
-from reshard.errors import NotACheckpointError, PlanError, ReshardError
+from reshard.errors import (
+    IncompleteCheckpointError,
+    NotACheckpointError,
+    PlanError,
+    ReshardError,
+)
 from reshard.formats.base import Reader
 from reshard.formats.detect import local_path, open_reader
 from reshard.formats.file_digests import size_of
@@ -120,6 +125,8 @@ def _open_side(
 def _opened(uri: str, records: Sequence[FolderRecord]) -> tuple[Reader | None, tuple[str, ...]]:
     try:
         return open_reader(uri, "unchecked"), ()
+    except IncompleteCheckpointError:
+        raise  # unfinished output is no damage
     except ReshardError as error:
         if isinstance(error, NotACheckpointError) and all(record.folder for record in records):
             raise  # a folder of checkpoints, not one

@@ -78,7 +78,7 @@ class Run:
     def _publish(self, digests: dict[str, str]) -> bytes:
         if self.group.index == 0:
             self.plan.writer.finish(self.staging.root, digests)
-            publish(self.staging, overwrite=self.options.overwrite)
+            publish(self.staging, overwrite=self.options.overwrite, check=refuse_other_content)
         return b""
 
 
@@ -100,7 +100,8 @@ def begin(path: str, tree: Any, given: Given, options: SaveOptions, timeout_s: f
     stagings: list[Staging] = []
 
     def opened() -> bytes:
-        stagings.append(_stage(Path(path), plans[0], options, group, closing))
+        # The caller may go to another folder while the rest is written.
+        stagings.append(_stage(Path(path).absolute(), plans[0], options, group, closing))
         return b""
 
     try:

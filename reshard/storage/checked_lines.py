@@ -18,6 +18,9 @@ MAX_LINE_BYTES = 64 << 20
 
 _CRC_BYTES = 9
 
+_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""What is no file is not waited for."""
+
 
 def checked_line(text: str) -> bytes:
     """One line of the file; ``text`` holds no line break."""
@@ -32,7 +35,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
     """
     with storage_errors("read", path):
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(path, _READING)
         except FileNotFoundError:
             return
         with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor

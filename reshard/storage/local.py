@@ -36,6 +36,8 @@ _REMEDY = {
     errno.ENOENT: "check the path; something may have removed it meanwhile",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "the whole machine has too many files open; close some and run again",
+    errno.ENOLCK: "choose a target on a file system that keeps locks",
+    errno.EOPNOTSUPP: "choose a target on a file system that can do this",
     errno.EIO: "the device reports a read or write error; check it before trusting it again",
     errno.ESTALE: "its server removed or replaced it; check the path and the mount, then run again",
 }

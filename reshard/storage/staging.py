@@ -14,7 +14,7 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,6 +50,11 @@ class Staging:
     def journal(self) -> Path:
         """Where a run that can be gone on with records what is done."""
         return self.folder / "journal"
+
+    @property
+    def next_journal(self) -> Path:
+        """The journal that is written anew, until it takes the other one's place."""
+        return self.folder / "journal.new"
 
 
 def staging_for(target: Path) -> Staging:
@@ -176,6 +181,7 @@ def emptied(staging: Staging) -> Staging:
             _remove(staging.journal)
             fsync(staging.folder)
     with storage_errors("create", staging.root):
+        _remove(staging.next_journal)
         _remove(staging.root)
         staging.root.mkdir()
     return identified(staging)
@@ -208,8 +214,9 @@ def _remove(root: Path) -> None:
 
 def dissolve(staging: Staging) -> None:
     """Removes the staging folder, the lock last: who takes a new lock finds nothing still being removed."""
-    with suppress(OSError):
-        _remove(staging.journal)
+    for journal in (staging.journal, staging.next_journal):
+        with suppress(OSError):
+            _remove(journal)
     shutil.rmtree(staging.root, ignore_errors=True)
     with suppress(OSError):
         (staging.folder / _LOCK).unlink()
@@ -270,17 +277,22 @@ def _is_same_file(fd: int, path: Path) -> bool:
         return False
 
 
-def publish(staging: Staging, *, overwrite: bool) -> None:
+def publish(
+    staging: Staging, *, overwrite: bool, check: Callable[[Path], None] | None = None
+) -> None:
     """Syncs and renames the staged folder to the target, in one step that replaces nothing.
 
     With ``overwrite`` an existing target changes places with the staged folder, and the old one is
-    removed afterwards: at every moment one of the two is there, whole.
+    removed afterwards: at every moment one of the two is there, whole. ``check`` raises where what is
+    there must not be replaced: it may have appeared since the run began.
     """
     sync_tree(staging.root)
     _refuse_replaced(staging)
     with storage_errors("publish", staging.target):
         if overwrite and os.path.lexists(staging.target):
             _refuse_no_folder(staging.target)
+            if check is not None:
+                check(staging.target)
             _exchange(staging)
         else:
             _rename_new(staging)

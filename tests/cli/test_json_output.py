@@ -63,7 +63,16 @@ def test_every_key_is_documented(command: str) -> None:
 
 @pytest.mark.parametrize("command", DOCUMENTS)
 def test_every_documented_key_is_there(command: str) -> None:
-    statuses = {"equal", "different", "damaged", "checksum", "missing", "unexpected", "unreadable", "added"}
+    statuses = {
+        "equal",
+        "different",
+        "damaged",
+        "checksum",
+        "missing",
+        "unexpected",
+        "unreadable",
+        "added",
+    }
     assert set(documented(command)) - statuses <= keys_of(DOCUMENTS[command])
 
 

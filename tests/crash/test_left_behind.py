@@ -12,7 +12,7 @@ import pytest
 
 from reshard import api
 from reshard.cli.app import run as run_command
-from reshard.engine import believed, convert, resume, tasks
+from reshard.engine import believed, convert, resume, tasks, unfinished
 from reshard.engine.journal import Journal, read_finished
 from reshard.errors import (
     CorruptError,
@@ -415,7 +415,129 @@ def test_any_other_target_is_refused(source, target, tmp_path):
         api.convert(source, target, **CASE.options)
 
 
+def test_what_another_version_left_is_refused_and_kept(left, source, target):
+    lines = left.journal.read_bytes().split(b"\n")
+    header = {**json.loads(lines[0][9:]), "version": 2}
+    newer = checked_line(json.dumps(header)) + b"\n".join(lines[1:])
+    left.journal.write_bytes(newer)
+    with pytest.raises(
+        ResumeError, match=r"another version of reshard: .*has version 2, expected 1"
+    ):
+        api.convert(source, target, **CASE.options)
+    assert left.journal.read_bytes() == newer
+    assert api.convert(source, target, restart=True, **CASE.options).resumed_bytes == 0
+
+
+def test_a_journal_that_is_a_pipe_is_not_waited_for(source, target):
+    left = staging_for(target)
+    left.folder.mkdir()
+    os.mkfifo(left.journal)
+    assert api.convert(source, target, **CASE.options).resumed_bytes == 0
+
+
+def test_what_another_conversion_left_is_not_removed(source, target):
+    """It may take the target's place later; that the target is finished is no reason to lose it."""
+    api.convert(source, target, **CASE.options)
+    other = {**CASE.options, "cast": [("rows", "bfloat16")], "overwrite": True}
+    stop(source, target, KeyboardInterrupt(), 5, **other)
+    assert api.convert(source, target, **CASE.options).already_done
+    assert staging_for(target).journal.exists()
+    assert api.convert(source, target, **other).resumed_bytes > 0
+    assert [p.name for p in target.parent.iterdir()] == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("compression", "keeps"), [("none", 0), ("none", 100), ("keep", 100), ("zstd", None)]
+)
+def test_a_finished_target_that_lost_bytes_is_not_called_done(compression, keeps, source, target):
+    """A chunk is gone (None), or has another size than a raw one must have."""
+    options = {**CASE.options, "compression": compression}
+    api.convert(source, target, **options)
+    chunk = chunk_files(target)[1]
+    chunk.unlink() if keeps is None else os.truncate(chunk, keeps)
+    said = rf"{target}' is the finished result of this .* was damaged since: tensor .*, chunk"
+    with pytest.raises(CorruptError, match=said):
+        api.convert(source, target, **options)
+    assert not api.convert(source, target, overwrite=True, **options).already_done
+
+
+# ---- published by whom, and over what ----
+
+
+def test_a_chunk_that_vanished_is_not_published(source, target):
+    def remove_one(progress):
+        if progress.tasks_done == progress.tasks and progress.stage == "copying":
+            for file in chunk_files(staging_for(target).root)[:1]:
+                file.unlink()
+
+    with pytest.raises(
+        StorageError, match=r"tensor '\w+', chunk \[.*\]: it was written, but is not whole"
+    ):
+        api.convert(source, target, progress=remove_one, **CASE.options)
+    assert not target.exists()
+    assert api.convert(source, target, **CASE.options).resumed_bytes > 0
+
+
+def test_the_callers_folder_may_change_meanwhile(source, target, expected, monkeypatch):
+    monkeypatch.chdir(target.parent)
+    elsewhere = target.parent / "elsewhere"
+    elsewhere.mkdir()
+    report = api.convert(
+        os.path.relpath(source), "t", progress=lambda _: os.chdir(elsewhere), **CASE.options
+    )
+    assert (report.source, report.target) == (os.path.relpath(source, target.parent), "t")
+    assert content(target) == expected
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_folder_that_appears_meanwhile_is_not_overwritten(source, target):
+    def appear(progress):
+        if progress.stage == "syncing":
+            target.mkdir()
+            (target / "precious").write_text("x")
+
+    with pytest.raises(TargetExistsError, match="something else than a checkpoint"):
+        api.convert(source, target, overwrite=True, progress=appear, **CASE.options)
+    assert [p.name for p in target.iterdir()] == ["precious"]
+    shutil.rmtree(target)
+    assert api.convert(source, target, **CASE.options).resumed_bytes > 0
+
+
+def test_a_journal_that_was_written_anew_leaves_nothing(left, source, target, monkeypatch):
+    def fail(_):
+        raise SyncError("lost")
+
+    monkeypatch.setattr(resume, "fsync", fail)
+    with pytest.raises(SyncError):
+        api.convert(source, target, **CASE.options)
+    assert not left.folder.exists()
+    left.folder.mkdir()
+    left.next_journal.write_text("half")
+    api.convert(source, target, **CASE.options)
+    assert not left.folder.exists()
+
+
 # ---- what it says ----
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("step", ["publish", "dissolve"])
+def test_stopped_once_it_is_published(step, overwrite, source, target, expected, monkeypatch):
+    module = convert if step == "publish" else unfinished
+    real = getattr(module, step)
+
+    def stopped(*arguments, **options):
+        real(*arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, step, stopped)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        api.convert(source, target, overwrite=overwrite, **CASE.options)
+    assert caught.value.__notes__ == [f"'{target}' is published and whole"]
+    monkeypatch.undo()
+    assert api.convert(source, target, **CASE.options).already_done
+    assert content(target) == expected
+    assert [p.name for p in target.parent.iterdir()] == ["t"]
 
 
 @pytest.mark.usefixtures("left")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -38,9 +41,11 @@ main()
 """
 
 
-def start_held(source: Path, target: Path, *words: str) -> subprocess.Popen[str]:
+def start_held(
+    source: Path, target: Path, *words: str, script: str = HOLDING
+) -> subprocess.Popen[str]:
     """The command in a process of its own, which waits after its third task until its input ends."""
-    command = [sys.executable, "-c", HOLDING, "convert", str(source), str(target), *words]
+    command = [sys.executable, "-c", script, "convert", str(source), str(target), *words]
     pipe = subprocess.PIPE
     child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     assert child.stdout is not None
@@ -68,6 +73,43 @@ def test_a_signal_ends_a_run_in_order(number, code, word, kind, sources, tmp_pat
     assert not target.exists()
     assert api.convert(sources["raw"], target, max_memory="1GiB").resumed_bytes > 0
     assert api.verify(sources["raw"], target).differences == 0
+
+
+TIDYING = """
+import time
+
+try:
+    main()
+finally:
+    print("tidying", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_signal_kills(sources, tmp_path):
+    """No traceback, and no thread that writes on after the lock was given up."""
+    target, script = tmp_path / "t", HOLDING.replace("main()", TIDYING)
+    child = start_held(sources["raw"], target, script=script)
+    child.send_signal(signal.SIGINT)
+    assert child.stdout.readline() == "tidying\n"
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=30)
+    assert child.returncode == -signal.SIGINT
+    assert "Traceback" not in err
+    assert api.convert(sources["raw"], target, max_memory="1GiB").resumed_bytes > 0
+
+
+def test_workers_that_stand_in_another_folder(sources, tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "BATCH_TASKS", 1)
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "first")
+    with ProcessPoolExecutor(1, get_context("forkserver")) as executor:
+        executor.submit(abs, 1).result()
+        monkeypatch.chdir(tmp_path / "second")
+        api.convert(os.path.relpath(sources["raw"]), "t", executor=executor)
+    assert list((tmp_path / "first").iterdir()) == []
+    assert api.verify(sources["raw"], tmp_path / "second" / "t").differences == 0
 
 
 def test_of_two_runs_one_works_and_the_other_names_it(sources, tmp_path):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import reshard
+from reshard.engine.compare import Verification
 from reshard.errors import CorruptError, ReshardError, StorageError
 from reshard.storage.staging import staging_for
 from tests.faults.cases import COLUMNS, clear, only
@@ -93,6 +94,15 @@ def test_a_restore_whose_source_is_removed(copy, tmp_path):
         opened.restore()
 
 
+def damage_told(result: object) -> str:
+    """What a verification found; a restore that ends found nothing."""
+    if not isinstance(result, Verification):
+        return ""
+    tensors = [t.detail for t in result.tensors if t.is_difference]
+    files = [f"{result.a}: {f}" for f in result.files if f.is_difference]
+    return "\n".join([*tensors, *files, *result.damage])
+
+
 @pytest.mark.parametrize("act", ["verify", "restore"])
 def test_every_read_of_verify_and_restore(act, work):
     """Both only read, so that every read fails once; the folders stay as they are."""
@@ -101,13 +111,15 @@ def test_every_read_of_verify_and_restore(act, work):
         "verify": lambda: reshard.verify(work / "dst", workers=1),
         "restore": lambda: reshard.restore(work / "dst", workers=1),
     }[act]
-    before, reads = content(work / "dst"), [0]
+    before, reads, told = content(work / "dst"), [0], ""
 
     def failing_at(number: int) -> Callable[[Call, Go], object]:
         reads[0] = 0
 
         def hook(call: Call, go: Go) -> object:
-            if call.kind in ("open", "pread", "preadv", "read"):
+            # Leaves are counted beforehand; whoever opens the checkpoint reads the same files again.
+            is_estimate = call.site[0].startswith("formats/orbax/metadata_price.py")
+            if call.kind in ("open", "pread", "preadv", "read") and not is_estimate:
                 reads[0] += 1
                 if reads[0] == number:
                     raise OSError(5, os.strerror(5))
@@ -119,13 +131,14 @@ def test_every_read_of_verify_and_restore(act, work):
     while True:
         with within_time(), nothing_stays_open(), at_the_seam(work, failing_at(number)):
             try:
-                do()
+                told = damage_told(do())
             except ReshardError as error:
-                assert "Input/output error; the device reports a read or write error" in str(error)
-                assert str(work / "dst") in str(error)
-            else:
-                assert reads[0] < number  # every read was there
-                break
+                told = str(error)
+        if reads[0] < number:  # every read was there
+            assert told == ""
+            break
+        assert "Input/output error" in told
+        assert str(work / "dst") in told
         number += 3 if number > 12 else 1
     assert number > 12
     assert content(work / "dst") == before
@@ -144,7 +157,9 @@ def limited(kind: int, value: int) -> Iterator[None]:
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_no_file_may_be_that_large(compression, large, tmp_path):
     """RLIMIT_FSIZE, which stands for a quota; without it the run goes on."""
-    text = r"tensor '.*': cannot write '.*': File too large; raise the limit of file sizes"
+    text = (
+        r"tensor '.*', chunk .*: cannot write '.*': File too large; raise the limit of file sizes"
+    )
     with limited(resource.RLIMIT_FSIZE, 300_000), pytest.raises(StorageError, match=text):
         reshard.convert(large, tmp_path / "dst", compression=compression, workers=1)
     assert not (tmp_path / "dst").exists()
@@ -152,7 +167,7 @@ def test_no_file_may_be_that_large(compression, large, tmp_path):
     assert reshard.verify(large, tmp_path / "dst").differences == 0
 
 
-@pytest.mark.parametrize("spare", range(1, 9))
+@pytest.mark.parametrize("spare", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("strategy", ["scatter", "copy"])
 def test_hardly_any_file_may_be_open(spare, strategy, work):
     """However few descriptors are left, the answer is an error that says so, or the whole target."""

@@ -122,8 +122,7 @@ def test_an_error_in_the_progress_callback(source, tmp_path, error, at):
         if len(calls) == at:
             raise error("from outside")
 
-    keeps = KEPT if error is KeyboardInterrupt else ()
-    with nothing_leaks(tmp_path, keeps), pytest.raises(error, match="from outside"):
+    with nothing_leaks(tmp_path, KEPT), pytest.raises(error, match="from outside"):
         convert(source, tmp_path / "target", progress=progress)
     assert not (tmp_path / "target").exists()
     convert(source, tmp_path / "target")

@@ -68,10 +68,16 @@ def assert_only_read_back_tells(source: Path, folder: Path, compression: str) ->
 
 @pytest.mark.parametrize("defect", [flipped_on_its_way, written_elsewhere, never_written])
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-@pytest.mark.parametrize("n", [2, 3])  # the first is the lock's
+@pytest.mark.parametrize("n", [1, 2])
 def test_the_kernel_does_not_do_what_it_says(source, tmp_path, monkeypatch, defect, compression, n):
-    strike = Nth(n, defect, os.pwrite)
-    monkeypatch.setattr(local.os, "pwrite", strike)
+    write, strike = os.pwrite, Nth(n, defect, os.pwrite)
+
+    def of_chunks(fd, data, offset):
+        """Lock and journal are no part of what is published."""
+        path = str(Path(f"/proc/self/fd/{fd}").readlink())
+        return (strike if "/checkpoint/" in path else write)(fd, data, offset)
+
+    monkeypatch.setattr(local.os, "pwrite", of_chunks)
     convert(source, tmp_path / "written", "written", compression)
     assert strike.struck
     strike.calls = 0
@@ -135,6 +141,7 @@ def test_an_encoded_chunk_is_not_what_it_should_be(source, tmp_path, monkeypatch
             data = bytearray(first)
             data += bytes(max(0, extent.length - len(data)))
         os.pwrite(out, data[: extent.length], 0)
+        return passthrough._CRC_OF_CHECKED  # what was read was right
 
     monkeypatch.setattr(passthrough, "_copy_range", copy_wrongly)
     report = convert(source, tmp_path / "written", "written", "keep")

@@ -191,7 +191,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with (
-        pytest.raises(StorageError, match=r"cannot lock .*No locks available"),
+        pytest.raises(StorageError, match=r"cannot lock .*No locks available; choose a target"),
         staged(tmp_path / "dst"),
     ):
         pytest.fail("no lock")

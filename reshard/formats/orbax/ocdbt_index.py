@@ -36,6 +36,7 @@ from reshard.formats.orbax.file_sizes import FileSizes
 from reshard.formats.orbax.inside import Inside
 from reshard.formats.orbax.ocdbt_node import Entry, Node
 from reshard.formats.orbax.safe_json import expect, read_bytes, shorten
+from reshard.storage.local import storage_errors
 
 MANIFEST = "manifest.ocdbt"
 PROCESS_PREFIX = "ocdbt.process_"
@@ -58,10 +59,11 @@ Place = tuple[str, int, int] | bytes
 
 def find_databases(directory: Path) -> list[Path]:
     """The databases of an item: the merged one if it is there, then each process's."""
-    merged = [directory] if (directory / MANIFEST).exists() else []
-    return merged + [
-        p for p in sorted(directory.glob(PROCESS_PREFIX + "*")) if (p / MANIFEST).exists()
-    ]
+    with storage_errors("look for databases in", directory):
+        merged = [directory] if (directory / MANIFEST).exists() else []
+        return merged + [
+            p for p in sorted(directory.glob(PROCESS_PREFIX + "*")) if (p / MANIFEST).exists()
+        ]
 
 
 class OcdbtIndex:

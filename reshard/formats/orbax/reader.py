@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from reshard.errors import CorruptError, FormatError, ReshardError, StorageError
+from reshard.errors import CorruptError, FormatError, StorageError
 from reshard.formats.base import Container, Extent, Leaf, Record, StoredTensor
 from reshard.formats.orbax.chunk_files import ChunkFiles
 from reshard.formats.orbax.container import (
@@ -89,7 +89,7 @@ def _recorded(directory: Path, record: Record) -> SliceFile | None:
         return None
     try:
         found = read_slices(directory)
-    except ReshardError:
+    except FormatError:  # damage, which is told elsewhere; what cannot be read now may be sound
         if record == "checked":
             raise
         return None

@@ -1,0 +1,62 @@
+"""Stored: every chunk is there, and as large as it must be, where nobody has read it."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+from reshard.engine.tasks import Ends
+from reshard.errors import CorruptError, StorageError
+from reshard.formats.base import Encoding, Reader
+from reshard.formats.codecs.source import TRAILER_BYTES
+from reshard.layout.grid import Index
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.move import Plan
+
+
+def check_stored(plan: Plan, ends: Ends, root: Path) -> None:
+    """Raises StorageError, naming a tensor and its chunk, unless all of them lie below ``root``.
+
+    A worker that writes elsewhere, or someone who cleans up, does not disturb any digest.
+    """
+    for move in plan.moves:
+        spec = move.target.spec
+        encoding = ends.encodings[spec.name]
+        for index in spec.storage.indices():
+            file = ends.writer.chunk_file(spec.name, index)
+            if file is not None and not _is_stored(f"{root}/{file}", spec, index, encoding):
+                raise StorageError(
+                    f"tensor {spec.name!r}, chunk {list(index)}: it was written, but is not whole in {f'{root}/{file}'!r}; "
+                    "nothing was published; leave that folder alone, give only executors whose workers share "
+                    "this file system, and run again"
+                )
+
+
+def _is_stored(path: str, spec: TensorSpec, index: Index, encoding: Encoding) -> bool:
+    try:
+        found = os.lstat(path).st_size
+    except OSError:
+        return False
+    return found == (_raw_bytes(spec, index, encoding) or found)
+
+
+def _raw_bytes(spec: TensorSpec, index: Index, encoding: Encoding) -> int | None:
+    """The size of a chunk that is not compressed, of which alone it is known."""
+    if encoding.compressor != "none":
+        return None
+    trailer_bytes = TRAILER_BYTES if encoding.checksum else 0
+    return math.prod(spec.stored_shape(index)) * spec.itemsize + trailer_bytes
+
+
+def check_complete(reader: Reader) -> None:
+    """Raises CorruptError, naming a tensor and its chunk, where one of a checkpoint is gone or cut short."""
+    for name, stored in reader.tensors.items():
+        for index in stored.spec.storage.indices():
+            extent = reader.locate(name, index)
+            wanted = _raw_bytes(stored.spec, index, stored.encoding)
+            if extent is not None and extent.length != (wanted or extent.length):
+                raise CorruptError(
+                    f"tensor {name!r}, chunk {list(index)}: expected {wanted} bytes in {extent.path!r}, found "
+                    f"{extent.length}"
+                )
