@@ -13,6 +13,7 @@ import pytest
 
 import reshard.api
 from reshard.cli.app import run
+from reshard.cli.option_names import as_options
 from reshard.errors import (
     ReshardError,
 )
@@ -65,14 +66,14 @@ def refused_by_command(
     *texts: str,
     args: Any = (),
 ) -> None:
-    """The same of the command line: exit code 1, one message, no traceback."""
+    """The same of the command line, in its words: exit code 1, one message, no traceback."""
     with nothing_changes(Path(src), Path(dst)):
         assert run(["convert", str(src), str(dst), *map(str, args)]) == 1
     printed = capsys.readouterr()
     assert "Traceback" not in printed.err + printed.out
     assert "error: " in printed.err
     for text in texts:
-        assert text in printed.err
+        assert as_options(text) in printed.err
 
 
 def converts(src: Path, dst: Path, **options: Any) -> None:

@@ -48,8 +48,6 @@ def test_limits_and_forms_that_make_no_sense(options, text, source, tmp_path):
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        (["--max-memory", "0"], "max_memory is 0"),
-        (["--chunk-bytes", "0"], "chunk_bytes is 0"),
         (["--compression", "lzma"], "compression 'lzma' is not known"),
     ],
 )
