@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
 from reshard.engine.tasks import Ends
@@ -13,6 +12,7 @@ from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.layout.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Plan
+from reshard.storage.local import size_if_there
 
 
 def check_stored(plan: Plan, ends: Ends, root: Path) -> None:
@@ -34,11 +34,8 @@ def check_stored(plan: Plan, ends: Ends, root: Path) -> None:
 
 
 def _is_stored(path: str, spec: TensorSpec, index: Index, encoding: Encoding) -> bool:
-    try:
-        found = os.lstat(path).st_size
-    except OSError:
-        return False
-    return found == (_raw_bytes(spec, index, encoding) or found)
+    found = size_if_there(path)
+    return found is not None and found == (_raw_bytes(spec, index, encoding) or found)
 
 
 def _raw_bytes(spec: TensorSpec, index: Index, encoding: Encoding) -> int | None:

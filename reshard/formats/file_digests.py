@@ -10,7 +10,7 @@ from pathlib import Path
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.slices import digest_of
-from reshard.storage.local import storage_error, storage_errors
+from reshard.storage.local import size_if_there, storage_error, storage_errors
 
 PIECE_BYTES = 1 << 20
 
@@ -70,13 +70,14 @@ def files_below(folder: Path, but: frozenset[str] = frozenset()) -> Iterator[str
     for path, folders, names in os.walk(top, onerror=refuse):
         below = os.path.relpath(path, top) if path != top else ""
         folders[:] = sorted(n for n in folders if below or n not in but)
-        links = [n for n in folders if Path(path, n).is_symlink()]
+        with storage_errors("look at", path):
+            links = [n for n in folders if Path(path, n).is_symlink()]
         yield from (f"{below}/{name}" if below else name for name in sorted([*names, *links]))
 
 
 def check_file(path: Path, recorded: str, what: str) -> None:
     """CorruptError where a file is missing or has another digest than recorded."""
-    if not os.path.lexists(path):
+    if size_if_there(path) is None:
         raise CorruptError(f"{what} {path} is missing, but is recorded in slices.json; {REMEDY}")
     check_digest(digest_of_file(path), recorded, f"{what} {path}")
 

@@ -65,6 +65,18 @@ def storage_errors(action: str, path: str | Path) -> Iterator[None]:
         raise storage_error(action, path, error) from error
 
 
+def size_if_there(path: str | Path) -> int | None:
+    """The size of what lies at ``path``, links not followed; None where nothing does.
+
+    StorageError where the system does not let us look: that is no proof of anything's absence.
+    """
+    with storage_errors("look at", path):
+        try:
+            return os.lstat(path).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+
 def write_all(fd: int, data: memoryview, offset: int, path: str) -> None:
     """Writes all of ``data`` (contiguous bytes) at ``offset``; a short write is continued."""
     with storage_errors("write", path):

@@ -48,8 +48,8 @@ def nothing_stays_open() -> Iterator[None]:
     """The same descriptors and threads afterwards."""
     threads, descriptors = set(threading.enumerate()), _descriptors()
     yield
-    assert set(threading.enumerate()) - threads == set()
-    assert _descriptors() - descriptors == set()
+    assert not (extra := set(threading.enumerate()) - threads), extra
+    assert not (extra := _descriptors() - descriptors), extra
 
 
 def _descriptors() -> set[tuple[str, str]]:

@@ -24,6 +24,7 @@ from reshard.formats.file_digests import (
 from reshard.formats.orbax.ocdbt_index import MANIFEST, PROCESS_PREFIX
 from reshard.formats.slices import FILE_NAME, SliceFile
 from reshard.formats.slices_json import read_slices
+from reshard.storage.local import size_if_there
 
 PARTIAL_NAME = f".{FILE_NAME}.reshard-partial"
 """A slices.json that is still being written."""
@@ -132,7 +133,7 @@ def _refuse_unrecorded(folder: Path, record: SliceFile) -> None:
 
 
 def _files_in_use(folder: Path) -> Iterator[str]:
-    yield from (name for name in _ITEM_FILES if os.path.lexists(folder / name))
+    yield from (name for name in _ITEM_FILES if size_if_there(folder / name) is not None)
     if (folder / _ARRAY_METADATAS).is_dir():
         yield from (f"{_ARRAY_METADATAS}/{n}" for n in files_below(folder / _ARRAY_METADATAS))
     for database in sorted(folder.glob(f"{PROCESS_PREFIX}*/{MANIFEST}")):
@@ -183,10 +184,10 @@ def _own_verdict(record: FolderRecord) -> list[FileVerdict]:
 
 def _verdict(root: Path, name: str, recorded: str) -> FileVerdict:
     path = root / name
-    if not os.path.lexists(path):
-        detail = "the file is gone"
-        return FileVerdict(name, "missing", None, recorded, detail)
     try:
+        if size_if_there(path) is None:
+            detail = "the file is gone"
+            return FileVerdict(name, "missing", None, recorded, detail)
         stored = digest_of_file(path)
     except ReshardError as error:
         return FileVerdict(name, "unreadable", None, recorded, str(error))
