@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+import pytest
+
 
 @dataclass(frozen=True)
 class Held:
@@ -50,10 +52,8 @@ def held(folder: Path) -> Held:
 
 
 def _temporary() -> Iterator[str]:
-    """What Python's tempfile or this project would leave there; tests beside this one use names of their own."""
     for path in Path(tempfile.gettempdir()).iterdir():
-        if path.name.startswith(("reshard", ".reshard")) or path.name.endswith("reshard-partial"):
-            yield path.name
+        yield path.name
 
 
 def _open_files() -> Iterator[str]:
@@ -97,14 +97,24 @@ def _locks() -> Iterator[str]:
 
 
 @contextmanager
+def _own_temporary_folder() -> Iterator[None]:
+    """One that no test beside this one uses, for this process and its children."""
+    with tempfile.TemporaryDirectory() as own, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", own)
+        patch.setattr(tempfile, "tempdir", own)
+        yield
+
+
+@contextmanager
 def nothing_leaks(folder: Path, keeps: tuple[str, ...] = ()) -> Iterator[None]:
     """Holds the block to leave everything as it was.
 
     ``keeps`` names the staging folders below ``folder`` that may stay for the next run.
     """
-    before = held(folder)
-    yield
-    after = held(folder)
+    with _own_temporary_folder():
+        before = held(folder)
+        yield
+        after = held(folder)
     for field in fields(Held):
         was, now = getattr(before, field.name), getattr(after, field.name)
         if field.name == "partial":
