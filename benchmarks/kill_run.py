@@ -73,7 +73,7 @@ def closed_chunks(target: Path) -> dict[str, int]:
         for task in json.loads(line)
         for part in task[8]
     }
-    files = [p for p in staging.root.rglob("c*") if p.is_file()]
+    files = [p for p in staging.root.rglob("*") if p.is_file()]
     return {
         str(p.relative_to(staging.root)): p.stat().st_mtime_ns
         for p in files

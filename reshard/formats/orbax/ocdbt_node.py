@@ -40,7 +40,6 @@ MAX_WINDOW_BYTES = 1 << 27
 
 _HEADER = struct.Struct(">I8s")
 _MAGIC = 0x0CDB20DE
-_CRC_BYTES = 4
 _BLOCK_BYTES = 64 << 10
 _MAX_VARINT_BYTES = 9
 """Numbers below 2^63."""
