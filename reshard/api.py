@@ -44,6 +44,26 @@ def inspect(path: Path) -> CheckpointInfo:
     return describe(open_reader(path_of("checkpoint", path)))
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether a folder bears the marks of a checkpoint, and none of one that was never committed.
+
+    A quick look for listings; ``inspect`` tells what is wrong with the others.
+    """
+    from reshard.formats.steps import is_committed
+
+    return is_committed(path_of("checkpoint", path))
+
+
+def steps(path: Path) -> dict[int, str]:
+    """The committed steps of a training run's folder (a CheckpointManager's), ascending, and their folders' names.
+
+    Raises StorageError where the folder cannot be listed.
+    """
+    from reshard.formats.steps import committed_steps
+
+    return committed_steps(path_of("folder", path))
+
+
 def lay_out(
     src: Path, layout: LayoutLike, *, mesh: str | DeviceMesh | None = None
 ) -> LayoutPreview:
@@ -99,6 +119,35 @@ def plan(
     limits = limits_of(max_memory, workers)
     options = _options(goal, limits, compression, chunk_bytes, ocdbt, style, overwrite)
     return prepare(path_of("source", src), path_of("target", dst), options).summary
+
+
+def check_arguments(
+    *,
+    layout: LayoutLike = None,
+    mesh: str | DeviceMesh | None = None,
+    select: Rules = (),
+    drop: Rules = (),
+    rename: PairRules = (),
+    cast: PairRules = (),
+    max_memory: int | str | None = None,
+    workers: int | None = None,
+    compression: str = "none",
+    chunk_bytes: int | str | None = None,
+    ocdbt: bool = False,
+    style: Style | None = None,
+    overwrite: bool = False,
+) -> ReadLimits:
+    """Raises what ``plan`` would raise for these arguments with any checkpoint; reads none.
+
+    Arguments as for ``plan``. Returns the bytes and the workers that they stand for.
+    """
+    from reshard.planning.transforms import check_rules
+
+    goal = _goal(layout, mesh, changes_of(select, drop, rename, cast))
+    limits = limits_of(max_memory, workers)
+    _options(goal, limits, compression, chunk_bytes, ocdbt, style, overwrite)
+    check_rules(goal[1])
+    return limits
 
 
 def convert(

@@ -12,6 +12,7 @@
     │   └── MemoryBudgetError        nothing fits ``max_memory``
     ├── StorageError       the file system said no: missing, full, forbidden, busy
     │   ├── TargetExistsError        something is already there
+    │   ├── TargetBusyError          another live process is writing there
     │   ├── ResumeError              an unfinished run was another conversion, or of another source
     │   ├── SourceChangedError       the source changed while it was read
     │   └── SyncError                the device did not take what was written
@@ -72,6 +73,10 @@ class StorageError(ReshardError):
 
 class TargetExistsError(StorageError):
     """Something is already at the target; nothing was touched."""
+
+
+class TargetBusyError(StorageError):
+    """Another live process is writing to the target; nothing was touched."""
 
 
 class ResumeError(StorageError):

@@ -17,10 +17,11 @@ from reshard.cli.commands.fingerprint import FINGERPRINT_EXAMPLES, fingerprint
 from reshard.cli.commands.inspect import INSPECT_EXAMPLES, inspect
 from reshard.cli.commands.layout import LAYOUT_EXAMPLES, layout
 from reshard.cli.commands.plan import PLAN_EXAMPLES, plan
+from reshard.cli.commands.serve import SERVE_EXAMPLES, serve
 from reshard.cli.commands.verify import VERIFY_EXAMPLES, verify
-from reshard.cli.failures import INTERRUPTED, interrupted, misused, refused, stopped
+from reshard.cli.failures import INTERRUPTED, detached, interrupted, misused, refused, stopped
 from reshard.cli.options import examples
-from reshard.cli.signals import Stopped, stop_on_signals
+from reshard.cli.signals import Detached, Stopped, stop_on_signals
 from reshard.errors import ReshardError
 
 _EPILOG = examples(
@@ -48,6 +49,7 @@ def make_app() -> typer.Typer:
         (convert, CONVERT_EXAMPLES),
         (verify, VERIFY_EXAMPLES),
         (fingerprint, FINGERPRINT_EXAMPLES),
+        (serve, SERVE_EXAMPLES),
         (demo, DEMO_EXAMPLES),
     )
     for command, epilog in commands:
@@ -102,6 +104,8 @@ def run(args: Sequence[str]) -> int:
         return interrupted(error, as_json)
     except Stopped as stop:
         return stopped(stop, as_json)
+    except Detached as left:
+        return detached(left, as_json)
     return interrupted(KeyboardInterrupt(), as_json) if code == INTERRUPTED else code or 0
 
 

@@ -12,7 +12,7 @@ import typer
 
 from reshard.cli.json_output import print_json
 from reshard.cli.option_names import as_options
-from reshard.cli.signals import Stopped
+from reshard.cli.signals import Detached, Stopped
 from reshard.errors import ReshardError, VerificationError
 
 FAILED, USAGE, DIFFERENT, INTERRUPTED = 1, 2, 3, 130
@@ -50,6 +50,12 @@ def stopped(stop: Stopped, as_json: bool) -> int:
     kind = "KeyboardInterrupt" if stop.exit_code == INTERRUPTED else str(stop)
     _say_stopped(word, stop, kind, as_json)
     return stop.exit_code
+
+
+def detached(left: Detached, as_json: bool) -> int:
+    """Says where the work goes on; the exit code of the signal."""
+    _say(str(left), {"error": {"type": "Detached", "message": str(left)}}, as_json)
+    return left.exit_code
 
 
 def _say_stopped(word: str, error: BaseException, kind: str, as_json: bool) -> None:

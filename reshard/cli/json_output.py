@@ -27,17 +27,17 @@ Document = dict[str, Any]
 
 def print_json(document: Document) -> None:
     """Writes one line to stdout; only ASCII, so that no name can steer a terminal."""
-    sys.stdout.write(json.dumps(_plain(document), allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(plain(document), allow_nan=False) + "\n")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON has no infinity; what is not finite becomes a string."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return list(map(_plain, value))
+        return list(map(plain, value))
     return value
 
 
@@ -221,6 +221,8 @@ def layout_document(file: str, source: str, preview: LayoutPreview) -> Document:
         "file": file,
         "source": source,
         "tensors": list(map(_laid_out, preview.tensors)),
+        "device_bytes": sum(t.shard_bytes for t in preview.tensors if not t.is_partitioned),
+        "partitioned_bytes": sum(t.target_bytes for t in preview.tensors if t.is_partitioned),
         "warnings": preview.warnings,
     }
 
@@ -238,5 +240,7 @@ def _laid_out(tensor: LaidOut) -> Document:
         "target_mesh": _mesh_of(target.layout),
         "target_axes": _axes_of(target.layout),
         "target_shards": tensor.slices.parts,
+        "target_shard_shape": tensor.slices.largest,
+        "target_shard_bytes": tensor.shard_bytes,
         "partition": tensor.partition,
     }

@@ -7,6 +7,7 @@ backslash.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -15,6 +16,7 @@ from reshard.errors import LayoutError
 from reshard.layout.sizes import parse_bytes
 
 LAYOUT, CHANGES, OUTPUT, RESOURCES = "Layout", "Changes on the way", "Output", "Resources"
+SERVER = "By a server"
 
 
 def size(text: str) -> int:
@@ -185,6 +187,23 @@ Workers = Annotated[
         metavar="N",
         help="Tasks that run at once. Default: the number of processors and one more, at most 16.",
         rich_help_panel=RESOURCES,
+    ),
+]
+Server = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Let this server convert: SRC and DST are then ROOT/path there, and --layout may also name a layout that "
+        "it stores. Ctrl-C stops watching, and the conversion goes on.",
+        rich_help_panel=SERVER,
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A file that holds the server's token. Default: the variable RESHARD_TOKEN.",
+        rich_help_panel=SERVER,
     ),
 ]
 ShowAll = Annotated[

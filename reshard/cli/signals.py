@@ -25,6 +25,14 @@ class Stopped(BaseException):
         return 128 + self.number
 
 
+class Detached(BaseException):
+    """A signal ended the watching of what goes on elsewhere; no Exception, as Stopped."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 def stop_on_signals() -> None:
     """From now on the first SIGINT or SIGTERM raises Stopped in the main thread; a second one kills.
 

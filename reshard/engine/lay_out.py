@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +31,21 @@ class LaidOut:
     target: TensorSpec
     slices: Grid
     partition: Mapping[str, Any] | None = None
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether it is split by count or size, so that no mesh says which device holds what."""
+        return self.partition is not None
+
+    @property
+    def target_bytes(self) -> int:
+        """Decoded bytes of the whole tensor, as asked."""
+        return self.target.nbytes
+
+    @property
+    def shard_bytes(self) -> int:
+        """Decoded bytes of the largest shard; over a mesh all are equal, and each device holds one."""
+        return math.prod(self.slices.largest) * self.target.itemsize
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,18 @@ def rewrites(
     return result
 
 
+def check_rules(changes: Changes) -> None:
+    """Raises PlanError for patterns and dtypes that make no sense for any checkpoint."""
+    for kind in ("select", "drop"):
+        for pattern in getattr(changes, kind):
+            _compiled(kind, pattern)
+    for pattern, _ in changes.rename:
+        _compiled("rename", pattern)
+    for pattern, dtype in changes.cast:
+        _compiled("cast", pattern)
+        _refuse_unknown_dtype(pattern, dtype)
+
+
 def _compiled(kind: str, pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
@@ -143,10 +155,7 @@ def _cast(
 
 
 def _checked_cast(name: str, source: str, pattern: str, dtype: str, is_key: bool) -> str | None:
-    if dtype not in DTYPES:
-        raise PlanError(
-            f"cast {pattern!r}={dtype!r}: no such dtype; expected one of: {', '.join(DTYPES)}"
-        )
+    _refuse_unknown_dtype(pattern, dtype)
     if is_key:
         raise PlanError(
             f"cast {pattern!r}={dtype} matches {name!r}, which is a PRNG key: its bits have no numeric meaning; "
@@ -166,6 +175,13 @@ def _checked_cast(name: str, source: str, pattern: str, dtype: str, is_key: bool
             f"cast '{name}={dtype}' before it if that is what you want"
         )
     return dtype
+
+
+def _refuse_unknown_dtype(pattern: str, dtype: str) -> None:
+    if dtype not in DTYPES:
+        raise PlanError(
+            f"cast {pattern!r}={dtype!r}: no such dtype; expected one of: {', '.join(DTYPES)}"
+        )
 
 
 def kind_of(dtype: str) -> str:

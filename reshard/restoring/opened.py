@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +14,10 @@ from typing import TYPE_CHECKING, Any, get_args
 from reshard.engine.arguments import changes_of, limits_of, path_of
 from reshard.engine.options import check_choice
 from reshard.engine.task import CastStats
-from reshard.errors import FormatError, StorageError
-from reshard.formats.base import PathKey, Reader
+from reshard.errors import FormatError, StorageError, TreeError
+from reshard.formats.base import PathKey, Reader, StoredTensor
 from reshard.formats.detect import local_path, open_reader
+from reshard.planning.transforms import rewrites
 from reshard.restoring.asked import read_target
 from reshard.restoring.fitting import require_jax
 from reshard.restoring.goals import Goal, Missing, Unexpected, Wish, goal_of
@@ -22,13 +25,23 @@ from reshard.restoring.nested import nested
 from reshard.restoring.partitions import partitions_of
 from reshard.restoring.placement import placement_of
 from reshard.restoring.run import run
+from reshard.restoring.shard_parts import shard_parts
+from reshard.restoring.shard_stream import ShardStream
+from reshard.restoring.slice_text import box_of
 from reshard.restoring.tensor_state import Restored
+from reshard.restoring.tensor_stream import TensorStream
 
 if TYPE_CHECKING:
     from reshard.engine.arguments import PairRules, Rules
     from reshard.engine.arguments import Path as PathLike
     from reshard.engine.report import Progress
+    from reshard.layout.box import Box
+    from reshard.layout.layout_file import LayoutFile
+    from reshard.layout.layout_map import LayoutMap
+    from reshard.layout.mesh import DeviceMesh
     from reshard.layout.tensor_spec import TensorSpec
+
+    LayoutLike = PathLike | Mapping[str, Any] | LayoutFile | LayoutMap | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +145,78 @@ class OpenedCheckpoint:
             report(_report(goal, restored, time.perf_counter() - started))
         return self._tree(goal, wish, restored)
 
+    def stream(
+        self,
+        name: str,
+        box: Box | str | None = None,
+        dtype: str | None = None,
+        *,
+        max_memory: int | str | None = None,
+    ) -> TensorStream:
+        """A box of a tensor as row-major little-endian bytes, which are read when they are asked for.
+
+        >>> stream = opened.stream("params/kernel", "0:128,:", "bfloat16")  # doctest: +SKIP
+        >>> stream.nbytes, b"".join(stream)  # doctest: +SKIP
+
+        Args:
+            name: of a tensor of this checkpoint.
+            box: ``"0:128,:"``, or a box; None for the whole tensor.
+            dtype: what it is cast to, by the rules of ``convert``; None for what is stored.
+            max_memory: bytes, or text such as ``"64MiB"``, of all buffers; the default is that of ``restore``.
+
+        Raises TreeError where there is no such tensor, LayoutError for a box outside of it, PlanError for
+        a cast that makes no sense, MemoryBudgetError where the budget is too small.
+        """
+        stored = self._stored(name)
+        self._check_unchanged()
+        return TensorStream(
+            self._reader,
+            stored,
+            box_of(name, stored.spec.shape, box),
+            stored.spec.dtype if dtype is None else _cast_dtype(stored, dtype),
+            limits_of(max_memory, None).max_memory,
+        )
+
+    def stream_shard(
+        self,
+        shard: int,
+        layout: LayoutLike = None,
+        *,
+        mesh: str | DeviceMesh | None = None,
+        select: Rules = (),
+        drop: Rules = (),
+        rename: PairRules = (),
+        cast: PairRules = (),
+        max_memory: int | str | None = None,
+    ) -> ShardStream:
+        """What one device of a layout holds of every tensor, as one safetensors file.
+
+        Args:
+            shard: the device, counted from 0 in the mesh's row-major order; of tensors that are split by
+                count or size, that part.
+            layout, mesh, select, drop, rename, cast: as for ``reshard.plan``.
+            max_memory: as for ``stream``.
+
+        Raises what ``plan`` raises for such a layout, LayoutError where there is no such shard or two
+        tensors cannot be told apart, PlanError where safetensors has no such dtype.
+        """
+        from reshard.engine.layouts import layout_of
+
+        self._check_unchanged()
+        found = layout_of(layout, mesh)
+        parts = shard_parts(self._reader, found, changes_of(select, drop, rename, cast), shard)
+        return ShardStream(self._reader, parts, limits_of(max_memory, None).max_memory)
+
+    def _stored(self, name: str) -> StoredTensor:
+        stored = self._reader.tensors.get(name)
+        if stored is None:
+            some = ", ".join(itertools.islice(self._reader.tensors, 5))
+            more = ", …" if len(self._reader.tensors) > 5 else ""
+            raise TreeError(
+                f"{self.path} has no tensor {name!r}; it has {len(self._reader.tensors)} ({some}{more})"
+            )
+        return stored
+
     def _tree(self, goal: Goal, wish: Wish, restored: Sequence[Restored]) -> Any:
         values = dict(goal.values)
         values |= {r.name: done.value for r, done in zip(goal.reads, restored, strict=True)}
@@ -153,6 +238,16 @@ class OpenedCheckpoint:
                 f"{self.path} is not the checkpoint that was opened: another was put in its place, or it was "
                 "changed; open it again"
             )
+
+
+def _cast_dtype(stored: StoredTensor, dtype: str) -> str:
+    """The dtype, where a tensor may be cast to it by name; else PlanError."""
+    spec = stored.spec
+    pattern = f"^{re.escape(spec.name)}$"
+    keys = [spec.name] if stored.is_key and dtype != spec.dtype else []
+    changes = changes_of((), (), (), [(pattern, dtype)])
+    (rewrite,) = rewrites(changes, [spec.name], {spec.name: spec}, keys)
+    return rewrite.dtype or spec.dtype
 
 
 def _identity(root: str) -> tuple[int, int, int] | None:

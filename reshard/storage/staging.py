@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from reshard.errors import StorageError, TargetExistsError
+from reshard.errors import StorageError, TargetBusyError, TargetExistsError
 from reshard.storage.local import close_after_reading, libc, storage_error, storage_errors
 from reshard.storage.syncing import checked, fsync, sync_tree
 
@@ -145,7 +145,7 @@ def _target_exists(target: Path) -> TargetExistsError:
 def staged(target: Path) -> Iterator[Staging]:
     """An empty staging folder, held alone; removed at the end, published or not.
 
-    Raises StorageError naming the holder where another live process holds it.
+    Raises TargetBusyError naming the holder where another live process holds it.
     """
     with held(target) as staging:
         try:
@@ -245,7 +245,7 @@ def _lock(staging: Staging) -> int:
         close_after_reading(fd)
 
 
-def _held_by_another(fd: int, staging: Staging) -> StorageError:
+def _held_by_another(fd: int, staging: Staging) -> TargetBusyError:
     """The error that names who holds the lock, as far as that can be read; closes ``fd``."""
     try:
         holder = os.pread(fd, 32, 0).decode(errors="replace") or "unknown"
@@ -253,7 +253,7 @@ def _held_by_another(fd: int, staging: Staging) -> StorageError:
         holder = "unknown"
     finally:
         close_after_reading(fd)
-    return StorageError(
+    return TargetBusyError(
         f"another run (process {holder}) is writing {str(staging.target)!r} now; wait for it to end, "
         "or choose another target"
     )

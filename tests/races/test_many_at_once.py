@@ -86,7 +86,7 @@ def test_several_processes_with_one_target(tmp_path):
         told = in_processes([(source, target, i) for i in range(3)])
     assert told.count("done") == 1
     for refusal in [t for t in told if t != "done"]:
-        assert refusal.startswith(("StorageError: another run (process ", "TargetExistsError: "))
+        assert refusal.startswith(("TargetBusyError: another run (process ", "TargetExistsError: "))
     assert api.verify(source, target).differences == 0
 
 

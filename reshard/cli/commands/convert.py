@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,15 +23,22 @@ from reshard.cli.options import (
     Rename,
     Restart,
     Select,
+    Server,
     ShowAll,
     Source,
     Style,
     Target,
+    TokenFile,
     Workers,
     casts,
     examples,
     renames,
 )
+from reshard.errors import ReshardError
+
+if TYPE_CHECKING:
+    from reshard.cli.progress import Watcher
+    from reshard.engine.report import ConversionReport
 
 CONVERT_EXAMPLES = examples(
     "reshard convert ckpt/1000 served --layout serving.yaml",
@@ -40,6 +48,8 @@ CONVERT_EXAMPLES = examples(
     "    --max-memory 256MiB --verify readback",
     "reshard convert ckpt/1000 served --layout serving.yaml \\",
     r"    --rename '^params/(\w+)/=model/\1/'",
+    "reshard convert data/run/1000 data/served --layout serving.yaml \\",
+    "    --server http://checkpoints:8080 --token-file token",
 )
 
 Verify = Annotated[
@@ -70,6 +80,8 @@ def convert(
     restart: Restart = False,
     max_memory: MaxMemory = None,
     workers: Workers = None,
+    server: Server = None,
+    token_file: TokenFile = None,
     show_all: ShowAll = False,
     as_json: Json = False,
 ) -> None:
@@ -82,42 +94,62 @@ def convert(
     A run that ended early, killed or stopped or for want of space, is gone on with by the same
     command; where DST is the finished result already, nothing is touched.
     """
-    import reshard.api
-    from reshard.cli.json_output import conversion_report, print_json
+    from reshard.cli.json_output import print_json
     from reshard.cli.progress import watching
 
-    renaming, casting = renames(rename), casts(cast)
+    options = {
+        "mesh": mesh,
+        "select": select or [],
+        "drop": drop or [],
+        "rename": renames(rename),
+        "cast": casts(cast),
+        "max_memory": max_memory,
+        "workers": workers,
+        "compression": compression,
+        "chunk_bytes": chunk_bytes,
+        "ocdbt": ocdbt,
+        "style": style,
+        "overwrite": overwrite,
+        "verify": verify,
+        "restart": restart,
+    }
+    if token_file is not None and server is None:
+        raise ReshardError("--token-file belongs to --server; add it, or leave it out")
     changes = [("select", select), ("drop", drop), ("rename", rename), ("cast", cast)]
     if not as_json:
         _announce(src, dst, layout, mesh, changes, compression, verify)
     with watching(as_json) as progress:
-        report = reshard.api.convert(
-            src,
-            dst,
-            layout=layout,
-            mesh=mesh,
-            select=select or (),
-            drop=drop or (),
-            rename=renaming,
-            cast=casting,
-            max_memory=max_memory,
-            workers=workers,
-            compression=compression,
-            chunk_bytes=chunk_bytes,
-            ocdbt=ocdbt,
-            style=style,
-            overwrite=overwrite,
-            verify=verify,
-            restart=restart,
-            progress=progress,
-        )
+        if server is None:
+            report, document = _convert_here(src, dst, layout, options, progress)
+        else:
+            request = {"source": src, "target": dst, "layout": layout, **options}
+            report, document = _convert_there(server, token_file, request, progress)
     if as_json:
-        print_json(conversion_report(report))
+        print_json(document)
         return
     from reshard.cli.console import print_all
     from reshard.cli.views.report import report_view
 
     print_all(report_view(report, show_all))
+
+
+def _convert_here(
+    src: str, dst: str, layout: str | None, options: dict[str, Any], progress: Watcher | None
+) -> tuple[ConversionReport, dict[str, Any]]:
+    import reshard.api
+    from reshard.cli.json_output import conversion_report
+
+    report = reshard.api.convert(src, dst, layout=layout, **options, progress=progress)
+    return report, conversion_report(report)
+
+
+def _convert_there(
+    server: str, token_file: Path | None, request: dict[str, Any], progress: Watcher | None
+) -> tuple[ConversionReport, dict[str, Any]]:
+    from reshard.cli.remote import convert_there, report_of
+
+    document = convert_there(server, token_file, request, progress)
+    return report_of(document), document
 
 
 def _announce(

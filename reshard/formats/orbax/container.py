@@ -49,6 +49,15 @@ def is_orbax(path: str) -> bool:
     return any((root / m).exists() for m in MARKERS) or bool(_unnamed_items(root))
 
 
+def is_finished(path: str) -> bool:
+    """Whether nothing at a local path says that the checkpoint there was not committed, as far as a look tells."""
+    try:
+        _refuse_unfinished(Path(path))
+    except IncompleteCheckpointError:
+        return False
+    return True
+
+
 def read_container(root: Path) -> Container:
     """The container at ``root`` with its items; reads ``_CHECKPOINT_METADATA`` only.
 

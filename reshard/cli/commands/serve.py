@@ -1,0 +1,157 @@
+"""``reshard serve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reshard.cli.options import examples
+from reshard.errors import MissingPackageError, ReshardError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SERVE_EXAMPLES = examples(
+    "reshard serve --root data=/srv/checkpoints --insecure",
+    "reshard serve --make-token training --scope read --scope convert \\",
+    "    --read data --write data >> tokens.toml",
+    "reshard serve --settings server.toml",
+)
+
+TOKEN = "Making a token"  # noqa: S105  (the heading of a panel)
+
+Host = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Address to listen on. Default: 127.0.0.1."),
+]
+Port = Annotated[
+    int | None,
+    typer.Option(min=0, max=65535, metavar="N", help="Port; 0 takes a free one. Default: 8080."),
+]
+State = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder for the server's records. Default: reshard-state."),
+]
+Root = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=PATH", help="A folder that clients may name as NAME/...; may be repeated."
+    ),
+]
+SettingsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--settings",
+        envvar="RESHARD_SETTINGS",
+        metavar="FILE",
+        help="Every other setting, as TOML (docs/service.md). Flags and RESHARD_... come first.",
+    ),
+]
+Insecure = Annotated[
+    bool | None,
+    typer.Option("--insecure", help="No token is needed; on a loopback address only."),
+]
+MakeToken = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Print what a tokens file keeps of a new token, and on stderr the token; serve nothing.",
+        rich_help_panel=TOKEN,
+    ),
+]
+Scopes = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="read|convert|admin", help="What it may do; may be repeated.", rich_help_panel=TOKEN
+    ),
+]
+Read = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ROOT",
+        help="Root that it may read, or '*'; may be repeated.",
+        rich_help_panel=TOKEN,
+    ),
+]
+Write = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ROOT",
+        help="Root that it may write, or '*'; may be repeated.",
+        rich_help_panel=TOKEN,
+    ),
+]
+
+
+def serve(
+    host: Host = None,
+    port: Port = None,
+    state: State = None,
+    root: Root = None,
+    settings: SettingsFile = None,
+    insecure: Insecure = None,
+    make_token: MakeToken = None,
+    scope: Scopes = None,
+    read: Read = None,
+    write: Write = None,
+) -> None:
+    """Serve conversions by HTTP: durable jobs, progress, schedules, a page to watch them.
+
+    Accepted conversions are carried out whatever becomes of this process: start it again with the
+    same state and they go on where they were. Told to end (SIGTERM, Ctrl+C) it takes nothing new,
+    lets open requests end, and exits with 0. Needs the packages of reshard[server].
+    """
+    _need_packages()
+    if make_token is not None:
+        _print_token(make_token, scope or ["read", "convert"], read or (), write or ())
+        return
+    if scope or read or write:
+        raise ReshardError(
+            "--scope, --read and --write belong to --make-token; add it, or leave them out"
+        )
+    from reshard_server.serve import serve as serve_settings
+    from reshard_server.settings import load_settings
+
+    flags: dict[str, Any] = {"host": host, "port": port, "state": state, "insecure": insecure}
+    roots = _roots(root or ())
+    serve_settings(load_settings({**flags, "roots": roots or None}, settings))
+
+
+def _need_packages() -> None:
+    from importlib.util import find_spec
+
+    needed = ("fastapi", "uvicorn", "pydantic_settings", "sqlalchemy", "prometheus_client")
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        raise MissingPackageError(
+            f"reshard serve needs {', '.join(missing)}, which this Python lacks; install them with: "
+            "pip install 'reshard[server]'"
+        )
+
+
+def _roots(given: Sequence[str]) -> dict[str, Path]:
+    roots = {}
+    for text in given:
+        name, equals, path = text.partition("=")
+        if not (name and equals and path):
+            raise ReshardError(
+                f"--root {text!r}: expected NAME=PATH, such as data=/srv/checkpoints"
+            )
+        if name in roots:
+            raise ReshardError(
+                f"--root {text!r}: the root {name!r} is there twice; take another name"
+            )
+        roots[name] = Path(path)
+    return roots
+
+
+def _print_token(
+    name: str, scopes: Sequence[str], read: Sequence[str], write: Sequence[str]
+) -> None:
+    from reshard_server.access.making import as_toml, make_token
+
+    token, kept = make_token(name, scopes, read, write)
+    typer.echo(as_toml(kept), nl=False)
+    typer.echo(f"the token of {name!r}, told only now: {token}", err=True)

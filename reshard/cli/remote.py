@@ -1,0 +1,111 @@
+"""A conversion that a server carries out, asked for and told as if it were done here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reshard.cli.signals import Detached, Stopped
+from reshard.engine.report import ConversionReport, TensorReport
+from reshard.engine.task import CastStats
+from reshard.errors import MissingPackageError, ReshardError
+from reshard.layout.layout_file import layout_to_mapping, load_layout
+
+if TYPE_CHECKING:
+    from reshard_server.client import Client, ConversionHandle
+
+    from reshard.cli.progress import Watcher
+
+TOKEN_VARIABLE = "RESHARD_TOKEN"  # noqa: S105  (the name of a variable)
+INTERRUPTED = 130
+
+
+def convert_there(
+    server: str,
+    token_file: Path | None,
+    request: Mapping[str, Any],
+    progress: Watcher | None,
+) -> dict[str, Any]:
+    """The report of the one target, as ``--json`` prints it.
+
+    A signal leaves the conversion to the server: Detached, which says how to look at it.
+    """
+    layout = layout_there(request.get("layout"))
+    with _client(server, _token(token_file)) as client:
+        handle = client.convert(**{**request, "layout": layout})
+        try:
+            (report,) = handle.wait(progress=progress or False)
+        except (Stopped, KeyboardInterrupt) as stop:
+            raise _detached(handle, stop) from None
+    return dict(report)
+
+
+def layout_there(layout: str | None) -> dict[str, Any] | str | None:
+    """The content of a layout file that is here, else the name of one that the server stores."""
+    if layout is None or not (Path(layout).exists() or Path(layout).suffix or "/" in layout):
+        return layout
+    return layout_to_mapping(load_layout(layout))
+
+
+def report_of(document: Mapping[str, Any]) -> ConversionReport:
+    """A report from the object that ``conversion_report`` made of it."""
+    tensors = tuple(_tensor(t) for t in document["tensors"])
+    fields = (
+        "source", "target", "read_bytes", "moved_bytes", "written_bytes", "seconds", "resumed_bytes", "already_done",
+    )  # fmt: skip
+    rest = {name: document[name] for name in fields}
+    return ConversionReport(tensors=tensors, warnings=tuple(document["warnings"]), **rest)
+
+
+def _tensor(document: Mapping[str, Any]) -> TensorReport:
+    cast = document["cast"]
+    return TensorReport(
+        **{
+            **document,
+            "shape": tuple(document["shape"]),
+            "cast": None if cast is None else _cast(cast),
+        }
+    )
+
+
+def _cast(document: Mapping[str, Any]) -> CastStats:
+    error = float(document["largest_relative_error"])  # "inf", where it was not finite
+    return CastStats(document["overflows"], document["nans"], error)
+
+
+def _client(server: str, token: str | None) -> Client:
+    try:
+        from reshard_server.client import Client
+    except ImportError as error:
+        raise MissingPackageError(
+            f"--server needs {error.name}, which this Python lacks; install it with: pip install 'reshard[client]'"
+        ) from error
+    return Client(server, token)
+
+
+def _token(file: Path | None) -> str | None:
+    """Of the file, else of the environment."""
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReshardError(
+            f"the token file {str(file)!r} cannot be read: {error}; give a file that holds the token alone"
+        ) from error
+    if not text or len(text.split()) > 1:
+        raise ReshardError(
+            f"the token file {str(file)!r} holds no token; give a file that holds the token alone"
+        )
+    return text
+
+
+def _detached(handle: ConversionHandle, stop: Stopped | KeyboardInterrupt) -> Detached:
+    code = stop.exit_code if isinstance(stop, Stopped) else INTERRUPTED
+    return Detached(
+        f"detached; conversion {handle.id} goes on at the server. Look at it: GET {handle.url}; stop it: POST "
+        f"{handle.url}:cancel",
+        code,
+    )

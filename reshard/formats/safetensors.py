@@ -1,0 +1,79 @@
+"""The header of a safetensors file: 8 bytes of its length, JSON, and then the tensors' bytes.
+
+The tensors lie one after another in the order in which they are named, without gaps.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from reshard.errors import PlanError
+from reshard.layout.dtypes import storage_bytes
+
+_DTYPES = {
+    "bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
+    "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
+    "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "complex64": "C64",
+    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
+}  # fmt: skip
+
+MOST_HEADER_BYTES = 100_000_000
+"""The format's own limit."""
+
+_ALIGNMENT = 8
+METADATA = "__metadata__"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tensor of a safetensors file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * storage_bytes(self.dtype)
+
+
+def safetensors_header(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
+    """What stands before the tensors' bytes.
+
+    Raises PlanError for a dtype or a name that the format has not, and where the header is too large.
+    """
+    document: dict[str, object] = {METADATA: dict(metadata)}
+    offset = 0
+    for entry in entries:
+        if entry.name in document:
+            raise PlanError(
+                f"the name {entry.name!r} cannot be used in a safetensors file, which has it already; rename it"
+            )
+        end = offset + entry.nbytes
+        document[entry.name] = {
+            "dtype": _dtype(entry),
+            "shape": list(entry.shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(document, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    if len(text) > MOST_HEADER_BYTES:
+        raise PlanError(
+            f"the header of a safetensors file of {len(entries)} tensors has {len(text)} bytes, but the format allows "
+            f"{MOST_HEADER_BYTES}; select fewer tensors"
+        )
+    return len(text).to_bytes(8, "little") + text
+
+
+def _dtype(entry: Entry) -> str:
+    found = _DTYPES.get(entry.dtype)
+    if found is None:
+        raise PlanError(
+            f"{entry.name!r} is {entry.dtype}, which safetensors files do not have; drop it, or cast it to one of "
+            f"{', '.join(_DTYPES)}"
+        )
+    return found

@@ -1,0 +1,94 @@
+"""ChunkLane: one stored chunk from which boxes are taken in row-major order, a stream that only goes forward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reshard.engine.cast import cast_into
+from reshard.engine.lanes import StoredChunks, open_chunk
+from reshard.engine.opaque import opaque_dtype
+from reshard.engine.runs import row_major
+from reshard.engine.task import CastStats, SourceChunk
+from reshard.formats.codecs import is_seekable
+from reshard.layout.box import Box
+from reshard.layout.dtypes import numpy_dtype, storage_bytes
+from reshard.restoring.passages import MIN_RUN_BYTES, run_elements, run_offsets
+from reshard.restoring.stretches import pieces, span
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from reshard.engine.buffers import Bytes
+    from reshard.restoring.holds import Array
+
+
+class ChunkLane:
+    """An open chunk. Raw bytes that are not wanted are not read, unless rows are too short to be read alone."""
+
+    def __init__(self, stored: StoredChunks, chunk: SourceChunk, is_cast: bool) -> None:
+        self.chunk = chunk
+        self._itemsize = storage_bytes(stored.dtype)
+        self._dtype: np.dtype[Any] = (
+            numpy_dtype(stored.dtype) if is_cast else opaque_dtype(self._itemsize)
+        )
+        self._is_cast = is_cast
+        self._is_raw = is_seekable(stored.encoding)
+        self._position = 0
+        self._stream = open_chunk(stored, chunk)
+
+    def fill(self, out: Array, box: Box, scratch: Bytes) -> CastStats:
+        """Puts the elements of ``box`` (in the tensor, within the chunk, behind what was taken before) into ``out``."""
+        local = box.relative_to(self.chunk.box.start)
+        around = self.chunk.stored_shape
+        run = run_elements(local.shape, around)
+        if run == local.size and not self._is_cast and out.flags.c_contiguous:
+            self._read(span(local, around)[0], out.reshape(-1).view("u1"))
+            return CastStats()
+        by_runs = self._is_raw and run * self._itemsize >= MIN_RUN_BYTES
+        return self._fill_by_pieces(out, local, scratch, by_runs)
+
+    def _fill_by_pieces(self, out: Array, local: Box, scratch: Bytes, by_runs: bool) -> CastStats:
+        stats = CastStats()
+        most = scratch.nbytes // self._itemsize
+        take = self._runs if by_runs else self._with_gaps
+        inner = Box.full(local.shape)
+        for place_box in pieces(inner, local.shape if by_runs else self.chunk.stored_shape, most):
+            elements = take(place_box.shift(local.start), scratch)
+            place = out[place_box.slices]
+            if self._is_cast:
+                stats = stats + cast_into(place, elements)
+            else:
+                place[...] = elements
+        return stats
+
+    def _runs(self, piece: Box, scratch: Bytes) -> Array:
+        """The piece, read run by run."""
+        around = self.chunk.stored_shape
+        nbytes = run_elements(piece.shape, around) * self._itemsize
+        for number, offset in enumerate(run_offsets(piece, around)):
+            self._read(offset, scratch[number * nbytes : (number + 1) * nbytes])
+        taken = scratch[: piece.size * self._itemsize]
+        return taken.view(self._dtype).reshape(piece.shape)
+
+    def _with_gaps(self, piece: Box, scratch: Bytes) -> Array:
+        """The piece as it lies among what is read with it."""
+        import numpy as np
+
+        first, count = span(piece, self.chunk.stored_shape)
+        taken = scratch[: count * self._itemsize]
+        self._read(first, taken)
+        strides = row_major(self.chunk.stored_shape, self._itemsize)
+        return np.ndarray(piece.shape, self._dtype, taken.data, strides=strides)
+
+    def _read(self, first: int, out: Bytes) -> None:
+        """Elements from ``first`` on, which lies at or behind where the stream is."""
+        self._stream.skip((first - self._position) * self._itemsize)
+        self._stream.readinto(out.data)
+        self._position = first + out.nbytes // self._itemsize
+
+    def close_checked(self) -> None:
+        """Closes a chunk of which all was taken; CorruptError where its checksum does not fit."""
+        self._stream.close_checked()
+
+    def close(self) -> None:
+        self._stream.close()

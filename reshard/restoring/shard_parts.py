@@ -1,0 +1,104 @@
+"""What one device of a layout holds: a box of each tensor that it has a part of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from reshard.engine.layouts import Layout, Split, split
+from reshard.errors import LayoutError
+from reshard.formats.base import Reader, StoredTensor
+from reshard.layout.box import Box
+from reshard.layout.changes import Changes
+from reshard.layout.grid import Grid
+from reshard.layout.layout_file import LayoutFile
+from reshard.layout.tensor_layout import device_boxes
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.transforms import rewrites
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a shard holds of one tensor.
+
+    Attributes:
+        name: in the shard.
+        box: within the full tensor.
+    """
+
+    name: str
+    stored: StoredTensor
+    dtype: str
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of the ``count`` shards of a layout."""
+
+    number: int
+    count: int
+    parts: tuple[Part, ...]
+
+
+def shard_parts(reader: Reader, layout: Layout | None, changes: Changes, number: int) -> Shard:
+    """The parts of shard ``number``, in the tree's order; whole tensors are in every shard.
+
+    A tensor over a smaller mesh, or in fewer parts than there are shards, is not in those behind them.
+    Raises LayoutError where there is no such shard, and whatever the layout and the changes lead to.
+    """
+    own = layout.changes if isinstance(layout, LayoutFile) else Changes()
+    tensors = reader.tensors
+    specs = {name: t.spec for name, t in tensors.items()}
+    keys = [name for name, t in tensors.items() if t.is_key]
+    kept = rewrites(own + changes, [leaf.name for leaf in reader.leaves], specs, keys)
+    wanted = [
+        (rewrite.target, tensors[rewrite.source], rewrite.dtype or specs[rewrite.source].dtype)
+        for rewrite in kept
+        if rewrite.source in tensors
+    ]
+    splits = [_split(name, stored.spec, dtype, layout) for name, stored, dtype in wanted]
+    count = max(map(_count, splits), default=1)
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
+        raise LayoutError(f"shard {number!r} is asked for, but the layout has {_shards(count)}")
+    parts = (
+        Part(name, stored, dtype, box)
+        for (name, stored, dtype), parted in zip(wanted, splits, strict=True)
+        if (box := _box(parted, name, stored.spec.shape, number)) is not None
+    )
+    return Shard(number, count, tuple(parts))
+
+
+def _split(name: str, source: TensorSpec, dtype: str, layout: Layout | None) -> Split:
+    bare = replace(
+        source,
+        name=name,
+        dtype=dtype,
+        storage=Grid.whole(source.shape),
+        chunk_shape=None,
+        layout=None,
+    )
+    return split(bare, source, layout)
+
+
+def _count(parted: Split) -> int:
+    if parted.partition is not None:
+        return parted.slices.count
+    mesh = parted.layout.device_mesh if parted.layout is not None else None
+    return 1 if mesh is None else math.prod(mesh.shape)
+
+
+def _box(parted: Split, name: str, shape: Sequence[int], number: int) -> Box | None:
+    if parted.partition is not None:
+        boxes = list(parted.slices.boxes())
+        return boxes[number] if number < len(boxes) else None
+    if parted.layout is None or parted.layout.device_mesh is None:
+        return Box.full(shape)
+    if number >= _count(parted):
+        return None
+    return device_boxes(parted.layout, shape, name)[number]
+
+
+def _shards(count: int) -> str:
+    return "only shard 0" if count == 1 else f"{count} shards; ask for one from 0 to {count - 1}"

@@ -1,0 +1,51 @@
+"""The state of stored bytes: what changes when a part of a tensor may have become another one."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+from reshard.formats.base import Reader, StoredTensor
+from reshard.layout.box import Box
+from reshard.storage.local import storage_error
+
+_VERSION = "reshard stream 1"
+
+
+def stored_state(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> str:
+    """Digest of what is asked for and of where it lies, 32 hex digits.
+
+    A file is known by its name, size and time of change (ns). Raises StorageError where one cannot be
+    looked at, CorruptError where a chunk that must be there is not.
+    """
+    found = hashlib.sha256()
+    for line in _lines(reader, stored, box, dtype):
+        found.update(line.encode(errors="surrogateescape") + b"\n")
+    return found.hexdigest()[:32]
+
+
+def _lines(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> Iterator[str]:
+    spec, encoding = stored.spec, stored.encoding
+    yield repr((_VERSION, spec.name, spec.shape, spec.dtype, box.start, box.stop, dtype))
+    yield repr((spec.storage.cuts, spec.chunk_shape, stored.fill, stored.digest))
+    yield repr((encoding.compressor, encoding.level, encoding.checksum, encoding.spec))
+    files: dict[str, str] = {}
+    for index in itertools.product(*spec.storage.overlapping(box)):
+        extent = reader.locate(spec.name, index)
+        if extent is None:
+            yield f"{index} not stored"
+            continue
+        if extent.path not in files:
+            files[extent.path] = _of_file(extent.path, reader.uri)
+        inline = hashlib.sha256(extent.inline).hexdigest() if extent.inline is not None else ""
+        yield f"{extent.offset} {extent.length} {inline} {files[extent.path]}"
+
+
+def _of_file(path: str, root: str) -> str:
+    try:
+        status = Path(path).stat()
+    except OSError as error:
+        raise storage_error("look at", path, error) from error
+    return f"{path.removeprefix(root)}\0{status.st_size}\0{status.st_mtime_ns}"

@@ -1,0 +1,155 @@
+"""StreamPlan: how a box of a tensor is streamed in row-major order within a memory budget.
+
+Bands of the box are assembled one after another. Where chunks lie side by side behind the dimension
+along which they go forward, each stays open from band to band, so that it is read once::
+
+    chunks (2 x 4)    a b c d      a band is some rows of a, b, c and d, which are all open;
+                      e f g h      when it reaches the edge, they are closed and e to h opened
+
+Where so many do not fit the budget, bands become as large as it allows, and a compressed chunk that
+does not end within one is decoded again for the next. Raw chunks are read by ranges either way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from reshard.errors import MemoryBudgetError
+from reshard.formats.base import StoredTensor
+from reshard.formats.codecs import decoder_bytes, is_seekable
+from reshard.layout.box import Box
+from reshard.layout.dtypes import storage_bytes
+from reshard.layout.grid import Cuts
+from reshard.layout.sizes import format_bytes
+from reshard.planning.cost import (
+    BAND_BYTES,
+    CAST_SCRATCH_BYTES,
+    RECORD_BYTES,
+    TASK_OVERHEAD_BYTES,
+)
+from reshard.restoring.stretches import Cut
+
+MIB = 1 << 20
+MOST_OPEN = 256
+"""Chunks that are open at once; each may be a file, of which a process has 1024."""
+
+LEAST_BAND_BYTES = 64 << 10
+COPIES = 2
+"""A band is assembled, and handed over as bytes of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    """How a box is streamed.
+
+    Attributes:
+        keeps_open: whether a chunk stays open until the last band that needs it.
+        scratch_bytes: buffer for what is read and not wanted, or not as it is.
+        memory_bytes: all buffers and decoders together.
+    """
+
+    cut: Cut
+    keeps_open: bool
+    scratch_bytes: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """A box of a stored tensor, to be streamed in a dtype."""
+
+    stored: StoredTensor
+    box: Box
+    dtype: str
+
+    @property
+    def is_cast(self) -> bool:
+        return self.dtype != self.stored.spec.dtype
+
+    @property
+    def chunk_bytes(self) -> int:
+        spec = self.stored.spec
+        return math.prod(spec.chunk_shape or spec.storage.largest) * spec.itemsize
+
+    @property
+    def decoder_bytes(self) -> int:
+        return decoder_bytes(self.stored.encoding, self.chunk_bytes) + RECORD_BYTES
+
+    @property
+    def scratch_bytes(self) -> int:
+        return max(self.stored.spec.itemsize, min(BAND_BYTES, self.chunk_bytes))
+
+    @property
+    def fixed_bytes(self) -> int:
+        cast = CAST_SCRATCH_BYTES if self.is_cast else 0
+        return self.scratch_bytes + TASK_OVERHEAD_BYTES + cast
+
+    def cut(self, band_bytes: int) -> Cut:
+        return Cut.of(self.box.shape, band_bytes // storage_bytes(self.dtype))
+
+    def band_bytes(self, cut: Cut) -> int:
+        return COPIES * cut.size(self.box.shape) * storage_bytes(self.dtype)
+
+    def open_at_once(self, cut: Cut, is_part: bool) -> int:
+        """How many chunks are needed by more than one band at the same time, at most.
+
+        Args:
+            is_part: of the box only a stretch is streamed, whose bands begin and end anywhere.
+        """
+        spans = [_extents(c, a, b) for c, a, b in self._sides()]
+        again = (d for d, (_, most) in enumerate(spans) if most > 1 and (is_part or d < cut.dim))
+        first = next(again, None)
+        if first is None and spans and spans[cut.dim][1] > cut.rows:
+            first = cut.dim
+        return 1 if first is None else math.prod(count for count, _ in spans[first + 1 :])
+
+    def _sides(self) -> Sequence[tuple[Cuts, int, int]]:
+        return list(zip(self.stored.spec.storage.cuts, self.box.start, self.box.stop, strict=True))
+
+
+def plan_stream(streaming: Streaming, max_memory: int, *, is_part: bool = False) -> StreamPlan:
+    """How to stream it; MemoryBudgetError where not even one chunk and a small band fit."""
+    found = _open_side_by_side(streaming, max_memory, is_part)
+    return found or _one_by_one(streaming, max_memory)
+
+
+def _open_side_by_side(streaming: Streaming, max_memory: int, is_part: bool) -> StreamPlan | None:
+    cut = streaming.cut(BAND_BYTES)
+    lanes = streaming.open_at_once(cut, is_part)
+    needed = lanes * streaming.decoder_bytes + streaming.fixed_bytes + streaming.band_bytes(cut)
+    if lanes > MOST_OPEN or needed > max_memory:
+        return None
+    return StreamPlan(cut, True, streaming.scratch_bytes, needed)
+
+
+def _one_by_one(streaming: Streaming, max_memory: int) -> StreamPlan:
+    beside = streaming.decoder_bytes + streaming.fixed_bytes
+    room = (max_memory - beside) // COPIES
+    least = min(LEAST_BAND_BYTES, max(1, streaming.box.size) * storage_bytes(streaming.dtype))
+    if room < least:
+        raise _too_small(streaming, beside + COPIES * least, max_memory)
+    most = BAND_BYTES if is_seekable(streaming.stored.encoding) else room
+    cut = streaming.cut(min(room, most))
+    needed = beside + streaming.band_bytes(cut)
+    return StreamPlan(cut, False, streaming.scratch_bytes, needed)
+
+
+def _too_small(streaming: Streaming, smallest: int, max_memory: int) -> MemoryBudgetError:
+    stored = streaming.stored
+    mib = -(-smallest // MIB)
+    return MemoryBudgetError(
+        f"to stream {stored.spec.name!r} takes {format_bytes(smallest)} to decode a chunk "
+        f"({stored.encoding.compressor}) and hold a band of it, but max_memory is {format_bytes(max_memory)}; "
+        f"allow {mib}MiB",
+        smallest_bytes=mib * MIB,
+    )
+
+
+def _extents(cuts: Cuts, start: int, stop: int) -> tuple[int, int]:
+    """How many chunks ``start:stop`` touches along a dimension, and the most that it wants of one."""
+    inner = [start, *(c for c in cuts if start < c < stop), stop]
+    most = max(b - a for a, b in pairwise(inner))
+    return len(inner) - 1, most

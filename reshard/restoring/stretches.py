@@ -1,0 +1,113 @@
+"""Stretches: the boxes in which a part of an array comes one after another in row-major order."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from reshard.engine.bands import row_bytes
+from reshard.layout.box import Box
+from reshard.layout.grid import Cuts
+
+
+def stretch(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
+    """The boxes that hold elements ``start:stop`` of a row-major array, in order.
+
+    >>> [str(box) for box in stretch((4, 3), 2, 10)]
+    ['[0:1, 2:3]', '[1:3, 0:3]', '[3:4, 0:1]']
+    """
+    if start >= stop:
+        return
+    if not shape:
+        yield Box((), ())
+        return
+    row = row_bytes(shape, 1)[0]
+    if not row:
+        return
+    first, before = divmod(start, row)
+    last, after = divmod(stop, row)
+    if before:
+        end = after if first == last else row
+        yield from _in_row(shape, first, before, end)
+        first += 1
+    if first < last:
+        yield Box((first, *(0 for _ in shape[1:])), (last, *shape[1:]))
+    if after and first <= last:
+        yield from _in_row(shape, last, 0, after)
+
+
+def _in_row(shape: Sequence[int], row: int, start: int, stop: int) -> Iterator[Box]:
+    for box in stretch(shape[1:], start, stop):
+        yield Box((row, *box.start), (row + 1, *box.stop))
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Bands of at most ``rows`` indices of dimension ``dim``, one index of each before it."""
+
+    dim: int
+    rows: int
+
+    @classmethod
+    def of(cls, shape: Sequence[int], most: int) -> Cut:
+        """The widest bands of at most ``most`` elements, or of one element."""
+        sizes = row_bytes(shape, 1)
+        dim = next((d for d, size in enumerate(sizes) if size <= most), max(0, len(shape) - 1))
+        return cls(dim, max(1, most // max(1, sizes[dim]))) if shape else cls(0, 1)
+
+    def size(self, shape: Sequence[int]) -> int:
+        """Elements of the largest band."""
+        return min(self.rows, shape[self.dim]) * row_bytes(shape, 1)[self.dim] if shape else 1
+
+    def bands(self, box: Box, edges: Sequence[Cuts]) -> Iterator[Box]:
+        """The bands of ``box`` in row-major order; one that reaches an edge of chunks ends at the last it reaches."""
+        if not box.shape:
+            yield box
+            return
+        leads = product(*map(range, box.start[: self.dim], box.stop[: self.dim]))
+        behind = (box.start[self.dim + 1 :], box.stop[self.dim + 1 :])
+        rows = list(self._rows(box.start[self.dim], box.stop[self.dim], edges[self.dim]))
+        for lead in leads:
+            for a, b in rows:
+                yield Box((*lead, a, *behind[0]), (*(i + 1 for i in lead), b, *behind[1]))
+
+    def _rows(self, start: int, end: int, edges: Cuts) -> Iterator[tuple[int, int]]:
+        while start < end:
+            stop = min(start + self.rows, end)
+            edge = edges[bisect_right(edges, stop) - 1]
+            stop = edge if start < edge else stop
+            yield start, stop
+            start = stop
+
+
+def span(box: Box, around: Sequence[int]) -> tuple[int, int]:
+    """The first element of a box (not empty) within an array of shape ``around``, and how many lie up to its last."""
+    strides = row_bytes(around, 1)
+    first = sum(a * s for a, s in zip(box.start, strides, strict=True))
+    last = sum((b - 1) * s for b, s in zip(box.stop, strides, strict=True))
+    return first, last - first + 1
+
+
+def pieces(box: Box, around: Sequence[int], most: int) -> Iterator[Box]:
+    """``box`` in pieces that span at most ``most`` elements of the array around them, in row-major order.
+
+    >>> [str(piece) for piece in pieces(Box((0, 0), (4, 2)), (4, 8), 16)]
+    ['[0:2, 0:2]', '[2:4, 0:2]']
+    """
+    if not box.size:
+        return
+    if span(box, around)[1] <= most:
+        yield box
+        return
+    dim = next(d for d, n in enumerate(box.shape) if n > 1)
+    rows = max(1, most // row_bytes(around, 1)[dim])
+    for start in range(box.start[dim], box.stop[dim], rows):
+        stop = min(start + rows, box.stop[dim])
+        part = Box(_with(box.start, dim, start), _with(box.stop, dim, stop))
+        yield from pieces(part, around, most)
+
+
+def _with(place: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
+    return (*place[:dim], value, *place[dim + 1 :])

@@ -1,0 +1,198 @@
+"""TensorStream: any box of any tensor as bytes, in bounded memory, without reading what is not needed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from reshard.engine.digest import CRC64NVME
+from reshard.engine.lanes import StoredChunks
+from reshard.engine.opaque import opaque_dtype
+from reshard.engine.task import CastStats, SourceChunk
+from reshard.errors import CorruptError, SourceChangedError
+from reshard.formats.base import Reader, StoredTensor
+from reshard.formats.codecs.source import REMEDY
+from reshard.layout.box import Box
+from reshard.layout.dtypes import numpy_dtype, storage_bytes
+from reshard.layout.grid import Index
+from reshard.restoring.chunk_lane import ChunkLane
+from reshard.restoring.holds import aligned_empty
+from reshard.restoring.stored_state import stored_state
+from reshard.restoring.stream_plan import Streaming, StreamPlan, plan_stream
+from reshard.restoring.stretches import stretch
+
+if TYPE_CHECKING:
+    from reshard.engine.buffers import Bytes
+    from reshard.restoring.holds import Array
+
+
+class TensorStream:
+    """The elements of a box of a stored tensor, row-major and little-endian, in any number of goes.
+
+    Made by ``OpenedCheckpoint.stream``. Types below 8 bits take a whole byte each, as they are stored.
+
+    Attributes:
+        name: of the tensor.
+        full_shape: of the whole tensor.
+        box: what is streamed of it.
+        dtype: of the bytes.
+        digest: CRC-64/NVME of the bytes, 16 hex digits, where the checkpoint recorded it: of whole tensors
+            in the dtype in which they are stored; else None.
+        state: digest of the request and of where its stored bytes lie: the same state, the same bytes.
+    """
+
+    def __init__(
+        self, reader: Reader, stored: StoredTensor, box: Box, dtype: str, max_memory: int
+    ) -> None:
+        self.name = stored.spec.name
+        self.full_shape = stored.spec.shape
+        self.box = box
+        self.dtype = dtype
+        self._reader = reader
+        self._streaming = Streaming(stored, box, dtype)
+        self._max_memory = max_memory
+        self._plan = plan_stream(self._streaming, max_memory)
+        is_whole = box == Box.full(self.full_shape) and not self._streaming.is_cast
+        self.digest = stored.digest if is_whole else None
+        self.state = stored_state(reader, stored, box, dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the box."""
+        return self.box.shape
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes there are."""
+        return self.box.size * storage_bytes(self.dtype)
+
+    @property
+    def memory_bytes(self) -> int:
+        """All buffers and decoders of one go together."""
+        return self._plan.memory_bytes
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self.read()
+
+    def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """Bytes ``start:stop`` in order, in pieces of any length; nothing that lies elsewhere is read.
+
+        The last piece comes after everything was checked: CorruptError where a chunk's bytes are wrong or
+        the whole has another digest than was recorded, SourceChangedError where the checkpoint was changed
+        meanwhile, StorageError where it cannot be read.
+        """
+        stop = self.nbytes if stop is None else min(stop, self.nbytes)
+        start = min(max(0, start), stop)
+        return self._checked(start, stop)
+
+    def _checked(self, start: int, stop: int) -> Iterator[bytes]:
+        digest = self.digest if (start, stop) == (0, self.nbytes) else None
+        crc, waiting = 0, b""
+        for piece in self._pieces(start, stop):
+            if waiting:
+                yield waiting
+            if digest is not None:
+                crc = CRC64NVME.of(piece, crc)
+            waiting = piece
+        self._check_end(digest, crc)
+        if waiting:
+            yield waiting
+
+    def _check_end(self, digest: str | None, crc: int) -> None:
+        stored = self._streaming.stored
+        if stored_state(self._reader, stored, self.box, self.dtype) != self.state:
+            raise SourceChangedError(
+                f"the files of {self.name!r} were changed while it was read; ask for it again, and let nothing write "
+                "into a checkpoint that is read"
+            )
+        if digest is not None and f"{crc:016x}" != digest:
+            raise CorruptError(
+                f"tensor {self.name!r}: its bytes have the digest {crc:016x}, but {digest} was recorded "
+                f"when it was written; {REMEDY}"
+            )
+
+    def _pieces(self, start: int, stop: int) -> Iterator[bytes]:
+        itemsize = storage_bytes(self.dtype)
+        first, end = start // itemsize, -(-stop // itemsize)
+        is_part = (first, end) != (0, self.box.size)
+        plan = (
+            plan_stream(self._streaming, self._max_memory, is_part=True) if is_part else self._plan
+        )
+        with _Run(self._reader, self._streaming, plan, end) as run:
+            place = first * itemsize
+            for piece in run.bands(first):
+                cut = piece[max(0, start - place) : stop - place]
+                place += len(piece)
+                if cut:
+                    yield cut
+
+
+class _Run(ExitStack):
+    """One go through the elements up to ``end``: which chunks are open, and the buffers."""
+
+    def __init__(self, reader: Reader, streaming: Streaming, plan: StreamPlan, end: int) -> None:
+        super().__init__()
+        stored = streaming.stored
+        self._reader = reader
+        self._streaming = streaming
+        self._plan = plan
+        self._end = end
+        self._open: dict[Index, ChunkLane] = {}
+        self._chunks = StoredChunks(
+            stored.spec.name, stored.spec.dtype, stored.encoding, stored.fill
+        )
+        self._scratch: Bytes = aligned_empty(plan.scratch_bytes)
+        self.cast = CastStats()
+        self.callback(self._close_all)
+
+    def bands(self, first: int) -> Iterator[bytes]:
+        box, edges = self._streaming.box, self._streaming.stored.spec.storage.cuts
+        for part in stretch(box.shape, first, self._end):
+            for band in self._plan.cut.bands(part.shift(box.start), edges):
+                yield self._band(band)
+
+    def _band(self, band: Box) -> bytes:
+        dtype = self._streaming.dtype
+        kind = numpy_dtype(dtype) if self._streaming.is_cast else opaque_dtype(storage_bytes(dtype))
+        memory = aligned_empty(band.size * storage_bytes(dtype))
+        out: Array = memory.view(kind).reshape(band.shape)
+        storage = self._streaming.stored.spec.storage
+        for index in itertools.product(*storage.overlapping(band)):
+            self._take(index, band, out)
+        return memory.tobytes()
+
+    def _take(self, index: Index, band: Box, out: Array) -> None:
+        """What the chunk has of the band."""
+        chunk_box = self._streaming.stored.spec.storage.box(index)
+        inside = chunk_box.intersect(band)
+        if inside is None:
+            return
+        lane = self._open.pop(index, None) or self._opened(index)
+        self._open[index] = lane
+        place = out[inside.relative_to(band.start).slices]
+        self.cast = self.cast + lane.fill(place, inside, self._scratch)
+        self._close_where_done(index, lane, inside)
+
+    def _opened(self, index: Index) -> ChunkLane:
+        spec = self._streaming.stored.spec
+        extent = self._reader.locate(spec.name, index)
+        chunk = SourceChunk(index, extent, spec.storage.box(index), spec.stored_shape(index))
+        return ChunkLane(self._chunks, chunk, self._streaming.is_cast)
+
+    def _close_where_done(self, index: Index, lane: ChunkLane, taken: Box) -> None:
+        """A chunk of which nothing more is needed is closed; one of which all was taken is checked."""
+        wanted = lane.chunk.box.intersect(self._streaming.box)
+        if wanted is None or not self._plan.keeps_open:
+            is_done, is_whole = True, wanted is not None and taken == lane.chunk.box
+        else:
+            is_done = taken.stop == wanted.stop
+            is_whole = is_done and wanted == lane.chunk.box
+        if is_done:
+            del self._open[index]
+            (lane.close_checked if is_whole else lane.close)()
+
+    def _close_all(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()

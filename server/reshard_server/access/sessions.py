@@ -1,0 +1,172 @@
+"""Sessions: a person signs in with a token once, and the browser shows a cookie from then on.
+
+The cookie is a random text of which the records keep the hash, so that a session can be ended from here,
+on every replica, and whoever reads the records cannot take one over. It stands for the token it was
+begun with: when that token leaves the settings, its sessions end.
+
+A browser sends the cookie by itself, so forms prove that they come from our own pages (``check_form``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import sqlalchemy as sa
+from starlette.responses import Response
+
+from reshard_server.access.tokens import Caller, Tokens, caller_of
+from reshard_server.problems import FORBIDDEN, ProblemError
+from reshard_server.records.tables import SESSIONS
+
+COOKIE = "reshard_session"
+MOST_OF_A_TOKEN = 50
+"""Sessions that one token has at once; the oldest makes room."""
+
+_S = SESSIONS.c
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session that has just begun; ``cookie`` is told nowhere else."""
+
+    cookie: str
+    caller: Caller
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """The sessions in the records.
+
+    Attributes:
+        seconds: how long one lasts.
+    """
+
+    db: sa.Engine
+    tokens: Tokens
+    seconds: float
+    clock: Callable[[], float] = time.time
+
+    def begin(self, token: str) -> Session | None:
+        """A new session of who has this token; None where nobody has."""
+        known = self.tokens.known(token)
+        if known is None:
+            return None
+        cookie, now = secrets.token_urlsafe(32), self.clock()
+        row = {"token": known.name, "token_sha256": known.sha256, "created_at": now}
+        with self.db.begin() as connection:
+            connection.execute(SESSIONS.delete().where(_S.expires_at <= now))
+            connection.execute(
+                SESSIONS.insert().values(key=_hash(cookie), expires_at=now + self.seconds, **row)
+            )
+            connection.execute(_too_many(known.sha256))
+        return Session(cookie, caller_of(known), self.seconds)
+
+    def caller(self, cookie: str | None) -> Caller | None:
+        """Whose session it is; None where it is none, has expired or was ended."""
+        if not cookie:
+            return None
+        query = sa.select(_S.token_sha256).where(
+            _S.key == _hash(cookie), _S.expires_at > self.clock()
+        )
+        with self.db.connect() as connection:
+            found = connection.execute(query).scalar()
+        known = None if found is None else self.tokens.with_hash(found)
+        return None if known is None else caller_of(known)
+
+    def end(self, cookie: str | None) -> None:
+        """Ends a session; signing out."""
+        with self.db.begin() as connection:
+            connection.execute(SESSIONS.delete().where(_S.key == _hash(cookie or "")))
+
+    def end_all(self, token: str) -> int:
+        """Ends every session of the token with this name; how many there were."""
+        with self.db.begin() as connection:
+            return connection.execute(SESSIONS.delete().where(_S.token == token)).rowcount
+
+
+def _too_many(token_sha256: str) -> sa.Delete:
+    newest = (
+        sa.select(_S.key)
+        .where(_S.token_sha256 == token_sha256)
+        .order_by(_S.created_at.desc(), _S.key)
+        .limit(MOST_OF_A_TOKEN)
+    )
+    return SESSIONS.delete().where(_S.token_sha256 == token_sha256, _S.key.not_in(newest))
+
+
+def _hash(cookie: str) -> str:
+    return hashlib.sha256(cookie.encode()).hexdigest()
+
+
+def set_cookie(response: Response, session: Session, public_url: str | None) -> None:
+    """Hands the cookie to the browser: to our pages only, never to a script or another site's request."""
+    response.set_cookie(
+        COOKIE,
+        session.cookie,
+        max_age=int(session.seconds),
+        path="/",
+        httponly=True,
+        samesite="strict",
+        secure=_is_https(public_url),
+    )
+
+
+def clear_cookie(response: Response, public_url: str | None) -> None:
+    """Makes the browser forget the cookie."""
+    response.delete_cookie(
+        COOKIE, path="/", httponly=True, samesite="strict", secure=_is_https(public_url)
+    )
+
+
+def _is_https(public_url: str | None) -> bool:
+    return bool(public_url and public_url.startswith("https://"))
+
+
+def form_key(cookie: str | None) -> str:
+    """What each form of a session's pages carries in a hidden field, and nobody else can know."""
+    return hmac.new((cookie or "").encode(), b"form", hashlib.sha256).hexdigest()
+
+
+def check_form(
+    headers: Mapping[str, str], public_url: str | None, cookie: str | None, key: str | None
+) -> None:
+    """Refuses a form that was not sent by one of our own pages.
+
+    Args:
+        headers: of the request, by names in lower case or any case-blind mapping.
+        public_url: where people reach this server; None: wherever the request says.
+        cookie: the session's; None where there is none yet, or none is needed.
+        key: what the form's hidden field holds.
+    """
+    if not _is_own_page(headers, public_url):
+        raise _refused("comes from another site's page, or does not say where it comes from")
+    if cookie is not None and not hmac.compare_digest(
+        form_key(cookie).encode(), (key or "").encode(errors="replace")
+    ):
+        raise _refused("belongs to another session")
+
+
+def _is_own_page(headers: Mapping[str, str], public_url: str | None) -> bool:
+    origin = headers.get("origin")
+    if origin is None:
+        return headers.get("sec-fetch-site") == "same-origin"
+    found = urlsplit(origin)
+    if public_url is not None:
+        own = urlsplit(public_url)
+        return (found.scheme, found.netloc) == (own.scheme, own.netloc)
+    return found.scheme in ("http", "https") and found.netloc == headers.get("host")
+
+
+def _refused(why: str) -> ProblemError:
+    return ProblemError(
+        FORBIDDEN,
+        f"the form {why}; open the page again and send its form from there",
+        remedy="open the page again and send its form from there",
+    )

@@ -1,0 +1,77 @@
+"""The application put together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from reshard_server.drain import Drain
+from reshard_server.metrics import Metrics
+from reshard_server.refusals import add_refusals
+from reshard_server.routes import (
+    checkpoints,
+    conversions,
+    events,
+    health,
+    layouts,
+    metrics,
+    plans,
+    schedules,
+    tensors,
+)
+from reshard_server.routes.description import describe
+from reshard_server.services import open_services
+from reshard_server.serving.gate import Gate
+from reshard_server.serving.limits import Limits
+from reshard_server.serving.observing import Observe
+from reshard_server.settings import Settings
+
+ROUTERS = (
+    health.ROUTER,
+    metrics.ROUTER,
+    conversions.ROUTER,
+    events.ROUTER,
+    plans.ROUTER,
+    checkpoints.ROUTER,
+    layouts.ROUTER,
+    schedules.ROUTER,
+    tensors.ROUTER,
+)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """An application that serves with these settings; what it works with is opened when it starts."""
+    drain, measured = Drain(), Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        with open_services(settings, drain, measured) as services:
+            app.state.services = services
+            yield
+
+    app = FastAPI(
+        title="reshard",
+        description="Converts sharded checkpoints from one device mesh to another.",
+        version="1",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=_operation_id,
+    )
+    app.state.drain = drain
+    add_refusals(app)
+    for router in ROUTERS:
+        app.include_router(router)
+    describe(app)
+    app.add_middleware(Limits, settings=settings)
+    app.add_middleware(Gate, settings=settings)
+    app.add_middleware(Observe, metrics=measured, drain=drain)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name

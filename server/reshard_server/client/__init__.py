@@ -1,0 +1,9 @@
+"""A typed client of the service; it needs httpx and pydantic, and none of the server's packages."""
+
+from __future__ import annotations
+
+from reshard_server.client.client import Client
+from reshard_server.client.failures import ServiceError, UnreachableError
+from reshard_server.client.handle import ConversionHandle
+
+__all__ = ["Client", "ConversionHandle", "ServiceError", "UnreachableError"]

@@ -1,0 +1,144 @@
+"""Client: a server's whole API, typed.
+
+>>> client = Client("http://127.0.0.1:8080", token="rsh_...")  # doctest: +SKIP
+>>> client.convert("data/run/1000", "data/served", layout="serving").wait(progress=True)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from reshard.errors import ReshardError
+from reshard_server.client.handle import URL, ConversionHandle
+from reshard_server.client.resources import Checkpoints, Layouts, Plans, Schedules
+from reshard_server.client.tensors import Tensors
+from reshard_server.client.transport import IDEMPOTENCY_KEY, Transport
+from reshard_server.models.conversion import Conversion, ConversionPage, ConversionRequest
+
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 60.0
+
+_REQUEST: TypeAdapter[Any] = TypeAdapter(ConversionRequest)
+
+
+class Client:
+    """A server and who asks. Every refusal is a ReshardError of the class that the problem names.
+
+    Attributes:
+        conversions, plans, layouts, schedules, checkpoints, tensors: the API's resources.
+    """
+
+    def __init__(
+        self, url: str, token: str | None = None, *, timeout: float = ANSWER_SECONDS
+    ) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        try:
+            http = httpx.Client(
+                base_url=_checked(url),
+                headers={**headers, "Accept-Encoding": "identity"},
+                timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS),
+            )
+        except UnicodeEncodeError:
+            raise ReshardError(
+                "the token is no token: it has other than ASCII characters"
+            ) from None
+        self._transport = Transport(http)
+        self.conversions = Conversions(self._transport)
+        self.plans = Plans(self._transport)
+        self.layouts = Layouts(self._transport)
+        self.schedules = Schedules(self._transport)
+        self.checkpoints = Checkpoints(self._transport)
+        self.tensors = Tensors(self._transport)
+
+    def convert(
+        self,
+        source: str,
+        target: str | None = None,
+        *,
+        targets: Sequence[Mapping[str, Any]] | None = None,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> ConversionHandle:
+        """Asks for a conversion to one target, or to several of which the source is read once.
+
+        Args:
+            source, target: ROOT/path on the server.
+            targets: instead of a target: an object with ``target`` and options each.
+            idempotency_key: the same key and request lead to the same conversion; made up where None.
+            options: of ``POST /v1/conversions``: layout (a stored one's name, or content), mesh, select,
+                drop, rename, cast, compression, max_memory, workers, priority, labels, ...
+        """
+        goal = {"target": target} if targets is None else {"targets": list(targets)}
+        body = _body({"source": source, **goal, **options})
+        headers = {IDEMPOTENCY_KEY: idempotency_key or secrets.token_urlsafe(24)}
+        made = self._transport.model(Conversion, "POST", URL, json=body, headers=headers)
+        return ConversionHandle(self._transport, made)
+
+    def close(self) -> None:
+        """Closes the connections; the client is of no use any more."""
+        self._transport.http.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Conversions:
+    """Conversions that were asked for."""
+
+    transport: Transport
+
+    def get(self, conversion: str) -> ConversionHandle:
+        """A conversion by its id."""
+        found = self.transport.model(Conversion, "GET", f"{URL}/{conversion}")
+        return ConversionHandle(self.transport, found)
+
+    def list(self, **query: Any) -> ConversionPage:
+        """Newest first; ``state``, ``source``, ``label``, ``page_size``, ``page_token``, ..."""
+        return self.transport.model(ConversionPage, "GET", URL, params=query)
+
+    def delete(self, conversion: str) -> None:
+        """Forgets one that has ended; what it wrote stays."""
+        self.transport.ask("DELETE", f"{URL}/{conversion}")
+
+
+def _body(given: dict[str, Any]) -> dict[str, Any]:
+    """The request, checked by the model before it is sent."""
+    given = {k: v for k, v in given.items() if v is not None}
+    try:
+        _REQUEST.validate_python(given)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        where = ".".join(map(str, first["loc"][1:])) or "the request"
+        raise ReshardError(
+            f"{where}: {first['msg']}; the options are those of POST /v1/conversions"
+        ) from None
+    return given
+
+
+def _checked(url: str) -> str:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        parsed = httpx.URL("")
+    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo:
+        raise ReshardError(
+            f"the server {httpx.URL(url).copy_with(userinfo=b'') if parsed.userinfo else url!r} is no URL of a server; "
+            "expected http://HOST:PORT or https://HOST"
+        )
+    return url.rstrip("/")

@@ -1,0 +1,51 @@
+"""From a problem document to the error that it names."""
+
+from __future__ import annotations
+
+import httpx
+from pydantic import ValidationError
+
+import reshard.errors
+from reshard.errors import MemoryBudgetError, ReshardError
+from reshard_server.models.problem import Problem
+
+
+class ServiceError(ReshardError):
+    """What the server refused for a reason of its own: the token, the state, too many requests.
+
+    Attributes:
+        problem: what it said; None where it said nothing that can be read.
+        status: of the answer; 0 where there was none.
+    """
+
+    def __init__(self, message: str, status: int = 0, problem: Problem | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.problem = problem
+
+
+class UnreachableError(ServiceError):
+    """The server did not answer, or its answer broke off."""
+
+
+def refusal(answer: httpx.Response) -> ReshardError:
+    """The error for an answer that is no success, to be raised; its body was read."""
+    try:
+        problem = Problem.model_validate_json(answer.content)
+    except ValidationError:
+        return ServiceError(
+            f"{answer.request.method} {answer.request.url.copy_with(query=None)} was answered with {answer.status_code} "
+            "and no problem document; check that the URL is that of a reshard server",
+            answer.status_code,
+        )
+    return error_of(problem)
+
+
+def error_of(problem: Problem) -> ReshardError:
+    """The library's error where the problem names one, else a ServiceError; with the same words."""
+    kind = getattr(reshard.errors, problem.error or "", None)
+    if kind is MemoryBudgetError:
+        return MemoryBudgetError(problem.detail, problem.smallest_bytes or 0)
+    if isinstance(kind, type) and issubclass(kind, ReshardError):
+        return kind(problem.detail)
+    return ServiceError(problem.detail, problem.status, problem)

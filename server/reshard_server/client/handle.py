@@ -1,0 +1,189 @@
+"""A conversion that was asked for: watched to its end, cancelled, looked at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+import httpx
+
+from reshard.engine.report import Progress, Stage
+from reshard_server.client.failures import ServiceError, UnreachableError, error_of
+from reshard_server.client.transport import Transport
+from reshard_server.models.conversion import Conversion, ProgressState
+from reshard_server.models.problem import Problem
+
+URL = "/v1/conversions"
+POLL_SECONDS = 1.0
+SILENT_SECONDS = 40.0
+"""The server comments every 15 seconds; a stream that is silent for longer is dead."""
+
+GONE_SECONDS = 300.0
+"""A server that does not answer for so long is given up; until then it may be started again."""
+
+Watcher = Callable[[Progress], None]
+
+
+class ConversionHandle:
+    """A conversion on a server.
+
+    Attributes:
+        conversion: as it was seen last.
+    """
+
+    def __init__(self, transport: Transport, conversion: Conversion) -> None:
+        self._transport = transport
+        self.conversion = conversion
+        self._seen: int | None = None
+        self._answered = time.monotonic()
+
+    @property
+    def id(self) -> str:
+        """Its id on the server."""
+        return self.conversion.id
+
+    @property
+    def url(self) -> str:
+        """Where it can be looked at."""
+        return str(self._transport.http.base_url).rstrip("/") + self._path
+
+    @property
+    def result(self) -> list[dict[str, Any]]:
+        """The report of each target (docs/json-output.md, convert).
+
+        Raises the error that it ended with, and ServiceError where it has not ended or was cancelled.
+        """
+        now = self.conversion
+        if now.state == "succeeded":
+            return now.result or []
+        if now.error is not None:
+            raise error_of(Problem.model_validate(now.error))
+        raise ServiceError(f"conversion {now.id} is {now.state}, and has no result; see {self.url}")
+
+    def refresh(self) -> Conversion:
+        """Looks at it now."""
+        return self._now(self._transport.model(Conversion, "GET", self._path))
+
+    def cancel(self) -> Conversion:
+        """Stops it; the target stays as it was."""
+        return self._now(self._transport.model(Conversion, "POST", f"{self._path}:cancel"))
+
+    def retry(self) -> Conversion:
+        """Queues it again, where it failed or was cancelled; what was done of it is kept."""
+        return self._now(self._transport.model(Conversion, "POST", f"{self._path}:retry"))
+
+    def wait(
+        self, progress: bool | Watcher = False, timeout: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Waits for its end; the ``result``, or what that raises.
+
+        Args:
+            progress: True for a bar on stderr; or what is called with each ``Progress``.
+            timeout: seconds after which TimeoutError is raised; the conversion goes on.
+
+        A connection that breaks off is made again, and what was missed is told; where there are no events
+        the server is asked every second.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        with _watcher(progress) as watch:
+            for now in self._changes(until):
+                if watch is not None and now.progress is not None:
+                    watch(_as_progress(now.progress))
+        return self.result
+
+    @property
+    def _path(self) -> str:
+        return f"{URL}/{self.conversion.id}"
+
+    def _now(self, conversion: Conversion) -> Conversion:
+        self.conversion = conversion
+        self._answered = time.monotonic()
+        return conversion
+
+    def _changes(self, until: float | None) -> Iterator[Conversion]:
+        """It as it changes, until it has ended."""
+        yield self.conversion
+        while not self.conversion.done:
+            for look in (self._events, self._polled):
+                try:
+                    yield from look(until)
+                except ServiceError as error:
+                    self._bear(error)
+                if self.conversion.done:
+                    return
+                _check_time(until, self)
+            time.sleep(POLL_SECONDS)
+
+    def _polled(self, until: float | None) -> Iterator[Conversion]:  # noqa: ARG002  (as _events)
+        yield self.refresh()
+
+    def _bear(self, error: ServiceError) -> None:
+        """Raises what waiting does not help against; also where the server was gone for too long."""
+        is_passing = isinstance(error, UnreachableError) or error.status in (429, 502, 503, 504)
+        if not is_passing or time.monotonic() - self._answered > GONE_SECONDS:
+            raise error
+
+    def _events(self, until: float | None) -> Iterator[Conversion]:
+        headers = {"Accept": "text/event-stream"}
+        if self._seen is not None:
+            headers["Last-Event-ID"] = str(self._seen)
+        left = SILENT_SECONDS if until is None else max(0.01, until - time.monotonic())
+        silence = httpx.Timeout(min(SILENT_SECONDS, left))
+        with self._transport.stream(
+            f"{self._path}/events", headers=headers, timeout=silence
+        ) as answer:
+            for kind, data in _parsed(answer.iter_lines()):
+                if kind in ("conversion", "end"):
+                    now = self._now(Conversion.model_validate_json(data))
+                    self._seen = now.revision
+                    yield now
+                _check_time(until, self)
+
+
+def _parsed(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
+    """Events of a stream as kind and data; a comment is an event without either."""
+    kind, data = "message", list[str]()
+    for line in lines:
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if line.startswith(":"):
+            yield "", ""
+        elif name == "event":
+            kind = value
+        elif name == "data":
+            data.append(value)
+        elif not line:
+            if data:
+                yield kind, "\n".join(data)
+            kind, data = "message", []
+
+
+def _check_time(until: float | None, handle: ConversionHandle) -> None:
+    if until is not None and time.monotonic() > until and not handle.conversion.done:
+        raise TimeoutError(
+            f"conversion {handle.id} is still {handle.conversion.state}; it goes on, see {handle.url}"
+        )
+
+
+def _watcher(progress: bool | Watcher) -> AbstractContextManager[Watcher | None]:
+    if callable(progress):
+        return nullcontext(progress)
+    if not progress:
+        return nullcontext(None)
+    from reshard.cli.progress import watching
+
+    return watching(False)
+
+
+def _as_progress(state: ProgressState) -> Progress:
+    return Progress(
+        state.moved_bytes,
+        state.total_bytes,
+        state.tasks_done,
+        state.tasks,
+        state.tensor,
+        cast("Stage", state.stage),
+        state.resumed_bytes,
+    )

@@ -1,0 +1,158 @@
+"""Everything but conversions and bytes: plans, checkpoints, layouts, schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from reshard_server.client.transport import M, Transport
+from reshard_server.models.checkpoint import (
+    CheckpointPage,
+    FingerprintAnswer,
+    Inspection,
+    LayoutAnswer,
+    PlanAnswer,
+    VerificationAnswer,
+)
+from reshard_server.models.layout import LayoutPage, StoredLayout, VersionPage
+from reshard_server.models.schedule import (
+    RunPage,
+    Schedule,
+    ScheduleBody,
+    SchedulePage,
+    ScheduleRun,
+)
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """What lies below the storage roots."""
+
+    transport: Transport
+
+    def list(self, root: str, prefix: str = "", **page: Any) -> CheckpointPage:
+        """Checkpoints in a folder; ``page_size`` and ``page_token`` for the next ones."""
+        params = {"root": root, "prefix": prefix, **page}
+        return self.transport.model(CheckpointPage, "GET", "/v1/checkpoints", params=params)
+
+    def inspect(self, checkpoint: str) -> Inspection:
+        """Names, shapes, dtypes, chunks, layouts."""
+        return self._ask(Inspection, "inspect", checkpoint=checkpoint)
+
+    def verify(self, checkpoint: str, other: str | None = None, **more: Any) -> VerificationAnswer:
+        """Against another, or against what it recorded of itself; differences are an answer."""
+        return self._ask(VerificationAnswer, "verify", checkpoint=checkpoint, other=other, **more)
+
+    def fingerprint(self, checkpoint: str, **more: Any) -> FingerprintAnswer:
+        """Records digests of all tensors and files in it."""
+        return self._ask(FingerprintAnswer, "fingerprint", checkpoint=checkpoint, **more)
+
+    def _ask(self, kind: type[M], verb: str, **body: Any) -> M:
+        given = {k: v for k, v in body.items() if v is not None}
+        return self.transport.model(
+            kind, "POST", f"/v1/checkpoints:{verb}", json=given, timeout=None
+        )
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """Named layouts, every version kept."""
+
+    transport: Transport
+
+    def put(self, name: str, layout: Mapping[str, Any]) -> StoredLayout:
+        """Stores the content of a layout file as the newest version."""
+        return self.transport.model(
+            StoredLayout, "PUT", f"/v1/layouts/{_part(name)}", json={"layout": dict(layout)}
+        )
+
+    def get(self, name: str) -> StoredLayout:
+        """The newest version, or ``name@version``."""
+        return self.transport.model(StoredLayout, "GET", f"/v1/layouts/{_part(name)}")
+
+    def list(self, **query: Any) -> LayoutPage:
+        """The newest version of each; ``prefix``, ``page_size``, ``page_token``."""
+        return self.transport.model(LayoutPage, "GET", "/v1/layouts", params=query)
+
+    def versions(self, name: str, **page: Any) -> VersionPage:
+        """Every version of one, newest first."""
+        path = f"/v1/layouts/{_part(name)}/versions"
+        return self.transport.model(VersionPage, "GET", path, params=page)
+
+    def delete(self, name: str) -> None:
+        """Forgets every version."""
+        self.transport.ask("DELETE", f"/v1/layouts/{_part(name)}")
+
+    def preview(
+        self,
+        checkpoint: str,
+        layout: str | Mapping[str, Any] | None = None,
+        mesh: str | None = None,
+    ) -> LayoutAnswer:
+        """How a layout would cut each tensor of a checkpoint."""
+        given = {"checkpoint": checkpoint, "layout": layout, "mesh": mesh}
+        body = {k: v for k, v in given.items() if v is not None}
+        return self.transport.model(LayoutAnswer, "POST", "/v1/layouts:preview", json=body)
+
+
+@dataclass(frozen=True)
+class Plans:
+    """What a conversion would do and cost; nothing is moved."""
+
+    transport: Transport
+
+    def create(self, source: str, target: str, **options: Any) -> PlanAnswer:
+        """Options are those of ``Client.convert``."""
+        body = {"source": source, "target": target, **options}
+        return self.transport.model(PlanAnswer, "POST", "/v1/plans", json=body, timeout=None)
+
+
+@dataclass(frozen=True)
+class Schedules:
+    """Conversions by the clock, and of each new step."""
+
+    transport: Transport
+
+    def put(self, name: str, body: ScheduleBody | Mapping[str, Any]) -> Schedule:
+        """Stores a schedule, or another one in its place."""
+        given = ScheduleBody.model_validate(body).model_dump(mode="json", exclude_unset=True)
+        return self.transport.model(Schedule, "PUT", _schedule(name), json=given)
+
+    def get(self, name: str) -> Schedule:
+        """A schedule as it stands."""
+        return self.transport.model(Schedule, "GET", _schedule(name))
+
+    def list(self, **page: Any) -> SchedulePage:
+        """By name; ``page_size``, ``page_token``."""
+        return self.transport.model(SchedulePage, "GET", "/v1/schedules", params=page)
+
+    def delete(self, name: str) -> None:
+        """Forgets it and its history."""
+        self.transport.ask("DELETE", _schedule(name))
+
+    def pause(self, name: str) -> Schedule:
+        """Starts nothing until it is resumed."""
+        return self.transport.model(Schedule, "POST", f"{_schedule(name)}:pause")
+
+    def resume(self, name: str) -> Schedule:
+        """Goes on."""
+        return self.transport.model(Schedule, "POST", f"{_schedule(name)}:resume")
+
+    def run(self, name: str, step: int | None = None) -> ScheduleRun:
+        """Runs it now."""
+        body = {} if step is None else {"step": step}
+        return self.transport.model(ScheduleRun, "POST", f"{_schedule(name)}:run", json=body)
+
+    def runs(self, name: str, **page: Any) -> RunPage:
+        """Its history, newest first."""
+        return self.transport.model(RunPage, "GET", f"{_schedule(name)}/runs", params=page)
+
+
+def _schedule(name: str) -> str:
+    return f"/v1/schedules/{_part(name)}"
+
+
+def _part(name: str) -> str:
+    return quote(name, safe="@")

@@ -1,0 +1,90 @@
+"""Requests, sent again where that does no harm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from reshard_server.client.failures import ServiceError, UnreachableError, refusal
+
+M = TypeVar("M", bound=BaseModel)
+
+SAFE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
+ATTEMPTS = 6
+FIRST_WAIT_SECONDS = 0.2
+LONGEST_WAIT_SECONDS = 30.0
+AGAIN = frozenset({429, 502, 503, 504})
+IDEMPOTENCY_KEY = "Idempotency-Key"
+
+
+@dataclass(frozen=True)
+class Transport:
+    """One server, and who asks.
+
+    What is safe is sent again: whatever changes nothing or says what is to be, and what has an
+    ``Idempotency-Key``. The waits grow; a ``Retry-After`` is kept to.
+    """
+
+    http: httpx.Client
+    sleep: Callable[[float], None] = time.sleep
+
+    def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """The answer; ReshardError of the class that its problem names where it is no success."""
+        headers: Mapping[str, str] = more.get("headers") or {}
+        attempts = ATTEMPTS if method in SAFE or IDEMPOTENCY_KEY in headers else 1
+        for attempt in range(1, attempts + 1):
+            try:
+                answer = self.http.request(method, path, **more)
+            except httpx.TransportError as error:
+                if attempt == attempts:
+                    raise self._unreachable(error) from error
+                self.sleep(_wait(attempt, None))
+                continue
+            if answer.status_code not in AGAIN or attempt == attempts:
+                break
+            self.sleep(_wait(attempt, answer.headers.get("Retry-After")))
+        if answer.is_error:
+            raise refusal(answer)
+        return answer
+
+    def model(self, kind: type[M], method: str, path: str, **more: Any) -> M:
+        """The answer as a document."""
+        answer = self.ask(method, path, **more)
+        try:
+            return kind.model_validate_json(answer.content)
+        except ValidationError as error:
+            raise ServiceError(
+                f"{method} {path} was answered with what is no {kind.__name__}: {error.errors()[0]['msg']}; check that "
+                "client and server are of one version",
+                answer.status_code,
+            ) from None
+
+    @contextmanager
+    def stream(self, path: str, **more: Any) -> Iterator[httpx.Response]:
+        """An answer whose body is read by whoever asks; one that breaks off is an UnreachableError."""
+        try:
+            with self.http.stream("GET", path, **more) as answer:
+                if answer.is_error:
+                    answer.read()
+                    raise refusal(answer)
+                yield answer
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: httpx.TransportError) -> UnreachableError:
+        return UnreachableError(
+            f"the server at {self.http.base_url} did not answer, or broke off: {error or type(error).__name__}; check the URL, "
+            "and whether it runs"
+        )
+
+
+def _wait(attempt: int, retry_after: str | None) -> float:
+    if retry_after is not None and retry_after.isdecimal():
+        return min(float(retry_after), LONGEST_WAIT_SECONDS)
+    return min(FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1), LONGEST_WAIT_SECONDS)

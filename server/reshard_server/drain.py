@@ -1,0 +1,32 @@
+"""The end of a server: it takes nothing new, and what is open ends."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from reshard_server.problems import UNAVAILABLE, ProblemError
+
+RETRY_AFTER = "5"
+
+
+@dataclass(eq=False)
+class Drain:
+    """Whether the server is ending, and how many requests are open; used from its event loop.
+
+    Attributes:
+        begun: set once it was told to end; open streams wait for this too.
+    """
+
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    open_requests: int = 0
+
+    def refuse_new(self) -> None:
+        """ProblemError where the server is ending."""
+        if self.begun.is_set():
+            raise ProblemError(
+                UNAVAILABLE,
+                "this server is ending and takes nothing new; send the request again, to another replica or once it is "
+                "back",
+                headers={"Retry-After": RETRY_AFTER},
+            )

@@ -1,0 +1,143 @@
+"""What is measured, for Prometheus; with a registry of its own, so that nothing is global."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import sqlalchemy as sa
+from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from reshard_server.access.streams import Streams
+from reshard_server.records.conversions import count_by_state, moving_bytes
+from reshard_server.records.totals import BUCKET_SECONDS, Total, totals
+
+STATES = ("queued", "running", "cancelling", "succeeded", "failed", "cancelled")
+REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+WORKER_MODULE = b"reshard_server.work.child"
+"""In the command line of every child process; others that this process may have are none of them."""
+
+
+class Metrics:
+    """Everything that is measured about one server."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Histogram(
+            "reshard_request_seconds",
+            "Time to answer, by method, route and status.",
+            ("method", "route", "status"),
+            buckets=REQUEST_BUCKETS,
+            registry=self.registry,
+        )
+        ProcessCollector(registry=self.registry)
+        self.registry.register(_Children())
+
+    def watch(self, database: sa.Engine, streams: Streams) -> None:
+        """Also tells what the records say, and how many streams are open."""
+        self.registry.register(_Records(database))
+        gauge = Gauge("reshard_streams_open", "Streams that are open.", registry=self.registry)
+        gauge.set_function(lambda: streams.open)
+
+
+class _Records(Collector):
+    """Of the records: the same on every replica; take the maximum over them, not the sum."""
+
+    def __init__(self, database: sa.Engine) -> None:
+        self.database = database
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily("reshard_records_up", "Whether the database answers.")
+        try:
+            families = [*_states(self.database), *_ended(totals(self.database))]
+        except sa.exc.SQLAlchemyError:
+            families = []
+        up.add_metric([], float(bool(families)))
+        yield from (up, *families)
+
+
+def _states(database: sa.Engine) -> Iterator[Metric]:
+    counts = count_by_state(database)
+    states = GaugeMetricFamily(
+        "reshard_conversions", "Conversions in the records, by state.", labels=["state"]
+    )
+    for state in STATES:
+        states.add_metric([state], counts.get(state, 0))
+    queued = counts.get("queued", 0)
+    yield states
+    yield GaugeMetricFamily("reshard_queue_depth", "Conversions that wait.", value=queued)
+    yield GaugeMetricFamily(
+        "reshard_moving_bytes", "Bytes moved so far by those that run.", moving_bytes(database)
+    )
+
+
+def _ended(found: list[Total]) -> Iterator[Metric]:
+    moved = sum(t.moved_bytes for t in found)
+    yield CounterMetricFamily("reshard_moved_bytes", "Bytes moved by those that ended.", moved)
+    seconds = HistogramMetricFamily(
+        "reshard_conversion_seconds",
+        "From start to end, by the state it ended in.",
+        labels=["state"],
+    )
+    for state in sorted({t.state for t in found}):
+        of_state = {t.within_seconds: t for t in found if t.state == state}
+        seconds.add_metric([state], _buckets(of_state), sum(t.seconds for t in of_state.values()))
+    yield seconds
+
+
+def _buckets(of_state: dict[int, Total]) -> list[tuple[str, float]]:
+    count, buckets = 0, []
+    for bound in BUCKET_SECONDS:
+        count += of_state[bound].conversions if bound in of_state else 0
+        buckets.append((str(float(bound)), float(count)))
+    return [*buckets, ("+Inf", float(sum(t.conversions for t in of_state.values())))]
+
+
+class _Children(Collector):
+    """Memory of the processes that convert and answer questions."""
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        pids = list(_children())
+        yield GaugeMetricFamily(
+            "reshard_workers", "Processes that convert and answer questions.", value=len(pids)
+        )
+        yield GaugeMetricFamily(
+            "reshard_workers_resident_bytes",
+            "Resident memory of these processes, together.",
+            value=sum(map(_resident_bytes, pids)),
+        )
+
+
+def _children() -> Iterator[str]:
+    for task in Path("/proc/self/task").glob("*/children"):
+        try:
+            pids = task.read_text().split()
+        except OSError:  # the thread ended meanwhile
+            continue
+        yield from filter(_is_worker, pids)
+
+
+def _is_worker(pid: str) -> bool:
+    try:
+        return WORKER_MODULE in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _resident_bytes(pid: str) -> int:
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except OSError:
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,55 @@
+"""What every document of the API shares."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, Strict
+
+Flag = Annotated[bool, Strict()]
+Whole = Annotated[int, Strict()]
+Number = Annotated[float, Strict()]
+"""In bodies: neither ``"1"`` nor ``true`` is taken for a number, nor ``0`` for false."""
+
+
+class Document(BaseModel):
+    """Members that are not known are refused, so that a slip is no silent default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Answer(BaseModel):
+    """What the server says; clients must accept members that they do not know."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Page(Document):
+    """How much of a listing is asked for."""
+
+    page_size: int = Field(50, ge=1, le=200)
+    page_token: str | None = Field(
+        None, max_length=1024, description="next_page_token of the page before."
+    )
+
+
+RootedPath = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=4096,
+        description="ROOT/path: a storage root of the server, and a path below it.",
+        examples=["data/run7/checkpoints/1000"],
+    ),
+]
+"""Only its form is checked here; what it may name is decided in ``access.paths``."""
+
+Name = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=128,
+        pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]*$",
+        examples=["serving"],
+    ),
+]

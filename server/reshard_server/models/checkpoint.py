@@ -1,0 +1,132 @@
+"""Checkpoints: what can be asked of one that is there, and the answers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from reshard_server.models.base import Answer, Document, Flag, Page, RootedPath
+from reshard_server.models.conversion import Size
+
+
+class CheckpointQuery(Page):
+    """Where to look."""
+
+    root: str = Field(max_length=128, description="Name of a storage root.", examples=["data"])
+    prefix: str = Field(
+        "", max_length=4096, description="A folder below the root; only what is in it is listed."
+    )
+
+
+class CheckpointRequest(Document):
+    """One checkpoint."""
+
+    checkpoint: RootedPath
+
+
+class FingerprintRequest(CheckpointRequest):
+    """Digests are recorded beside the checkpoint's metadata."""
+
+    overwrite: Flag = Field(False, description="Replace a record that is there.")
+    max_memory: Size | None = None
+
+
+class VerifyRequest(CheckpointRequest):
+    """Against ``other``, or against what it recorded of itself."""
+
+    other: RootedPath | None = None
+    max_memory: Size | None = None
+
+
+class FoundCheckpoint(Answer):
+    """A checkpoint below a root, or a training run's folder of them."""
+
+    path: RootedPath
+    kind: Literal["orbax", "steps"] = Field(
+        description="orbax; or steps, for a CheckpointManager's directory."
+    )
+    steps: list[int] | None = Field(default=None, description="Committed steps, ascending.")
+    folders: list[str] | None = Field(
+        default=None, description="Name of each step's folder below the path, in the same order."
+    )
+    modified_at: datetime
+
+
+class CheckpointPage(Answer):
+    """By path; a page may be short, or empty, and yet not the last."""
+
+    checkpoints: list[FoundCheckpoint]
+    next_page_token: str | None = None
+
+
+class _Told(Answer):
+    """The object of a command (docs/json-output.md); further members may follow."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    warnings: list[str] = Field(default_factory=list)
+
+
+class Inspection(_Told):
+    """What ``reshard inspect --json`` tells."""
+
+    command: Literal["inspect"]
+    uri: RootedPath
+    format: str
+    style: str
+    nbytes: int
+    tensors: list[dict[str, Any]]
+    items: list[dict[str, Any]]
+    meshes: list[dict[str, Any]]
+    leaves: list[dict[str, Any]]
+
+
+class VerificationAnswer(_Told):
+    """What ``reshard verify --json`` tells; differences are an answer, not a problem."""
+
+    command: Literal["verify"]
+    a: RootedPath
+    b: RootedPath | None
+    equal: bool
+    differences: int
+    damage: list[str]
+    files: list[dict[str, Any]]
+    tensors: list[dict[str, Any]]
+
+
+class FingerprintAnswer(_Told):
+    """What ``reshard fingerprint --json`` tells."""
+
+    command: Literal["fingerprint"]
+    uri: RootedPath
+    files: int
+    nbytes: int
+    written: list[str]
+    tensors: list[dict[str, Any]]
+    seconds: float
+
+
+class LayoutAnswer(_Told):
+    """What ``reshard layout --json`` tells; shapes and bytes are the largest shard's."""
+
+    command: Literal["layout"]
+    file: str = Field(description="The stored layout's name, where one was named.")
+    source: RootedPath
+    tensors: list[dict[str, Any]]
+    device_bytes: int = Field(description="What each device of the mesh holds.")
+    partitioned_bytes: int = Field(description="Size of what is split by count or size instead.")
+
+
+class PlanAnswer(_Told):
+    """What ``reshard plan --json`` tells."""
+
+    command: Literal["plan"]
+    source: RootedPath
+    target: RootedPath
+    tensors: list[dict[str, Any]]
+    totals: dict[str, Any]
+    carried: list[str]
+    dropped: list[str]
+    free_bytes: int | None

@@ -1,0 +1,139 @@
+"""Conversions as clients ask for them and as they are told."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from reshard_server.models.base import Answer, Document, Flag, RootedPath, Whole
+
+State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
+
+Pattern = Annotated[str, Field(min_length=1, max_length=1000)]
+Pair = tuple[Pattern, Annotated[str, Field(max_length=1000)]]
+Patterns = Annotated[tuple[Pattern, ...], Field(max_length=1000)]
+Pairs = Annotated[tuple[Pair, ...], Field(max_length=1000)]
+Size = Annotated[
+    str | Whole, Field(description="Bytes, or text such as 512MiB.", examples=["512MiB"])
+]
+
+
+class Goal(Document):
+    """How one target is to be laid out; the words are the command line's."""
+
+    target: RootedPath
+    layout: str | dict[str, Any] | None = Field(
+        None,
+        description="Name of a stored layout (name or name@version), or the content of a layout file.",
+        examples=[{"mesh": {"axes": ["model"], "shape": [8]}, "rules": []}],
+    )
+    mesh: str | None = Field(None, max_length=1000, examples=["data=4,model=2"])
+    select: Patterns = ()
+    drop: Patterns = ()
+    rename: Pairs = Field((), description="[pattern, replacement] each.")
+    cast: Pairs = Field((), description="[pattern, dtype] each.", examples=[[[".", "bfloat16"]]])
+    compression: str = Field("none", max_length=32, examples=["zstd:3"])
+    chunk_bytes: Size | None = None
+    ocdbt: Flag = False
+    style: Literal["v0", "v1"] | None = None
+    overwrite: Flag = False
+    restart: Flag = Field(False, description="Throw away what an earlier attempt left.")
+    verify: Literal["written", "readback"] = "written"
+
+
+class Source(Document):
+    """What is read, and what reading may take."""
+
+    source: RootedPath
+    max_memory: Size | None = Field(None, description="At most the server's ceiling.")
+    workers: Whole | None = Field(None, ge=1, le=256)
+
+
+class PlanRequest(Source, Goal):
+    """A conversion that is only planned."""
+
+    shares: Flag = Field(
+        False, description="Tell what share of each target shard's bytes lay where."
+    )
+
+
+class _Wish(Source):
+    priority: Whole = Field(0, ge=-100, le=100, description="Higher ones are started first.")
+    labels: dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=256)]] = (
+        Field(default_factory=dict, max_length=32)
+    )
+
+
+class OneTarget(_Wish, Goal):
+    """A conversion to one target."""
+
+
+class SeveralTargets(_Wish):
+    """A conversion to several targets; the source is read once."""
+
+    targets: tuple[Goal, ...] = Field(min_length=1, max_length=16)
+
+
+def _form(request: object) -> str:
+    """Which form a request has, so that only the errors of that form are told."""
+    has = "targets" in request if isinstance(request, dict) else hasattr(request, "targets")
+    return SeveralTargets.__name__ if has else OneTarget.__name__
+
+
+ConversionRequest = Annotated[
+    Annotated[OneTarget, Tag(OneTarget.__name__)]
+    | Annotated[SeveralTargets, Tag(SeveralTargets.__name__)],
+    Discriminator(_form),
+]
+
+
+def goals(request: ConversionRequest | PlanRequest) -> tuple[Goal, ...]:
+    """The targets of either form."""
+    if isinstance(request, SeveralTargets):
+        return request.targets
+    return (Goal(**{name: getattr(request, name) for name in Goal.model_fields}),)
+
+
+class ProgressState(Answer):
+    """How far it is; bytes are the source's, as decoded."""
+
+    stage: str
+    moved_bytes: int
+    total_bytes: int
+    resumed_bytes: int = 0
+    tasks_done: int
+    tasks: int
+    tensor: str
+    bytes_per_second: float | None = None
+    seconds_left: float | None = None
+
+
+class Conversion(Answer):
+    """A conversion as it stands."""
+
+    id: str
+    state: State
+    done: bool
+    request: ConversionRequest
+    progress: ProgressState | None = None
+    result: list[dict[str, Any]] | None = Field(
+        None, description="The report of each target, with digests (docs/json-output.md, convert)."
+    )
+    error: dict[str, Any] | None = Field(None, description="A problem document.")
+    attempts: int = 0
+    priority: int = 0
+    schedule: str | None = None
+    created_by: str
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    revision: int = Field(description="Grows with every change; ids of events are revisions.")
+
+
+class ConversionPage(Answer):
+    """Newest first."""
+
+    conversions: list[Conversion]
+    next_page_token: str | None = None

@@ -1,0 +1,29 @@
+"""Problem documents, as clients read them."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Wrong(BaseModel):
+    """One field that is wrong."""
+
+    field: str
+    detail: str
+
+
+class Problem(BaseModel):
+    """What was refused, why, and what to do (RFC 9457); further members may follow."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    type: str = Field(description="A URN that names the kind of problem.")
+    title: str
+    status: int
+    detail: str = Field(description="What was expected, what was found, and what to do.")
+    field: str | None = Field(None, description="JSON pointer or parameter that is wrong.")
+    remedy: str | None = None
+    instance: str | None = None
+    errors: list[Wrong] | None = None
+    error: str | None = Field(None, description="Class of the library's error.")
+    smallest_bytes: int | None = Field(None, description="The smallest max_memory that works.")

@@ -1,0 +1,134 @@
+"""Problems: what every refused request is answered with, as RFC 9457 describes it.
+
+A problem carries the words of the library's error where there is one, the field of the request that
+it is about, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field as member
+from typing import Any
+
+from reshard.errors import (
+    LayoutError,
+    MemoryBudgetError,
+    NotACheckpointError,
+    PlanError,
+    ReshardError,
+    StorageError,
+    TargetExistsError,
+    VerificationError,
+)
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:reshard:problem:"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of problem: the last part of its URN, its title, and the status it is answered with."""
+
+    slug: str
+    title: str
+    status: int
+
+    @property
+    def type(self) -> str:
+        return TYPE_PREFIX + self.slug
+
+
+INVALID = Kind("invalid-request", "The request is not valid", 422)
+MALFORMED = Kind("malformed-request", "The request cannot be read", 400)
+UNAUTHENTICATED = Kind("unauthenticated", "A valid token is needed", 401)
+FORBIDDEN = Kind("forbidden", "The token does not allow this", 403)
+NOT_FOUND = Kind("not-found", "There is nothing here", 404)
+NOT_ALLOWED = Kind("method-not-allowed", "The method is not allowed here", 405)
+CONFLICT = Kind("conflict", "The state does not allow this", 409)
+PRECONDITION = Kind("precondition-failed", "It changed meanwhile", 412)
+TOO_LARGE = Kind("too-large", "The request is too large", 413)
+HEADERS_TOO_LARGE = Kind("headers-too-large", "The headers are too large", 431)
+MISDIRECTED = Kind("misdirected-request", "The request is for another host", 421)
+UNSUPPORTED = Kind("unsupported-media-type", "The body must be JSON", 415)
+RANGE = Kind("range-not-satisfiable", "No such range", 416)
+KEY_REUSED = Kind("idempotency-key-reused", "The Idempotency-Key belongs to another request", 422)
+TOO_MANY = Kind("too-many-requests", "Too many requests", 429)
+INTERNAL = Kind("internal-error", "The server failed", 500)
+WORKER_DIED = Kind("worker-died", "The process that did the work died", 500)
+CLIENT_GONE = Kind("client-gone", "The client went away", 499)
+UNAVAILABLE = Kind("unavailable", "The server cannot take this now", 503)
+
+BAD_LAYOUT = Kind("layout", "The layout makes no sense", 422)
+BAD_PLAN = Kind("plan", "The conversion makes no sense", 422)
+BUDGET = Kind("memory-budget", "Nothing fits the allowed memory", 422)
+NO_CHECKPOINT = Kind("not-a-checkpoint", "There is no checkpoint", 422)
+BAD_CHECKPOINT = Kind("checkpoint", "The checkpoint cannot be used", 422)
+STORAGE = Kind("storage", "The storage refused", 422)
+TARGET_EXISTS = Kind("target-exists", "The target exists", 409)
+DIFFERENT = Kind("verification", "The bits differ", 422)
+
+_OF_ERROR: tuple[tuple[type[ReshardError], Kind], ...] = (
+    (MemoryBudgetError, BUDGET),
+    (PlanError, BAD_PLAN),
+    (LayoutError, BAD_LAYOUT),
+    (NotACheckpointError, NO_CHECKPOINT),
+    (TargetExistsError, TARGET_EXISTS),
+    (StorageError, STORAGE),
+    (VerificationError, DIFFERENT),
+    (ReshardError, BAD_CHECKPOINT),
+)
+
+
+_KINDS = {k.type: k for k in list(globals().values()) if isinstance(k, Kind)}
+
+
+@dataclass(eq=False)
+class ProblemError(Exception):
+    """A request that is refused, or a job that failed.
+
+    Attributes:
+        detail: what was expected, what was found, and what to do.
+        field: JSON pointer or name of the field or parameter that is wrong; None for the whole request.
+        extra: further members of the document (``smallest_bytes``, ``errors``).
+        headers: response headers, such as ``Retry-After``.
+    """
+
+    kind: Kind
+    detail: str
+    field: str | None = None
+    remedy: str | None = None
+    extra: Mapping[str, Any] = member(default_factory=dict)
+    headers: Mapping[str, str] = member(default_factory=dict)
+
+    def document(self, instance: str | None = None) -> dict[str, Any]:
+        """The members of the problem document; ``instance`` is the request's id or path."""
+        members = {
+            "type": self.kind.type,
+            "title": self.kind.title,
+            "status": self.kind.status,
+            "detail": self.detail,
+            "field": self.field,
+            "remedy": self.remedy,
+            "instance": instance,
+            **self.extra,
+        }
+        return {name: value for name, value in members.items() if value is not None}
+
+
+def kind_of(urn: str) -> Kind:
+    """The kind that a problem document's type names."""
+    return _KINDS[urn]
+
+
+def problem_of(error: ReshardError, field: str | None = None) -> ProblemError:
+    """The problem that says what a library error says; what stands behind its last ``;`` is the remedy."""
+    kind = next(kind for cls, kind in _OF_ERROR if isinstance(error, cls))
+    text = str(error)
+    remedy = text.rpartition("; ")[2] if "; " in text else None
+    extra = {"error": type(error).__name__}
+    if isinstance(error, MemoryBudgetError):
+        return ProblemError(
+            kind, text, field, remedy, {**extra, "smallest_bytes": error.smallest_bytes}
+        )
+    return ProblemError(kind, text, field, remedy, extra)

@@ -1,0 +1,41 @@
+"""A row of the conversions' table as the document that is told of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from pydantic import TypeAdapter
+
+from reshard_server.models.conversion import Conversion, ConversionRequest, ProgressState, State
+
+ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
+
+_REQUEST: TypeAdapter[ConversionRequest] = TypeAdapter(ConversionRequest)
+
+
+def conversion_of(row: sa.Row[Any]) -> Conversion:
+    """The document of a row."""
+    return Conversion(
+        id=row.id,
+        state=row.state,
+        done=row.state in ENDED,
+        request=_REQUEST.validate_python(row.request),
+        progress=ProgressState.model_validate(row.progress) if row.progress else None,
+        result=row.result,
+        error=row.error,
+        attempts=row.attempts,
+        priority=row.priority,
+        schedule=row.schedule,
+        created_by=row.token,
+        created_at=moment(row.created_at),
+        started_at=None if row.started_at is None else moment(row.started_at),
+        ended_at=None if row.ended_at is None else moment(row.ended_at),
+        revision=row.revision,
+    )
+
+
+def moment(seconds: float) -> datetime:
+    """A time of the records."""
+    return datetime.fromtimestamp(seconds, UTC)

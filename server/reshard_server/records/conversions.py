@@ -1,0 +1,256 @@
+"""Conversions in the records: made, found, cancelled, tried again, forgotten; ``claims`` carries them out.
+
+Every change is one statement that names the states it may start from, so that of two replicas which
+change the same row one succeeds::
+
+    queued ──claim──▶ running ──finish──▶ succeeded | failed | cancelled
+      │                  │ cancel                       │
+      │ cancel           ▼                              │ requeue (failed, cancelled)
+      ▼              cancelling ──finish──▶ …           ▼
+    cancelled                                         queued
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from reshard_server.models.conversion import (
+    Conversion,
+    ConversionPage,
+    ConversionRequest,
+    State,
+)
+from reshard_server.records.conversion_rows import ENDED, conversion_of
+from reshard_server.records.page_tokens import page_key, page_token
+from reshard_server.records.tables import CONVERSION_LABELS, CONVERSIONS, IDEMPOTENCY
+from reshard_server.records.totals import count_ended
+
+_C = CONVERSIONS.c
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which conversions are listed; what is None or empty does not narrow.
+
+    Attributes:
+        token: name of the token that made them.
+        source: prefix of the source.
+        labels: every one of these must be there.
+        created_after, created_before: seconds since 1970; the first counts in, the second does not.
+    """
+
+    token: str | None = None
+    states: tuple[State, ...] = ()
+    source: str | None = None
+    schedule: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    created_after: float | None = None
+    created_before: float | None = None
+
+
+def create(
+    db: sa.Engine, *, token: str, request: ConversionRequest, schedule: str | None = None
+) -> Conversion:
+    """A new conversion, queued."""
+    with db.begin() as connection:
+        return insert(connection, token=token, request=request, schedule=schedule)
+
+
+def insert(
+    connection: sa.Connection,
+    *,
+    token: str,
+    request: ConversionRequest,
+    schedule: str | None = None,
+) -> Conversion:
+    """As ``create``, within a transaction."""
+    now = round(time.time(), 6)  # as clients read it, so that what they read finds it again
+    new_id = _new_id(now)
+    connection.execute(
+        CONVERSIONS.insert().values(
+            id=new_id,
+            token=token,
+            state="queued",
+            priority=request.priority,
+            request=request.model_dump(mode="json"),
+            source=request.source,
+            schedule=schedule,
+            created_at=now,
+            attempts=0,
+            revision=1,
+        )
+    )
+    labels = [{"conversion": new_id, "key": k, "value": v} for k, v in request.labels.items()]
+    if labels:
+        connection.execute(CONVERSION_LABELS.insert(), labels)
+    return conversion_of(connection.execute(_one(new_id)).one())
+
+
+def get(db: sa.Engine, conversion: str) -> Conversion | None:
+    """The conversion with this id."""
+    with db.connect() as connection:
+        return _get(connection, conversion)
+
+
+def get_many(db: sa.Engine, ids: Collection[str]) -> dict[str, Conversion]:
+    """Those of these ids that are there."""
+    with db.connect() as connection:
+        rows = connection.execute(sa.select(CONVERSIONS).where(_C.id.in_(ids))).all()
+    return {row.id: conversion_of(row) for row in rows}
+
+
+def revisions(db: sa.Engine, ids: Collection[str]) -> dict[str, int]:
+    """The revision of each of these ids that is there."""
+    with db.connect() as connection:
+        rows = connection.execute(sa.select(_C.id, _C.revision).where(_C.id.in_(ids))).all()
+    return {row.id: row.revision for row in rows}
+
+
+def page(
+    db: sa.Engine, filters: Filters, page_size: int, page_token_text: str | None = None
+) -> ConversionPage:
+    """Conversions, newest first. Raises ProblemError where the token is not of this listing."""
+    query = sa.select(CONVERSIONS).where(*_conditions(filters))
+    if page_token_text:
+        query = query.where(_behind(page_key(asdict(filters), page_token_text, (float, str))))
+    query = query.order_by(_C.created_at.desc(), _C.id.desc()).limit(page_size + 1)
+    with db.connect() as connection:
+        rows = connection.execute(query).all()
+    told = rows[:page_size]
+    more = len(rows) > page_size
+    return ConversionPage(
+        conversions=list(map(conversion_of, told)),
+        next_page_token=page_token(asdict(filters), (told[-1].created_at, told[-1].id))
+        if more
+        else None,
+    )
+
+
+def of_states(db: sa.Engine, states: Iterable[State]) -> list[Conversion]:
+    """Every conversion in one of these states, oldest first."""
+    query = sa.select(CONVERSIONS).where(_C.state.in_(list(states))).order_by(_C.created_at, _C.id)
+    with db.connect() as connection:
+        return list(map(conversion_of, connection.execute(query)))
+
+
+def count_by_state(db: sa.Engine) -> dict[str, int]:
+    """How many conversions are in each state that occurs."""
+    query = sa.select(_C.state, sa.func.count().label("many")).group_by(_C.state)
+    with db.connect() as connection:
+        return {row.state: row.many for row in connection.execute(query)}
+
+
+def moving_bytes(db: sa.Engine) -> int:
+    """Bytes moved so far by the conversions that run."""
+    query = sa.select(_C.progress).where(_C.state.in_(("running", "cancelling")))
+    with db.connect() as connection:
+        return sum((p or {}).get("moved_bytes", 0) for p in connection.execute(query).scalars())
+
+
+def count_queued(connection: sa.Connection, token: str) -> int:
+    """How many conversions of a token wait."""
+    query = sa.select(sa.func.count()).where(_C.token == token, _C.state == "queued")
+    return int(connection.execute(query).scalar_one())
+
+
+def request_cancel(db: sa.Engine, conversion: str) -> Conversion | None:
+    """A queued one is cancelled, a running one told to stop, an ended one left; None where it is gone."""
+    if not _cancel_queued(db, conversion):
+        _change(db, conversion, {"running"}, {"state": "cancelling"})
+    return get(db, conversion)
+
+
+def requeue(db: sa.Engine, conversion: str) -> Conversion | None:
+    """A failed or cancelled one is queued again, and its attempts are counted anew; else None."""
+    fresh = dict.fromkeys(("progress", "result", "error", "started_at", "ended_at"))
+    queued = {**fresh, "state": "queued", "attempts": 0}
+    return get(db, conversion) if _change(db, conversion, {"failed", "cancelled"}, queued) else None
+
+
+def delete(db: sa.Engine, conversion: str) -> bool:
+    """Forgets one that has ended; False where it has not, or is gone."""
+    with db.begin() as connection:
+        gone = connection.execute(
+            CONVERSIONS.delete().where(_C.id == conversion, _C.state.in_(ENDED))
+        )
+        if not gone.rowcount:
+            return False
+        for table in (CONVERSION_LABELS, IDEMPOTENCY):
+            connection.execute(table.delete().where(table.c.conversion == conversion))
+    return True
+
+
+def _get(connection: sa.Connection, conversion: str) -> Conversion | None:
+    row = connection.execute(_one(conversion)).one_or_none()
+    return None if row is None else conversion_of(row)
+
+
+def _one(conversion: str) -> sa.Select[Any]:
+    return sa.select(CONVERSIONS).where(_C.id == conversion)
+
+
+def _change(db: sa.Engine, conversion: str, states: set[State], values: dict[str, Any]) -> bool:
+    """Sets values where the row is in one of the states; whether it was."""
+    with db.begin() as connection:
+        return _set(connection, conversion, states, values)
+
+
+def _cancel_queued(db: sa.Engine, conversion: str) -> bool:
+    """Ends it where it is queued, and counts that; whether it was."""
+    now = time.time()
+    with db.begin() as connection:
+        if not _set(connection, conversion, {"queued"}, {"state": "cancelled", "ended_at": now}):
+            return False
+        started = connection.execute(sa.select(_C.started_at).where(_C.id == conversion)).scalar()
+        count_ended(connection, "cancelled", max(0.0, now - (started or now)), 0)
+    return True
+
+
+def _set(
+    connection: sa.Connection, conversion: str, states: set[State], values: dict[str, Any]
+) -> bool:
+    change = CONVERSIONS.update().where(_C.id == conversion, _C.state.in_(states))
+    done = connection.execute(change.values(**values, revision=_C.revision + 1))
+    return bool(done.rowcount)
+
+
+def _conditions(filters: Filters) -> list[sa.ColumnElement[bool]]:
+    found: list[sa.ColumnElement[bool]] = []
+    if filters.token is not None:
+        found.append(_C.token == filters.token)
+    if filters.states:
+        found.append(_C.state.in_(filters.states))
+    if filters.source is not None:  # LIKE would not heed case on SQLite
+        found.append(sa.func.substr(_C.source, 1, len(filters.source)) == filters.source)
+    if filters.schedule is not None:
+        found.append(_C.schedule == filters.schedule)
+    if filters.created_after is not None:
+        found.append(_C.created_at >= filters.created_after)
+    if filters.created_before is not None:
+        found.append(_C.created_at < filters.created_before)
+    return found + [_has_label(key, value) for key, value in filters.labels]
+
+
+def _has_label(key: str, value: str) -> sa.ColumnElement[bool]:
+    label = CONVERSION_LABELS.c
+    return (
+        sa.exists()
+        .where(label.conversion == _C.id, label.key == key, label.value == value)
+        .correlate(CONVERSIONS)
+    )
+
+
+def _behind(key: tuple[Any, ...]) -> sa.ColumnElement[bool]:
+    created_at, last = key
+    return sa.or_(_C.created_at < created_at, sa.and_(_C.created_at == created_at, _C.id < last))
+
+
+def _new_id(now: float) -> str:
+    """Sorts by time: milliseconds, then chance, in hex."""
+    return f"{int(now * 1000):012x}{secrets.token_hex(8)}"

@@ -1,0 +1,109 @@
+"""The database of the server's records: SQLite in the state folder, or Postgres."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from reshard.errors import MissingPackageError, StorageError
+from reshard_server.records.tables import METADATA
+from reshard_server.settings import Settings
+
+LEAST_SQLITE = (3, 42)
+"""What heartbeats need (``unixepoch('subsec')``)."""
+
+BUSY_MILLISECONDS = 10_000
+
+IDLE_MILLISECONDS = 5_000
+"""After which Postgres ends a transaction in which nothing is asked.
+
+A process that is frozen within one, or whose host lost its power, would hold its locks for ever.
+"""
+
+
+def open_database(settings: Settings) -> sa.Engine:
+    """The engine of the records, with every table made where it is missing.
+
+    Raises MissingPackageError where Python's SQLite is too old and no newer one is installed, StorageError
+    where the database cannot be opened.
+    """
+    engine = sa.create_engine(records_url(settings), **engine_arguments(settings))
+    if engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "connect", _set_up_sqlite)
+    else:
+        sa.event.listen(engine, "connect", _set_up_postgres)
+    try:
+        METADATA.create_all(engine)
+    except sa.exc.SQLAlchemyError as error:
+        raise StorageError(
+            f"cannot open the database of the server's records ({_shown(engine)}): {_reason(error)}; check that it is "
+            "there, and that this user may write to it"
+        ) from error
+    return engine
+
+
+def records_url(settings: Settings) -> sa.URL:
+    """Where the records lie."""
+    if settings.database_url is None:
+        return sqlite_url(settings.state / "records.sqlite")
+    return postgres_url(settings.database_url.get_secret_value())
+
+
+def sqlite_url(path: Path) -> sa.URL:
+    """A SQLite file as a URL."""
+    return sa.URL.create("sqlite", database=str(path.absolute()))
+
+
+def postgres_url(text: str) -> sa.URL:
+    """The URL with the driver that is installed."""
+    return sa.make_url(text).set(drivername="postgresql+psycopg")
+
+
+def engine_arguments(settings: Settings) -> dict[str, Any]:
+    """Keyword arguments for ``create_engine``."""
+    if settings.database_url is not None:
+        return {"pool_pre_ping": True, "pool_size": 10, "max_overflow": 10, "hide_parameters": True}
+    return {
+        "hide_parameters": True,
+        "module": sqlite_module(),
+        "connect_args": {"timeout": BUSY_MILLISECONDS / 1000},
+    }
+
+
+def sqlite_module() -> Any:
+    """Python's own SQLite where it is new enough, else the one of ``pysqlite3``."""
+    import sqlite3
+
+    if sqlite3.sqlite_version_info >= LEAST_SQLITE:
+        return sqlite3
+    try:
+        from pysqlite3 import dbapi2
+    except ImportError:
+        raise MissingPackageError(
+            f"this Python has SQLite {sqlite3.sqlite_version}, but 3.42 or newer is needed; install pysqlite3-binary, "
+            "or set database_url to a Postgres"
+        ) from None
+    return dbapi2
+
+
+def _set_up_sqlite(connection: Any, _: Any) -> None:
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _set_up_postgres(connection: Any, _: Any) -> None:
+    connection.autocommit = True
+    connection.execute(f"SET idle_in_transaction_session_timeout = {IDLE_MILLISECONDS}")
+    connection.autocommit = False
+
+
+def _shown(engine: sa.Engine) -> str:
+    return engine.url.render_as_string(hide_password=True)
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).splitlines()[0]

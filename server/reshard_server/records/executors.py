@@ -1,0 +1,48 @@
+"""Executors: the processes that carry conversions out, and when each was last heard of.
+
+Times are the database's, so that clocks of hosts need not agree.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import sqlalchemy as sa
+
+from reshard_server.records.tables import EXECUTORS
+
+FORGOTTEN_SECONDS = 3600.0
+"""Rows of executors that died are kept this long, for whoever looks what happened."""
+
+_E = EXECUTORS.c
+
+
+def now_of(db: sa.Engine) -> sa.ColumnElement[float]:
+    """The database's clock, in seconds since 1970."""
+    if db.dialect.name == "postgresql":
+        return sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()), sa.Float)
+    return sa.func.unixepoch("subsec", type_=sa.Float)
+
+
+def beat(db: sa.Engine, executor: str) -> None:
+    """Says that this process lives."""
+    now = now_of(db)
+    with db.begin() as connection:
+        heard = EXECUTORS.update().where(_E.id == executor).values(heartbeat_at=now)
+        if not connection.execute(heard).rowcount:
+            row = {"id": executor, "host": socket.gethostname(), "pid": os.getpid()}
+            connection.execute(EXECUTORS.insert().values(**row, heartbeat_at=now))
+        connection.execute(EXECUTORS.delete().where(_E.heartbeat_at < now - FORGOTTEN_SECONDS))
+
+
+def leave(db: sa.Engine, executor: str) -> None:
+    """Says that this process ends."""
+    with db.begin() as connection:
+        connection.execute(EXECUTORS.delete().where(_E.id == executor))
+
+
+def forget_all(db: sa.Engine) -> None:
+    """Forgets every executor; for a process that knows that it is the only one."""
+    with db.begin() as connection:
+        connection.execute(EXECUTORS.delete())

@@ -1,0 +1,218 @@
+"""Named layouts in the records: every version is kept, and a name that was deleted counts on.
+
+Versions that were deleted can no longer be asked for, but a conversion that was accepted with one is still
+carried out with it. So that no number ever stands for two contents, none is used again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+
+from reshard.errors import LayoutError
+from reshard_server.models.layout import LayoutPage, StoredLayout, VersionPage
+from reshard_server.problems import FORBIDDEN, PRECONDITION, ProblemError
+from reshard_server.records.conversion_rows import moment
+from reshard_server.records.page_tokens import page_key, page_token
+from reshard_server.records.tables import LAYOUTS
+
+LARGEST_VERSION = 2**31 - 1
+TRIES = 5
+"""Of a change that another one overtook."""
+
+Expected = Callable[[StoredLayout | None], bool]
+"""Whether what is there now is what the client expects."""
+
+_L = LAYOUTS.c
+
+
+def put(
+    db: sa.Engine,
+    name: str,
+    layout: dict[str, Any],
+    *,
+    token: str,
+    is_admin: bool,
+    expected: Expected,
+) -> tuple[StoredLayout, bool]:
+    """A new version of a layout, or the newest where it has that content; and whether it is new.
+
+    Raises ProblemError where what is there is not what was expected, or another token's.
+    """
+    for left in reversed(range(TRIES)):
+        try:
+            with db.begin() as connection:
+                return _put(connection, name, layout, token, is_admin, expected)
+        except sa.exc.IntegrityError:  # another stored this very version first
+            if not left:
+                raise
+    raise AssertionError
+
+
+def _put(
+    connection: sa.Connection,
+    name: str,
+    layout: dict[str, Any],
+    token: str,
+    is_admin: bool,
+    expected: Expected,
+) -> tuple[StoredLayout, bool]:
+    now = _newest(connection, name)
+    _check(name, now, token, is_admin, expected)
+    if now is not None and _text(now.layout) == _text(layout):
+        return now, False
+    last = connection.scalar(sa.select(sa.func.max(_L.version)).where(_L.name == name)) or 0
+    row = {"name": name, "version": last + 1, "layout": layout, "token": token}
+    connection.execute(LAYOUTS.insert().values(**row, created_at=time.time(), deleted=False))
+    made = sa.select(LAYOUTS).where(_L.name == name, _L.version == last + 1)
+    return _stored(connection.execute(made).one()), True
+
+
+def get(db: sa.Engine, text: str) -> StoredLayout | None:
+    """``name`` (its newest version) or ``name@version``; None where there is none, or it was deleted."""
+    name, at, version = text.partition("@")
+    with db.connect() as connection:
+        return _newest(connection, name, _number(version) if at else None)
+
+
+def delete(
+    db: sa.Engine, name: str, *, token: str, is_admin: bool, expected: Expected
+) -> StoredLayout | None:
+    """Deletes every version; the newest as it was, None where there was none.
+
+    Raises ProblemError as ``put``.
+    """
+    with db.begin() as connection:
+        now = _newest(connection, name)
+        if now is None:
+            return None
+        _check(name, now, token, is_admin, expected)
+        connection.execute(
+            LAYOUTS.update().where(_L.name == name, _L.version <= now.version).values(deleted=True)
+        )
+    return now
+
+
+def _check(
+    name: str, now: StoredLayout | None, token: str, is_admin: bool, expected: Expected
+) -> None:
+    if not expected(now):
+        there = "there is none" if now is None else f"it has version {now.version}"
+        raise ProblemError(
+            PRECONDITION,
+            f"the layout {name!r} is not as the request expects: {there}; look at it again, and send the request with "
+            "its ETag",
+            remedy="look at it again, and send the request with its ETag",
+        )
+    if now is not None and now.created_by != token and not is_admin:
+        raise ProblemError(
+            FORBIDDEN,
+            f"the layout {name!r} was stored by another token; take another name, or ask an admin",
+            remedy="take another name, or ask an admin",
+        )
+
+
+def page(db: sa.Engine, prefix: str | None, page_size: int, token: str | None = None) -> LayoutPage:
+    """The newest version of each layout, by name. Raises ProblemError for another listing's token."""
+    listing = {"layouts": prefix}
+    newest = (
+        sa.select(_L.name, sa.func.max(_L.version).label("version"))
+        .where(_L.deleted.is_(False))
+        .group_by(_L.name)
+        .subquery()
+    )
+    query = sa.select(LAYOUTS).join(
+        newest, (_L.name == newest.c.name) & (_L.version == newest.c.version)
+    )
+    if prefix:
+        query = query.where(_L.name.startswith(prefix, autoescape=True))
+    if token:
+        query = query.where(_L.name > page_key(listing, token, (str,))[0])
+    with db.connect() as connection:
+        rows = connection.execute(query.order_by(_L.name).limit(page_size + 1)).all()
+    more = page_token(listing, (rows[page_size - 1].name,)) if len(rows) > page_size else None
+    return LayoutPage(layouts=list(map(_stored, rows[:page_size])), next_page_token=more)
+
+
+def versions(
+    db: sa.Engine, name: str, page_size: int, token: str | None = None
+) -> VersionPage | None:
+    """Every version of a layout, newest first; None where there is no such layout."""
+    listing = {"versions": name}
+    query = sa.select(LAYOUTS).where(_L.name == name, _L.deleted.is_(False))
+    if token:
+        query = query.where(_L.version < page_key(listing, token, (int,))[0])
+    with db.connect() as connection:
+        rows = connection.execute(query.order_by(_L.version.desc()).limit(page_size + 1)).all()
+    if not rows and not token:
+        return None
+    more = page_token(listing, (rows[page_size - 1].version,)) if len(rows) > page_size else None
+    return VersionPage(versions=list(map(_stored, rows[:page_size])), next_page_token=more)
+
+
+def layout_content(db: sa.Engine, text: str) -> dict[str, Any]:
+    """The content of ``name`` (its newest version) or ``name@version``, as it stands now.
+
+    Raises LayoutError where there is none, or it was deleted.
+    """
+    found = get(db, text)
+    if found is None:
+        raise _not_stored(text)
+    return found.layout
+
+
+def stored_layout(db: sa.Engine, text: str, as_of: float) -> dict[str, Any]:
+    """The content of ``name`` or ``name@version``; of a name the version that was newest at a time.
+
+    One that was deleted since is still used: the conversion was accepted with it. Raises LayoutError
+    where there never was one.
+    """
+    name, at, version = text.partition("@")
+    wanted = _L.version == _number(version) if at else _L.created_at <= as_of
+    query = sa.select(_L.layout).where(_L.name == name, wanted).order_by(_L.version.desc()).limit(1)
+    with db.connect() as connection:
+        found: dict[str, Any] | None = connection.execute(query).scalar()
+    if found is None:
+        raise _not_stored(text)
+    return found
+
+
+def _newest(
+    connection: sa.Connection, name: str, version: int | None = None
+) -> StoredLayout | None:
+    query = sa.select(LAYOUTS).where(_L.name == name, _L.deleted.is_(False))
+    if version is not None:
+        query = query.where(_L.version == version)
+    row = connection.execute(query.order_by(_L.version.desc()).limit(1)).one_or_none()
+    return None if row is None else _stored(row)
+
+
+def _stored(row: sa.Row[Any]) -> StoredLayout:
+    return StoredLayout(
+        name=row.name,
+        version=row.version,
+        layout=row.layout,
+        created_at=moment(row.created_at),
+        created_by=row.token,
+    )
+
+
+def _text(layout: dict[str, Any]) -> str:
+    """The same for every way to write the same document; unlike ``==`` it tells 1 from true."""
+    return json.dumps(layout, sort_keys=True)
+
+
+def _number(text: str) -> int:
+    """A version's number; 0, which none has, for what is no number."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= 10
+    return min(int(text), LARGEST_VERSION) if is_number else 0
+
+
+def _not_stored(text: str) -> LayoutError:
+    return LayoutError(
+        f"the layout {text[:200]!r} is not stored; store it, or give the layout's content"
+    )

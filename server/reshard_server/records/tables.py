@@ -1,0 +1,162 @@
+"""The tables of the server's records; the same for SQLite and Postgres.
+
+Times are seconds since 1970 in UTC. Documents are JSON. ``revision`` grows with every change of a row,
+so that readers notice changes and writers lose none.
+
+A conversion that runs is held by an executor (a process) under a claim, a random text made anew each
+time it is taken; whoever writes about it names the claim, so that a process which lost it writes nothing.
+``begun`` is whether any attempt ever moved something, so that later ones go on instead of starting over.
+
+A run of a schedule is claimed likewise while its step is held. A hold belongs to the process that makes it,
+then to the conversion that reads it, and then to nobody, who removes it.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+METADATA = sa.MetaData()
+
+CONVERSIONS = sa.Table(
+    "conversions",
+    METADATA,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("token", sa.String(64), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("priority", sa.Integer, nullable=False),
+    sa.Column("request", sa.JSON, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("progress", sa.JSON),
+    sa.Column("result", sa.JSON),
+    sa.Column("error", sa.JSON),
+    sa.Column("attempts", sa.Integer, nullable=False, default=0),
+    sa.Column("schedule", sa.String(128)),
+    sa.Column("executor", sa.String(64)),
+    sa.Column("claim", sa.String(32)),
+    sa.Column("begun", sa.Boolean, nullable=False, default=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("started_at", sa.Float),
+    sa.Column("ended_at", sa.Float),
+    sa.Column("revision", sa.BigInteger, nullable=False, default=1),
+    sa.Index("conversions_by_time", "created_at", "id"),
+    sa.Index("conversions_by_state", "state", "created_at"),
+    sa.Index("conversions_by_token", "token", "created_at"),
+    sa.Index("conversions_in_queue", "state", "priority", "created_at"),
+)
+
+CONVERSION_LABELS = sa.Table(
+    "conversion_labels",
+    METADATA,
+    sa.Column("conversion", sa.String(64), primary_key=True),
+    sa.Column("key", sa.String(64), primary_key=True),
+    sa.Column("value", sa.String(256), nullable=False),
+    sa.Index("conversion_labels_by_value", "key", "value"),
+)
+
+ENDED_TOTALS = sa.Table(
+    "ended_totals",
+    METADATA,
+    sa.Column("state", sa.String(16), primary_key=True),
+    sa.Column("within_seconds", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("conversions", sa.BigInteger, nullable=False),
+    sa.Column("seconds", sa.Float, nullable=False),
+    sa.Column("moved_bytes", sa.BigInteger, nullable=False),
+)
+
+IDEMPOTENCY = sa.Table(
+    "idempotency",
+    METADATA,
+    sa.Column("token", sa.String(64), primary_key=True),
+    sa.Column("key", sa.String(255), primary_key=True),
+    sa.Column("request_hash", sa.String(64), nullable=False),
+    sa.Column("conversion", sa.String(64), nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+)
+
+LAYOUTS = sa.Table(
+    "layouts",
+    METADATA,
+    sa.Column("name", sa.String(128), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True),
+    sa.Column("layout", sa.JSON, nullable=False),
+    sa.Column("token", sa.String(64), nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("deleted", sa.Boolean, nullable=False, default=False),
+)
+
+SCHEDULES = sa.Table(
+    "schedules",
+    METADATA,
+    sa.Column("name", sa.String(128), primary_key=True),
+    sa.Column("schedule", sa.JSON, nullable=False),
+    sa.Column("paused", sa.Boolean, nullable=False, default=False),
+    sa.Column("token", sa.String(64), nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("updated_at", sa.Float, nullable=False),
+    sa.Column("next_at", sa.Float),
+    sa.Column("revision", sa.BigInteger, nullable=False, default=1),
+)
+
+SCHEDULE_RUNS = sa.Table(
+    "schedule_runs",
+    METADATA,
+    sa.Column("schedule", sa.String(128), primary_key=True),
+    sa.Column("key", sa.String(128), primary_key=True),
+    sa.Column("step", sa.BigInteger),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("outcome", sa.String(16), nullable=False),
+    sa.Column("conversion", sa.String(64)),
+    sa.Column("detail", sa.Text),
+    sa.Column("executor", sa.String(64)),
+    sa.Column("claim", sa.String(32)),
+    sa.Column("settled", sa.Integer, nullable=False, default=0),
+    sa.Index("schedule_runs_by_time", "schedule", "at"),
+    sa.Index("schedule_runs_to_settle", "settled"),
+)
+
+SCHEDULE_OUTPUTS = sa.Table(
+    "schedule_outputs",
+    METADATA,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("schedule", sa.String(128), nullable=False),
+    sa.Column("template", sa.Text, nullable=False),
+    sa.Column("target", sa.Text, nullable=False),
+    sa.Column("step", sa.BigInteger),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("conversion", sa.String(64), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("identity", sa.String(128)),
+    sa.Index("schedule_outputs_by_schedule", "schedule"),
+    sa.Index("schedule_outputs_by_conversion", "conversion"),
+)
+
+SCHEDULE_HOLDS = sa.Table(
+    "schedule_holds",
+    METADATA,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("executor", sa.String(64), nullable=False),
+    sa.Column("conversion", sa.String(64)),
+    sa.Index("schedule_holds_by_conversion", "conversion"),
+)
+
+SESSIONS = sa.Table(
+    "sessions",
+    METADATA,
+    sa.Column("key", sa.String(64), primary_key=True),
+    sa.Column("token", sa.String(64), nullable=False),
+    sa.Column("token_sha256", sa.String(64), nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("expires_at", sa.Float, nullable=False),
+    sa.Index("sessions_by_token", "token_sha256", "created_at"),
+    sa.Index("sessions_by_end", "expires_at"),
+)
+
+EXECUTORS = sa.Table(
+    "executors",
+    METADATA,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("host", sa.String(255), nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("heartbeat_at", sa.Float, nullable=False),
+)

@@ -1,0 +1,108 @@
+"""Refusals: every error that leaves the application is a problem document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Match, Route
+
+from reshard.errors import ReshardError
+from reshard_server.problems import (
+    INVALID,
+    MALFORMED,
+    MEDIA_TYPE,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    TOO_LARGE,
+    UNSUPPORTED,
+    Kind,
+    ProblemError,
+    problem_of,
+)
+
+FORMS = frozenset({"OneTarget", "SeveralTargets", "Clock", "NewSteps"})
+"""Names of forms of a body, which are no part of the place where something is wrong."""
+
+_OF_STATUS = {k.status: k for k in (MALFORMED, NOT_FOUND, NOT_ALLOWED, TOO_LARGE, UNSUPPORTED)}
+
+
+def refuse(request: Request, problem: ProblemError) -> Response:
+    """The problem as a response to the request."""
+    return JSONResponse(
+        problem.document(request.url.path),
+        problem.kind.status,
+        headers=dict(problem.headers),
+        media_type=MEDIA_TYPE,
+    )
+
+
+def add_refusals(app: FastAPI) -> None:
+    """Answers every kind of error with its problem."""
+
+    @app.exception_handler(ProblemError)
+    async def _problem(request: Request, error: ProblemError) -> Response:
+        return refuse(request, error)
+
+    @app.exception_handler(ReshardError)
+    async def _library(request: Request, error: ReshardError) -> Response:
+        return refuse(request, problem_of(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(request: Request, error: RequestValidationError) -> Response:
+        return refuse(request, invalid(list(error.errors())))
+
+    @app.exception_handler(HTTPException)
+    async def _http(request: Request, error: HTTPException) -> Response:
+        kind = _OF_STATUS.get(error.status_code) or Kind("http", "Refused", error.status_code)
+        headers = dict(error.headers or {})
+        if kind is NOT_ALLOWED:
+            headers["Allow"] = ", ".join(sorted(_methods(request)))
+        return refuse(
+            request,
+            ProblemError(
+                kind, f"{request.method} {request.url.path}: {error.detail}", headers=headers
+            ),
+        )
+
+
+def _methods(request: Request) -> set[str]:
+    """What is allowed at the path of a request, by any route."""
+    scope = dict(request.scope)
+    found = [r for r in _routes(request.app) if r.matches(scope)[0] != Match.NONE]
+    verbs = [r for r in found if "}:" in r.path]  # "{id}:cancel" also matches "{id}"
+    return set().union(*(r.methods or set() for r in verbs or found))
+
+
+def _routes(app: FastAPI) -> Iterator[Route]:
+    """Every route of the application and of its routers."""
+    for route in app.routes:
+        router = getattr(route, "original_router", None)
+        yield from (r for r in (router.routes if router else [route]) if isinstance(r, Route))
+
+
+def invalid(errors: list[Any]) -> ProblemError:
+    """What is wrong with a request, field by field."""
+    if any(e["type"] == "json_invalid" for e in errors):
+        return ProblemError(MALFORMED, "the body is not JSON; send one JSON object")
+    found = [{"field": _field(e["loc"]), "detail": e["msg"]} for e in errors]
+    first = found[0]
+    return ProblemError(
+        INVALID,
+        f"{first['field']}: {first['detail']}",
+        first["field"],
+        "correct the fields that are named; the API's description is at /openapi.json",
+        {"errors": found},
+    )
+
+
+def _field(place: tuple[Any, ...]) -> str:
+    where, *rest = (part for part in place or ("body",) if part not in FORMS)
+    if where == "body" and rest:
+        return "/" + "/".join(map(str, rest))
+    return str(rest[-1] if rest else where)

@@ -1,0 +1,65 @@
+"""Who asks: the dependency of every route but health."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
+from fastapi.security.http import HTTPAuthorizationCredentials
+
+from reshard_server.access.tokens import Caller
+from reshard_server.problems import FORBIDDEN, ProblemError
+from reshard_server.services import Services
+from reshard_server.settings import Scope
+
+BEARER = HTTPBearer(auto_error=False, description="A token of the server's settings.")
+
+
+async def services(request: Request) -> Services:
+    """What the application was made with."""
+    found: Services = request.app.state.services
+    return found
+
+
+Serving = Annotated[Services, Depends(services)]
+
+
+async def _caller(
+    request: Request,
+    _: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)],
+) -> Caller:
+    """Whom the gate let in; nobody gets here without it."""
+    found: Caller = request.state.caller
+    return found
+
+
+def _with_scope(scope: Scope) -> Callable[[Caller], Awaitable[Caller]]:
+    async def check(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
+        if scope not in caller.scopes:
+            raise ProblemError(
+                FORBIDDEN,
+                f"the token {caller.name!r} lacks the scope {scope!r}; ask for one that has it",
+            )
+        return caller
+
+    return check
+
+
+MAY_READ = Depends(_with_scope("read"))
+"""For routes that tell everybody with this scope the same."""
+
+Reading = Annotated[Caller, Depends(_with_scope("read"))]
+Converting = Annotated[Caller, Depends(_with_scope("convert"))]
+Administering = Annotated[Caller, Depends(_with_scope("admin"))]
+
+
+async def read_metrics(
+    request: Request,
+    serving: Serving,
+    given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)],
+) -> None:
+    """Lets everybody read metrics where the settings say so, else tokens with the scope read."""
+    if not serving.settings.metrics_open:
+        await _with_scope("read")(await _caller(request, given))

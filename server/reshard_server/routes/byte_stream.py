@@ -1,0 +1,65 @@
+"""ByteStream: bytes that are read while they are sent, and a connection that is cut where they cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from reshard.errors import ReshardError
+from reshard_server.access.streams import Streams
+
+LOG = logging.getLogger(__name__)
+
+STALLED_SECONDS = 60.0
+"""A client that takes nothing for so long gives its place to another."""
+
+
+class ByteStream(StreamingResponse):
+    """Counts as open until it is over, however it ends.
+
+    Where the bytes cannot be read to their end, the answer is not ended either: the connection is closed
+    before ``Content-Length`` bytes, which no client takes for the whole.
+    """
+
+    media_type = "application/octet-stream"
+
+    def __init__(
+        self, pieces: Iterator[bytes], streams: Streams, status: int, headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(_read_aside(pieces), status, headers)
+        self.pieces = pieces
+        self.streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.streams.give_back()
+            close = getattr(self.pieces, "close", None)
+            if close is not None:
+                close()
+
+    async def stream_response(self, send: Send) -> None:
+        head = {"type": "http.response.start", "status": self.status_code}
+        await send({**head, "headers": self.raw_headers})
+        try:
+            async for piece in self.body_iterator:
+                async with asyncio.timeout(STALLED_SECONDS):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+        except ReshardError as error:
+            LOG.warning("a stream was cut off", extra={"detail": str(error)})
+            return
+        except TimeoutError:
+            LOG.warning("a stream was cut off", extra={"detail": "the client takes nothing"})
+            return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _read_aside(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (piece := await run_in_threadpool(next, pieces, None)) is not None:
+        yield piece

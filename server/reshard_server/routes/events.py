@@ -1,0 +1,126 @@
+"""Events: a conversion as it changes, as a stream of server-sent events.
+
+Each event holds the conversion as ``GET`` tells it, with its revision as the event's id; states that
+followed each other quickly are told as one. The last is ``end``, and behind it the stream ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from reshard_server.access.streams import Streams
+from reshard_server.drain import RETRY_AFTER
+from reshard_server.models.conversion import Conversion
+from reshard_server.records.feed import Watcher
+from reshard_server.routes.asking import Serving
+from reshard_server.routes.found import Readable
+from reshard_server.services import Services
+
+ROUTER = APIRouter(prefix="/v1/conversions", tags=["conversions"])
+
+SILENCE_SECONDS = 15.0
+"""After so long without an event a comment shows that the stream lives."""
+
+RECONNECT_MILLISECONDS = 2000
+
+
+class EventStream(StreamingResponse):
+    """A stream that counts as open until it is over, however it ends."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[str], streams: Streams) -> None:
+        super().__init__(events, headers={"X-Accel-Buffering": "no", "Cache-Control": "no-store"})
+        self.streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.streams.give_back()
+
+
+_EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Events `conversion`, `end` and, where the server ends, `draining`.",
+        "content": {
+            "text/event-stream": {
+                "schema": {
+                    "type": "object",
+                    "description": "One event of the stream; `data` is a Conversion as JSON.",
+                    "properties": {
+                        "id": {"type": "string", "description": "The conversion's revision."},
+                        "event": {"enum": ["conversion", "end", "draining"]},
+                        "data": {"type": "string"},
+                    },
+                },
+            }
+        },
+    },
+    204: {"description": "It has ended, and the last event was told already: do not come back."},
+}
+
+
+@ROUTER.get("/{id}/events", status_code=200, response_class=EventStream, responses=_EVENTS)
+async def watch_conversion(
+    found: Readable,
+    serving: Serving,
+    last_event_id: Annotated[
+        int | None, Header(ge=0, description="Id of the last event that was seen.")
+    ] = None,
+) -> Response:
+    """A conversion as it changes, until it ends.
+
+    The first event tells how it stands, unless ``Last-Event-ID`` is its revision.
+    """
+    if found.done and last_event_id == found.revision:
+        return Response(status_code=204)
+    serving.streams.take()
+    return EventStream(_events(serving, found, last_event_id), serving.streams)
+
+
+async def _events(serving: Services, first: Conversion, seen: int | None) -> AsyncIterator[str]:
+    yield f"retry: {RECONNECT_MILLISECONDS}\n\n"
+    if first.revision != seen:
+        yield _event(first)
+    if first.done:
+        return
+    with serving.feed.watching(first.id, first.revision) as watcher:
+        while not serving.drain.begun.is_set():
+            if not await _woken(watcher, serving.drain.begun):
+                yield ": still here\n\n"
+            elif watcher.wake.is_set():
+                watcher.wake.clear()
+                newest = watcher.newest
+                if newest is None:
+                    return
+                yield _event(newest)
+                if newest.done:
+                    return
+    yield f'event: draining\ndata: {{"retry_after": {RETRY_AFTER}}}\n\n'
+
+
+async def _woken(watcher: Watcher, draining: asyncio.Event) -> bool:
+    """Waits for a change, or the server's end; False where neither came for long."""
+    waits = {asyncio.create_task(event.wait()) for event in (watcher.wake, draining)}
+    try:
+        done, _ = await asyncio.wait(
+            waits, timeout=SILENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        for wait in waits:
+            wait.cancel()
+    return bool(done)
+
+
+def _event(conversion: Conversion) -> str:
+    kind = "end" if conversion.done else "conversion"
+    data = json.dumps(conversion.model_dump(mode="json"))
+    return f"id: {conversion.revision}\nevent: {kind}\ndata: {data}\n\n"

@@ -1,0 +1,149 @@
+"""Examples in the API's description."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi.openapi.models import Example
+
+ONE_TARGET: dict[str, Any] = {
+    "source": "data/run7/1000",
+    "target": "data/served/1000",
+    "layout": {
+        "mesh": {"axes": ["model"], "shape": [8]},
+        "rules": [{"match": ".*/kernel", "axes": [None, "model"]}],
+    },
+    "select": ["^params/"],
+    "cast": [[".", "bfloat16"]],
+    "max_memory": "512MiB",
+    "labels": {"run": "7"},
+}
+
+SEVERAL_TARGETS: dict[str, Any] = {
+    "source": "data/run7/1000",
+    "targets": [
+        {"target": "data/served/1000", "layout": "serving"},
+        {"target": "data/eval/1000", "layout": "evaluation@3", "cast": [[".", "float32"]]},
+    ],
+}
+
+REQUESTS: dict[str, Example] = {
+    "one_target": {"summary": "To one target", "value": ONE_TARGET},
+    "several_targets": {
+        "summary": "To several targets, by stored layouts; the source is read once",
+        "value": SEVERAL_TARGETS,
+    },
+}
+
+CONVERSION: dict[str, Any] = {
+    "id": "019d7c3a5b1e9f2c6d8e4a7b0c31",
+    "state": "running",
+    "done": False,
+    "request": ONE_TARGET,
+    "progress": {
+        "stage": "copying",
+        "moved_bytes": 805306368,
+        "total_bytes": 3221225472,
+        "resumed_bytes": 0,
+        "tasks_done": 12,
+        "tasks": 48,
+        "tensor": "params/layers/3/kernel",
+        "bytes_per_second": 412000000.0,
+        "seconds_left": 5.9,
+    },
+    "result": None,
+    "error": None,
+    "attempts": 1,
+    "priority": 0,
+    "schedule": None,
+    "created_by": "training",
+    "created_at": "2026-11-21T03:00:00Z",
+    "started_at": "2026-11-21T03:00:01Z",
+    "ended_at": None,
+    "revision": 7,
+}
+
+LAYOUT: dict[str, Any] = {
+    "mesh": {"axes": ["model"], "shape": [8]},
+    "rules": [{"match": ".*/kernel", "axes": [None, "model"]}],
+}
+
+STORED: dict[str, Any] = {
+    "name": "serving",
+    "version": 3,
+    "layout": LAYOUT,
+    "created_at": "2026-11-21T03:00:00Z",
+    "created_by": "training",
+}
+
+LAYOUTS: dict[str, Example] = {
+    "eight_devices": {"summary": "Kernels over eight devices", "value": {"layout": LAYOUT}}
+}
+
+_CHECKPOINT = {"checkpoint": "data/run7/1000"}
+
+PREVIEWS: dict[str, Example] = {
+    "stored": {"summary": "A stored layout", "value": {**_CHECKPOINT, "layout": "serving"}},
+    "content": {
+        "summary": "A layout's content, on another mesh",
+        "value": {**_CHECKPOINT, "layout": LAYOUT, "mesh": "model=4"},
+    },
+}
+
+INSPECTIONS: dict[str, Example] = {"one": {"summary": "A checkpoint", "value": _CHECKPOINT}}
+
+VERIFICATIONS: dict[str, Example] = {
+    "itself": {"summary": "With its own record", "value": _CHECKPOINT},
+    "another": {
+        "summary": "With another checkpoint",
+        "value": {**_CHECKPOINT, "other": "data/served/1000", "max_memory": "256MiB"},
+    },
+}
+
+FINGERPRINTS: dict[str, Example] = {
+    "first": {"summary": "One without a record", "value": _CHECKPOINT},
+    "again": {
+        "summary": "After it was changed on purpose",
+        "value": {**_CHECKPOINT, "overwrite": True},
+    },
+}
+
+PLANS: dict[str, Example] = {
+    "content": {
+        "summary": "With a layout's content",
+        "value": {name: value for name, value in ONE_TARGET.items() if name != "labels"},
+    },
+    "stored": {
+        "summary": "With a stored layout, and where each shard's bytes lay",
+        "value": {
+            "source": "data/run7/1000",
+            "target": "data/served/1000",
+            "layout": "serving@3",
+            "shares": True,
+        },
+    },
+}
+
+_HEADERS = {
+    "Location": "Where the conversion is.",
+    "Retry-After": "Seconds after which looking again makes sense.",
+    "ETag": "Names this state; for If-None-Match.",
+}
+
+
+def conversion_response(description: str, *headers: str) -> dict[str, Any]:
+    """A response that tells a conversion."""
+    return {
+        "description": description,
+        "content": {"application/json": {"example": CONVERSION}},
+        **header_descriptions(*headers),
+    }
+
+
+def header_descriptions(*names: str) -> dict[str, Any]:
+    """The headers of a response."""
+    return {
+        "headers": {
+            name: {"description": _HEADERS[name], "schema": {"type": "string"}} for name in names
+        }
+    }

@@ -1,0 +1,59 @@
+"""The conversion that a path names, where the caller may see it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Path
+
+from reshard_server.access.tokens import Caller
+from reshard_server.logs import ABOUT
+from reshard_server.models.conversion import Conversion
+from reshard_server.problems import NOT_ALLOWED, NOT_FOUND, ProblemError
+from reshard_server.records import conversions
+from reshard_server.routes.asking import Converting, Reading, Serving
+from reshard_server.services import Services
+
+VERBS = (":cancel", ":retry")
+
+ConversionId = Annotated[
+    str,
+    Path(
+        description="Id of a conversion.",
+        max_length=128,
+        examples=["019d7c3a5b1e9f2c6d8e4a7b0c31"],
+    ),
+]
+
+
+def visible(serving: Services, caller: Caller, conversion: str) -> Conversion:
+    """The conversion; ProblemError where it is not there or another token's."""
+    if conversion.endswith(VERBS):
+        raise ProblemError(
+            NOT_ALLOWED, f"{conversion!r} names a verb; send POST", headers={"Allow": "POST"}
+        )
+    found = conversions.get(serving.database, conversion)
+    if found is None or not (caller.is_admin or found.created_by == caller.name):
+        raise gone(conversion)
+    ABOUT.get().conversion = found.id
+    return found
+
+
+def gone(conversion: str) -> ProblemError:
+    """What is answered for a conversion that is not there."""
+    return ProblemError(
+        NOT_FOUND,
+        f"there is no conversion {conversion!r} that this token may see; list them at /v1/conversions",
+    )
+
+
+def _to_read(id: ConversionId, serving: Serving, caller: Reading) -> Conversion:  # noqa: A002
+    return visible(serving, caller, id)
+
+
+def _to_change(id: ConversionId, serving: Serving, caller: Converting) -> Conversion:  # noqa: A002
+    return visible(serving, caller, id)
+
+
+Readable = Annotated[Conversion, Depends(_to_read)]
+Changeable = Annotated[Conversion, Depends(_to_change)]

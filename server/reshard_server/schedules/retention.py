@@ -1,0 +1,106 @@
+"""Retention: of what a schedule made at each target, only the last outputs are kept.
+
+Nothing is removed but what this schedule made, in a conversion that succeeded, and what is still the same
+folder: its inode and the digest of the record that the conversion wrote into it. The oldest goes first,
+the newest stays. An output is renamed to a hidden name beside it and then removed; one whose removal was
+begun when a server died is removed by the next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+
+from reshard_server.models.schedule import NewSteps
+from reshard_server.problems import ProblemError
+from reshard_server.records import schedule_outputs
+from reshard_server.records.schedule_outputs import Output
+from reshard_server.records.schedules import StoredSchedule
+from reshard_server.schedules.scheduling import Scheduling, UnfitError
+from reshard_server.schedules.trees import remove_tree
+
+LOG = logging.getLogger(__name__)
+
+RECORD = "slices.json"
+REMOVED_PREFIX = ".reshard-removed-"
+
+
+def identity(folder: Path) -> str | None:
+    """What tells a converted checkpoint from another folder of this name; None where there is none."""
+    try:
+        inode = folder.lstat().st_ino
+        content = (folder / RECORD).read_bytes()
+    except OSError:
+        return None
+    return f"{inode}-{hashlib.sha256(content).hexdigest()}"
+
+
+def record_made(scheduling: Scheduling, conversion: str) -> None:
+    """A conversion succeeded: its outputs are known from now on by what they are."""
+    db = scheduling.database
+    for output in schedule_outputs.of_conversion(db, conversion):
+        found = identity(scheduling.roots.recheck(output.target))
+        if found is None:
+            schedule_outputs.forget(db, output)
+        else:
+            schedule_outputs.set_made(db, output, found)
+
+
+def remove_old(scheduling: Scheduling, stored: StoredSchedule) -> None:
+    """Removes what is too old, as the schedule has it now."""
+    if stored.body.keep is None:
+        return
+    for template in sorted({goal.target for goal in stored.body.targets}):
+        for output in _too_old(scheduling, stored, template, stored.body.keep):
+            if schedule_outputs.begin_removing(scheduling.database, output):
+                finish_removing(scheduling, stored, output)
+
+
+def finish_removing(scheduling: Scheduling, stored: StoredSchedule, output: Output) -> None:
+    """Removes what is left of an output whose removal was begun; with the rights of the schedule."""
+    try:
+        target = scheduling.roots.writable(scheduling.caller(stored), output.target)
+        _remove(target, output)
+    except (UnfitError, ProblemError) as refused:
+        LOG.warning("%s is not removed: %s", output.target, refused)
+    except OSError as error:
+        LOG.warning("%s cannot be removed: %s", output.target, error)
+        return  # it is tried again
+    schedule_outputs.forget(scheduling.database, output)
+
+
+def _too_old(
+    scheduling: Scheduling, stored: StoredSchedule, template: str, keep: int
+) -> list[Output]:
+    """Oldest first; of what is there, and was made in the way that the schedule goes now."""
+    by_steps = isinstance(stored.body.when, NewSteps)
+    found = []
+    for output in schedule_outputs.made(scheduling.database, stored.name, template):
+        if _is_there(scheduling, output):
+            found.append(output)
+        else:
+            schedule_outputs.forget(scheduling.database, output)
+    counted = [o for o in found if (o.step is not None) == by_steps]
+    counted.sort(key=lambda o: (o.step or 0, o.at))
+    return counted[:-keep]
+
+
+def _is_there(scheduling: Scheduling, output: Output) -> bool:
+    try:
+        return identity(scheduling.roots.recheck(output.target)) == output.identity
+    except ProblemError:
+        return False
+
+
+def _remove(target: Path, output: Output) -> None:
+    hidden = target.with_name(f"{REMOVED_PREFIX}{output.id[:32]}")
+    remove_tree(hidden)
+    if identity(target) != output.identity:
+        return
+    target.rename(hidden)
+    if identity(hidden) != output.identity:  # another took its place at this very moment
+        hidden.rename(target)
+        return
+    LOG.info("removing %s, an old output of the schedule %s", output.target, output.schedule)
+    remove_tree(hidden)

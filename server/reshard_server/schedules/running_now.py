@@ -1,0 +1,124 @@
+"""Running now: a run that somebody asks for."""
+
+from __future__ import annotations
+
+from reshard_server.models.schedule import Clock, NewSteps, ScheduleRun
+from reshard_server.problems import CONFLICT, NOT_FOUND, TOO_MANY, UNAVAILABLE, ProblemError
+from reshard_server.records import schedule_outputs, schedule_runs
+from reshard_server.records.conversion_rows import ENDED
+from reshard_server.records.schedule_runs import StepClaim
+from reshard_server.records.schedules import StoredSchedule
+from reshard_server.schedules import by_clock
+from reshard_server.schedules.hold import StoppedError
+from reshard_server.schedules.scheduling import Scheduling, UnfitError
+from reshard_server.schedules.starting import QueueFullError
+from reshard_server.schedules.steps import committed_steps, wanted
+from reshard_server.schedules.ticking import pause_unfit
+from reshard_server.schedules.watching import start_step
+
+RETRY_AFTER = "30"
+
+
+def run_now(
+    scheduling: Scheduling, stored: StoredSchedule, step: int | None, now: float
+) -> ScheduleRun:
+    """The run, as it stands once its conversion is queued, or what kept it from that.
+
+    Raises ProblemError where there is no such step, it runs or was converted already, or too much waits.
+    """
+    try:
+        key = _run(scheduling, stored, step, now)
+    except UnfitError as unfit:
+        pause_unfit(scheduling, stored, unfit)
+        raise ProblemError(CONFLICT, f"the schedule {stored.name!r} is paused: {unfit}") from unfit
+    except QueueFullError as full:
+        raise ProblemError(
+            TOO_MANY,
+            f"{full}; wait until some have ended, or cancel some",
+            headers={"Retry-After": RETRY_AFTER},
+        ) from full
+    except StoppedError as stopped:
+        raise ProblemError(
+            UNAVAILABLE,
+            "this server is ending; send the request again, to another replica or once it is back",
+        ) from stopped
+    found = schedule_runs.get(scheduling.database, stored.name, key)
+    if found is None:
+        raise _busy(stored, key)
+    return found
+
+
+def _run(scheduling: Scheduling, stored: StoredSchedule, step: int | None, now: float) -> str:
+    """The key of the run."""
+    when = stored.body.when
+    if isinstance(when, Clock):
+        if step is not None:
+            raise ProblemError(
+                CONFLICT,
+                f"the schedule {stored.name!r} goes by the clock and has no steps; leave step out",
+                "/step",
+                "leave step out",
+            )
+        key = by_clock.run_now(scheduling, stored, when, now)
+        if key is None:
+            raise _busy(stored, "the run before")
+        return key
+    number, folder = _step(scheduling, stored, when, step)
+    claimed = _claim(scheduling, stored, number)
+    start_step(scheduling, stored, when, claimed, folder, now, asked=True)
+    return str(number)
+
+
+def _step(
+    scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, step: int | None
+) -> tuple[int, str]:
+    """The step, and the name of its folder."""
+    found = committed_steps(scheduling.watched(stored), when)
+    if step is None:
+        step = max(wanted(found, when), default=None)
+        what = "no committed step that it is about"
+    else:
+        what = f"no committed step {step}"
+    if step is None or step not in found:
+        raise ProblemError(
+            NOT_FOUND,
+            f"there is {what} in {when.directory!r} now; name one that is there",
+            "/step",
+            "name one that is there",
+        )
+    return step, found[step]
+
+
+def _claim(scheduling: Scheduling, stored: StoredSchedule, step: int) -> StepClaim:
+    db, name = scheduling.database, stored.name
+    before = schedule_runs.get(db, name, str(step))
+    if before is None:
+        claimed = schedule_runs.claim(db, name, step, scheduling.executor)
+    else:
+        _refuse_running(stored, before)
+        if before.state == "succeeded" or schedule_outputs.was_made(db, name, step):
+            raise ProblemError(
+                CONFLICT,
+                f"step {step} was converted already (conversion {before.conversion}), and no step is converted twice; "
+                "ask for a conversion of its own at /v1/conversions",
+                "/step",
+                "ask for a conversion of its own at /v1/conversions",
+            )
+        claimed = schedule_runs.claim_again(db, name, before, scheduling.executor)
+    if claimed is None:
+        raise _busy(stored, f"step {step}")
+    return claimed
+
+
+def _refuse_running(stored: StoredSchedule, before: ScheduleRun) -> None:
+    going_on = before.state is not None and before.state not in ENDED
+    if before.outcome == "holding" or going_on:
+        raise _busy(stored, f"step {before.key}")
+
+
+def _busy(stored: StoredSchedule, what: str) -> ProblemError:
+    return ProblemError(
+        CONFLICT,
+        f"{what} of the schedule {stored.name!r} is being converted now; wait for it to end, or cancel its conversion",
+        remedy="wait for it to end, or cancel its conversion",
+    )

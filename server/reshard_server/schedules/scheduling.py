@@ -1,0 +1,90 @@
+"""Scheduling: what every part of the schedules works with, and with which rights a schedule runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from reshard_server.access.paths import Roots
+from reshard_server.access.tokens import Caller, Tokens
+from reshard_server.models.conversion import ConversionRequest
+from reshard_server.models.schedule import Clock, ScheduleBody
+from reshard_server.problems import NOT_FOUND, ProblemError
+from reshard_server.records import executors
+from reshard_server.records.schedules import StoredSchedule
+from reshard_server.settings import Settings
+from reshard_server.work.accepting import check_conversion
+
+Enqueue = Callable[[str, str, int], None]
+
+
+class UnfitError(Exception):
+    """A schedule whose token may not do any more what it is to do; the text says what."""
+
+
+@dataclass(frozen=True)
+class Scheduling:
+    """What schedules work with.
+
+    Attributes:
+        executor: id of this process.
+        enqueue: has a queued conversion looked at at once.
+        stopping: set when this server ends.
+    """
+
+    settings: Settings
+    database: sa.Engine
+    tokens: Tokens
+    roots: Roots
+    executor: str
+    enqueue: Enqueue
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def heard_after(self) -> sa.ColumnElement[float]:
+        """Processes whose last heartbeat is older are dead."""
+        return executors.now_of(self.database) - self.settings.lease_seconds
+
+    def caller(self, stored: StoredSchedule) -> Caller:
+        """Whoever made the schedule, with the rights of now. Raises UnfitError where those are gone."""
+        found = self.tokens.named(stored.token)
+        if found is None:
+            raise UnfitError(
+                f"the token {stored.token!r}, which made this schedule, is gone; put the schedule again with another one"
+            )
+        if "convert" not in found.scopes:
+            raise UnfitError(
+                f"the token {stored.token!r}, which made this schedule, lacks the scope 'convert' now; give it back, or "
+                "put the schedule again with another token"
+            )
+        return found
+
+    def watched(self, stored: StoredSchedule) -> Path:
+        """The real path of what the schedule reads. Raises UnfitError where its token may not any more."""
+        caller = self.caller(stored)
+        try:
+            return self.roots.readable(caller, source_of(stored.body))
+        except ProblemError as problem:
+            raise _unfit(stored, problem) from problem
+
+    def check(self, stored: StoredSchedule, request: ConversionRequest) -> None:
+        """UnfitError where the token may not do it any more, ProblemError where it cannot be done."""
+        try:
+            check_conversion(self, self.caller(stored), request)
+        except ProblemError as problem:
+            if problem.kind is NOT_FOUND:
+                raise _unfit(stored, problem) from problem
+            raise
+
+
+def source_of(body: ScheduleBody) -> str:
+    """What the schedule reads, or watches."""
+    return body.when.source if isinstance(body.when, Clock) else body.when.directory
+
+
+def _unfit(stored: StoredSchedule, problem: ProblemError) -> UnfitError:
+    return UnfitError(f"the token {stored.token!r}, which made this schedule: {problem.detail}")

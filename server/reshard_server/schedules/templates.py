@@ -1,0 +1,49 @@
+"""Templates: targets whose fields are filled in for each run.
+
+There are three fields and no format specifications: whatever else stands in braces is refused when the
+schedule is stored, so that no run meets it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from reshard_server.problems import INVALID, ProblemError
+
+OF_STEPS = ("step", "time", "name")
+OF_CLOCK = ("time", "name")
+
+_FIELD = re.compile(r"\{(\w+)\}", re.ASCII)
+
+
+def check_template(template: str, known: tuple[str, ...], field: str) -> None:
+    """ProblemError where the template has a field that is not known, or a brace of no field."""
+    wrong = [name for name in _FIELD.findall(template) if name not in known]
+    rest = _FIELD.sub("", template)
+    if wrong or "{" in rest or "}" in rest:
+        found = f"{{{wrong[0]}}}" if wrong else "a brace that belongs to no field"
+        fields = ", ".join(f"{{{name}}}" for name in known)
+        raise ProblemError(
+            INVALID,
+            f"the target {template[:200]!r} has {found}; the fields that are known here are {fields}",
+            field,
+            f"use only {fields}",
+        )
+
+
+def fields_of(template: str) -> frozenset[str]:
+    """The fields that a template has."""
+    return frozenset(_FIELD.findall(template))
+
+
+def filled(template: str, values: Mapping[str, str]) -> str:
+    """The template with its fields filled in; a value is never looked at for fields again."""
+    return _FIELD.sub(lambda match: values[match[1]], template)
+
+
+def values_of(name: str, at: float, step: int | None) -> dict[str, str]:
+    """What the fields stand for."""
+    time = datetime.fromtimestamp(at, UTC).strftime("%Y%m%dT%H%M%SZ")
+    return {"name": name, "time": time} | ({} if step is None else {"step": str(step)})

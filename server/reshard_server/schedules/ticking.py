@@ -1,0 +1,103 @@
+"""Ticking: one thread of the server that looks after every schedule."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from reshard_server.models.schedule import Clock
+from reshard_server.records import schedule_runs, schedules
+from reshard_server.records.schedules import StoredSchedule
+from reshard_server.schedules.by_clock import tick
+from reshard_server.schedules.clock import exactly_written
+from reshard_server.schedules.scheduling import Scheduling, UnfitError
+from reshard_server.schedules.settling import recover, settle
+from reshard_server.schedules.watching import poll
+
+LOG = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.25
+"""Between two looks at what is due."""
+
+RECOVER_SECONDS = 5.0
+"""Between two looks at what dead processes left."""
+
+
+class Ticking:
+    """Looks after the schedules as long as the server runs."""
+
+    def __init__(self, scheduling: Scheduling) -> None:
+        self.scheduling = scheduling
+        self._thread: threading.Thread | None = None
+        self._recovered = float("-inf")
+
+    def launch(self) -> None:
+        """Begins, with what was left when the last server ended."""
+        self._thread = threading.Thread(target=self._run, name="schedules", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Starts nothing more; a step that is being held is left for the next server."""
+        self.scheduling.stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self.scheduling.stopping.wait(LOOK_SECONDS):
+            self._try(self._recover, "cannot look after what was left")
+            self._try(lambda: settle(self.scheduling), "cannot settle what has ended")
+            self._try(lambda: tick_all(self.scheduling, time.time()), "cannot look at schedules")
+
+    def _recover(self) -> None:
+        if time.monotonic() - self._recovered > RECOVER_SECONDS:
+            recover(self.scheduling)
+            self._recovered = time.monotonic()
+
+    def _try(self, look: Callable[[], None], what: str) -> None:
+        """Goes on whatever happens: a database that is out of reach comes back, and other schedules wait."""
+        try:
+            look()
+        except sa.exc.OperationalError as error:
+            LOG.warning("%s: %s", what, error)
+        except Exception:
+            LOG.exception(what)
+
+
+def tick_all(scheduling: Scheduling, now: float) -> None:
+    """Looks at every schedule whose time has come; those of the clock first, which wait for no disk."""
+    found = schedules.due(scheduling.database, now)
+    found.sort(key=lambda stored: not isinstance(stored.body.when, Clock))
+    for stored in found:
+        if scheduling.stopping.is_set():
+            return
+        try:
+            _tick(scheduling, stored, now)
+        except UnfitError as unfit:
+            pause_unfit(scheduling, stored, unfit)
+        except sa.exc.OperationalError:
+            raise
+        except Exception:
+            LOG.exception("the schedule %s", stored.name)
+
+
+def pause_unfit(scheduling: Scheduling, stored: StoredSchedule, unfit: UnfitError) -> None:
+    """Pauses a schedule whose token may not any more, and says so in its history."""
+    now = time.time()
+    if schedules.set_paused(scheduling.database, stored, now, paused=True) is None:
+        return
+    LOG.warning("the schedule %s is paused: %s", stored.name, unfit)
+    with scheduling.database.begin() as connection:
+        key = f"paused {exactly_written(now)}"
+        schedule_runs.note(connection, stored.name, key, "paused", detail=str(unfit))
+
+
+def _tick(scheduling: Scheduling, stored: StoredSchedule, now: float) -> None:
+    when = stored.body.when
+    if isinstance(when, Clock):
+        tick(scheduling, stored, when, now)
+    else:
+        poll(scheduling, stored, when, now)

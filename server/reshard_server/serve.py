@@ -1,0 +1,50 @@
+"""What ``reshard serve`` does."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+from reshard.errors import ReshardError
+from reshard_server.access.tokens import load_tokens
+from reshard_server.app import create_app
+from reshard_server.logs import set_up_logs
+from reshard_server.server_process import address_of, listen, run_server
+from reshard_server.settings import Settings
+
+
+def serve(settings: Settings) -> None:
+    """Serves with these settings until the process is told to end.
+
+    Raises ReshardError where they cannot be used, before anything listens.
+    """
+    _check(settings)
+    set_up_logs(settings.log_level, settings.log_format)
+    app = create_app(settings)
+    with listen(settings.host, settings.port) as listening:
+        print(announcement(settings, address_of(listening)), file=sys.stderr, flush=True)
+        run_server(app, settings, listening)
+
+
+def _check(settings: Settings) -> None:
+    load_tokens(settings)
+    for name, path in settings.roots.items():
+        if not path.is_dir():
+            raise ReshardError(
+                f"the root {name!r} is {str(path)!r}, which is no folder; make it, or correct the path"
+            )
+
+
+def announcement(settings: Settings, address: str) -> str:
+    """Where it listens, what it serves, and a line to try."""
+    roots = [f"  {name} = {path}" for name, path in sorted(settings.roots.items())]
+    header = () if settings.insecure else ("-H", "Authorization: Bearer TOKEN")
+    line = shlex.join(["curl", *header, f"{address}/v1/conversions"])
+    return "\n".join(
+        [
+            f"reshard listens on {address}",
+            "roots:" if roots else "roots: none; add some with --root NAME=PATH",
+            *roots,
+            f"try: {line}",
+        ]
+    )

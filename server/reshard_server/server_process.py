@@ -1,0 +1,95 @@
+"""A server process: from its socket to its orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from reshard.errors import ReshardError
+from reshard_server.drain import Drain
+from reshard_server.serving.protocol import ProblemProtocol
+from reshard_server.settings import Settings
+
+LOG = logging.getLogger(__name__)
+
+HEAD_MARGIN_BYTES = 16384
+"""Headers that are a little too large are refused by the application, with the request's id."""
+
+BACKLOG = 512
+
+
+class DrainingServer(uvicorn.Server):
+    """Told to end, it takes nothing new, lets open requests end, and then ends with exit code 0."""
+
+    def __init__(self, config: uvicorn.Config, drain: Drain, drain_seconds: float) -> None:
+        super().__init__(config)
+        self.drain = drain
+        self.drain_seconds = drain_seconds
+        self.told_at: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  (uvicorn's)
+        """The first signal drains; a second one ends at once."""
+        if self.told_at is not None:
+            self.should_exit = self.force_exit = True
+            return
+        self.told_at = time.monotonic()
+        LOG.info("draining", extra={"signal": signal.Signals(sig).name})
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second."""
+        if self.told_at is not None and not self.should_exit:
+            self.drain.begun.set()
+            await asyncio.sleep(0)
+            waited = time.monotonic() - self.told_at
+            self.should_exit = not self.drain.open_requests or waited > self.drain_seconds / 2
+        return await super().on_tick(counter)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises ReshardError where the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        found = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        number = error.errno or 0
+        reason = (
+            os.strerror(number) if number > 0 else error
+        )  # a name that is unknown has no number
+        raise ReshardError(
+            f"cannot listen on {host} port {port}: {reason}; choose another --host or --port, or end what uses it"
+        ) from error
+    found.set_inheritable(False)
+    return found
+
+
+def address_of(listening: socket.socket) -> str:
+    """The URL of a listening socket."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run_server(app: FastAPI, settings: Settings, listening: socket.socket) -> None:
+    """Serves until the process is told to end."""
+    config = uvicorn.Config(
+        app,
+        http=ProblemProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=settings.header_bytes + HEAD_MARGIN_BYTES,
+        timeout_graceful_shutdown=max(1, int(settings.drain_seconds / 4)),
+        backlog=BACKLOG,
+    )
+    server = DrainingServer(config, app.state.drain, settings.drain_seconds)
+    server.run(sockets=[listening])

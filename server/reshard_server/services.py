@@ -1,0 +1,91 @@
+"""What every route works with; made once, when the application starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from reshard.api import check_arguments
+from reshard_server.access.paths import Roots
+from reshard_server.access.rates import Rates
+from reshard_server.access.sessions import Sessions
+from reshard_server.access.streams import Streams
+from reshard_server.access.tokens import Tokens, load_tokens
+from reshard_server.drain import Drain
+from reshard_server.metrics import Metrics
+from reshard_server.records.database import open_database
+from reshard_server.records.feed import Feed
+from reshard_server.schedules.scheduling import Scheduling
+from reshard_server.schedules.ticking import Ticking
+from reshard_server.settings import Settings
+from reshard_server.work.durable import Durable
+from reshard_server.work.questions import Questions
+from reshard_server.work.wording import RootNames
+
+
+@dataclass(frozen=True)
+class Services:
+    """Settings, records and everything else that lives as long as the server."""
+
+    settings: Settings
+    database: sa.Engine
+    tokens: Tokens
+    sessions: Sessions
+    roots: Roots
+    durable: Durable
+    questions: Questions
+    scheduling: Scheduling
+    rates: Rates
+    streams: Streams
+    feed: Feed
+    drain: Drain
+    metrics: Metrics
+
+
+@contextmanager
+def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterator[Services]:
+    """Everything opened, and closed again in the opposite order.
+
+    Raises ReshardError where something cannot be opened.
+    """
+    check_arguments()  # loads what checking takes, so that the first request need not wait
+    tokens, roots = load_tokens(settings), Roots(settings.roots)
+    settings.state.mkdir(parents=True, exist_ok=True)
+    database = open_database(settings)
+    try:
+        durable = Durable(settings, database, roots)
+        names = RootNames.of(settings.roots)
+        questions = Questions(names, drain, settings.looks, settings.reads)
+        durable.launch()
+        scheduling = Scheduling(
+            settings, database, tokens, roots, durable.executor, durable.enqueue
+        )
+        ticking = Ticking(scheduling)
+        try:
+            ticking.launch()
+            streams = Streams(settings.streams)
+            metrics.watch(database, streams)
+            yield Services(
+                settings,
+                database,
+                tokens,
+                Sessions(database, tokens, settings.session_hours * 3600),
+                roots,
+                durable,
+                questions,
+                scheduling,
+                Rates(settings.requests_per_minute),
+                streams,
+                Feed(database),
+                drain,
+                metrics,
+            )
+        finally:
+            ticking.close()
+            questions.close()
+            durable.close()
+    finally:
+        database.dispose()

@@ -1,0 +1,212 @@
+"""What is refused before anything reads it: too large, not JSON, or not text that can be kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from reshard_server.problems import (
+    HEADERS_TOO_LARGE,
+    MALFORMED,
+    TOO_LARGE,
+    UNSUPPORTED,
+    ProblemError,
+)
+from reshard_server.refusals import refuse
+from reshard_server.settings import Settings
+
+BODY_SECONDS = 60.0
+DEEPEST = 64
+LONGEST_NUMBER = 400
+UNREAD_BODIES = 16
+"""So many times the largest body are read and thrown away, so that the client gets to read the refusal."""
+UNREAD_SECONDS = 5.0
+
+
+class Limits:
+    """Reads the body whole, within the limit, before the application is asked."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self.app = app
+        self.settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            check_head(scope, self.settings.header_bytes)
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await self._body(receive)
+            if scope["path"].startswith("/v1/"):
+                check_json(Headers(scope=scope), body)
+        except ProblemError as problem:
+            await refuse(Request(scope), problem)(scope, receive, send)
+            return
+        except TimeoutError:
+            await refuse(Request(scope), _too_slow())(scope, receive, send)
+            return
+        except ClientDisconnect:
+            return  # half a body is no request, even where it reads like a whole one
+        await self.app(scope, _again(body, receive), send)
+
+    async def _body(self, receive: Receive) -> bytes:
+        limit = self.settings.body_bytes
+        body = bytearray()
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > limit:
+                if more:
+                    await throw_away(receive, limit * UNREAD_BODIES)
+                raise _too_large(limit)
+        return bytes(body)
+
+
+def check_head(scope: Scope, limit: int) -> None:
+    """Refuses headers and paths that are too large together, and NUL in the path or the query."""
+    target = scope.get("raw_path") or b""
+    size = len(target) + len(scope["query_string"])
+    size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    if size > limit:
+        raise ProblemError(
+            HEADERS_TOO_LARGE,
+            f"the path and the headers have {size} bytes together; this server takes {limit}; send less",
+        )
+    if b"%00" in scope["query_string"] or "\0" in scope["path"]:
+        raise ProblemError(MALFORMED, "the path or the query has a NUL character; leave it out")
+
+
+def check_json(headers: Headers, body: bytes) -> None:
+    """Refuses a body that is not one JSON document of usual depth, with text that can be kept."""
+    if not body:
+        return
+    given = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != "application/json":
+        raise ProblemError(
+            UNSUPPORTED,
+            f"the body is {given or 'of no type'!r}; expected application/json; send the header "
+            "'Content-Type: application/json'",
+        )
+    try:
+        document = json.loads(
+            body.decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_constant=_no_number,
+            parse_int=_int,
+            parse_float=_float,
+        )
+    except RecursionError:
+        raise _malformed(f"it is nested deeper than {DEEPEST} levels") from None
+    except ValueError as error:
+        raise _malformed(str(error)) from None
+    for text in _texts(document, DEEPEST):
+        _check_text(text)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the member {twice[:100]!r} is there twice")
+    return members
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number in JSON")
+
+
+def _int(text: str) -> int:
+    if len(text) > LONGEST_NUMBER:
+        raise ValueError(f"a number has {len(text)} digits")
+    return int(text)
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:50]} is too large a number")
+    return number
+
+
+def _texts(value: Any, depth: int) -> Iterator[str]:
+    """Every text in a document, names of members too."""
+    if depth == 0:
+        raise _malformed(f"it is nested deeper than {DEEPEST} levels")
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from value
+        for inner in value.values():
+            yield from _texts(inner, depth - 1)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner, depth - 1)
+
+
+def _check_text(text: str) -> None:
+    if "\0" in text:
+        raise _malformed("a text has a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _malformed("a text has half of a surrogate pair") from None
+
+
+def _malformed(why: str) -> ProblemError:
+    return ProblemError(
+        MALFORMED, f"the body is not JSON that can be used: {why}; send one JSON object"
+    )
+
+
+def _too_large(limit: int) -> ProblemError:
+    return ProblemError(
+        TOO_LARGE,
+        f"the body is larger than the {limit} bytes that this server takes; send less",
+        headers={"Connection": "close"},
+    )
+
+
+def _too_slow() -> ProblemError:
+    return ProblemError(
+        MALFORMED,
+        f"the body did not come within {BODY_SECONDS:.0f} seconds; send it at once",
+        headers={"Connection": "close"},
+    )
+
+
+async def throw_away(receive: Receive, limit: int) -> None:
+    """Reads a body to its end, or its limit, for so long that the client gets to read a refusal."""
+    more = True
+    try:
+        async with asyncio.timeout(UNREAD_SECONDS):
+            while more and limit > 0:
+                message = await receive()
+                limit -= len(message.get("body", b""))
+                more = message.get("more_body", False)
+    except TimeoutError:
+        return
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """What hands the body on, and then whatever comes after it."""
+    waiting = [body]
+
+    async def receiving() -> Message:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await receive()
+
+    return receiving

@@ -1,0 +1,170 @@
+"""Settings: everything that can be chosen about a server, described once.
+
+Each comes from the command line, the environment (``RESHARD_`` and its name in capitals), a TOML file
+(``--settings FILE`` or ``RESHARD_SETTINGS``), or its default; in this order.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from reshard.errors import ReshardError
+
+MIB = 1 << 20
+
+Scope = Literal["read", "convert", "admin"]
+
+RootName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+
+
+class TokenSettings(BaseModel):
+    """One bearer token; only its hash is ever stored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(description="Who it is, in logs and records.", min_length=1, max_length=64)
+    sha256: str = Field(
+        description="SHA-256 of the token, 64 hex digits.", pattern="^[0-9a-f]{64}$"
+    )
+    scopes: frozenset[Scope] = Field(description="What it may do.")
+    read: frozenset[str] = Field(
+        default=frozenset(), description="Roots that it may read; '*' for all."
+    )
+    write: frozenset[str] = Field(
+        default=frozenset(), description="Roots that it may write; '*' for all."
+    )
+
+
+class Settings(BaseSettings):
+    """How a server runs."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="RESHARD_", extra="forbid", frozen=True, env_nested_delimiter="__"
+    )
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    state: Path = Field(Path("reshard-state"), description="Folder for the server's own records.")
+    database_url: SecretStr | None = Field(
+        None,
+        description="A Postgres URL, for several replicas; SQLite in the state folder without.",
+    )
+    roots: dict[RootName, Path] = Field(
+        default_factory=dict,
+        description="Storage roots by name: what clients may name paths below.",
+    )
+    tokens: tuple[TokenSettings, ...] = Field((), description="Bearer tokens, by their hashes.")
+    tokens_file: Path | None = Field(None, description="A TOML file with further [[tokens]].")
+    insecure: bool = Field(
+        False, description="No token is needed; only where the host is a loopback address."
+    )
+    public_url: str | None = Field(
+        None,
+        pattern=r"^https?://[^/?#\s@]+$",
+        description="Where people reach the pages, such as https://reshard.example; cookies are for there only.",
+    )
+    session_hours: float = Field(
+        12.0, gt=0, le=720, description="Hours after which a person signs in again."
+    )
+    running: int = Field(
+        2, ge=1, le=64, description="Conversions that run at once in this process."
+    )
+    running_per_token: int = Field(
+        2, ge=1, description="Conversions of one token that run at once, over all replicas."
+    )
+    queued_per_token: int = Field(500, ge=1, description="Conversions of one token that may wait.")
+    max_memory: int = Field(
+        1024 * MIB, ge=16 * MIB, description="Bytes that one conversion may be given at most."
+    )
+    workers: int = Field(
+        2, ge=1, le=256, description="Threads that one conversion may use at most."
+    )
+    attempts: int = Field(5, ge=1, description="Times a conversion whose process died is tried.")
+    keep_days: int = Field(
+        90,
+        ge=0,
+        description="Days after which records of ended conversions are forgotten; 0: never.",
+    )
+    body_bytes: int = Field(1 * MIB, ge=1024, description="Largest body of a request.")
+    header_bytes: int = Field(16384, ge=1024, description="Largest headers of a request, together.")
+    requests_per_minute: int = Field(1200, ge=1, description="Requests of one token in a minute.")
+    streams: int = Field(64, ge=1, description="Streams (events, slices) open at once.")
+    stream_memory: int = Field(
+        64 * MIB, ge=8 * MIB, description="Bytes that the buffers of one stream of slices may take."
+    )
+    looks: int = Field(
+        4, ge=1, le=64, description="Looks at metadata (inspect, plan, preview) at once."
+    )
+    reads: int = Field(
+        2, ge=1, le=64, description="Verifications and fingerprints at once; each reads every byte."
+    )
+    metrics_open: bool = Field(False, description="/metrics is told without a token.")
+    drain_seconds: float = Field(
+        20.0, ge=0, description="How long a server that was told to end waits for requests."
+    )
+    lease_seconds: float = Field(
+        10.0, ge=2, description="Silence after which another replica takes a replica's jobs over."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least level."
+    )
+    log_format: Literal["json", "text"] = Field("json", description="One object or one line each.")
+
+
+def load_settings(flags: Mapping[str, Any], file: Path | None) -> Settings:
+    """The settings of flags, environment and file, in this order; maps such as roots are joined.
+
+    Raises ReshardError where a value cannot be used; its text names each, but no secret.
+    """
+    document = _document(file) if file else {}
+
+    class FromFile(Settings):
+        """Settings whose last source is the file."""
+
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            in_file = InitSettingsSource(settings_cls, init_kwargs=document)
+            return init_settings, env_settings, in_file
+
+    try:
+        return FromFile(**{name: value for name, value in flags.items() if value is not None})
+    except ValidationError as error:
+        raise ReshardError(_wrong(error)) from None
+    except SettingsError as error:
+        raise ReshardError(
+            f"{error}; a setting of several values is JSON in the environment, such as "
+            'RESHARD_ROOTS=\'{"data": "/srv/checkpoints"}\''
+        ) from None
+
+
+def _document(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ReshardError(f"the settings file {str(file)!r} cannot be used: {error}") from error
+
+
+def _wrong(error: ValidationError) -> str:
+    found = (
+        f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_input=False)
+    )
+    return f"the settings cannot be used: {'; '.join(found)}; docs/service.md describes each"

@@ -1,0 +1,143 @@
+"""Before a conversion is accepted: everything that can be known to be wrong without the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from reshard.api import check_arguments
+from reshard.errors import ReshardError
+from reshard_server.access.paths import Roots
+from reshard_server.access.tokens import Caller
+from reshard_server.models.conversion import (
+    ConversionRequest,
+    Goal,
+    PlanRequest,
+    SeveralTargets,
+    goals,
+)
+from reshard_server.problems import INVALID, ProblemError, problem_of
+from reshard_server.records.layouts import layout_content
+from reshard_server.settings import Settings
+
+
+class Serving(Protocol):
+    """What is looked up for it."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def database(self) -> sa.Engine: ...
+
+    @property
+    def roots(self) -> Roots: ...
+
+
+def check_conversion(
+    serving: Serving, caller: Caller, request: ConversionRequest | PlanRequest
+) -> None:
+    """Raises ProblemError, in the library's words where it has some, for what cannot be done."""
+    with about("/source"):
+        serving.roots.readable(caller, request.source)
+    seen: dict[str, str] = {}
+    for place, goal in _places(request):
+        field = f"{place}/target"
+        with about(field):
+            serving.roots.writable(caller, goal.target)
+        if goal.target in seen:
+            raise ProblemError(
+                INVALID,
+                f"{seen[goal.target]} and {field} are both {goal.target!r}; give each target its own path",
+                field,
+            )
+        seen[goal.target] = field
+        _check_goal(serving, request, goal, place)
+
+
+def _places(request: ConversionRequest | PlanRequest) -> list[tuple[str, Goal]]:
+    """Each target, and where the request has it."""
+    if isinstance(request, SeveralTargets):
+        return [(f"/targets/{i}", goal) for i, goal in enumerate(request.targets)]
+    return [("", goal) for goal in goals(request)]
+
+
+def _check_goal(
+    serving: Serving, request: ConversionRequest | PlanRequest, goal: Goal, place: str
+) -> None:
+    with about(f"{place}/layout"):
+        layout = content_of(serving, goal.layout)
+        check_arguments(layout=layout, mesh=goal.mesh)
+    with about(place or None):
+        check_arguments(
+            layout=layout,
+            mesh=goal.mesh,
+            select=goal.select,
+            drop=goal.drop,
+            rename=goal.rename,
+            cast=goal.cast,
+            compression=goal.compression,
+            chunk_bytes=goal.chunk_bytes,
+            ocdbt=goal.ocdbt,
+            style=goal.style,
+            overwrite=goal.overwrite,
+        )
+        check_limits(serving, request.max_memory, request.workers)
+
+
+def content_of(serving: Serving, layout: str | dict[str, Any] | None) -> dict[str, Any] | None:
+    """A layout's content, that of a stored one by its name; the library would take text for a path.
+
+    Raises LayoutError where none is stored under that name.
+    """
+    return layout_content(serving.database, layout) if isinstance(layout, str) else layout
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the library may take for one piece of work."""
+
+    max_memory: int
+    workers: int
+
+
+def check_limits(
+    serving: Serving, max_memory: str | int | None, workers: int | None = None
+) -> Limits:
+    """The limits that are asked for, or else the ceilings; ProblemError where they are above these."""
+    ceilings = serving.settings
+    found = check_arguments(
+        max_memory=ceilings.max_memory if max_memory is None else max_memory,
+        workers=workers or ceilings.workers,
+    )
+    _check_ceiling("max_memory", found.max_memory, ceilings.max_memory, "bytes")
+    _check_ceiling("workers", found.workers, ceilings.workers, "threads")
+    return Limits(found.max_memory, found.workers)
+
+
+def _check_ceiling(name: str, wanted: int, ceiling: int, unit: str) -> None:
+    if wanted > ceiling:
+        raise ProblemError(
+            INVALID,
+            f"{name} is {wanted} {unit}, above this server's ceiling of {ceiling} (its setting {name}); ask for at most "
+            "that, or leave it out",
+            f"/{name}",
+            "ask for at most that, or leave it out",
+            {"ceiling": ceiling},
+        )
+
+
+@contextmanager
+def about(field: str | None) -> Iterator[None]:
+    """What is refused within is refused for this field."""
+    try:
+        yield
+    except ReshardError as error:
+        raise problem_of(error, field) from error
+    except ProblemError as problem:
+        problem.field = problem.field or field
+        raise

@@ -1,0 +1,59 @@
+"""Answering: what the library says about checkpoints, as ``docs/json-output.md`` describes it.
+
+Runs in the child process: a hostile checkpoint brings down no more than that, and one who asks no
+longer can be left without an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from reshard import api
+from reshard.cli.json_output import (
+    conversion_plan,
+    fingerprint,
+    inspection,
+    layout_document,
+    plain,
+    verification,
+)
+from reshard_server.work.pace import Pace
+
+Document = dict[str, Any]
+
+
+def answer(question: str, arguments: Document, pace: Pace) -> Document:
+    """The answer to a question, which is named as its command."""
+    found: Document = plain(_ANSWERS[question](arguments, pace))
+    return found
+
+
+def _inspect(arguments: Document, _: Pace) -> Document:
+    return inspection(api.inspect(**arguments))
+
+
+def _verify(arguments: Document, pace: Pace) -> Document:
+    return verification(api.verify(**arguments, progress=pace))
+
+
+def _fingerprint(arguments: Document, pace: Pace) -> Document:
+    return fingerprint(api.fingerprint(**arguments, progress=pace))
+
+
+def _layout(arguments: Document, _: Pace) -> Document:
+    return layout_document("", arguments["src"], api.lay_out(**arguments))
+
+
+def _plan(arguments: Document, _: Pace) -> Document:
+    shares = arguments.pop("shares")
+    return conversion_plan(api.plan(**arguments), with_shares=shares)
+
+
+_ANSWERS: dict[str, Callable[[Document, Pace], Document]] = {
+    "inspect": _inspect,
+    "verify": _verify,
+    "fingerprint": _fingerprint,
+    "layout": _layout,
+    "plan": _plan,
+}

@@ -1,0 +1,122 @@
+"""One attempt at a conversion: a child process from its start to its end."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from reshard_server.models.conversion import ProgressState
+from reshard_server.work.holding import Holding, Order
+from reshard_server.work.process import ChildProcess, Message, start_child
+
+LOG = logging.getLogger(__name__)
+
+LISTEN_SECONDS = 0.25
+GRACE_SECONDS = 10.0
+"""Between SIGTERM and SIGKILL: what is in flight is written and recorded, so that a retry goes on there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It converted; the reports."""
+
+    result: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The library refused, or failed for a reason that it names.
+
+    Attributes:
+        busy: only because another process is writing to the target.
+    """
+
+    problem: dict[str, Any]
+    busy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The process ended and did not say why.
+
+    Attributes:
+        how: ``was killed by SIGKILL`` or ``ended with status 1``.
+    """
+
+    how: str
+    progress: ProgressState | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """It was stopped by an order."""
+
+    order: Order
+
+
+Outcome = Done | Refused | Died | Stopped
+
+
+@dataclass
+class _Heard:
+    """What the child has said so far."""
+
+    holding: Holding
+    progress: ProgressState | None = None
+    outcome: Done | Refused | None = None
+
+    def take(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if "progress" in message:
+                self.progress = ProgressState.model_validate(message["progress"])
+                self.holding.tell(self.progress)
+            elif "result" in message:
+                self.outcome = Done(message["result"])
+            else:
+                self.outcome = Refused(message["problem"], bool(message.get("busy")))
+
+
+def attempt(document: dict[str, Any], holding: Holding) -> Outcome:
+    """Converts in a child process, which has ended when this returns."""
+    child = start_child(document)
+    heard = _Heard(holding)
+    try:
+        order = _watch(child, heard)
+        if order in ("cancel", "drain"):
+            _stop(child, heard)
+    finally:
+        code = child.close()
+    if heard.outcome is not None:
+        return heard.outcome
+    if order != "go on":
+        return Stopped(order)
+    LOG.error("the process %s: %s", how_ended(code), child.said())
+    return Died(how_ended(code), heard.progress)
+
+
+def _watch(child: ChildProcess, heard: _Heard) -> Order:
+    """Listens until the child has ended, or there is an order to stop."""
+    while not child.ended:
+        heard.take(child.messages(LISTEN_SECONDS))
+        if (order := heard.holding.order()) != "go on":
+            return order
+    return "go on"
+
+
+def _stop(child: ChildProcess, heard: _Heard) -> None:
+    child.terminate()
+    heard.take(child.listen_until(time.monotonic() + GRACE_SECONDS))
+
+
+def how_ended(code: int) -> str:
+    """A return code in words."""
+    if code >= 0:
+        return f"ended with status {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

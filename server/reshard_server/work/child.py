@@ -1,0 +1,143 @@
+"""The process that converts, or answers a question: ``python -m reshard_server.work.child PARENT``.
+
+It reads one JSON document from stdin (``work.request``) and writes one JSON object a line to stdout:
+``{"progress": …}`` at most twice a second, and at the end ``{"result": …}`` or ``{"problem": …}``.
+
+It must never outlive its parent, or it would write where another process goes on with the same job:
+the kernel kills it when the parent dies, and where the parent dies before that is set up, or the kernel
+cannot (another user, another kernel), the end of stdin tells it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+PARENT_GONE = 86
+"""Exit status of a child whose parent is gone."""
+
+STOPPED = 143
+"""Exit status after SIGTERM, as shells show it."""
+
+_PR_SET_PDEATHSIG = 1
+_NICENESS = 10
+"""Requests are answered first; without requests it costs nothing."""
+
+_STDIN = 0
+_READ_BYTES = 1 << 16
+
+_OOM_SCORE = "500"
+"""Where the machine runs out of memory, this process is ended rather than the server."""
+
+
+def main() -> int:
+    """Reads the request, converts, tells how it ended."""
+    _die_with_parent(int(sys.argv[1]))
+    out = _take_stdout()
+    request = json.loads(_read_line())
+    threading.Thread(target=_watch_stdin, daemon=True).start()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        _step_back(request["data_bytes"], request.get("niceness", _NICENESS))
+        ending = _convert(request, out)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is too late to stop
+        _send(out, ending)
+    except KeyboardInterrupt:
+        return STOPPED
+    return 0
+
+
+def _convert(request: dict[str, Any], out: int) -> dict[str, Any]:
+    """What is to be told at the end."""
+    from reshard.errors import ReshardError
+    from reshard_server.problems import problem_of
+    from reshard_server.work.answering import answer
+    from reshard_server.work.converting import TARGET_BUSY, convert_all
+    from reshard_server.work.pace import Pace
+
+    pace = Pace(lambda p: _tell(out, {"progress": p}))
+    try:
+        if "question" in request:
+            return {"result": answer(request["question"], request["arguments"], pace)}
+        return {"result": convert_all(request, pace)}
+    except TARGET_BUSY as error:
+        return {"problem": problem_of(error).document(), "busy": True}
+    except ReshardError as error:
+        return {"problem": problem_of(error).document()}
+
+
+def _die_with_parent(parent: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        _exit_without_parent()
+
+
+def _read_line() -> bytes:
+    """The request; without a buffered reader, which the thread below would hold when the process ends."""
+    line = b""
+    while not line.endswith(b"\n"):
+        line += _read_stdin()
+    return line
+
+
+def _watch_stdin() -> None:
+    while True:
+        _read_stdin()
+
+
+def _read_stdin() -> bytes:
+    data = os.read(_STDIN, _READ_BYTES)
+    if not data:
+        _exit_without_parent()
+    return data
+
+
+def _exit_without_parent() -> NoReturn:
+    os._exit(PARENT_GONE)
+
+
+def _take_stdout() -> int:
+    """A descriptor for the protocol alone: what anything else prints goes to stderr."""
+    out = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return out
+
+
+def _step_back(data_bytes: int | None, niceness: int) -> None:
+    """Leaves processor and memory to the server; bounds the memory where a bound is given."""
+    os.nice(niceness)
+    with suppress(OSError):  # a kernel or sandbox without it
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+    if data_bytes is not None:
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, most))
+
+
+def _tell(out: int, message: dict[str, Any]) -> None:
+    """Sends where the reader keeps up; a reader that is frozen must not hold the conversion up."""
+    line = _line(message)
+    if len(line) <= select.PIPE_BUF and select.select([], [out], [], 0)[1]:
+        os.write(out, line)
+
+
+def _send(out: int, message: dict[str, Any]) -> None:
+    line = memoryview(_line(message))
+    while line:
+        line = line[os.write(out, line) :]
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""A child process: started, listened to, ended. What it converts is no matter here."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+LOG = logging.getLogger(__name__)
+
+PRIVATE_PREFIX = "RESHARD_"
+"""Settings in the environment may hold passwords; the child needs none of them."""
+
+STDERR_BYTES = 8192
+MESSAGE_BYTES = 1 << 28
+_READ_BYTES = 1 << 16
+
+Message = dict[str, Any]
+
+
+@dataclass
+class ChildProcess:
+    """A running child; made by ``start_child``, and to be ended by ``close``."""
+
+    process: subprocess.Popen[bytes]
+    _stdout: bytearray = field(default_factory=bytearray)
+    _stderr: bytearray = field(default_factory=bytearray)
+    _open: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+
+    def __post_init__(self) -> None:
+        self._open.register(_stream(self.process.stdout), selectors.EVENT_READ, self._stdout)
+        self._open.register(_stream(self.process.stderr), selectors.EVENT_READ, self._stderr)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it closed its output; then it has ended, or is about to."""
+        return not self._open.get_map()
+
+    def messages(self, seconds: float) -> Iterator[Message]:
+        """What it says within this time; sooner where it has said something."""
+        for key, _ in self._open.select(seconds):
+            data = os.read(key.fd, _READ_BYTES)
+            key.data.extend(data)
+            if not data:
+                self._open.unregister(key.fileobj)
+        del self._stderr[:-STDERR_BYTES]
+        yield from self._lines()
+
+    def _lines(self) -> Iterator[Message]:
+        if len(self._stdout) > MESSAGE_BYTES:
+            raise ValueError(f"the child's message is longer than {MESSAGE_BYTES} bytes")
+        while (end := self._stdout.find(b"\n")) >= 0:
+            line = bytes(self._stdout[:end])
+            del self._stdout[: end + 1]
+            yield json.loads(line)
+
+    def terminate(self) -> None:
+        """Asks it to end (SIGTERM)."""
+        self.process.terminate()
+
+    def close(self) -> int:
+        """Ends it and whatever it started, at once; its return code, negative for a signal."""
+        with suppress(ProcessLookupError):
+            if self.process.returncode is None and not self.ended:
+                os.killpg(self.process.pid, signal.SIGKILL)
+        code = self.process.wait()
+        self._open.close()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            with suppress(OSError):  # what it never read of its request
+                _stream(stream).close()
+        return code
+
+    def said(self) -> str:
+        """The end of what it wrote to stderr."""
+        return self._stderr.decode(errors="replace").strip()
+
+    def listen_until(self, deadline: float) -> Iterator[Message]:
+        """What it says until it ends, or until a time of ``time.monotonic``."""
+        while not self.ended and (left := deadline - time.monotonic()) > 0:
+            yield from self.messages(left)
+
+
+def start_child(document: Message) -> ChildProcess:
+    """Starts a child in a session of its own and hands it the document.
+
+    The kernel kills a child when the thread that started it ends: that thread must stay with it.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "reshard_server.work.child", str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env={k: v for k, v in os.environ.items() if not k.startswith(PRIVATE_PREFIX)},
+    )
+    line = json.dumps(document).encode() + b"\n"
+    stdin = _stream(process.stdin)
+    threading.Thread(target=_feed, args=(stdin, line), daemon=True).start()
+    return ChildProcess(process)
+
+
+def _feed(stdin: IO[bytes], line: bytes) -> None:
+    """From a thread of its own: a pipe holds less than a document may have, and the child may hang."""
+    with suppress(OSError, ValueError):
+        stdin.write(line)
+        stdin.flush()
+
+
+def _stream(found: IO[bytes] | None) -> IO[bytes]:
+    if found is None:
+        raise ValueError("the child was started without pipes")
+    return found

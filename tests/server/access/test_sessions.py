@@ -1,0 +1,197 @@
+"""Sessions: begun with a token, kept as a hash, ended; and forms that come from our own pages only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from reshard_server.access import sessions
+from reshard_server.access.sessions import (
+    Sessions,
+    check_form,
+    clear_cookie,
+    form_key,
+    set_cookie,
+)
+from reshard_server.access.tokens import Tokens
+from reshard_server.problems import ProblemError
+from reshard_server.records.database import open_database
+from reshard_server.records.tables import SESSIONS
+from reshard_server.settings import Settings
+from starlette.responses import Response
+
+from tests.server.tokens import TOKENS, token_settings
+
+ANN, BOB = TOKENS["ann"][0], TOKENS["bob"][0]
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[sa.Engine]:
+    engine = open_database(Settings(state=tmp_path))
+    yield engine
+    engine.dispose()
+
+
+def made(db: sa.Engine, clock: Clock | None = None, tokens: Tokens | None = None) -> Sessions:
+    return Sessions(db, tokens or Tokens(token_settings()), 60.0, clock or Clock())
+
+
+def begun(found: Sessions, token: str = ANN) -> str:
+    session = found.begin(token)
+    assert session is not None
+    return session.cookie
+
+
+def rows(db: sa.Engine) -> list[sa.Row[tuple[object, ...]]]:
+    with db.connect() as connection:
+        return list(connection.execute(sa.select(SESSIONS)))
+
+
+def test_a_session_stands_for_its_token(db: sa.Engine) -> None:
+    found = made(db)
+    session = found.begin(ANN)
+    assert session is not None
+    assert (session.caller.name, session.seconds) == ("ann", 60.0)
+    caller = made(db).caller(session.cookie)
+    assert caller == session.caller
+    assert caller is not None and caller.scopes == {"read", "convert"}
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+def test_no_session_for_a_token_that_nobody_has(db: sa.Engine, insecure: bool) -> None:
+    found = made(db, tokens=Tokens(token_settings(), insecure))
+    for token in ("", "wrong", ANN + "x", "\ud800"):
+        assert found.begin(token) is None
+    for cookie in (None, "", "x", ANN, "\u2028"):
+        assert found.caller(cookie) is None
+    assert rows(db) == []
+
+
+def test_only_a_hash_is_kept(db: sa.Engine) -> None:
+    cookie = begun(made(db))
+    assert len(cookie) == 43
+    assert cookie not in str(rows(db)) and ANN not in str(rows(db))
+
+
+def test_it_expires_and_is_forgotten(db: sa.Engine) -> None:
+    clock = Clock()
+    found = made(db, clock)
+    cookie = begun(found)
+    clock.now += 59.9
+    assert found.caller(cookie) is not None
+    clock.now += 0.1
+    assert found.caller(cookie) is None
+    begun(found, BOB)
+    assert [row.token for row in rows(db)] == ["bob"]
+
+
+def test_it_is_ended(db: sa.Engine) -> None:
+    found = made(db)
+    one, two, other = begun(found), begun(found), begun(found, BOB)
+    found.end(one)
+    found.end(None)
+    assert [found.caller(c) is not None for c in (one, two, other)] == [False, True, True]
+    assert found.end_all("ann") == 1
+    assert [found.caller(c) is not None for c in (one, two, other)] == [False, False, True]
+
+
+def test_it_ends_with_its_token(db: sa.Engine) -> None:
+    cookie = begun(made(db))
+    ann, *others = token_settings()
+    assert made(db, tokens=Tokens(tuple(others))).caller(cookie) is None
+    changed = ann.model_copy(update={"sha256": "0" * 64})
+    assert made(db, tokens=Tokens((changed, *others))).caller(cookie) is None
+    fewer = ann.model_copy(update={"scopes": frozenset({"read"})})
+    caller = made(db, tokens=Tokens((fewer, *others))).caller(cookie)
+    assert caller is not None and caller.scopes == {"read"}
+
+
+def test_a_token_has_only_so_many(db: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MOST_OF_A_TOKEN", 3)
+    clock = Clock()
+    found = made(db, clock)
+    other = begun(found, BOB)
+    cookies = []
+    for _ in range(5):
+        clock.now += 1
+        cookies.append(begun(found))
+    assert [found.caller(c) is not None for c in cookies] == [False, False, True, True, True]
+    assert found.caller(other) is not None
+
+
+def test_the_cookie_is_for_our_pages_only(db: sa.Engine) -> None:
+    session = made(db).begin(ANN)
+    assert session is not None
+    for url, words in ((None, ""), ("http://x", ""), ("https://x", "; Secure")):
+        response = Response()
+        set_cookie(response, session, url)
+        cookie = response.headers["set-cookie"]
+        assert cookie == (
+            f"reshard_session={session.cookie}; HttpOnly; Max-Age=60; Path=/; SameSite=strict{words}"
+        )
+        clear_cookie(response, url)
+        gone = response.headers.getlist("set-cookie")[1]
+        assert 'reshard_session=""' in gone and "Max-Age=0" in gone
+
+
+OWN = {"origin": "http://here:8080", "host": "here:8080"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "public_url"),
+    [
+        (OWN, None),
+        ({**OWN, "origin": "https://here:8080"}, None),
+        ({"host": "here", "sec-fetch-site": "same-origin"}, None),
+        ({"host": "10.0.0.7", "origin": "https://reshard.example"}, "https://reshard.example"),
+    ],
+)
+def test_a_form_of_our_own_pages(headers: dict[str, str], public_url: str | None) -> None:
+    check_form(headers, public_url, None, None)
+    check_form(headers, public_url, "cookie", form_key("cookie"))
+    with pytest.raises(ProblemError) as raised:
+        check_form(headers, public_url, "cookie", form_key("other"))
+    assert raised.value.kind.status == 403
+    assert raised.value.detail == (
+        "the form belongs to another session; open the page again and send its form from there"
+    )
+    for key in (None, "", "ü", form_key(None)):
+        with pytest.raises(ProblemError):
+            check_form(headers, public_url, "cookie", key)
+
+
+@pytest.mark.parametrize(
+    ("headers", "public_url"),
+    [
+        ({"host": "here"}, None),
+        ({"host": "here", "sec-fetch-site": "cross-site"}, None),
+        ({"host": "here", "sec-fetch-site": "same-site"}, None),
+        ({"host": "here", "sec-fetch-site": "none"}, None),
+        ({"host": "here", "origin": "null", "sec-fetch-site": "same-origin"}, None),
+        ({"host": "here", "origin": "http://evil"}, None),
+        ({"host": "here", "origin": "http://here:81"}, None),
+        ({"host": "here", "origin": "http://here.evil"}, None),
+        ({"host": "here", "origin": "file://here"}, None),
+        ({"host": "here", "origin": "http://x@here"}, None),
+        ({"origin": "http://here"}, None),
+        (OWN, "https://reshard.example"),
+        ({"host": "reshard.example", "origin": "http://reshard.example"}, "https://reshard.example"),
+    ],
+)  # fmt: skip
+def test_a_form_from_elsewhere(headers: dict[str, str], public_url: str | None) -> None:
+    with pytest.raises(ProblemError) as raised:
+        check_form(headers, public_url, "cookie", form_key("cookie"))
+    assert raised.value.kind.status == 403
+    assert raised.value.detail == (
+        "the form comes from another site's page, or does not say where it comes from; open the page again and send "
+        "its form from there"
+    )

@@ -1,0 +1,167 @@
+"""Questions end: with their client, with their server, with their process; and there are only so many."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from reshard_server.drain import Drain
+from reshard_server.problems import ProblemError
+from reshard_server.work import questions
+from reshard_server.work.questions import Answered, Question, Questions
+from reshard_server.work.wording import RootNames
+
+import reshard
+from tests.server.live import Live, live
+from tests.server.tokens import TOKENS
+from tests.server.work.world import children_of, is_gone
+
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    folder = tmp_path_factory.mktemp("stopped")
+    rng = np.random.default_rng(0)
+    tree = {f"w{i:03}": rng.integers(0, 1 << 30, (64, 1024), np.int32) for i in range(400)}
+    reshard.save(folder / "data" / "large", tree)
+    with live(folder, reads=1, running=1) as found:
+        yield found
+
+
+def post(server: Live, verb: str, **body: object) -> socket.socket:
+    """A connection on which a question was asked, and nothing has been read."""
+    text = json.dumps({"checkpoint": "data/large", "max_memory": "17MiB", **body}).encode()
+    host, port = server.url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=60)
+    connection.sendall(
+        f"POST /v1/checkpoints:{verb} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKENS['ann'][0]}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n".encode()
+        + text
+    )
+    return connection
+
+
+def the_child(server: Live, seconds: float = 30) -> int:
+    deadline = time.monotonic() + seconds
+    while not (found := children_of(server.process.pid)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found[0]
+
+
+def freeze(server: Live) -> int:
+    """The child, stopped so that it does not end by itself."""
+    pid = the_child(server)
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+def test_a_client_that_goes_away_takes_its_child_along(server: Live) -> None:
+    connection = post(server, "verify")
+    pid = freeze(server)
+    connection.close()
+    assert is_gone(pid, questions.GRACE_SECONDS + 10)
+    with server.client() as client:  # and the place is free again
+        answer = client.post("/v1/checkpoints:verify", json={"checkpoint": "data/large"})
+    assert answer.json()["equal"] is True
+
+
+def test_a_child_that_dies_is_told(server: Live) -> None:
+    with post(server, "verify") as connection:
+        os.kill(the_child(server), signal.SIGKILL)
+        answer = b""
+        while not answer.endswith(b"}") and (part := connection.recv(65536)):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert b"the process that was to answer was killed by SIGKILL; ask again" in answer
+
+
+def test_a_fingerprint_that_is_stopped_records_nothing(server: Live) -> None:
+    record = next((server.log.parent / "data" / "large").rglob("slices.json"))
+    before = record.read_bytes()
+    connection = post(server, "fingerprint", overwrite=True)
+    pid = freeze(server)
+    connection.close()
+    assert is_gone(pid, questions.GRACE_SECONDS + 10)
+    assert record.read_bytes() == before
+    left = {p.name for p in record.parent.iterdir() if "partial" in p.name or p.name.endswith("~")}
+    assert left == set()
+
+
+def test_looks_are_not_held_up_by_reads(server: Live) -> None:
+    connection = post(server, "verify")
+    pid = freeze(server)
+    with server.client() as client:
+        look = client.post("/v1/checkpoints:inspect", json={"checkpoint": "data/large"})
+        assert look.status_code == 200
+        refused = client.post("/v1/checkpoints:verify", json={"checkpoint": "data/large"})
+    assert refused.status_code == 429
+    assert int(refused.headers["Retry-After"]) > 0
+    assert refused.json()["detail"] == (
+        "1 questions of this kind are being answered, as many as this server answers at once; ask again later"
+    )
+    connection.close()
+    assert is_gone(pid, questions.GRACE_SECONDS + 10)
+
+
+def test_a_server_that_ends_stops_its_reads(tmp_path: Path) -> None:
+    reshard.save(tmp_path / "data" / "large", {"w": np.zeros(1 << 20)})
+    with live(tmp_path) as server:
+        answers: list[httpx.Response] = []
+
+        def ask() -> None:
+            with server.client() as client:
+                body = {"checkpoint": "data/large"}
+                answers.append(client.post("/v1/checkpoints:verify", json=body))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        pid = freeze(server)
+        assert server.end() == 0
+        asking.join()
+        assert is_gone(pid)
+    assert answers[0].status_code == 503
+    assert "this server is ending" in answers[0].json()["detail"]
+
+
+def test_a_look_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "LOOK_SECONDS", 0.0)
+    reshard.save(tmp_path / "a", {"w": np.zeros(8)})
+    with pytest.raises(ProblemError) as raised:
+        asyncio.run(last(Question("inspect", {"path": str(tmp_path / "a")}, 4 * GIB)))
+    assert raised.value.kind.status == 503
+    assert "there was no answer within 0 seconds" in raised.value.detail
+
+
+def test_no_question_gets_more_memory_than_it_may(tmp_path: Path) -> None:
+    reshard.save(tmp_path / "a", {"w": np.zeros(8)})
+    question = Question("inspect", {"path": str(tmp_path / "a")}, 8 << 20)
+    with pytest.raises(ProblemError) as raised:
+        asyncio.run(last(question))
+    assert raised.value.kind.slug == "worker-died"
+
+
+async def last(question: Question) -> Answered:
+    asked = Questions(RootNames(()), Drain(), 1, 1)
+    try:
+        return await _last(asked.ask, question)
+    finally:
+        asked.close()
+
+
+async def _last(ask: Callable[..., object], question: Question) -> Answered:
+    async for heard in ask(question):  # type: ignore[attr-defined]
+        if isinstance(heard, Answered):
+            return heard
+    raise AssertionError

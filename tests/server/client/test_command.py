@@ -1,0 +1,140 @@
+"""``reshard convert --server``: the same options, progress, report and exit codes as here."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reshard_server.client import Client
+
+import reshard
+from reshard.cli.app import run
+from reshard.cli.json_output import conversion_report, plain
+from reshard.cli.remote import report_of
+from reshard.engine.report import ConversionReport, TensorReport
+from reshard.engine.task import CastStats
+from tests.server.client.conftest import WEIGHTS
+from tests.server.live import Live, environment, live
+from tests.server.tokens import TOKENS
+
+ANN = TOKENS["ann"][0]
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESHARD_TOKEN", ANN)
+
+
+def layout_file(folder: Path) -> str:
+    file = folder / "layout.yaml"
+    file.write_text("mesh: {axes: [x], shape: [4]}\nrules: [{match: kernel, axes: [null, x]}]\n")
+    return str(file)
+
+
+def test_the_same_report_as_here(
+    served: Live, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--layout", layout_file(tmp_path), "--cast", "bias=bfloat16", "--verify", "readback"]
+    here = run(["convert", str(data / "run"), str(tmp_path / "here"), *options])
+    shown_here = capsys.readouterr()
+    there = run(["convert", "data/run", "data/there", *options, "--server", served.url])
+    shown_there = capsys.readouterr()
+    assert here == there == 0
+    # digests, tensors and proofs; times and places differ
+    _, is_here, rest_here = shown_here.out.partition("\nread ")
+    _, is_there, rest_there = shown_there.out.partition("\nread ")
+    assert is_here and is_there
+    assert rest_here == rest_there
+    assert "→ data/there" in shown_there.out
+    assert shown_there.err.startswith("converting data/run → data/there: layout ")
+    np.testing.assert_array_equal(reshard.restore(data / "there")["params"]["kernel"], WEIGHTS)
+
+
+def test_json_and_token_file(
+    served: Live,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("RESHARD_TOKEN", "wrong")
+    (tmp_path / "token").write_text(ANN + "\n")
+    command = ["convert", "data/run", "data/json", "--server", served.url, "--json"]
+    assert run(command) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["type"] == "ServiceError"
+    assert run([*command, "--token-file", str(tmp_path / "token")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["command"], found["target"]) == ("convert", "data/json")
+
+
+REFUSED = [
+    (["--select", "nothing"], 1, "error: select 'nothing' matches none of the 2 names"),
+    (["--mesh", "x"], 1, "error: "),
+    (["--token-file", "/nowhere"], 1, "error: the token file '/nowhere' cannot be read"),
+    (["--layout", "unknown"], 1, "error: the layout 'unknown' is not stored"),
+    (["--layout", "missing.yaml"], 1, "error: "),
+    (["--max-memory", "much"], 2, "error: "),
+]
+
+
+@pytest.mark.parametrize(("options", "code", "text"), REFUSED)
+def test_exit_codes(
+    served: Live, options: list[str], code: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["convert", "data/run", "data/refused", *options, "--server", served.url]) == code
+    assert text in capsys.readouterr().err
+
+
+def test_a_token_file_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["convert", "a", "b", "--token-file", "x"]) == 1
+    assert capsys.readouterr().err == (
+        "error: --token-file belongs to --server; add it, or leave it out\n"
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_detaches_and_says_where_to_look(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    with live(tmp_path, module="tests.server.idle") as server, Client(server.url, ANN) as client:
+        command = [
+            sys.executable,
+            "-m",
+            "reshard",
+            "convert",
+            "data/a",
+            "data/b",
+            "--server",
+            server.url,
+        ]
+        process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env={**environment(), "RESHARD_TOKEN": ANN}
+        )
+        deadline = time.monotonic() + 60
+        while not (found := client.conversions.list().conversions):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(0.5)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+        assert process.returncode == code
+        where = f"{server.url}/v1/conversions/{found[0].id}"
+        assert said.splitlines()[-1] == (
+            f"detached; conversion {found[0].id} goes on at the server. Look at it: GET {where}; stop it: POST "
+            f"{where}:cancel"
+        )
+        assert client.conversions.get(found[0].id).conversion.state == "queued"
+
+
+def test_a_report_survives_the_way() -> None:
+    cast = CastStats(3, 2, float("inf"))
+    tensor = TensorReport(
+        "a", "b", (2, 3), "float32", "float16", "scatter", 24, "0" * 16, "1" * 16, "proved", cast
+    )
+    report = ConversionReport("s", "t", (tensor,), 1, 2, 3, 0.5, ("careful",), 1, False)
+    assert report_of(json.loads(json.dumps(plain(conversion_report(report))))) == report

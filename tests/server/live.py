@@ -1,0 +1,99 @@
+"""A real server process on loopback, started as people start it and ended by SIGTERM."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.server.tokens import bearer, token_documents
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 60.0
+
+
+@dataclass
+class Live:
+    """A server process, where it listens, and what it has logged so far."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
+
+    def client(self, who: str | None = "ann", **more: Any) -> httpx.Client:
+        headers = bearer(who) if who else {}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=30, **more)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What was logged as JSON."""
+        return [json.loads(x) for x in self.log.read_text().splitlines() if x.startswith("{")]
+
+    def end(self, seconds: float = 30) -> int:
+        """Tells it to end; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+
+def environment() -> dict[str, str]:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "server")])
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("RESHARD_")}
+    return {**kept, "PYTHONPATH": paths}
+
+
+def settings_file(folder: Path, **settings: Any) -> Path:
+    """Settings as TOML, with the tokens of the tests."""
+    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+    for token in token_documents():
+        lines += ["[[tokens]]", *(f"{name} = {json.dumps(value)}" for name, value in token.items())]
+    file = folder / "settings.toml"
+    file.write_text("\n".join(lines))
+    return file
+
+
+@contextmanager
+def live(folder: Path, *flags: str, module: str = "reshard", **settings: Any) -> Iterator[Live]:
+    """A server with these settings, its state and its root ``data`` in the folder."""
+    data, log = folder / "data", folder / "log"
+    data.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", module, "serve", "--port", "0", "--state", folder / "state"]
+    command += ["--root", f"data={data}", "--settings", settings_file(folder, **settings), *flags]
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            list(map(str, command)), stdout=stream, stderr=stream, env=environment(), cwd=folder
+        )
+    try:
+        yield Live(process, _address(process, log), log)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+    """Where it listens, once it answers."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        found = re.search(r"listens on (http://\S+)", log.read_text())
+        if found:
+            try:
+                httpx.get(f"{found[1]}/readyz", timeout=START_SECONDS).raise_for_status()
+            except httpx.TransportError:
+                continue
+            return found[1]
+        time.sleep(0.05)
+    raise AssertionError(f"the server did not start: {log.read_text()}")

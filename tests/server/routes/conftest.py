@@ -1,0 +1,83 @@
+"""An application in this process whose conversions nobody carries out, so that tests choose their states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from fastapi import FastAPI
+from reshard_server import services
+from reshard_server.app import create_app
+from reshard_server.settings import Settings
+
+from tests.server.idle import Idle
+from tests.server.tokens import bearer, token_settings
+
+
+@dataclass
+class Served:
+    """An application that serves, and what is behind it."""
+
+    app: FastAPI
+    client: httpx.AsyncClient
+    portal: BlockingPortal
+
+    @property
+    def db(self) -> sa.Engine:
+        found: sa.Engine = self.app.state.services.database
+        return found
+
+    @property
+    def enqueued(self) -> list[tuple[str, str, int]]:
+        found: list[tuple[str, str, int]] = self.app.state.services.durable.enqueued
+        return found
+
+    def ask(self, method: str, path: str, who: str | None = "ann", **more: Any) -> httpx.Response:
+        headers = {**(bearer(who) if who else {}), **more.pop("headers", {})}
+        return self.portal.call(lambda: self.client.request(method, path, headers=headers, **more))
+
+    def create(self, who: str = "ann", **members: Any) -> str:
+        """The id of a new conversion."""
+        body = {"source": "data/a", "target": "data/b", **members}
+        answer = self.ask("POST", "/v1/conversions", who, json=body)
+        assert answer.status_code == 202, answer.text
+        found: str = answer.json()["id"]
+        return found
+
+
+@pytest.fixture
+def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Served]]:
+    """Makes an application with these settings."""
+    monkeypatch.setattr(services, "Durable", Idle)
+    with ExitStack() as opened:
+        yield lambda **settings: opened.enter_context(serving(tmp_path, settings))
+
+
+@contextmanager
+def serving(folder: Path, settings: dict[str, Any]) -> Iterator[Served]:
+    roots = {name: folder / name for name in ("data", "other")}
+    for root in roots.values():
+        root.mkdir(exist_ok=True)
+    given = {"tokens": token_settings(), "roots": roots, "state": folder / "state"}
+    app = create_app(Settings.model_validate({**given, **settings}))
+    client = httpx.AsyncClient(
+        transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://test"
+    )
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(app.router.lifespan_context(app)),
+        portal.wrap_async_context_manager(client),
+    ):
+        yield Served(app, client, portal)
+
+
+@pytest.fixture
+def served(serve: Callable[..., Served]) -> Served:
+    return serve()

@@ -1,0 +1,161 @@
+"""Schedules without a server: tests are the clock, and they end conversions as they like."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from pydantic import TypeAdapter
+from reshard_server.access.paths import Roots
+from reshard_server.access.tokens import Tokens
+from reshard_server.models.conversion import Conversion, goals
+from reshard_server.models.schedule import ScheduleBody, ScheduleRun
+from reshard_server.records import claims, conversions, executors, schedule_runs, schedules
+from reshard_server.records.database import open_database
+from reshard_server.records.schedules import StoredSchedule
+from reshard_server.schedules.scheduling import Scheduling
+from reshard_server.schedules.settling import recover, settle
+from reshard_server.schedules.storing import check_schedule, first_look
+from reshard_server.schedules.ticking import tick_all
+from reshard_server.settings import Settings
+
+from tests.server.claimed import claimed
+from tests.server.tokens import token_settings
+
+BODY: TypeAdapter[ScheduleBody] = TypeAdapter(ScheduleBody)
+STEPS = {
+    "when": {"directory": "data/run", "poll_seconds": 0.2},
+    "targets": [{"target": "data/out/{step}"}],
+}
+
+
+@dataclass
+class Bench:
+    """A database, two roots, and any number of processes that look after the schedules."""
+
+    folder: Path
+    url: str = ""
+    enqueued: list[str] = field(default_factory=list)
+    engines: list[sa.Engine] = field(default_factory=list)
+    now: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        for name in ("data", "other"):
+            (self.folder / name).mkdir(parents=True)
+        self.one = self.process("one")
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def db(self) -> sa.Engine:
+        return self.one.database
+
+    def process(self, executor: str, **settings: Any) -> Scheduling:
+        """One more process, with its own connections, that was heard of just now."""
+        roots = {name: self.folder / name for name in ("data", "other")}
+        given = {"state": self.folder, "database_url": self.url or None, "roots": roots, **settings}
+        chosen = Settings.model_validate({"tokens": token_settings(), **given})
+        database = open_database(chosen)
+        self.engines.append(database)
+        executors.beat(database, executor)
+        return Scheduling(
+            chosen, database, Tokens(chosen.tokens), Roots(roots), executor, self._enqueue
+        )
+
+    def without_tokens(self, *names: str, **changes: Any) -> Scheduling:
+        """The first process, as it is after a restart with fewer or other tokens."""
+        left = [t for t in self.one.tokens.settings if t.name not in names]
+        left = [t.model_copy(update=changes.get(t.name, {})) for t in left]
+        return replace(self.one, tokens=Tokens(tuple(left)))
+
+    def put(
+        self, name: str = "s", token: str = "ann", now: float | None = None, **body: Any
+    ) -> StoredSchedule:
+        """A schedule, stored as the API stores it."""
+        at = time.time() if now is None else now
+        made = BODY.validate_python({**STEPS, **body})
+        caller = self.one.tokens.named(token)
+        assert caller is not None
+        check_schedule(self.one, caller, name, made, at)
+        before = schedules.get(self.db, name)
+        if before is None:
+            stored = schedules.create(self.db, name, token, made, first_look(made, at))
+        else:
+            stored = schedules.replace(self.db, before, token, made, first_look(made, at))
+        assert stored is not None
+        return stored
+
+    def get(self, name: str = "s") -> StoredSchedule:
+        found = schedules.get(self.db, name)
+        assert found is not None
+        return found
+
+    def tick(self, now: float | None = None, process: Scheduling | None = None) -> None:
+        """One look at everything, at a time; by default a second behind the last one."""
+        self.now += 1
+        tick_all(process or self.one, self.now if now is None else now)
+
+    def settle(self, process: Scheduling | None = None) -> None:
+        recover(process or self.one)
+        settle(process or self.one)
+
+    def runs(self, name: str = "s") -> list[ScheduleRun]:
+        """The history, oldest first."""
+        return schedule_runs.page(self.db, name, 200, None).runs[::-1]
+
+    def told(self, name: str = "s") -> dict[str, str]:
+        """Each run's outcome by its key."""
+        return {run.key: run.outcome for run in self.runs(name)}
+
+    def conversion(self, key: str, name: str = "s") -> Conversion:
+        run = schedule_runs.get(self.db, name, key)
+        assert run is not None and run.conversion is not None, run
+        found = conversions.get(self.db, run.conversion)
+        assert found is not None
+        return found
+
+    def end(
+        self, key: str, state: Literal["succeeded", "failed"] = "succeeded", name: str = "s"
+    ) -> None:
+        """Ends the conversion of a run; where it succeeded its targets are there."""
+        found = self.conversion(key, name)
+        claim = claimed(self.db, found.id)
+        if state == "succeeded":
+            for goal in goals(found.request):
+                write_output(self.folder / goal.target, found.id)
+        assert claims.finish(self.db, claim, state)
+
+    def held(self) -> list[Path]:
+        """Every hold there is."""
+        folder = self.data / ".reshard-held"
+        return sorted(folder.iterdir()) if folder.is_dir() else []
+
+    def close(self) -> None:
+        for engine in self.engines:
+            engine.dispose()
+
+    def _enqueue(self, conversion: str, token: str, priority: int) -> None:  # noqa: ARG002
+        self.enqueued.append(conversion)
+
+
+def write_output(folder: Path, content: str) -> None:
+    """What a conversion leaves, as far as retention looks at it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "slices.json").write_text(content)
+    (folder / "chunk").write_bytes(b"x" * 100)
+
+
+def write_step(directory: Path, step: int | str, content: bytes = b"weights") -> Path:
+    """A committed step, as Orbax leaves it: grown in a temporary folder, and renamed."""
+    growing = directory / f"{step}.orbax-checkpoint-tmp"
+    (growing / "state" / "d").mkdir(parents=True)
+    (growing / "state" / "d" / "0").write_bytes(content)
+    (growing / "state" / "_METADATA").write_text("{}")
+    (growing / "_CHECKPOINT_METADATA").write_text("{}")
+    (growing / "commit_success.txt").write_text("done")
+    return growing.rename(directory / str(step))

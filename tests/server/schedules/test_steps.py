@@ -1,0 +1,70 @@
+"""Which folders are committed steps: exactly those that stock Orbax says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orbax.checkpoint as ocp
+import orbax.checkpoint.experimental.v1 as ocp1
+import pytest
+from reshard_server.models.schedule import NewSteps
+from reshard_server.schedules.steps import committed_steps, wanted
+
+NAMES = [
+    "0", "7", "12", "012", "0012", "00012", "12.orbax-checkpoint-tmp", "13.orbax-checkpoint-tmp-17",
+    "step_3", "step_0004", "step_0", "step", "steps_5", "x_step_6", "step_7.orbax-checkpoint-tmp", "-1", "+2", "1_0",
+    "1e3", "3 ", " 4", "default", ".5", "99999999999999999", "metrics", "step_12345", "12345",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("prefix", "digits"), [(None, None), (None, 4), ("step", None), ("step", 4), ("x_step", None)]
+)
+def test_as_orbax_says(tmp_path: Path, prefix: str | None, digits: int | None) -> None:
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+    for name in ("21", "0021", "step_21", "step_0021"):
+        (tmp_path / name).write_text("a file")
+    (tmp_path / "31").symlink_to(tmp_path / "12")
+    (tmp_path / "32").symlink_to(tmp_path / "nowhere")
+    names = ocp.path.step.standard_name_format(step_prefix=prefix, step_format_fixed_length=digits)
+    expected = {m.step: m.path.name for m in names.find_all(tmp_path)}
+    when = NewSteps(directory="data/run", step_prefix=prefix, step_digits=digits)
+    assert committed_steps(tmp_path, when) == expected
+    assert len(expected) > 1 or prefix == "x_step"
+
+
+def test_a_directory_that_is_not_there_has_none(tmp_path: Path) -> None:
+    assert committed_steps(tmp_path / "later", NewSteps(directory="data/run")) == {}
+
+
+def test_of_a_manager_that_is_writing(tmp_path: Path) -> None:
+    when = NewSteps(directory="data/run")
+    seen = set()
+    with ocp.CheckpointManager(tmp_path) as manager:
+        for step in range(4):
+            manager.save(step, args=ocp.args.StandardSave(_tree(step)))
+            seen.add(tuple(committed_steps(tmp_path, when)))
+            manager.wait_until_finished()
+            assert list(committed_steps(tmp_path, when)) == sorted(manager.all_steps(read=True))
+    assert tuple(range(4)) in seen | {tuple(committed_steps(tmp_path, when))}
+
+
+def test_of_the_v1_form(tmp_path: Path) -> None:
+    when = NewSteps(directory="data/run")
+    with ocp1.training.Checkpointer(tmp_path) as checkpointer:
+        for step in (3, 11):
+            checkpointer.save(step, _tree(step))
+        assert list(committed_steps(tmp_path, when)) == [c.step for c in checkpointer.checkpoints]
+
+
+def test_which_are_wanted() -> None:
+    steps = {step: str(step) for step in range(13)}
+    when = NewSteps(directory="data/run", every=4, first_step=5)
+    assert wanted(steps, when) == {8: "8", 12: "12"}
+
+
+def _tree(step: int) -> dict[str, Any]:
+    return {"w": np.full((64, 8), step, np.float32), "b": np.arange(8)}

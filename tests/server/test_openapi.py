@@ -1,0 +1,97 @@
+"""The API's description: valid, complete, and true of a real server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openapi_spec_validator import validate
+from reshard_server.app import create_app
+from reshard_server.problems import MEDIA_TYPE
+from reshard_server.settings import Settings
+
+from tests.server.live import live
+from tests.server.tokens import bearer
+
+SECONDS = 240
+"""After which Schemathesis is given up; it takes some 15 on an idle machine."""
+
+WITHOUT_TOKEN = {"/livez", "/readyz"}
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return create_app(Settings()).openapi()
+
+
+def operations(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(path, op) for path, item in document["paths"].items() for op in item.values()]
+
+
+def test_it_is_valid(document: dict[str, Any]) -> None:
+    validate(document)
+    assert document["openapi"].startswith("3.1")
+
+
+def test_every_operation_has_a_name_a_text_and_a_described_tag(document: dict[str, Any]) -> None:
+    names = [op["operationId"] for _, op in operations(document)]
+    assert len(set(names)) == len(names) > 5
+    described = {tag["name"] for tag in document["tags"] if tag["description"]}
+    for _, op in operations(document):
+        assert op["operationId"].isidentifier()
+        assert op["description"] and op["summary"]
+        assert op["tags"] and set(op["tags"]) <= described
+    assert described == {tag for _, op in operations(document) for tag in op["tags"]}
+
+
+def test_every_operation_tells_its_problems(document: dict[str, Any]) -> None:
+    for path, op in operations(document):
+        expected = {"400", "413", "431", "500"}
+        expected |= set() if path in WITHOUT_TOKEN else {"401", "403", "429"}
+        expected |= {"404", "422"} if "{" in path else set()
+        assert expected <= set(op["responses"]), path
+        for status, response in op["responses"].items():
+            assert "X-Request-Id" in response["headers"]
+            if status >= "400":
+                content = response["content"][MEDIA_TYPE]
+                assert content["schema"] == {"$ref": "#/components/schemas/Problem"}
+                for example in content["examples"].values():
+                    assert example["value"]["status"] == int(status)
+                    assert example["value"]["type"].startswith("urn:reshard:problem:")
+    assert "HTTPValidationError" not in str(document)
+
+
+def test_everything_but_health_needs_a_token(document: dict[str, Any]) -> None:
+    free = {path for path, op in operations(document) if not op.get("security")}
+    assert free == WITHOUT_TOKEN
+
+
+def test_every_request_body_has_examples_that_are_valid(document: dict[str, Any]) -> None:
+    bodies = [op["requestBody"] for _, op in operations(document) if "requestBody" in op]
+    assert bodies
+    for body in bodies:
+        assert body["content"]["application/json"]["examples"]
+
+
+def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
+    # what is accepted also depends on what is stored, so valid input may be refused
+    with live(tmp_path, requests_per_minute=10**6, header_bytes=200_000) as server:
+        assert httpx.get(f"{server.url}/openapi.json").json() == create_app(Settings()).openapi()
+        (tmp_path / "data" / "a").mkdir()
+        done = subprocess.run(
+            [
+                Path(sys.executable).parent / "schemathesis", "run", f"{server.url}/openapi.json",
+                "-H", f"Authorization: {bearer('root')['Authorization']}", "--checks", "all",
+                "--exclude-checks", "positive_data_acceptance", "--max-examples", "5", "--seed", "7",
+                "--no-shrink", "--continue-on-failure", "--request-timeout", "15",
+                "--suppress-health-check", "all",
+            ],
+            check=False, capture_output=True, text=True, cwd=tmp_path, timeout=SECONDS,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
+        assert f"Tested: {len(operations(create_app(Settings()).openapi()))}" in done.stdout
+        assert not [line for line in server.lines() if line["level"] == "error"]

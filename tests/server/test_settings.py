@@ -1,0 +1,76 @@
+"""Settings: flags, then the environment, then the file; each is described in docs/service.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from reshard_server.settings import Settings, load_settings
+
+from reshard.errors import ReshardError
+
+DOCS = Path(__file__).parents[2] / "docs" / "service.md"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "settings.toml"
+    path.write_text(
+        'port = 1\nhost = "127.0.0.5"\nrunning = 7\n[roots]\nfiled = "/filed"\n'
+        '[[tokens]]\nname = "ci"\nsha256 = "' + "0" * 64 + '"\nscopes = ["read"]\nread = ["*"]\n'
+    )
+    return path
+
+
+def test_flags_come_first_and_roots_are_joined(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESHARD_PORT", "2")
+    monkeypatch.setenv("RESHARD_HOST", "127.0.0.6")
+    monkeypatch.setenv("RESHARD_ROOTS", '{"data": "/srv/ckpt"}')
+    found = load_settings({"port": 3, "host": None, "roots": {"flag": Path("/flag")}}, file)
+    assert (found.port, found.host, found.running) == (3, "127.0.0.6", 7)
+    assert {name: str(path) for name, path in found.roots.items()} == {
+        "flag": "/flag", "data": "/srv/ckpt", "filed": "/filed",
+    }  # fmt: skip
+    assert found.tokens[0].name == "ci"
+
+
+def test_nested_names_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESHARD_ROOTS__DATA", "/srv/ckpt")
+    assert load_settings({}, None).roots == {"data": Path("/srv/ckpt")}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("port = 70000", "the settings cannot be used: port: Input should be less than or equal to 65535"),
+        ("prot = 1", "prot: Extra inputs are not permitted; docs/service.md describes each"),
+        ("port =", "cannot be used: Invalid value"),
+        ('[[tokens]]\nname = "a"\nsha256 = "secret-in-the-clear"\nscopes = []', "tokens.0.sha256"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text(text)
+    with pytest.raises(ReshardError) as raised:
+        load_settings({}, path)
+    assert words in str(raised.value)
+    assert "secret-in-the-clear" not in str(raised.value)
+
+
+def test_an_environment_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESHARD_ROOTS", "/srv/ckpt")
+    with pytest.raises(ReshardError) as raised:
+        load_settings({}, None)
+    assert str(raised.value).endswith(
+        'a setting of several values is JSON in the environment, such as RESHARD_ROOTS=\'{"data": "/srv/checkpoints"}\''
+    )
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_setting_is_described(name: str) -> None:
+    field = Settings.model_fields[name]
+    row = f"| `{name}` |"
+    assert field.description
+    lines = [line for line in DOCS.read_text().splitlines() if line.startswith(row)]
+    assert len(lines) == 1
+    assert field.description in lines[0]

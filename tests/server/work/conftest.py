@@ -1,0 +1,67 @@
+"""One PostgreSQL and two checkpoints for all tests here; a world of its own for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import reshard
+from tests.server.postgres import Postgres, start_postgres
+from tests.server.work.world import World
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    started = start_postgres()
+    yield started
+    started.end()
+
+
+def saved(folder: Path, mebibytes: int) -> Path:
+    """A checkpoint of tensors of 4 MiB, for each of which gzip at its highest level takes more than a second."""
+    rng = np.random.default_rng(mebibytes)
+    path = folder / f"of{mebibytes}"
+    tree = {
+        f"w{i:02}": rng.integers(0, 1 << 16, (1024, 1024), np.int32) for i in range(mebibytes // 4)
+    }
+    reshard.save(path, tree)
+    return path
+
+
+@pytest.fixture(scope="session")
+def slow_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("source"), 24)
+
+
+@pytest.fixture(scope="session")
+def small_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("source"), 4)
+
+
+@pytest.fixture
+def world(tmp_path: Path, slow_source: Path) -> Iterator[World]:
+    yield from _world(tmp_path, slow_source, "")
+
+
+@pytest.fixture
+def shared_world(tmp_path: Path, slow_source: Path, postgres: Postgres) -> Iterator[World]:
+    """On PostgreSQL, so that several servers share it."""
+    yield from _world(tmp_path, slow_source, postgres.new_database())
+
+
+@pytest.fixture
+def small_world(tmp_path: Path, small_source: Path) -> Iterator[World]:
+    yield from _world(tmp_path, small_source, "")
+
+
+def _world(folder: Path, source: Path, url: str) -> Iterator[World]:
+    (folder / "data").mkdir()
+    (folder / "data" / "source").symlink_to(source)
+    made = World(folder, url)
+    try:
+        yield made
+    finally:
+        made.close()

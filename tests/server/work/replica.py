@@ -1,0 +1,49 @@
+"""A server that only works: ``replica.py STATE ROOT URL OPTIONS``; OPTIONS are further settings as JSON.
+
+Says ``ready`` once launched, ends in good order on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from reshard_server.records.database import open_database
+from reshard_server.settings import Settings
+from reshard_server.work.durable import Durable
+
+
+@dataclass(frozen=True)
+class OneRoot:
+    """The root ``data``; what names anything else is no business of these tests."""
+
+    folder: Path
+
+    def recheck(self, text: str, *, target: bool = False) -> Path:  # noqa: ARG002
+        root, _, below = text.partition("/")
+        assert root == "data"
+        return self.folder / below
+
+
+def main() -> None:
+    state, root, url, options = sys.argv[1:]
+    logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
+    settings = Settings(
+        state=state, roots={"data": root}, database_url=url or None, **json.loads(options)
+    )
+    ending = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ending.set())
+    durable = Durable(settings, open_database(settings), OneRoot(Path(root)))
+    durable.launch()
+    print("ready", flush=True)
+    ending.wait()
+    durable.close()
+
+
+if __name__ == "__main__":
+    main()

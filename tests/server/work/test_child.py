@@ -1,0 +1,159 @@
+"""The child alone: what it says, and that it never outlives whoever started it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reshard_server.work.attempt import how_ended
+from reshard_server.work.process import ChildProcess, Message, start_child
+
+import reshard
+from tests.server.work.world import is_gone
+
+STARTER = """
+import json, sys, time
+from reshard_server.work.process import start_child
+child = start_child(json.loads(sys.argv[1]))
+print(child.process.pid, flush=True)
+for message in child.listen_until(time.monotonic() + 60):
+    print("said", flush=True)
+"""
+
+
+def request(source: Path, target: Path, **goal: Any) -> Message:
+    slow = {"compression": "gzip:9", "chunk_bytes": "512KiB"}
+    return {
+        "source": str(source),
+        "targets": [{"target": str(target), **slow, **goal}],
+        "max_memory": 1 << 28,
+        "workers": 1,
+        "begun": False,
+        "data_bytes": 4 << 30,
+    }
+
+
+def heard(child: ChildProcess) -> list[Message]:
+    return list(child.listen_until(time.monotonic() + 60))
+
+
+def await_move(child: ChildProcess) -> None:
+    """Listens until two tensors have moved, of which the first is surely recorded."""
+    while not any(m["progress"]["moved_bytes"] >= 8 << 20 for m in child.messages(1)):
+        assert not child.ended
+
+
+def test_it_tells_progress_and_the_result(slow_source: Path, tmp_path: Path) -> None:
+    child = start_child(request(slow_source, tmp_path / "out"))
+    *told, last = heard(child)
+    assert child.close() == 0
+    [report] = last["result"]
+    assert report["target"] == str(tmp_path / "out")
+    moved = [m["progress"]["moved_bytes"] for m in told]
+    assert len(moved) > 1
+    assert moved == sorted(moved)
+    assert told[-1]["progress"]["stage"] == "syncing"
+    assert not reshard.verify(slow_source, tmp_path / "out").differences
+
+
+def test_a_refusal_is_a_problem(small_source: Path, tmp_path: Path) -> None:
+    child = start_child(request(small_source, tmp_path / "out", compression="lzma"))
+    [message] = heard(child)
+    assert child.close() == 0
+    assert message["problem"]["status"] == 422
+    assert "lzma" in message["problem"]["detail"]
+
+
+def test_sigterm_stops_it_and_keeps_what_is_done(slow_source: Path, tmp_path: Path) -> None:
+    child = start_child(request(slow_source, tmp_path / "out"))
+    await_move(child)
+    child.terminate()
+    assert not any("result" in m for m in heard(child))
+    assert child.close() == 143
+    assert (tmp_path / ".out.reshard-partial" / "journal").exists()
+
+
+def test_it_dies_when_its_stdin_closes(slow_source: Path, tmp_path: Path) -> None:
+    child = start_child(request(slow_source, tmp_path / "out"))
+    await_move(child)
+    assert child.process.stdin
+    child.process.stdin.close()
+    assert not any("result" in m for m in heard(child))
+    assert child.close() == 86
+
+
+def test_the_kernel_ends_it_with_its_parent(slow_source: Path, tmp_path: Path) -> None:
+    """Even where the end of stdin is not seen: another process holds the pipe open."""
+    document = json.dumps(request(slow_source, tmp_path / "out"))
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, document], stdout=subprocess.PIPE, text=True
+    )
+    assert starter.stdout
+    pid = int(starter.stdout.readline())
+    assert starter.stdout.readline() == "said\n"
+    holder = os.open(f"/proc/{starter.pid}/fd/{_pipe_to(starter.pid, pid)}", os.O_WRONLY)
+    starter.kill()
+    starter.wait(30)
+    starter.stdout.close()
+    assert is_gone(pid)
+    os.close(holder)
+    assert not (tmp_path / "out").exists()
+
+
+def _pipe_to(parent: int, child: int) -> str:
+    """The parent's descriptor of the pipe that is the child's stdin."""
+    pipe = Path(f"/proc/{child}/fd/0").readlink()
+    folder = Path(f"/proc/{parent}/fd")
+    return next(fd.name for fd in folder.iterdir() if fd.readlink() == pipe)
+
+
+def test_a_child_of_nobody_does_nothing(small_source: Path, tmp_path: Path) -> None:
+    """Its parent died before it could ask the kernel to be told of that."""
+    not_the_parent = str(os.getppid())
+    done = subprocess.run(
+        [sys.executable, "-m", "reshard_server.work.child", not_the_parent],
+        input=json.dumps(request(small_source, tmp_path / "out")).encode() + b"\n",
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 86
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_reader_that_does_not_read_holds_nothing_up(slow_source: Path, tmp_path: Path) -> None:
+    """A frozen server must not keep the target locked: only the result waits for it."""
+    child = start_child(request(slow_source, tmp_path / "out"))
+    os.set_blocking(child.process.stdout.fileno(), False)  # type: ignore[union-attr]
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "out").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "result" in heard(child)[-1]
+    assert child.close() == 0
+
+
+def test_memory_that_runs_away_is_bounded(small_source: Path, tmp_path: Path) -> None:
+    child = start_child(request(small_source, tmp_path / "out") | {"data_bytes": 150 << 20})
+    assert not any("result" in m for m in heard(child))
+    assert child.close() != 0
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (1, "ended with status 1"),
+        (-signal.SIGKILL, "was killed by SIGKILL"),
+        (-signal.SIGABRT, "was killed by SIGABRT"),
+        (-60, "was killed by signal 60"),
+    ],
+)
+def test_ends_are_named(code: int, words: str) -> None:
+    assert how_ended(code) == words

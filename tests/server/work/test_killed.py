@@ -1,0 +1,132 @@
+"""SIGKILL of the server and of its children, at several moments, with the embedded database."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from reshard_server.models.conversion import Conversion
+from reshard_server.records import conversions
+
+from tests.server.work.world import SLOW, World, children_of, is_gone, moved
+
+
+def resumed_bytes(found: Conversion) -> int:
+    assert found.state == "succeeded", found.error
+    assert found.progress is not None
+    return found.progress.resumed_bytes
+
+
+@pytest.mark.parametrize("part", [0.2, 0.7])
+def test_a_killed_server_goes_on_where_it_was(world: World, part: float) -> None:
+    first = world.start()
+    job = world.convert(**SLOW)
+    world.wait_for(job, moved(part))
+    [child] = first.children()
+    first.kill()
+    assert is_gone(child)
+    assert world.get(job).state == "running"
+    world.start()
+    found = world.ended(job)
+    assert resumed_bytes(found) > 0
+    assert found.attempts == 2
+    assert world.is_equal()
+
+
+def test_a_job_accepted_without_a_server_is_carried_out(world: World) -> None:
+    job = world.convert()
+    world.start()
+    assert world.ended(job).state == "succeeded"
+    assert world.is_equal()
+
+
+def test_a_server_killed_as_the_child_starts_goes_on(world: World) -> None:
+    first = world.start()
+    job = world.convert(**SLOW)
+    world.wait_for(job, lambda c: c.attempts == 1)
+    first.kill()
+    world.start()
+    found = world.ended(job)
+    assert found.state == "succeeded"
+    assert found.attempts == 2
+
+
+def test_what_was_to_be_cancelled_is_cancelled_after_the_server_died(world: World) -> None:
+    first = world.start()
+    job = world.convert(**SLOW)
+    world.wait_for(job, moved())
+    first.kill()
+    conversions.request_cancel(world.db, job)
+    assert world.get(job).state == "cancelling"
+    world.start()
+    found = world.ended(job, 10)
+    assert found.state == "cancelled"
+    assert found.ended_at is not None
+    assert not (world.data / "out").exists()
+
+
+def test_a_killed_child_is_started_again_and_goes_on(world: World) -> None:
+    server = world.start()
+    job = world.convert(**SLOW)
+    world.wait_for(job, moved(0.4))
+    [child] = server.children()
+    os.kill(child, signal.SIGKILL)
+    found = world.ended(job)
+    assert resumed_bytes(found) > 0
+    assert found.attempts == 2
+    assert world.is_equal()
+
+
+def test_a_child_that_dies_again_and_again_is_given_up(world: World) -> None:
+    server = world.start(attempts=2)
+    job = world.convert(**SLOW)
+    world.wait_for(job, moved(0.5))
+    for attempt in (1, 2):
+        world.wait_for(job, lambda c, n=attempt: c.attempts == n and bool(server.children()))
+        [child] = server.children()
+        os.kill(child, signal.SIGKILL)
+        assert is_gone(child)
+    found = world.ended(job)
+    assert found.state == "failed"
+    assert found.error is not None
+    assert found.error["type"] == "urn:reshard:problem:worker-died"
+    moved_bytes = found.error["progress"]["moved_bytes"]
+    assert found.error["detail"].startswith(
+        f"the process of the conversion was killed by SIGKILL in attempt 2 of 2, after {moved_bytes} of "
+    )
+    assert found.error["remedy"] == "retry the conversion to go on where it was"
+
+    conversions.requeue(world.db, job)
+    assert resumed_bytes(world.ended(job)) > 0
+    assert world.is_equal()
+
+
+def test_a_child_dies_with_a_server_that_is_killed_while_it_is_frozen(world: World) -> None:
+    server = world.start()
+    job = world.convert(**SLOW)
+    world.wait_for(job, moved())
+    [child] = children_of(server.pid)
+    server.signal(signal.SIGSTOP)
+    server.kill()
+    assert is_gone(child)
+
+
+def test_only_one_server_works_on_a_state_folder(world: World) -> None:
+    world.start()
+    with pytest.raises(AssertionError, match=r"another server \(process \d+\) works on the state"):
+        world.start()
+
+
+def test_nothing_of_the_environment_reaches_the_child(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESHARD_LOG_LEVEL", "info")
+    server = world.start()
+    job = world.convert(**SLOW)
+    world.wait_for(job, lambda _: bool(server.children()))
+    [child] = server.children()
+    names = Path(f"/proc/{child}/environ").read_bytes()
+    assert b"PATH=" in names
+    assert b"RESHARD_" not in names

@@ -1,0 +1,137 @@
+"""Conversions that are cancelled, retried, refused, or stopped by a server that ends in good order."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from reshard_server.models.conversion import Goal, SeveralTargets
+from reshard_server.records import conversions
+
+from tests.server.work.world import SLOW, World, is_gone, moved
+
+
+def test_a_cancelled_conversion_stops_and_a_retry_goes_on(world: World) -> None:
+    server = world.start()
+    job = world.convert(**SLOW)
+    world.wait_for(job, moved(0.3))
+    [child] = server.children()
+    stopping = conversions.request_cancel(world.db, job)
+    assert stopping is not None
+    assert stopping.state == "cancelling"
+    assert world.ended(job, 20).state == "cancelled"
+    assert is_gone(child)
+    assert not (world.data / "out").exists()
+    assert (world.data / ".out.reshard-partial").is_dir()  # for the retry
+
+    conversions.requeue(world.db, job)
+    found = world.ended(job)
+    assert found.state == "succeeded"
+    assert found.progress is not None
+    assert found.progress.resumed_bytes > 0
+    assert not (world.data / ".out.reshard-partial").exists()
+    assert world.is_equal()
+
+
+def test_a_server_that_ends_hands_back_and_the_next_goes_on(world: World) -> None:
+    first = world.start()
+    job = world.convert(**SLOW)
+    world.wait_for(job, moved(0.3))
+    [child] = first.children()
+    assert first.end() == 0
+    assert is_gone(child)
+    assert world.get(job).state == "queued"
+    world.start()
+    found = world.ended(job)
+    assert found.state == "succeeded"
+    assert found.progress is not None
+    assert found.progress.resumed_bytes > 0
+    assert world.is_equal()
+
+
+def test_a_job_that_asked_to_start_over_does_so_once(world: World) -> None:
+    """Only what others left is thrown away, not what its own first attempt did."""
+    first = world.start()
+    job = world.convert(**SLOW, restart=True)
+    world.wait_for(job, moved(0.3))
+    first.kill()
+    world.start()
+    found = world.ended(job)
+    assert found.progress is not None
+    assert found.progress.resumed_bytes > 0
+    assert world.is_equal()
+
+
+def test_other_settings_after_a_restart_lose_no_job(world: World) -> None:
+    """Where the plan is another for a smaller ceiling, what was done is of no use, and it starts over."""
+    first = world.start(max_memory=1 << 30)
+    job = world.convert(**SLOW)
+    world.wait_for(job, moved(0.3))
+    first.kill()
+    world.start(max_memory=16 << 20)
+    assert world.ended(job).state == "succeeded"
+    assert world.is_equal()
+
+
+def test_refusals_are_told_in_the_clients_words(small_world: World) -> None:
+    small_world.start()
+    (small_world.data / "full").mkdir()
+    taken = small_world.ended(small_world.convert("full"))
+    assert taken.state == "failed"
+    assert taken.attempts == 1
+    assert taken.error is not None
+    assert taken.error["type"] == "urn:reshard:problem:target-exists"
+    assert taken.error["detail"].startswith("the target 'data/full' exists already")
+    unmatched = small_world.ended(small_world.convert(select=["nothing"]))
+    assert unmatched.error is not None
+    assert unmatched.error["type"] == "urn:reshard:problem:plan"
+    unstored = small_world.ended(small_world.convert(layout="serving"))
+    assert unstored.error is not None
+    assert unstored.error["detail"] == (
+        "the layout 'serving' is not stored; store it, or give the layout's content"
+    )
+
+
+def test_a_result_names_what_the_client_named(small_world: World) -> None:
+    small_world.start()
+    found = small_world.ended(small_world.convert())
+    assert found.result is not None
+    [report] = found.result
+    assert (report["source"], report["target"]) == ("data/source", "data/out")
+    assert all(t["source_digest"] == t["target_digest"] for t in report["tensors"])
+    assert str(small_world.data) not in found.model_dump_json()
+
+
+def test_several_targets_are_all_made(small_world: World) -> None:
+    small_world.start()
+    request = SeveralTargets(
+        source="data/source",
+        targets=(
+            Goal(target="data/a"),
+            Goal(target="data/b", layout={"mesh": {"axes": ["x"], "shape": [2]}, "rules": []}),
+        ),
+    )
+    job = conversions.create(small_world.db, token="ann", request=request).id
+    found = small_world.ended(job)
+    assert found.state == "succeeded", found.error
+    assert found.result is not None
+    assert [r["target"] for r in found.result] == ["data/a", "data/b"]
+    assert small_world.is_equal("a")
+    assert small_world.is_equal("b")
+    assert found.progress is not None
+    assert found.progress.moved_bytes == found.progress.total_bytes
+
+
+def test_a_target_that_another_conversion_writes_is_refused(world: World) -> None:
+    server = world.start()
+    first = world.convert(**SLOW)
+    world.wait_for(first, moved())
+    [child] = server.children()
+    os.kill(child, signal.SIGSTOP)
+    second = world.ended(world.convert())
+    assert second.state == "failed"
+    assert second.error is not None
+    assert "is writing 'data/out' now; wait for it to end" in second.error["detail"]
+    os.kill(child, signal.SIGCONT)
+    assert world.ended(first).state == "succeeded"
+    assert world.is_equal()

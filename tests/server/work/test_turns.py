@@ -1,0 +1,196 @@
+"""Whose turn it is, who holds what, and what is taken from the dead; on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from reshard_server.models.conversion import OneTarget, ProgressState
+from reshard_server.records import claims, conversions, executors, retention, totals
+from reshard_server.records.claims import Claim
+from reshard_server.records.database import IDLE_MILLISECONDS, open_database
+from reshard_server.records.tables import CONVERSIONS, EXECUTORS
+from reshard_server.settings import Settings
+
+PROGRESS = ProgressState(
+    stage="copying", moved_bytes=5, total_bytes=10, tasks_done=1, tasks=2, tensor="w"
+)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
+    url = None
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres").new_database()
+    engine = open_database(Settings(state=tmp_path, database_url=url))
+    yield engine
+    engine.dispose()
+
+
+def queue(db: sa.Engine, token: str = "ann", priority: int = 0) -> str:
+    request = OneTarget(source="data/a", target="data/b", priority=priority)
+    return conversions.create(db, token=token, request=request).id
+
+
+def claim(db: sa.Engine, limit: int = 100, executor: str = "one") -> Claim | None:
+    return claims.claim_next(db, executor, claims.new_claim_text(), limit)
+
+
+def won(db: sa.Engine, executor: str = "one") -> Claim:
+    found = claim(db, executor=executor)
+    assert found is not None
+    return found
+
+
+def state(db: sa.Engine, conversion: str) -> str:
+    found = conversions.get(db, conversion)
+    assert found is not None
+    return found.state
+
+
+def silent(db: sa.Engine, own: str = "one", given_up: tuple[str, ...] = ()) -> int:
+    return claims.take_from_silent(db, executors.now_of(db) - 10, own, given_up)
+
+
+def test_the_highest_priority_is_next_then_the_oldest_whoever_asked(db: sa.Engine) -> None:
+    low, first = queue(db, "ann", -1), queue(db, "ann")
+    second, high = queue(db, "bob"), queue(db, "cid", 5)
+    assert [won(db).conversion for _ in range(4)] == [high, first, second, low]
+    assert claim(db) is None
+
+
+def test_a_token_at_its_limit_is_passed_over(db: sa.Engine) -> None:
+    first, second, other = queue(db, "ann", 5), queue(db, "ann", 5), queue(db, "bob")
+    held = claim(db, 1)
+    assert held is not None
+    assert held.conversion == first
+    conversions.request_cancel(db, first)  # it runs until it has stopped
+    assert (found := claim(db, 1)) is not None
+    assert found.conversion == other
+    assert claim(db, 1) is None
+    assert claims.finish(db, held, "cancelled")
+    assert (found := claim(db, 1)) is not None
+    assert found.conversion == second
+
+
+def test_of_many_that_ask_at_once_each_gets_another_and_none_too_many(db: sa.Engine) -> None:
+    jobs = {queue(db, token) for token in ("ann", "bob") for _ in range(6)}
+    found: list[Claim] = []
+
+    def ask() -> None:
+        while (mine := claim(db, 4)) is not None:
+            found.append(mine)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    taken = [c.conversion for c in found]
+    assert len(taken) == len(set(taken)) == 8
+    assert set(taken) < jobs
+
+
+def test_who_lost_a_claim_changes_nothing(db: sa.Engine) -> None:
+    job = queue(db)
+    lost = won(db, "dead")
+    assert silent(db) == 1
+    held = won(db, "one")
+    before = conversions.get(db, job)
+    assert not claims.begin_attempt(db, lost)
+    assert claims.set_progress(db, lost, PROGRESS) is None
+    assert claims.state_of(db, lost) is None
+    assert not claims.finish(db, lost, "failed")
+    claims.hand_back(db, lost)
+    assert conversions.get(db, job) == before
+    assert claims.begin_attempt(db, held)
+    assert claims.set_progress(db, held, PROGRESS) == "running"
+    assert claims.finish(db, held, "succeeded", result=[])
+    assert not claims.finish(db, held, "failed")
+
+
+def test_who_is_heard_of_keeps_what_it_holds(db: sa.Engine) -> None:
+    job = queue(db)
+    executors.beat(db, "live")
+    won(db, "live")
+    assert silent(db) == 0
+    executors.leave(db, "live")
+    assert silent(db) == 1
+    assert state(db, job) == "queued"
+
+
+def test_heartbeats_are_by_the_databases_clock(db: sa.Engine) -> None:
+    executors.beat(db, "one")
+    with db.connect() as connection:
+        [row] = connection.execute(sa.select(EXECUTORS))
+    assert abs(row.heartbeat_at - time.time()) < 5
+    executors.beat(db, "one")
+    with db.connect() as connection:
+        [later] = connection.execute(sa.select(EXECUTORS))
+    assert later.heartbeat_at > row.heartbeat_at
+
+
+def test_what_this_process_gave_up_is_queued_again(db: sa.Engine) -> None:
+    kept, given_up = queue(db, priority=1), queue(db)
+    won(db)
+    text = won(db).text
+    assert silent(db, given_up=(text,)) == 1
+    assert (state(db, kept), state(db, given_up)) == ("running", "queued")
+
+
+def test_what_the_dead_were_to_cancel_is_cancelled(db: sa.Engine) -> None:
+    job = queue(db)
+    won(db, "dead")
+    conversions.request_cancel(db, job)
+    assert silent(db) == 1
+    found = conversions.get(db, job)
+    assert found is not None
+    assert found.state == "cancelled"
+    assert found.ended_at is not None
+
+
+def test_a_transaction_of_a_frozen_process_is_ended(postgres: object, tmp_path: Path) -> None:
+    """It would hold the lock that everyone needs who wants to claim."""
+    url = postgres.new_database()  # type: ignore[attr-defined]
+    engine = open_database(Settings(state=tmp_path, database_url=url))
+    job = queue(engine)
+    frozen = engine.connect()
+    frozen.execute(sa.select(sa.func.pg_advisory_xact_lock(claims.TURN_KEY)))
+    began = time.monotonic()
+    assert won(engine).conversion == job
+    assert 1 < time.monotonic() - began < IDLE_MILLISECONDS / 1000 + 5
+    frozen.invalidate()
+    frozen.close()
+    engine.dispose()
+
+
+def test_every_end_is_counted_once(db: sa.Engine) -> None:
+    for _ in range(3):
+        queue(db)
+    done, lost = won(db), won(db, "dead")
+    assert claims.begin_attempt(db, done)
+    assert claims.finish(db, done, "succeeded", result=[{"moved_bytes": 7}])
+    assert not claims.finish(db, done, "failed")
+    conversions.request_cancel(db, lost.conversion)
+    assert silent(db) == 1
+    assert silent(db) == 0
+    found = {(t.state, t.conversions, t.moved_bytes) for t in totals.totals(db)}
+    assert found == {("succeeded", 1, 7), ("cancelled", 1, 0)}
+
+
+def test_old_ends_are_forgotten_and_nothing_else(db: sa.Engine) -> None:
+    old, new, running = queue(db), queue(db), queue(db)
+    for _ in range(2):
+        claims.finish(db, won(db), "succeeded", result=[])
+    won(db)
+    with db.begin() as connection:
+        connection.execute(
+            CONVERSIONS.update().where(CONVERSIONS.c.id == old).values(ended_at=time.time() - 100)
+        )
+    assert retention.remove_ended(db, time.time() - 50) == 1
+    assert conversions.get(db, old) is None
+    assert {state(db, new), state(db, running)} == {"succeeded", "running"}

@@ -1,0 +1,115 @@
+"""What is told while and after a conversion runs: pace, and the client's own words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from reshard_server.models.conversion import Goal, OneTarget, SeveralTargets
+from reshard_server.work.pace import Pace
+from reshard_server.work.wording import RootNames, Wording
+
+from reshard.engine.report import Progress
+
+REQUEST = OneTarget(source="data/a", target="scratch/b")
+
+
+def progress(moved: int, resumed: int = 0, **more: Any) -> Progress:
+    return Progress(moved, 100, moved // 10, 10, "w" * 900, resumed_bytes=resumed, **more)
+
+
+class Clock:
+    """Goes on by a second each time it is read."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+def test_the_rate_leaves_out_what_an_earlier_attempt_moved() -> None:
+    told: list[dict[str, Any]] = []
+    pace = Pace(told.append, Clock())
+    pace(progress(60, 60))
+    pace(progress(70, 60))
+    assert told[0]["bytes_per_second"] is None
+    assert told[0]["seconds_left"] is None
+    assert told[1]["bytes_per_second"] == 10
+    assert told[1]["seconds_left"] == 3
+    assert told[1]["resumed_bytes"] == 60
+    assert len(told[1]["tensor"]) == 500
+
+
+def test_it_tells_at_most_twice_a_second_and_every_new_stage() -> None:
+    told: list[dict[str, Any]] = []
+    times = iter([0.0, 0.1, 0.2, 0.6, 0.7])
+    pace = Pace(told.append, lambda: next(times))
+    for moved in (10, 20, 30, 40):
+        pace(progress(moved))
+    pace(progress(100, stage="syncing"))
+    assert [(t["moved_bytes"], t["stage"]) for t in told] == [
+        (10, "copying"),
+        (40, "copying"),
+        (100, "syncing"),
+    ]
+
+
+def test_several_targets_are_one_whole() -> None:
+    told: list[dict[str, Any]] = []
+    pace = Pace(told.append, Clock(), behind=1)
+    pace(progress(100, 40))
+    pace.next_target()
+    pace(progress(50, 10))
+    assert [(t["moved_bytes"], t["total_bytes"], t["resumed_bytes"]) for t in told] == [
+        (100, 200, 40),
+        (150, 200, 50),
+    ]
+
+
+def test_folders_of_this_machine_are_named_as_clients_know_them(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    roots = {"data": tmp_path / "link", "deep": tmp_path / "real" / "x"}
+    wording = Wording.of(roots, REQUEST)
+    text = f"{tmp_path}/link/a and '{tmp_path}/real/b' and {tmp_path}/real/x/c"
+    assert wording.text(text) == "data/a and 'data/b' and deep/c"
+    problem = wording.problem({"detail": f"no {tmp_path}/link/a", "status": 422})
+    assert problem == {"detail": "no data/a", "status": 422}
+
+
+def test_reports_name_what_was_asked_for() -> None:
+    request = SeveralTargets(source="data/a", targets=(Goal(target="x/b"), Goal(target="x/c")))
+    wording = Wording.of({}, request)
+    reports = [{"source": "/s", "target": "/t", "warnings": ["w"], "seconds": 1}] * 2
+    assert [(r["source"], r["target"], r["seconds"]) for r in wording.reports(reports)] == [
+        ("data/a", "x/b", 1),
+        ("data/a", "x/c", 1),
+    ]
+
+
+def test_a_root_is_named_wherever_its_folder_is_said(tmp_path: Path) -> None:
+    names = RootNames.of({"data": tmp_path, "inner": tmp_path / "run"})
+    for said, told in (
+        (f"{tmp_path}/a is gone", "data/a is gone"),
+        (f"cannot make '{tmp_path}'; look", "cannot make 'data'; look"),
+        (f"{tmp_path}", "data"),
+        (f"at {tmp_path}.", "at data."),
+        (f"{tmp_path}/run/7", "inner/7"),
+        (f"{tmp_path}/runs/7", "data/runs/7"),
+        (f"{tmp_path}base/x", f"{tmp_path}base/x"),
+        (f"/mnt{tmp_path}/x", f"/mnt{tmp_path}/x"),
+        ("params/data", "params/data"),
+    ):
+        assert names.text(said) == told
+
+
+def test_an_answer_keeps_the_names_of_tensors(tmp_path: Path) -> None:
+    names = RootNames.of({"data": tmp_path})
+    place = f"{tmp_path}/a"
+    found = names.answer(
+        {"uri": place, "n": 1, "warnings": [place], "tensors": [{"name": place, "detail": place}]}
+    )
+    assert found == {
+        "uri": "data/a", "n": 1, "warnings": ["data/a"], "tensors": [{"name": place, "detail": "data/a"}],
+    }  # fmt: skip

@@ -1,0 +1,163 @@
+"""A folder of checkpoints, a database, and servers on it that can be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from reshard_server.models.conversion import Conversion, OneTarget
+from reshard_server.records import conversions
+from reshard_server.records.database import open_database
+from reshard_server.settings import Settings
+
+import reshard
+
+REPLICA = Path(__file__).with_name("replica.py")
+SLOW = {"compression": "gzip:9", "chunk_bytes": "512KiB", "workers": 1}
+"""Some seconds for the slow checkpoint, in many small tasks."""
+
+
+@dataclass
+class Replica:
+    """A server process."""
+
+    process: subprocess.Popen[str]
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+
+    def end(self) -> int:
+        """In good order."""
+        self.process.terminate()
+        return self.process.wait(30)
+
+    def children(self) -> list[int]:
+        """Its conversions' processes."""
+        return children_of(self.pid)
+
+
+@dataclass
+class World:
+    """Everything one test needs; ``url`` is empty for SQLite."""
+
+    folder: Path
+    url: str = ""
+    replicas: list[Replica] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.db: sa.Engine = open_database(
+            Settings(state=self.folder, database_url=self.url or None)
+        )
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def start(self, **options: Any) -> Replica:
+        """Starts a server and waits until it works."""
+        log = self.folder / f"log{len(self.replicas)}"
+        arguments = [str(self.folder), str(self.data), self.url, json.dumps(options)]
+        process = subprocess.Popen(
+            [sys.executable, str(REPLICA), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=log.open("w"),
+            text=True,
+        )
+        replica = Replica(process, log)
+        self.replicas.append(replica)
+        assert process.stdout and process.stdout.readline() == "ready\n", log.read_text()
+        return replica
+
+    def convert(self, target: str = "out", token: str = "ann", **more: Any) -> str:
+        """A queued conversion; its id."""
+        request = OneTarget(source="data/source", target=f"data/{target}", **more)
+        return conversions.create(self.db, token=token, request=request).id
+
+    def get(self, conversion: str) -> Conversion:
+        found = conversions.get(self.db, conversion)
+        assert found is not None
+        return found
+
+    def wait_for(
+        self, conversion: str, holds: Callable[[Conversion], bool], seconds: float = 60
+    ) -> Conversion:
+        """The conversion as soon as something holds of it."""
+        deadline = time.monotonic() + seconds
+        while not holds(found := self.get(conversion)):
+            assert time.monotonic() < deadline, (found, [r.log.read_text() for r in self.replicas])
+            time.sleep(0.02)
+        return found
+
+    def ended(self, conversion: str, seconds: float = 60) -> Conversion:
+        return self.wait_for(conversion, lambda c: c.done, seconds)
+
+    def is_equal(self, target: str = "out") -> bool:
+        """Whether the target holds the source's bits."""
+        found = reshard.verify(self.data / "source", self.data / target)
+        return not found.differences and all(t.status == "equal" for t in found.tensors)
+
+    def close(self) -> None:
+        for replica in self.replicas:
+            if replica.process.poll() is None:
+                replica.process.send_signal(signal.SIGCONT)
+                replica.kill()
+            assert replica.process.stdout
+            replica.process.stdout.close()
+        self.db.dispose()
+
+
+def moved(least: float = 0.2) -> Callable[[Conversion], bool]:
+    """Whether this part of the bytes has moved; an end that came before is a failure of the test."""
+
+    def holds(found: Conversion) -> bool:
+        assert not found.done, found
+        at = found.progress
+        return at is not None and at.moved_bytes >= least * at.total_bytes
+
+    return holds
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes whose parent is this one, by /proc."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = status.read_text()
+        except OSError:
+            continue
+        state, parent = text.rpartition(")")[2].split()[:2]
+        if int(parent) == pid and state != "Z":
+            found.append(int(status.parent.name))
+    return found
+
+
+def is_gone(pid: int, seconds: float = 5) -> bool:
+    """Whether a process ends within this time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        time.sleep(0.02)
+    return False
