@@ -146,6 +146,11 @@ def test_requests_of_a_token_are_counted(tmp_path: Path) -> None:
         assert wrong == [401] * 5 + [429]
 
 
+def test_help_names_the_extra(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["serve", "--help"]) == 0
+    assert "Needs the packages of the extra 'server'." in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
