@@ -8,13 +8,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from reshard_server.app import create_app
-from reshard_server.settings import Settings
+from reshard_server.models.conversion import OneTarget
+from reshard_server.models.schedule import ScheduleBody
+from reshard_server.settings import Settings, load_settings
 
 from tests.deploy.documents import most_bytes
 from tests.server.live import ROOT, Live, environment, live
@@ -29,7 +32,7 @@ TEXT = PAGE.read_text()
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server with the checkpoints that the page speaks of."""
     folder = tmp_path_factory.mktemp("page")
-    weights = np.arange(64 * 32, dtype=np.float32).reshape(64, 32)
+    weights = np.arange(256 * 32, dtype=np.float32).reshape(256, 32)
     tree = {"params": {"kernel": weights, "bias": weights[0]}}
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(folder / "data" / "run7" / "1000", tree)
@@ -72,6 +75,52 @@ def test_every_command_works(server: Live, tmp_path: Path) -> None:
     assert '"state":"succeeded"' in done.stdout
     assert (tmp_path / "slice.bin").stat().st_size == 8 * 32 * 2
     assert (tmp_path / "shard-3.safetensors").stat().st_size > 0
+
+
+def test_the_python_of_the_page_runs(
+    server: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks(PAGE, "python")
+    token = TOKENS["ann"][0]
+    here = {
+        "http://checkpoints:8080": server.url,
+        "rsh_...": token,
+        "data/run/1000": "data/run7/1000",
+    }
+    for there, instead in here.items():
+        assert there in code
+        code = code.replace(there, instead)
+    layout = {
+        "mesh": {"axes": ["model"], "shape": [8]},
+        "rules": [{"match": "kernel", "axes": [None, "model"]}],
+    }
+    with server.client() as client:
+        assert client.put("/v1/layouts/serving", json={"layout": layout}).is_success
+    names: dict[str, Any] = {}
+    exec(compile(code, str(PAGE), "exec"), names)  # noqa: S102
+    assert names["report"]["command"] == "convert"
+    assert names["kernel"].shape == (128, 32)
+    assert (tmp_path / "shard-3.safetensors").exists()
+
+
+def test_bodies_and_settings_of_the_page_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversion, schedule = map(json.loads, blocks(PAGE, "json"))
+    OneTarget.model_validate(conversion)
+    ScheduleBody.model_validate(schedule)
+    (toml,) = blocks(PAGE, "toml")
+    (tmp_path / "server.toml").write_text(toml)
+    assert load_settings({}, tmp_path / "server.toml").max_memory == 512 << 20
+    (variables,) = (text for text in blocks(PAGE, "sh") if "export RESHARD_ROOTS" in text)
+    for name, value in re.findall(
+        r"^export (\w+)='?([^'#\n]*?)'?\s*(?:#.*)?$", variables, re.MULTILINE
+    ):
+        monkeypatch.setenv(name, value.replace("9f86…", "0" * 64))
+    assert {name: str(path) for name, path in load_settings({}, None).roots.items()} == {
+        "data": "/srv/checkpoints", "served": "/mnt/served",
+    }  # fmt: skip
 
 
 def test_every_route_is_asked() -> None:
