@@ -13,11 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from packaging.utils import canonicalize_name
-from reshard_server.settings import Settings
+from reshard_server.settings import Settings, load_settings
 
 import reshard
 from tests.deploy.deployed import USER, Installation, Place, as_user, needed, run, started
-from tests.deploy.documents import DEPLOY, ROOT, image_environment, instructions
+from tests.deploy.documents import (
+    DEPLOY,
+    ROOT,
+    image_environment,
+    instructions,
+    most_bytes,
+    parse_size,
+)
 from tests.server.tokens import bearer, token_documents
 
 pytestmark = pytest.mark.xdist_group("deploy")
@@ -93,6 +100,21 @@ def test_its_variables_are_settings() -> None:
     ours = [name for name in image_environment() if name.startswith("RESHARD_")]
     fields = {name.removeprefix("RESHARD_").lower().partition("__")[0] for name in ours}
     assert fields == {"host", "port", "state", "roots"} <= set(Settings.model_fields)
+
+
+def test_the_readme_gives_it_enough_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    (command,) = (
+        x
+        for x in (DEPLOY / "README.md").read_text().split("$ ")
+        if x.startswith("docker run --detach")
+    )
+    for name, value in re.findall(r"--env (RESHARD_\w+)=(\S+)", command):
+        monkeypatch.setenv(name, value)
+    settings = load_settings({}, None)
+    (memory,) = re.findall(r"--memory (\d+g)", command)
+    assert most_bytes(settings) <= parse_size(memory.upper())
+    (seconds,) = re.findall(r"--stop-timeout (\d+)", command)
+    assert int(seconds) >= settings.drain_seconds + 15
 
 
 def test_it_serves_as_a_user_without_rights_and_ends_in_order(

@@ -94,6 +94,9 @@ def test_paths_agree(settings: Settings) -> None:
     user = (DEPLOY / "systemd" / "sysusers.conf").read_text()
     assert re.search(rf"^u {SERVICE['User']} - ", user, re.MULTILINE)
     assert SERVICE["Group"] == SERVICE["User"]
+    assert (
+        "ConfigurationDirectoryMode" not in SERVICE
+    )  # that folder stays root's, and this user must enter it
 
 
 def test_memory_and_time_suffice(settings: Settings) -> None:
