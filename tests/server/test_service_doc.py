@@ -24,6 +24,7 @@ from tests.server.live import ROOT, Live, environment, live
 from tests.server.tokens import TOKENS
 from tests.test_readme import blocks
 
+pytestmark = pytest.mark.xdist_group("service page")  # they share a server
 PAGE = Path(__file__).parents[2] / "docs" / "service.md"
 TEXT = PAGE.read_text()
 
