@@ -145,7 +145,7 @@ def resume_schedule(found: ChangeableSchedule, serving: Serving, response: Respo
     return _told(serving, _still(serving, stored, found.name), response)
 
 
-_NEWEST = RunNow()
+_NEWEST = RunNow(step=None)
 
 
 @ROUTER.post(
