@@ -42,7 +42,8 @@ def list_checkpoints(
     return page(
         "checkpoints.html",
         visitor,
-        **asked,
+        root=root,
+        prefix=asked["prefix"],
         roots=readable,
         found=found.checkpoints,
         next_url=more and "/checkpoints?" + urlencode({**asked, "page_token": more}),

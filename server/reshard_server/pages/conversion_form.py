@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from reshard.api import check_arguments
 from reshard.errors import ReshardError
 from reshard.layout.layout_text import parse_json, parse_yaml
 from reshard_server.models.conversion import OneTarget, PlanRequest
-from reshard_server.pages.visiting import Fields, number_of
+from reshard_server.pages.visiting import Fields, lines_of, number_of
 from reshard_server.problems import INVALID, ProblemError, problem_of
 from reshard_server.refusals import invalid
 from reshard_server.serving.limits import check_texts
@@ -21,16 +22,7 @@ TEXTS = ("source", "target", "layout", "layout_text", "mesh", "select", "drop", 
 FLAGS = ("overwrite", "restart", "ocdbt")
 COMPRESSIONS = ("none", "zstd:3", "zstd:9", "gzip:6", "blosc", "keep")
 
-_ONE_BY_ONE: tuple[tuple[str, Callable[[Mapping[str, Any]], Any]], ...] = (
-    ("select", lambda m: {"select": m["select"]}),
-    ("drop", lambda m: {"drop": m["drop"]}),
-    ("rename", lambda m: {"rename": m["rename"]}),
-    ("cast", lambda m: {"cast": m["cast"]}),
-    ("compression", lambda m: {"compression": m["compression"]}),
-    ("chunk_bytes", lambda m: {"chunk_bytes": m["chunk_bytes"]}),
-    ("mesh", lambda m: {"mesh": m["mesh"]}),
-    ("max_memory", lambda m: {"max_memory": m["max_memory"]}),
-)
+_ONE_BY_ONE = ("select", "drop", "rename", "cast", "compression", "chunk_bytes", "mesh", "max_memory")
 """What the library can be asked of alone, to learn which field it refuses."""
 
 
@@ -67,10 +59,19 @@ def empty_form(key: str, **values: str) -> ConversionForm:
     return ConversionForm({**dict.fromkeys(TEXTS, ""), "compression": "none", **values}, key=key)
 
 
-def request_of(fields: Fields) -> OneTarget:
+def request_of(form: ConversionForm) -> OneTarget:
     """The request that a form stands for. Raises ProblemError where it stands for none."""
-    form = sent_form(fields)
-    return _validated(_members(form, fields))
+    try:
+        return OneTarget.model_validate(_members(form))
+    except ValidationError as error:
+        raise invalid([{**e, "loc": ("body", *e["loc"])} for e in error.errors()]) from None
+
+
+def key_of(form: ConversionForm, request: OneTarget) -> str | None:
+    """The same for the same form sent twice with the same request, and for nothing else."""
+    if not form.key:
+        return None
+    return hashlib.sha256(f"{form.key} {request.model_dump_json()}".encode()).hexdigest()
 
 
 def plan_request_of(request: OneTarget) -> PlanRequest:
@@ -79,28 +80,21 @@ def plan_request_of(request: OneTarget) -> PlanRequest:
     return PlanRequest.model_validate(request.model_dump(include=kept))
 
 
-def _validated(members: dict[str, Any]) -> OneTarget:
-    try:
-        return OneTarget.model_validate(members)
-    except ValidationError as error:
-        raise invalid([{**e, "loc": ("body", *e["loc"])} for e in error.errors()]) from None
-
-
-def _members(form: ConversionForm, fields: Fields) -> dict[str, Any]:
+def _members(form: ConversionForm) -> dict[str, Any]:
     values = form.values
     members: dict[str, Any] = {
         "source": values["source"],
         "target": values["target"],
         "layout": _layout(values),
         "mesh": values["mesh"] or None,
-        "select": fields.lines("select"),
-        "drop": fields.lines("drop"),
-        "rename": pairs_of(fields, "rename", "NEW"),
-        "cast": pairs_of(fields, "cast", "DTYPE"),
+        "select": lines_of(values["select"]),
+        "drop": lines_of(values["drop"]),
+        "rename": pairs_of("rename", values["rename"], "NEW"),
+        "cast": pairs_of("cast", values["cast"], "DTYPE"),
         "compression": values["compression"] or "none",
         "chunk_bytes": values["chunk_bytes"] or None,
         "max_memory": values["max_memory"] or None,
-        "priority": number_of(fields, "priority") or 0,
+        "priority": number_of("priority", values["priority"]) or 0,
         **dict.fromkeys(form.flags, True),
     }
     check_texts(members)
@@ -145,16 +139,16 @@ def _flow(text: str) -> Any:
         raise problem_of(error, "/layout_text") from error
 
 
-def pairs_of(fields: Fields, name: str, what: str) -> list[tuple[str, str]]:
+def pairs_of(name: str, text: str, what: str) -> list[tuple[str, str]]:
     """The rules of a field, one a line. ProblemError where a line is none."""
     found = []
-    for line in fields.lines(name):
+    for line in lines_of(text):
         pattern, equals, to = line.rpartition("=")
         if not equals:
             raise ProblemError(
                 INVALID, f"{line[:100]!r} has no '='; write PATTERN={what}, one a line", f"/{name}"
             )
-        found.append((pattern, to))
+        found.append((pattern.strip(), to.strip()))
     return found
 
 
@@ -170,27 +164,20 @@ def errors_of(form: ConversionForm, problem: ProblemError) -> dict[str, str]:
 
 def _name(form: ConversionForm, pointer: str | None) -> str:
     name = (pointer or "").lstrip("/").split("/")[0]
-    if name == "layout" and form.values["layout_text"]:
-        return "layout_text"
+    if name == "layout":
+        return blamed(form, only="mesh") or ("layout_text" if form.values["layout_text"] else name)
     return name if name in TEXTS or name in FLAGS else ""
 
 
-def blamed(form: ConversionForm) -> str:
-    """The first field that the library refuses by itself; "" where it is none alone."""
+def blamed(form: ConversionForm, only: str = "") -> str:
+    """The first field that the library refuses by itself, or the only one asked for; "" where it is none alone."""
     try:
-        members = request_members(form)
+        members = _members(form)
     except ProblemError:
         return ""
-    for name, arguments in _ONE_BY_ONE:
+    for name in (only,) if only else _ONE_BY_ONE:
         try:
-            check_arguments(**arguments(members))
+            check_arguments(**{name: members[name]})
         except ReshardError:
             return name
     return ""
-
-
-def request_members(form: ConversionForm) -> Mapping[str, Any]:
-    """The fields as the library takes them."""
-    from starlette.datastructures import FormData
-
-    return _members(form, Fields(FormData(dict(form.values))))

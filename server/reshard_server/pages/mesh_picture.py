@@ -26,7 +26,7 @@ MOST_PARTS = 16
 """Source shards that are told one by one of one device."""
 
 MOST_COLUMNS = 16
-WIDTH, HEIGHT, GAP, EDGE = 64, 44, 6, 4
+WIDTH, HEIGHT, GAP, EDGE = 72, 44, 6, 4
 SMALL_WIDTH = 34
 COLOURS = 8
 LETTERS_WIDTH = 15
@@ -204,4 +204,8 @@ def origin_text(held: Sequence[Share]) -> str:
 def percent_text(share: float) -> str:
     """``50 %``, ``0.2 %``."""
     percent = 100 * share
-    return f"{percent:.0f} %" if percent >= 1 and abs(percent - round(percent)) < 0.05 else f"{percent:.2g} %"
+    return (
+        f"{percent:.0f} %"
+        if percent >= 1 and abs(percent - round(percent)) < 0.05
+        else f"{percent:.2g} %"
+    )

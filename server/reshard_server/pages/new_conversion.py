@@ -14,13 +14,14 @@ from reshard_server.pages.conversion_form import (
     COMPRESSIONS,
     ConversionForm,
     empty_form,
+    key_of,
     plan_request_of,
     request_of,
     sent_form,
 )
 from reshard_server.pages.pictures import Planned, planned
 from reshard_server.pages.rendering import page
-from reshard_server.pages.visiting import Changing, Fields, Form, Visitor
+from reshard_server.pages.visiting import Changing, Form, Visitor
 from reshard_server.problems import ProblemError, problem_of
 from reshard_server.records import layouts
 from reshard_server.routes import conversions as routes
@@ -52,8 +53,8 @@ async def send_form(
     form = sent_form(fields)
     try:
         if fields.text("do") == "start":
-            return await run_sync(_start, serving, visitor, form, fields)
-        plan = await _plan(request, serving, visitor, fields)
+            return await run_sync(_start, serving, visitor, form)
+        plan = await _plan(request, serving, visitor, form)
     except ReshardError as error:
         return await run_sync(_refused, serving, visitor, form, problem_of(error))
     except ProblemError as problem:
@@ -61,19 +62,19 @@ async def send_form(
     return await run_sync(_page, serving, visitor, form, plan)
 
 
-def _start(serving: Services, visitor: Visitor, form: ConversionForm, fields: Fields) -> Response:
-    wanted = request_of(fields)
+def _start(serving: Services, visitor: Visitor, form: ConversionForm) -> Response:
+    wanted = request_of(form)
     made = routes.create_conversion(
-        wanted, serving, visitor.caller, Response(), form.key or None
+        wanted, serving, visitor.caller, Response(), key_of(form, wanted)
     )
     return RedirectResponse(f"/conversions/{made.id}", 303)
 
 
 async def _plan(
-    request: Request, serving: Services, visitor: Visitor, fields: Fields
+    request: Request, serving: Services, visitor: Visitor, form: ConversionForm
 ) -> Planned:
-    body = plan_request_of(request_of(fields))
-    return await planned(request, serving, visitor.caller, body, fields.text("tensor") or None)
+    body = plan_request_of(request_of(form))
+    return await planned(request, serving, visitor.caller, body, None)
 
 
 def _refused(

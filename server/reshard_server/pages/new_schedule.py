@@ -9,7 +9,7 @@ from reshard.errors import ReshardError
 from reshard_server.pages.conversion_form import COMPRESSIONS
 from reshard_server.pages.rendering import page
 from reshard_server.pages.schedule_form import ScheduleForm, body_of, empty_form, sent_form
-from reshard_server.pages.visiting import Changing, Fields, Form, Visitor
+from reshard_server.pages.visiting import Changing, Form, Visitor
 from reshard_server.problems import INVALID, ProblemError, problem_of
 from reshard_server.records import layouts
 from reshard_server.routes import schedules as routes
@@ -34,7 +34,7 @@ def send_form(visitor: Changing, serving: Serving, fields: Form) -> Response:
     """Stores it under a name that none has yet; whatever is wrong is said beside its field."""
     form = sent_form(fields)
     try:
-        return _store(serving, visitor, fields)
+        return _store(serving, visitor, form)
     except ReshardError as error:
         problem = problem_of(error)
     except ProblemError as refused:
@@ -42,26 +42,27 @@ def send_form(visitor: Changing, serving: Serving, fields: Form) -> Response:
     return _page(serving, visitor, form.with_problem(problem), problem.kind.status)
 
 
-def _store(serving: Services, visitor: Visitor, fields: Fields) -> Response:
-    name = new_name(fields.text("name"))
+def _store(serving: Services, visitor: Visitor, form: ScheduleForm) -> Response:
+    name = new_name(form.values["name"])
     if len(name) > LONGEST_NAME:
         raise ProblemError(
             INVALID, f"the name is longer than {LONGEST_NAME} characters; shorten it", "name"
         )
     try:
         routes.put_schedule(
-            name, body_of(fields), serving, visitor.caller, Response(), if_none_match="*"
+            name, body_of(form), serving, visitor.caller, Response(), if_none_match="*"
         )
     except ProblemError as problem:
         if problem.kind.status in (409, 412):
-            problem.field, problem.detail = "name", f"the name {name!r} is taken; choose another name"
+            problem.field, problem.detail = (
+                "name",
+                f"the name {name!r} is taken; choose another name",
+            )
         raise
     return RedirectResponse(f"/schedules/{name}", 303)
 
 
-def _page(
-    serving: Services, visitor: Visitor, form: ScheduleForm, status: int = 200
-) -> Response:
+def _page(serving: Services, visitor: Visitor, form: ScheduleForm, status: int = 200) -> Response:
     caller = visitor.caller
     stored = layouts.page(serving.database, None, MOST_LAYOUTS).layouts
     return page(

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from reshard_server.models.conversion import State
+from reshard_server.models.conversion import Conversion, State
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visiting import Visiting, Visitor
 from reshard_server.records import conversions, schedules
@@ -43,9 +43,7 @@ def show_overview(visitor: Visiting, serving: Serving) -> Response:
     )
 
 
-def _newest(
-    serving: Services, visitor: Visitor, states: tuple[State, ...]
-) -> list[conversions.Conversion]:
+def _newest(serving: Services, visitor: Visitor, states: tuple[State, ...]) -> list[Conversion]:
     token = None if visitor.caller.is_admin else visitor.name
     return conversions.page(serving.database, Filters(token, states), SHOWN).conversions
 

@@ -59,10 +59,9 @@ def sent_form(fields: Fields) -> ScheduleForm:
     )
 
 
-def body_of(fields: Fields) -> ScheduleBody:
+def body_of(form: ScheduleForm) -> ScheduleBody:
     """The schedule that a form stands for. Raises ProblemError where it stands for none."""
-    form = sent_form(fields)
-    members = {"when": _when(form, fields), "targets": [_goal(form, fields)], "keep": number_of(fields, "keep")}  # fmt: skip
+    members = {"when": _when(form), "targets": [_goal(form)], "keep": number_of("keep", form.values["keep"])}  # fmt: skip
     check_texts(members)
     try:
         return ScheduleBody.model_validate(members)
@@ -76,17 +75,17 @@ def _of_form(form: ScheduleForm, error: ValidationError) -> list[Any]:
     return [e for e in error.errors() if other not in e["loc"]]
 
 
-def _when(form: ScheduleForm, fields: Fields) -> dict[str, Any]:
+def _when(form: ScheduleForm) -> dict[str, Any]:
     source = form.values["source"]
     if form.values["when"] == "clock":
         catch_up = "catch_up" in form.flags
         return {"cron": form.values["cron"], "source": source, "catch_up": catch_up}
-    every = number_of(fields, "every")
+    every = number_of("every", form.values["every"])
     newest_only = "newest_only" in form.flags
     return {"directory": source, "every": every or 1, "newest_only": newest_only}
 
 
-def _goal(form: ScheduleForm, fields: Fields) -> dict[str, Any]:
+def _goal(form: ScheduleForm) -> dict[str, Any]:
     values = form.values
     if values["layout"] and values["layout_text"]:
         raise ProblemError(
@@ -101,7 +100,7 @@ def _goal(form: ScheduleForm, fields: Fields) -> dict[str, Any]:
         if values["layout_text"]
         else values["layout"] or None,
         "mesh": values["mesh"] or None,
-        "cast": pairs_of(fields, "cast", "DTYPE"),
+        "cast": pairs_of("cast", values["cast"], "DTYPE"),
         "compression": values["compression"] or "none",
         "overwrite": "overwrite" in form.flags,
     }

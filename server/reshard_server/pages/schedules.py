@@ -39,9 +39,7 @@ Changed = Annotated[StoredSchedule, Depends(_to_change)]
 
 
 @ROUTER.get("")
-def list_schedules(
-    visitor: Visiting, serving: Serving, page_token: PageToken = None
-) -> Response:
+def list_schedules(visitor: Visiting, serving: Serving, page_token: PageToken = None) -> Response:
     """By name."""
     found = routes.list_schedules(serving, visitor.caller, PAGE_SIZE, page_token)
     more = found.next_page_token
@@ -80,7 +78,7 @@ def resume_schedule(found: Changed, serving: Serving, _: Form) -> Response:
 def run_schedule(found: Changed, visitor: Changing, serving: Serving, fields: Form) -> Response:
     """Runs it now; what keeps it from that is said on its page."""
     try:
-        step = number_of(fields, "step")
+        step = number_of("step", fields.text("step"))
         if step is not None and step < 0:
             raise ProblemError(INVALID, f"step is {step}; expected 0 or more", "/step")
         run = routes.run_schedule(found, RunNow(step=step), serving, Response())

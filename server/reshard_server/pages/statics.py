@@ -19,6 +19,4 @@ def get_static(name: str) -> Response:
     """A file that needs nobody signed in."""
     if name not in STATIC:
         raise ProblemError(NOT_FOUND, f"there is no file {name[:100]!r}; see the page's source")
-    return Response(
-        static_bytes(name), headers={"Cache-Control": KEPT}, media_type=STATIC[name]
-    )
+    return Response(static_bytes(name), headers={"Cache-Control": KEPT}, media_type=STATIC[name])

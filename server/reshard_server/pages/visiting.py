@@ -116,10 +116,6 @@ class Fields:
         value = self.data.get(name)
         return value.strip() if isinstance(value, str) else ""
 
-    def lines(self, name: str) -> list[str]:
-        """Of a field of several lines, those that are not empty."""
-        return [line.strip() for line in self.text(name).splitlines() if line.strip()]
-
     def has(self, name: str) -> bool:
         return name in self.data
 
@@ -135,7 +131,8 @@ async def fields_of(request: Request) -> Fields:
         )
     if (await request.body()).count(b"&") >= MOST_FIELDS:
         raise ProblemError(
-            MALFORMED, f"the form has more than {MOST_FIELDS} fields; open the page and send its form"
+            MALFORMED,
+            f"the form has more than {MOST_FIELDS} fields; open the page and send its form",
         )
     found = Fields(await request.form())
     check_texts([list(pair) for pair in found.data.multi_items()])
@@ -144,9 +141,7 @@ async def fields_of(request: Request) -> Fields:
 
 async def _own_form(request: Request, serving: Serving, who: Changing) -> Fields:
     found = await fields_of(request)
-    check_form(
-        request.headers, serving.settings.public_url, who.cookie, found.text("form_key")
-    )
+    check_form(request.headers, serving.settings.public_url, who.cookie, found.text("form_key"))
     return found
 
 
@@ -154,13 +149,15 @@ Form = Annotated[Fields, Depends(_own_form)]
 """The fields of a form that one of our own pages sent, by somebody who may change something."""
 
 
-def number_of(fields: Fields, name: str) -> int | None:
+def lines_of(text: str) -> list[str]:
+    """Of a field of several lines, those that are not empty."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def number_of(name: str, text: str) -> int | None:
     """A whole number; None for an empty field, ProblemError for what is none."""
-    text = fields.text(name)
     if not text:
         return None
-    if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 20:
-        raise ProblemError(
-            INVALID, f"{name} is {text[:40]!r}; expected a whole number", f"/{name}"
-        )
+    if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 18:
+        raise ProblemError(INVALID, f"{name} is {text[:40]!r}; expected a whole number", f"/{name}")
     return int(text)
