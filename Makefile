@@ -13,7 +13,7 @@ TENSORFLOW := .oracles/tensorflow/.installed
 SOURCES := reshard server tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help install oracles demo test check format bench lock clean
+.PHONY: help install oracles browser demo test check format bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -25,7 +25,10 @@ demo: $(INSTALLED) ## reshard a real Orbax checkpoint from a 4x2 mesh to a mesh 
 
 oracles: $(TENSORFLOW) ## create .oracles with the TensorFlow that tests compare with
 
-test: $(INSTALLED) $(TENSORFLOW) ## run every test
+browser: ## see that chromium is there, with which the pages are tested
+	@command -v chromium >/dev/null || $(chromium)
+
+test: $(INSTALLED) $(TENSORFLOW) browser ## run every test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: $(INSTALLED) ## linters, types, direction of imports
@@ -47,6 +50,18 @@ lock: ## resolve pyproject.toml to the newest versions and pin them
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .oracles build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Debian's package. Where neither root nor sudo installs it, whoever runs the tests has to.
+define chromium
+{ \
+	echo "installing chromium, with which the pages are tested"; \
+	as_root=; [ "$$(id -u)" = 0 ] || as_root="sudo -n"; \
+	$$as_root apt-get update -qq && \
+	$$as_root apt-get install -y -qq --no-install-recommends chromium >/dev/null && \
+	command -v chromium >/dev/null || { \
+		echo "chromium is missing and could not be installed; install it so that 'chromium' is on the PATH" >&2; \
+		exit 1; }; }
+endef
 
 # A Python without ensurepip (Debian's, bare) makes no pip in the environment; the outer pip does it.
 define environment

@@ -82,7 +82,7 @@ def _when(form: ScheduleForm) -> dict[str, Any]:
         return {"cron": form.values["cron"], "source": source, "catch_up": catch_up}
     every = number_of("every", form.values["every"])
     newest_only = "newest_only" in form.flags
-    return {"directory": source, "every": every or 1, "newest_only": newest_only}
+    return {"directory": source, "every": 1 if every is None else every, "newest_only": newest_only}
 
 
 def _goal(form: ScheduleForm) -> dict[str, Any]:

@@ -36,9 +36,9 @@ const say = (() => {
     if (timer !== null) return;
     timer = setTimeout(() => {
       timer = null;
-      last = Date.now();
+      last = performance.now();
       document.getElementById("status").textContent = waiting;
-    }, Math.max(0, 1000 - (Date.now() - last)));
+    }, Math.max(0, 1000 - (performance.now() - last)));
   };
 })();
 
