@@ -57,7 +57,7 @@ define chromium
 	echo "installing chromium, with which the pages are tested"; \
 	as_root=; [ "$$(id -u)" = 0 ] || as_root="sudo -n"; \
 	$$as_root apt-get update -qq && \
-	$$as_root apt-get install -y -qq --no-install-recommends chromium >/dev/null && \
+	$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null && \
 	command -v chromium >/dev/null || { \
 		echo "chromium is missing and could not be installed; install it so that 'chromium' is on the PATH" >&2; \
 		exit 1; }; }

@@ -22,7 +22,16 @@ TEXTS = ("source", "target", "layout", "layout_text", "mesh", "select", "drop", 
 FLAGS = ("overwrite", "restart", "ocdbt")
 COMPRESSIONS = ("none", "zstd:3", "zstd:9", "gzip:6", "blosc", "keep")
 
-_ONE_BY_ONE = ("select", "drop", "rename", "cast", "compression", "chunk_bytes", "mesh", "max_memory")
+_ONE_BY_ONE = (
+    "select",
+    "drop",
+    "rename",
+    "cast",
+    "compression",
+    "chunk_bytes",
+    "mesh",
+    "max_memory",
+)
 """What the library can be asked of alone, to learn which field it refuses."""
 
 

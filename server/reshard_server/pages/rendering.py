@@ -44,6 +44,7 @@ def _environment() -> Environment:
         "mesh": wording.mesh_text,
         "axes": wording.axes_text,
         "product": math.prod,
+        "without": wording.without,
     }
     made.globals["statics"] = {name: static_url(name) for name in STATIC}
     made.globals["percent_of"] = wording.percent_of

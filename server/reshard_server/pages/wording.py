@@ -67,6 +67,12 @@ def _axis_text(axis: Any) -> str:
     return axis if isinstance(axis, str) else f"[{', '.join(axis)}]"
 
 
+def without(text: str, remedy: str | None) -> str:
+    """What went wrong, where the remedy that stands at its end is told by itself."""
+    cut = text.removesuffix(remedy) if remedy else text
+    return cut.rstrip("; ") or text
+
+
 def percent_of(done: float, total: float) -> int:
     """Whole percent, rounded down: 100 only where all is done."""
     return int(100 * done / total) if total else 0

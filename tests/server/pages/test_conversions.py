@@ -111,7 +111,7 @@ def test_one_that_failed(served: Served, ann: Browser) -> None:
     }
     claims.finish(served.db, begun(served.db, new), "failed", error=error)
     page = ann.go(f"/conversions/{new}")
-    assert "The storage refused no space; free some What to do: free some" in page.text
+    assert "The storage refused no space What to do: free some" in page.text
     page = ann.submit(f"/conversions/{new}/retry")
     assert (ann.path, ann.status) == (f"/conversions/{new}", 200)
     assert "queued" in page.text
@@ -144,8 +144,8 @@ def test_several_targets(served: Served, ann: Browser) -> None:
     request = SeveralTargets.model_validate({"source": "data/a", "targets": targets})
     new = conversions.create(served.db, token="ann", request=request).id
     page = ann.go(f"/conversions/{new}")
-    assert "Target 1 data/b layout serving Picture of the meshes of target 1" in page.text
-    assert "Target 2 data/c mesh x=2 Picture of the meshes of target 2" in page.text
+    assert "Target 1 data/b layout serving Picture of both meshes of target 1" in page.text
+    assert "Target 2 data/c mesh x=2 Picture of both meshes of target 2" in page.text
     assert "data/a → data/b → data/c queued" in ann.go("/conversions").text
 
 

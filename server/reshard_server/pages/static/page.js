@@ -78,11 +78,20 @@ async function refresh() {
 function watch(url) {
   const events = new EventSource(url);
   events.addEventListener("conversion", (event) => show(JSON.parse(event.data)));
+  // Refused for now, or for good: look at the page, and watch again where it goes on.
+  events.addEventListener("error", () => {
+    if (events.readyState === EventSource.CLOSED) setTimeout(() => again(url), 5000);
+  });
   events.addEventListener("end", async (event) => {
     events.close();
     await refresh();
     say(`The conversion has ${JSON.parse(event.data).state === "cancelled" ? "been " : ""}${JSON.parse(event.data).state}.`);
   });
+}
+
+async function again(url) {
+  await refresh().catch(() => {});
+  if (page().dataset.events) watch(url);
 }
 
 function keepFresh(seconds) {
