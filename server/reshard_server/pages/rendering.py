@@ -45,6 +45,8 @@ def _environment() -> Environment:
         "axes": wording.axes_text,
         "product": math.prod,
         "without": wording.without,
+        "breakable": wording.breakable,
+        "error": wording.error_text,
     }
     made.globals["statics"] = {name: static_url(name) for name in STATIC}
     made.globals["percent_of"] = wording.percent_of

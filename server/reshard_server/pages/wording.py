@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from markupsafe import Markup
+
 from reshard.layout.sizes import format_bytes
 
 
@@ -71,6 +73,16 @@ def without(text: str, remedy: str | None) -> str:
     """What went wrong, where the remedy that stands at its end is told by itself."""
     cut = text.removesuffix(remedy) if remedy else text
     return cut.rstrip("; ") or text
+
+
+def breakable(path: str) -> Markup:
+    """A path or a name that lines may break in, behind its slashes."""
+    return Markup("/<wbr>").join(path.split("/"))
+
+
+def error_text(error: float | str) -> str:
+    """``0.0039``; what is not finite is text already."""
+    return error if isinstance(error, str) else f"{error:.2g}"
 
 
 def percent_of(done: float, total: float) -> int:

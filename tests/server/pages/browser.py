@@ -13,7 +13,9 @@ from tests.server.routes.conftest import Served
 from tests.server.tokens import TOKENS
 
 ORIGIN = "http://test"
-VOID = frozenset({"input", "meta", "link", "br"})
+VOID = frozenset({"input", "meta", "link", "br", "wbr"})
+BREAK = "\0"
+"""Where a word may be broken."""
 
 
 @dataclass
@@ -46,7 +48,7 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
+        return " ".join(" ".join(self.words).replace(f" {BREAK} ", "").split())
 
     def form(self, action: str) -> Form:
         (found,) = [f for f in self.forms if f.action == action]
@@ -57,7 +59,9 @@ class Page(HTMLParser):
         if tag not in VOID:
             self._open.append(tag)
         self.ids += [given["id"] or ""] if "id" in given else []
-        if tag == "a":
+        if tag == "wbr":
+            self.words.append(BREAK)
+        elif tag == "a":
             self.links.append(given["href"] or "")
         elif tag == "form":
             self.forms.append(Form(given["method"] or "get", given["action"] or ""))
