@@ -26,8 +26,8 @@ demo: $(INSTALLED) ## reshard a real Orbax checkpoint from a 4x2 mesh to a mesh 
 
 oracles: $(TENSORFLOW) $(OPENAPI) ## create .oracles with what tests ask: TensorFlow, a linter of OpenAPI
 
-tools: ## see that curl and systemd-analyze are there, with which README and deploy/ are tested
-	@{ command -v curl && command -v systemd-analyze && command -v setpriv; } >/dev/null || $(tools)
+tools: ## see that the programs are there with which tests work: browser, database, curl, systemd
+	@.ci/tools
 
 test: $(INSTALLED) oracles tools ## run every test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -51,16 +51,6 @@ lock: ## resolve pyproject.toml to the newest versions and pin them
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .oracles build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
-
-# Debian's packages. Where neither root nor sudo installs them, whoever runs the tests has to.
-define tools
-{ \
-	echo "installing curl, systemd and util-linux, with which README and deploy/ are tested"; \
-	as_root=; [ "$$(id -u)" = 0 ] || as_root="sudo -n"; \
-	$$as_root apt-get update -qq && \
-	$$as_root apt-get install -y -qq --no-install-recommends curl systemd util-linux >/dev/null || { \
-		echo "install curl, systemd-analyze and setpriv so that they are on the PATH" >&2; exit 1; }; }
-endef
 
 # A Python without ensurepip (Debian's, bare) makes no pip in the environment; the outer pip does it.
 define environment

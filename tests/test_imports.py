@@ -28,7 +28,8 @@ ORDER = (
 )  # fmt: skip
 # What the server may import of reshard besides its top, and which command may import the server when it runs.
 PUBLIC_MODULES = (
-    "reshard.api", "reshard.cli.json_output", "reshard.cli.progress", "reshard.engine.report", "reshard.errors", "reshard.layout.sizes",
+    "reshard.api", "reshard.cli.json_output", "reshard.cli.progress", "reshard.engine.report", "reshard.errors", "reshard.layout.layout_text",
+    "reshard.layout.sizes",
 )  # fmt: skip
 SERVER_ORDER = (
     "serve", "app server_process", "pages", "routes serving", "services", "schedules", "work", "logs metrics", "access",

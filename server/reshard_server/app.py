@@ -10,6 +10,8 @@ from fastapi.routing import APIRoute
 
 from reshard_server.drain import Drain
 from reshard_server.metrics import Metrics
+from reshard_server.pages.problem_pages import ProblemPages
+from reshard_server.pages.routers import ROUTERS as PAGES
 from reshard_server.refusals import add_refusals
 from reshard_server.routes import (
     checkpoints,
@@ -39,6 +41,7 @@ ROUTERS = (
     layouts.ROUTER,
     schedules.ROUTER,
     tensors.ROUTER,
+    *PAGES,
 )
 
 
@@ -70,6 +73,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(Limits, settings=settings)
     app.add_middleware(Gate, settings=settings)
     app.add_middleware(Observe, metrics=measured, drain=drain)
+    app.add_middleware(ProblemPages)
     return app
 
 

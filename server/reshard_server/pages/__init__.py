@@ -1,0 +1,1 @@
+"""Pages for people: server-rendered, without a build step, and usable without JavaScript."""

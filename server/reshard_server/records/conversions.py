@@ -139,9 +139,11 @@ def of_states(db: sa.Engine, states: Iterable[State]) -> list[Conversion]:
         return list(map(conversion_of, connection.execute(query)))
 
 
-def count_by_state(db: sa.Engine) -> dict[str, int]:
-    """How many conversions are in each state that occurs."""
+def count_by_state(db: sa.Engine, token: str | None = None) -> dict[str, int]:
+    """How many conversions, of a token or of all, are in each state that occurs."""
     query = sa.select(_C.state, sa.func.count().label("many")).group_by(_C.state)
+    if token is not None:
+        query = query.where(_C.token == token)
     with db.connect() as connection:
         return {row.state: row.many for row in connection.execute(query)}
 

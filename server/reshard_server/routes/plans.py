@@ -52,11 +52,12 @@ async def make_plan(
     Refuses what a conversion would be refused for. Where nothing fits ``max_memory``, the problem tells the
     smallest that works. Needs a token that may write to the target's root, as the conversion will.
     """
-    question = await run_sync(_question, serving, caller, body)
+    question = await run_sync(plan_question, serving, caller, body)
     return await answered(request, serving, question)
 
 
-def _question(serving: Services, caller: Caller, body: PlanRequest) -> Question:
+def plan_question(serving: Services, caller: Caller, body: PlanRequest) -> Question:
+    """What is asked of the library; ProblemError for what a conversion would be refused for."""
     check_conversion(serving, caller, body)
     with about("/source"):
         source = serving.roots.existing(caller, body.source)

@@ -32,10 +32,15 @@ EVENTS: dict[str, Any] = {
 
 async def answered(request: Request, serving: Services, question: Question) -> Response:
     """The answer as one JSON document; given up when the client goes away."""
+    return Response(await answer_to(request, serving, question), media_type="application/json")
+
+
+async def answer_to(request: Request, serving: Services, question: Question) -> str:
+    """The answer as JSON; ProblemError where there is none, or the client went away."""
     async with aclosing(serving.questions.ask(question)) as told:
         async for heard in told:
             if isinstance(heard, Answered):
-                return Response(heard.text, media_type="application/json")
+                return heard.text
             if await request.is_disconnected():
                 raise ProblemError(CLIENT_GONE, "the client went away before the answer was there")
     raise AssertionError

@@ -112,6 +112,11 @@ def check_json(headers: Headers, body: bytes) -> None:
         raise _malformed(f"it is nested deeper than {DEEPEST} levels") from None
     except ValueError as error:
         raise _malformed(str(error)) from None
+    check_texts(document)
+
+
+def check_texts(document: Any) -> None:
+    """Refuses a document that is nested too deep, or has text that cannot be kept."""
     for text in _texts(document, DEEPEST):
         _check_text(text)
 

@@ -19,6 +19,7 @@ from reshard.cli.json_output import (
     verification,
 )
 from reshard_server.work.pace import Pace
+from reshard_server.work.picturing import picture
 
 Document = dict[str, Any]
 
@@ -50,10 +51,16 @@ def _plan(arguments: Document, _: Pace) -> Document:
     return conversion_plan(api.plan(**arguments), with_shares=shares)
 
 
+def _picture(arguments: Document, _: Pace) -> Document:
+    shown = arguments.pop("tensor")
+    return picture(api.plan(**arguments), shown)
+
+
 _ANSWERS: dict[str, Callable[[Document, Pace], Document]] = {
     "inspect": _inspect,
     "verify": _verify,
     "fingerprint": _fingerprint,
     "layout": _layout,
     "plan": _plan,
+    "picture": _picture,
 }

@@ -1,0 +1,211 @@
+"""Pictures of meshes: each device as a box, filled by where the bytes that it holds lay in the source.
+
+The last axis of the mesh runs across, all others run down, and long rows are broken::
+
+    source, mesh (data=2, model=2)         target, mesh (model=4)
+    ┌─ 0 ─┬─ 1 ─┐                          ┌─ 0 ─┬─ 1 ─┬─ 2 ─┬─ 3 ─┐
+    │  0  │  1  │   each holds a shard     │0│ 2 │0│ 2 │1│ 3 │1│ 3 │   half from each of two
+    ├─ 2 ─┼─ 3 ─┤                          └─────┴─────┴─────┴─────┘
+    │  2  │  3  │
+    └─────┴─────┘
+
+Only boxes that are shown are worked out. A tensor that is split without a mesh has a box for each shard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MOST_DEVICES = 128
+"""Boxes of one mesh that are drawn, and rows of its table."""
+
+MOST_PARTS = 16
+"""Source shards that are told one by one of one device."""
+
+MOST_COLUMNS = 16
+WIDTH, HEIGHT, GAP, EDGE = 72, 44, 6, 4
+SMALL_WIDTH = 34
+COLOURS = 8
+LETTERS_WIDTH = 15
+"""A piece that is narrower has no number in it; its title and the table have."""
+
+Share = tuple[int, float]
+"""A source shard, and which part of the bytes lay there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a box."""
+
+    x: float
+    width: float
+    colour: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device, or one shard where there is no mesh.
+
+    Attributes:
+        shard: what it holds, numbered row by row.
+        place: its coordinates on the mesh.
+        origin: where its bytes lay, in words.
+    """
+
+    number: int
+    shard: int
+    place: str
+    origin: str
+    x: float
+    y: float
+    width: float
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MeshPicture:
+    """What is drawn of one end of a plan.
+
+    Attributes:
+        count: how many devices there are, drawn or not.
+        is_mesh: whether they are devices of a mesh, or else shards.
+    """
+
+    devices: tuple[Device, ...]
+    count: int
+    is_mesh: bool
+    width: float
+    height: float
+
+    @property
+    def is_cut(self) -> bool:
+        return self.count > len(self.devices)
+
+
+@dataclass(frozen=True)
+class End:
+    """One end of a tensor's move: its mesh if it has one, and how it is cut."""
+
+    mesh: Mapping[str, Any] | None
+    axes: Sequence[Any]
+    parts: Sequence[int]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the mesh; of what is drawn as one row where there is none."""
+        return tuple(self.mesh["shape"]) if self.mesh else (math.prod(self.parts),)
+
+    def place(self, device: int) -> dict[str, int]:
+        """Coordinates of a device by the names of the axes; devices count row by row."""
+        if self.mesh is None:
+            return {}
+        at = {}
+        pairs = zip(self.mesh["axes"], self.mesh["shape"], strict=True)
+        for name, size in reversed(list(pairs)):
+            device, at[name] = divmod(device, size)
+        return dict(reversed(at.items()))
+
+    def shard(self, device: int) -> int:
+        """The shard that a device holds, numbered row by row over the tensor."""
+        if self.mesh is None:
+            return device
+        sizes = dict(zip(self.mesh["axes"], self.mesh["shape"], strict=True))
+        at, number = self.place(device), 0
+        for axis in self.axes:
+            for name in _names(axis):
+                number = number * sizes[name] + at[name]
+        return number
+
+
+def _names(axis: Any) -> Sequence[str]:
+    return () if axis is None else (axis,) if isinstance(axis, str) else tuple(axis)
+
+
+def source_of(tensor: Mapping[str, Any]) -> End:
+    """The source's end of a planned tensor."""
+    mesh = tensor["source_mesh"] if tensor["source_axes"] is not None else None
+    return End(mesh, tensor["source_axes"] or (), tensor["source_parts"])
+
+
+def target_of(tensor: Mapping[str, Any]) -> End:
+    """The target's end of a planned tensor."""
+    has_mesh = tensor["target_axes"] is not None and not tensor["partition"]
+    mesh = tensor["target_mesh"] if has_mesh else None
+    return End(mesh, tensor["target_axes"] or (), tensor["target_parts"])
+
+
+def source_picture(tensor: Mapping[str, Any]) -> MeshPicture:
+    """Each device of the source with the shard that it held."""
+    end = source_of(tensor)
+    return _picture(end, {}, is_source=True)
+
+
+def target_picture(tensor: Mapping[str, Any]) -> MeshPicture:
+    """Each device of the target with where its bytes lay; without where shares are not told."""
+    shares: dict[int, list[Share]] = {}
+    for target, source, share in tensor["shares"] or ():
+        shares.setdefault(target, []).append((source, share))
+    return _picture(target_of(tensor), shares, is_source=False)
+
+
+def _picture(end: End, shares: Mapping[int, list[Share]], *, is_source: bool) -> MeshPicture:
+    count = math.prod(end.shape)
+    shown = min(count, MOST_DEVICES)
+    columns = max(1, min(end.shape[-1] if end.shape else 1, MOST_COLUMNS))
+    wide = WIDTH if columns <= 8 else SMALL_WIDTH
+    devices = []
+    for number in range(shown):
+        shard = end.shard(number)
+        held = [(shard, 1.0)] if is_source else shares.get(shard, [])
+        row, column = divmod(number, columns)
+        devices.append(_device(end, number, shard, held, column, row, wide, is_source))
+    rows = -(-shown // columns)
+    return MeshPicture(
+        tuple(devices),
+        count,
+        end.mesh is not None,
+        2 * EDGE + columns * (wide + GAP) - GAP,
+        2 * EDGE + rows * (HEIGHT + GAP) - GAP if rows else 2 * EDGE,
+    )
+
+
+def _device(
+    end: End, number: int, shard: int, held: list[Share], column: int, row: int, wide: float, is_source: bool
+) -> Device:  # fmt: skip
+    place = ", ".join(f"{name}={at}" for name, at in end.place(number).items())
+    x, y = EDGE + column * (wide + GAP), EDGE + row * (HEIGHT + GAP)
+    origin = f"shard {shard}" if is_source else origin_text(held)
+    return Device(number, shard, place, origin, x, y, wide, _pieces(held, x, wide))
+
+
+def _pieces(held: list[Share], x: float, wide: float) -> tuple[Piece, ...]:
+    found = []
+    for source, share in held:
+        width = share * wide
+        label = str(source) if width >= max(LETTERS_WIDTH, 7 * len(str(source)) + 2) else ""
+        found.append(Piece(round(x, 2), round(width, 2), f"c{source % COLOURS}", label))
+        x += width
+    return tuple(found)
+
+
+def origin_text(held: Sequence[Share]) -> str:
+    """``50 % of shard 0, 50 % of shard 2``: where the bytes of a device lay."""
+    if not held:
+        return "not told"
+    told = [f"{percent_text(share)} from shard {source}" for source, share in held[:MOST_PARTS]]
+    rest = len(held) - len(told)
+    return ", ".join(told) + (f" and {rest:,} more" if rest else "")
+
+
+def percent_text(share: float) -> str:
+    """``50 %``, ``0.2 %``."""
+    percent = 100 * share
+    return (
+        f"{percent:.0f} %"
+        if percent >= 1 and abs(percent - round(percent)) < 0.05
+        else f"{percent:.2g} %"
+    )

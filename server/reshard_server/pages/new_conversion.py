@@ -1,0 +1,106 @@
+"""A new conversion: a form, what it would do, and its start."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Query, Request
+from starlette.responses import RedirectResponse, Response
+
+from reshard.errors import ReshardError
+from reshard_server.pages.conversion_form import (
+    COMPRESSIONS,
+    ConversionForm,
+    empty_form,
+    key_of,
+    plan_request_of,
+    request_of,
+    sent_form,
+)
+from reshard_server.pages.pictures import Planned, planned
+from reshard_server.pages.rendering import page
+from reshard_server.pages.visiting import Changing, Form, Visitor
+from reshard_server.problems import ProblemError, problem_of
+from reshard_server.records import layouts
+from reshard_server.routes import conversions as routes
+from reshard_server.routes.asking import Serving
+from reshard_server.services import Services
+
+ROUTER = APIRouter(prefix="/new-conversion", include_in_schema=False)
+
+MOST_LAYOUTS = 200
+"""That can be chosen; others are named in a pasted request to the API."""
+
+Given = Annotated[str, Query(max_length=4096)]
+
+
+@ROUTER.get("")
+def show_form(
+    visitor: Changing, serving: Serving, source: Given = "", target: Given = ""
+) -> Response:
+    """The form, filled with what the address gives."""
+    form = empty_form(secrets.token_urlsafe(16), source=source, target=target)
+    return _page(serving, visitor, form)
+
+
+@ROUTER.post("")
+async def send_form(
+    visitor: Changing, request: Request, serving: Serving, fields: Form
+) -> Response:
+    """Starts the conversion, or shows what it would do; whatever is wrong is said beside its field."""
+    form = sent_form(fields)
+    try:
+        if fields.text("do") == "start":
+            return await run_sync(_start, serving, visitor, form)
+        plan = await _plan(request, serving, visitor, form)
+    except ReshardError as error:
+        return await run_sync(_refused, serving, visitor, form, problem_of(error))
+    except ProblemError as problem:
+        return await run_sync(_refused, serving, visitor, form, problem)
+    return await run_sync(_page, serving, visitor, form, plan)
+
+
+def _start(serving: Services, visitor: Visitor, form: ConversionForm) -> Response:
+    wanted = request_of(form)
+    made = routes.create_conversion(
+        wanted, serving, visitor.caller, Response(), key_of(form, wanted)
+    )
+    return RedirectResponse(f"/conversions/{made.id}", 303)
+
+
+async def _plan(
+    request: Request, serving: Services, visitor: Visitor, form: ConversionForm
+) -> Planned:
+    body = plan_request_of(request_of(form))
+    return await planned(request, serving, visitor.caller, body, None)
+
+
+def _refused(
+    serving: Services, visitor: Visitor, form: ConversionForm, problem: ProblemError
+) -> Response:
+    return _page(serving, visitor, form.with_problem(problem), None, problem.kind.status)
+
+
+def _page(
+    serving: Services,
+    visitor: Visitor,
+    form: ConversionForm,
+    plan: Planned | None = None,
+    status: int = 200,
+) -> Response:
+    caller = visitor.caller
+    stored = layouts.page(serving.database, None, MOST_LAYOUTS).layouts
+    return page(
+        "new_conversion.html",
+        visitor,
+        status,
+        form=form,
+        planned=plan,
+        layouts=[(layout.name, layout.name) for layout in stored],
+        compressions=COMPRESSIONS,
+        readable=[r for r in serving.settings.roots if caller.may_read(r)],
+        writable=[r for r in serving.settings.roots if caller.may_write(r)],
+        ceiling=serving.settings.max_memory,
+    )

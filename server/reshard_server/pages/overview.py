@@ -1,0 +1,55 @@
+"""The first page: what runs, what waits, what ended last, what comes next."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from reshard_server.models.conversion import Conversion, State
+from reshard_server.pages.rendering import page
+from reshard_server.pages.visiting import Visiting, Visitor
+from reshard_server.records import conversions, schedules
+from reshard_server.records.conversions import Filters
+from reshard_server.routes.asking import Serving
+from reshard_server.services import Services
+
+ROUTER = APIRouter(include_in_schema=False)
+
+SHOWN = 10
+_GROUPS: tuple[tuple[str, tuple[State, ...]], ...] = (
+    ("Running", ("running", "cancelling")),
+    ("Waiting", ("queued",)),
+    ("Ended last", ("succeeded", "failed", "cancelled")),
+)
+
+
+@ROUTER.get("/")
+def show_overview(visitor: Visiting, serving: Serving) -> Response:
+    """Of this token's conversions; an admin sees those of every token."""
+    token = None if visitor.caller.is_admin else visitor.name
+    found = {title: _newest(serving, visitor, states) for title, states in _GROUPS}
+    listed, _ = schedules.page(serving.database, token, SHOWN, None)
+    return page(
+        "overview.html",
+        visitor,
+        counts=conversions.count_by_state(serving.database, token),
+        groups=found,
+        going_on=bool(found["Running"] or found["Waiting"]),
+        schedules=[stored.told(None) for stored in listed],
+        roots=[r for r in serving.settings.roots if visitor.caller.may_read(r)],
+        version=_version(),
+    )
+
+
+def _newest(serving: Services, visitor: Visitor, states: tuple[State, ...]) -> list[Conversion]:
+    token = None if visitor.caller.is_admin else visitor.name
+    return conversions.page(serving.database, Filters(token, states), SHOWN).conversions
+
+
+def _version() -> str:
+    try:
+        return version("reshard")
+    except PackageNotFoundError:  # run from a folder that was never installed
+        return "unknown"

@@ -1,0 +1,68 @@
+"""A plan as a page shows it: asked of the library, and drawn."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from anyio.to_thread import run_sync
+from fastapi import Request
+
+from reshard_server.access.tokens import Caller
+from reshard_server.models.conversion import Conversion, Goal, PlanRequest
+from reshard_server.pages.mesh_picture import MeshPicture, source_picture, target_picture
+from reshard_server.records.layouts import stored_layout
+from reshard_server.routes.plans import plan_question
+from reshard_server.routes.questions import answer_to
+from reshard_server.services import Services
+from reshard_server.work.accepting import about
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, and its picture; ``source`` and ``target`` are None where it has no tensor."""
+
+    plan: dict[str, Any]
+    source: MeshPicture | None
+    target: MeshPicture | None
+
+    @property
+    def chosen(self) -> Any:
+        """The tensor that is drawn."""
+        return self.plan["chosen"]
+
+
+async def planned(
+    request: Request, serving: Services, caller: Caller, body: PlanRequest, tensor: str | None
+) -> Planned:
+    """The plan of a conversion; ProblemError for what it would be refused for."""
+    question = await run_sync(plan_question, serving, caller, body)
+    arguments = {k: v for k, v in question.arguments.items() if k != "shares"}
+    question = replace(question, command="picture", arguments={**arguments, "tensor": tensor})
+    plan: dict[str, Any] = json.loads(await answer_to(request, serving, question))
+    chosen = plan["chosen"]
+    if chosen is None:
+        return Planned(plan, None, None)
+    return Planned(plan, source_picture(chosen), target_picture(chosen))
+
+
+def plan_of(serving: Services, conversion: Conversion, goal: Goal) -> PlanRequest:
+    """What is planned for a conversion that was accepted: with the layout of then, whatever is there now.
+
+    ProblemError where the layout was never stored.
+    """
+    members = goal.model_dump() | {"overwrite": True, "restart": False}
+    if isinstance(goal.layout, str):
+        with about("/layout"):
+            as_of = conversion.created_at.timestamp()
+            members["layout"] = stored_layout(serving.database, goal.layout, as_of)
+    wanted = conversion.request
+    return PlanRequest.model_validate(
+        {
+            **members,
+            "source": wanted.source,
+            "max_memory": wanted.max_memory,
+            "workers": wanted.workers,
+        }
+    )

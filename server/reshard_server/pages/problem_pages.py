@@ -1,0 +1,110 @@
+"""What every page is sent with, and problems as pages where a browser asks for one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from reshard_server.pages.rendering import page
+from reshard_server.pages.signing_in import SIGN_IN
+from reshard_server.problems import MEDIA_TYPE
+
+POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
+"""Of content: nothing but our own files, and no page of another site around ours."""
+
+PAGE_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",  # with no-referrer a form would say that it comes from nowhere
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""What is not said otherwise."""
+
+_NO_PAGES = ("/v1/", "/metrics", "/livez", "/readyz", "/openapi.json")
+_KEPT = ("x-request-id", "retry-after", "allow", "connection")
+"""Headers of a problem that its page has too."""
+
+
+class ProblemPages:
+    """Around everything: adds the headers of pages, and turns problem documents into pages."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].startswith(_NO_PAGES):
+            await self.app(scope, receive, send)
+            return
+        await self.app(scope, receive, _Sending(scope, receive, send))
+
+
+@dataclass
+class _Sending:
+    """What is sent for one request; a problem is held back until it is complete."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    problem: Message | None = None
+    body: bytes = b""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            if self._is_for_people(Headers(raw=message["headers"])):
+                self.problem = message
+                return
+            _add_headers(MutableHeaders(scope=message))
+        elif self.problem is not None:
+            self.body += message.get("body", b"")
+            if not message.get("more_body", False):
+                await self._page(self.problem)
+            return
+        await self.send(message)
+
+    def _is_for_people(self, headers: Headers) -> bool:
+        asked = Headers(scope=self.scope).get("accept", "")
+        return "text/html" in asked and headers.get("content-type") == MEDIA_TYPE
+
+    async def _page(self, start: Message) -> None:
+        answer = self._answer(json.loads(self.body))
+        headers = Headers(raw=start["headers"])
+        answer.headers.update({name: headers[name] for name in _KEPT if name in headers})
+        _add_headers(answer.headers)
+        await answer(self.scope, self.receive, self.send)
+
+    def _answer(self, problem: dict[str, Any]) -> Response:
+        request = Request(self.scope)
+        if problem["status"] == 401 and request.method == "GET":
+            return RedirectResponse(sign_in_url(request), 303)
+        return page("problem.html", None, problem["status"], problem=problem)
+
+
+def sign_in_url(request: Request) -> str:
+    """The form, which leads back to what was asked for."""
+    query = f"?{request.url.query}" if request.url.query else ""
+    after = quote(request.url.path) + query
+    return f"{SIGN_IN}?{urlencode({'after': after})}" if after != "/" else SIGN_IN
+
+
+def _add_headers(headers: MutableHeaders) -> None:
+    for name, value in PAGE_HEADERS.items():
+        headers.setdefault(name, value)

@@ -1,0 +1,62 @@
+"""Rendering: a template and what it shows, to an answer of HTML. Everything is escaped."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import HTMLResponse
+
+from reshard_server.pages import wording
+
+STATIC = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
+"""Names of the static files, and what they are."""
+
+
+def static_bytes(name: str) -> bytes:
+    """The content of a static file."""
+    return (files("reshard_server.pages") / "static" / name).read_bytes()
+
+
+def static_url(name: str) -> str:
+    """Where a static file is; another content has another URL, so that browsers may keep it."""
+    digest = hashlib.sha256(static_bytes(name)).hexdigest()[:16]
+    return f"/static/{name}?v={digest}"
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("reshard_server.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "size": wording.size_text,
+        "rate": wording.rate_text,
+        "duration": wording.duration_text,
+        "moment": wording.moment_text,
+        "shape": wording.shape_text,
+        "mesh": wording.mesh_text,
+        "axes": wording.axes_text,
+        "product": math.prod,
+        "without": wording.without,
+        "breakable": wording.breakable,
+        "error": wording.error_text,
+    }
+    made.globals["statics"] = {name: static_url(name) for name in STATIC}
+    made.globals["percent_of"] = wording.percent_of
+    return made
+
+
+TEMPLATES = _environment()
+
+
+def page(template: str, visitor: Any, status: int = 200, **shown: Any) -> HTMLResponse:
+    """The page of a template; ``visitor`` is None where nobody is known."""
+    text = TEMPLATES.get_template(template).render(visitor=visitor, **shown)
+    return HTMLResponse(text, status)

@@ -1,0 +1,64 @@
+"""Signing in with a token, and out again."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import RedirectResponse, Response
+
+from reshard_server.access.sessions import COOKIE, check_form, clear_cookie, set_cookie
+from reshard_server.pages.rendering import page
+from reshard_server.pages.visiting import Fields, address_of, fields_of
+from reshard_server.routes.asking import Serving
+
+ROUTER = APIRouter(include_in_schema=False)
+
+SIGN_IN = "/sign-in"
+
+_OWN_PATH = re.compile(r"/(?!/)[A-Za-z0-9._~/?=&%@:+,-]*")
+
+
+def path_after(text: str | None) -> str:
+    """Where to go after signing in: a path of this server, else the first page."""
+    return text if text and _OWN_PATH.fullmatch(text) else "/"
+
+
+@ROUTER.get(SIGN_IN)
+def show_sign_in(serving: Serving, after: str = "/") -> Response:
+    """The form; where no token is needed there is nothing to sign in to."""
+    if serving.settings.insecure:
+        return RedirectResponse("/", 303)
+    return page("sign_in.html", None, after=path_after(after), error=None)
+
+
+@ROUTER.post(SIGN_IN)
+async def sign_in(
+    request: Request, serving: Serving, fields: Annotated[Fields, Depends(fields_of)]
+) -> Response:
+    """Begins a session; each try counts among the requests of the address."""
+    check_form(request.headers, serving.settings.public_url, None, None)
+    serving.rates.take(address_of(request))
+    after = path_after(fields.text("after"))
+    session = await run_sync(serving.sessions.begin, fields.text("token"))
+    if session is None:
+        error = "This is no token that the server knows. Tokens begin with rsh_; ask whoever runs the server for one."
+        return page("sign_in.html", None, 401, after=after, error=error)
+    answer = RedirectResponse(after, 303)
+    set_cookie(answer, session, serving.settings.public_url)
+    return answer
+
+
+@ROUTER.post("/sign-out")
+async def sign_out(
+    request: Request, serving: Serving, fields: Annotated[Fields, Depends(fields_of)]
+) -> Response:
+    """Ends the session, whatever it may do."""
+    cookie = request.cookies.get(COOKIE)
+    check_form(request.headers, serving.settings.public_url, cookie, fields.text("form_key"))
+    await run_sync(serving.sessions.end, cookie)
+    answer = RedirectResponse(SIGN_IN, 303)
+    clear_cookie(answer, serving.settings.public_url)
+    return answer

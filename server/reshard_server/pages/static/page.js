@@ -1,0 +1,106 @@
+// What the pages do by themselves: a conversion's progress as it happens, and lists that stay fresh.
+// Everything else works without this file.
+"use strict";
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+const page = () => document.getElementById("page");
+
+function size(bytes) {
+  if (bytes === null || bytes === undefined) return "–";
+  let value = bytes, unit = 0;
+  while (value >= 999.5 && unit < UNITS.length - 1) { value /= 1024; unit += 1; }
+  const digits = unit === 0 ? 0 : value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+  return `${value.toFixed(digits)} ${UNITS[unit]}`;
+}
+
+function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  const whole = Math.round(seconds);
+  if (whole < 60) return `${whole} s`;
+  const [large, small, names] = whole < 3600
+    ? [whole, 60, ["min", "s"]] : [Math.floor(whole / 60), 60, ["h", "min"]];
+  return `${Math.floor(large / small)} ${names[0]} ${large % small} ${names[1]}`;
+}
+
+function put(name, text) {
+  const place = document.querySelector(`[data-live="${name}"]`);
+  if (place !== null && place.textContent !== text) place.textContent = text;
+}
+
+// Said aloud at most once a second, and the newest text only.
+const say = (() => {
+  let waiting = null, timer = null, last = 0;
+  return (text) => {
+    waiting = text;
+    if (timer !== null) return;
+    timer = setTimeout(() => {
+      timer = null;
+      last = performance.now();
+      document.getElementById("status").textContent = waiting;
+    }, Math.max(0, 1000 - (performance.now() - last)));
+  };
+})();
+
+function show(conversion) {
+  const at = conversion.progress;
+  const state = document.querySelector(".head .state");
+  state.className = `state ${conversion.state}`;
+  state.textContent = conversion.state;
+  put("attempts", String(conversion.attempts));
+  if (at === null) return;
+  const percent = at.total_bytes ? Math.floor((100 * at.moved_bytes) / at.total_bytes) : 0;
+  document.querySelector("[data-live=bar] progress").value = percent;
+  put("percent", `${percent} %`);
+  put("stage", at.stage);
+  put("moved", `${size(at.moved_bytes)} of ${size(at.total_bytes)}`);
+  put("tasks", `${at.tasks_done} of ${at.tasks}`);
+  put("rate", at.bytes_per_second ? `${size(at.bytes_per_second)}/s` : "–");
+  put("left", duration(at.seconds_left));
+  put("tensor", at.tensor || "–");
+  say(`${conversion.state}, ${percent} %`);
+}
+
+// The page as it is now, in the place of what is shown.
+async function refresh() {
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (answer.redirected || !answer.ok) { location.reload(); return; }
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const now = page(), next = fresh.getElementById("page");
+  if (next === null || next.innerHTML === now.innerHTML) return;
+  const hadFocus = now.contains(document.activeElement);
+  const href = hadFocus ? document.activeElement.getAttribute("href") : null;
+  document.title = fresh.title;
+  now.replaceWith(next);
+  if (hadFocus) (href !== null && next.querySelector(`a[href="${CSS.escape(href)}"]`) || document.getElementById("main")).focus();
+}
+
+function watch(url) {
+  const events = new EventSource(url);
+  events.addEventListener("conversion", (event) => show(JSON.parse(event.data)));
+  // Refused for now, or for good: look at the page, and watch again where it goes on.
+  events.addEventListener("error", () => {
+    if (events.readyState === EventSource.CLOSED) setTimeout(() => again(url), 5000);
+  });
+  events.addEventListener("end", async (event) => {
+    events.close();
+    await refresh();
+    say(`The conversion has ${JSON.parse(event.data).state === "cancelled" ? "been " : ""}${JSON.parse(event.data).state}.`);
+  });
+}
+
+async function again(url) {
+  await refresh().catch(() => {});
+  if (page().dataset.events) watch(url);
+}
+
+function keepFresh(seconds) {
+  setInterval(() => {
+    if (!document.hidden && page().dataset.refresh) refresh().catch(() => {});
+  }, 1000 * seconds);
+}
+
+if (page() !== null) {
+  if (page().dataset.events) watch(page().dataset.events);
+  if (page().dataset.refresh) keepFresh(Number(page().dataset.refresh));
+}

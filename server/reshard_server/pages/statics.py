@@ -1,0 +1,22 @@
+"""The style sheet and the script of the pages."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from reshard_server.pages.rendering import STATIC, static_bytes
+from reshard_server.problems import NOT_FOUND, ProblemError
+
+ROUTER = APIRouter(include_in_schema=False)
+
+KEPT = "public, max-age=31536000, immutable"
+"""Its URL names its content."""
+
+
+@ROUTER.get("/static/{name}")
+def get_static(name: str) -> Response:
+    """A file that needs nobody signed in."""
+    if name not in STATIC:
+        raise ProblemError(NOT_FOUND, f"there is no file {name[:100]!r}; see the page's source")
+    return Response(static_bytes(name), headers={"Cache-Control": KEPT}, media_type=STATIC[name])

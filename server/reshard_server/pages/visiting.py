@@ -1,0 +1,163 @@
+"""Visiting: who looks at a page, and forms that come from our own pages.
+
+A browser shows the cookie of a session; with ``--insecure`` everybody is let in. Each page counts among the
+requests of a minute, as requests to the API do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+from starlette.datastructures import FormData
+
+from reshard_server.access.sessions import COOKIE, check_form, form_key
+from reshard_server.access.tokens import Caller
+from reshard_server.logs import ABOUT
+from reshard_server.problems import (
+    FORBIDDEN,
+    INVALID,
+    MALFORMED,
+    UNAUTHENTICATED,
+    UNSUPPORTED,
+    ProblemError,
+)
+from reshard_server.routes.asking import Serving
+from reshard_server.serving.limits import check_texts
+from reshard_server.settings import Scope
+
+MOST_FIELDS = 100
+"""Of a form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who looks at a page.
+
+    Attributes:
+        cookie: of the session; None where no token is needed.
+    """
+
+    caller: Caller
+    cookie: str | None
+
+    @property
+    def name(self) -> str:
+        return self.caller.name
+
+    @property
+    def form_key(self) -> str:
+        """What each form of this visitor's pages carries."""
+        return form_key(self.cookie)
+
+    def may(self, scope: Scope) -> bool:
+        return scope in self.caller.scopes
+
+
+def address_of(request: Request) -> str:
+    """What somebody unknown is counted by."""
+    return f"address {request.client.host if request.client else ''}"
+
+
+def visitor(request: Request, serving: Serving) -> Visitor:
+    """Who looks; ProblemError where nobody known does, or nobody who may read."""
+    found = _known(request, serving)
+    serving.rates.take(f"token {found.name}" if found else address_of(request))
+    if found is None:
+        raise ProblemError(
+            UNAUTHENTICATED,
+            "nobody is signed in here, or not any more; sign in",
+            remedy="sign in",
+        )
+    ABOUT.get().caller = found.name
+    _check_scope(found, "read")
+    return found
+
+
+def _known(request: Request, serving: Serving) -> Visitor | None:
+    if serving.settings.insecure:
+        anyone = serving.tokens.caller(None)
+        return None if anyone is None else Visitor(anyone, None)
+    cookie = request.cookies.get(COOKIE)
+    caller = serving.sessions.caller(cookie)
+    return None if caller is None else Visitor(caller, cookie)
+
+
+def _check_scope(found: Visitor, scope: Scope) -> None:
+    if not found.may(scope):
+        raise ProblemError(
+            FORBIDDEN,
+            f"the token {found.name!r} lacks the scope {scope!r}; sign in with one that has it",
+            remedy="sign in with one that has it",
+        )
+
+
+Visiting = Annotated[Visitor, Depends(visitor)]
+
+
+def _changer(found: Visiting) -> Visitor:
+    _check_scope(found, "convert")
+    return found
+
+
+Changing = Annotated[Visitor, Depends(_changer)]
+"""A visitor who may change something; what is sent by a form takes ``Form`` besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The fields of a form that was sent; what was not sent is empty."""
+
+    data: FormData
+
+    def text(self, name: str) -> str:
+        """Without the spaces around it."""
+        value = self.data.get(name)
+        return value.strip() if isinstance(value, str) else ""
+
+    def has(self, name: str) -> bool:
+        return name in self.data
+
+
+async def fields_of(request: Request) -> Fields:
+    """What a form holds; ProblemError where it is none."""
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != "application/x-www-form-urlencoded":
+        raise ProblemError(
+            UNSUPPORTED,
+            f"the body is {given or 'of no type'!r}; expected a form of this server's pages; open the page and send its "
+            "form from there",
+        )
+    if (await request.body()).count(b"&") >= MOST_FIELDS:
+        raise ProblemError(
+            MALFORMED,
+            f"the form has more than {MOST_FIELDS} fields; open the page and send its form",
+        )
+    found = Fields(await request.form())
+    check_texts([list(pair) for pair in found.data.multi_items()])
+    return found
+
+
+async def _own_form(request: Request, serving: Serving, who: Changing) -> Fields:
+    found = await fields_of(request)
+    check_form(request.headers, serving.settings.public_url, who.cookie, found.text("form_key"))
+    return found
+
+
+Form = Annotated[Fields, Depends(_own_form)]
+"""The fields of a form that one of our own pages sent, by somebody who may change something."""
+
+
+def lines_of(text: str) -> list[str]:
+    """Of a field of several lines, those that are not empty."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def number_of(name: str, text: str) -> int | None:
+    """A whole number; None for an empty field, ProblemError for what is none."""
+    if not text:
+        return None
+    if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 18:
+        raise ProblemError(INVALID, f"{name} is {text[:40]!r}; expected a whole number", f"/{name}")
+    return int(text)

@@ -1,0 +1,90 @@
+"""Wording: numbers and times as pages write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from markupsafe import Markup
+
+from reshard.layout.sizes import format_bytes
+
+
+def size_text(nbytes: float | None) -> str:
+    """``1.50 GiB``, or a dash where it is not known."""
+    return "–" if nbytes is None else format_bytes(nbytes)
+
+
+def rate_text(bytes_per_second: float | None) -> str:
+    """``1.50 GiB/s``, or a dash where it is not known."""
+    return "–" if not bytes_per_second else f"{format_bytes(bytes_per_second)}/s"
+
+
+def duration_text(seconds: float | None) -> str:
+    """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``, or a dash where it is not known.
+
+    >>> duration_text(200), duration_text(7500)
+    ('3 min 20 s', '2 h 5 min')
+    """
+    if seconds is None:
+        return "–"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def moment_text(at: datetime) -> str:
+    """``2026-11-21 03:00:00 UTC``; times of the records are in UTC."""
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """``2048×8192``, or ``scalar``."""
+    return "×".join(map(str, shape)) or "scalar"
+
+
+def mesh_text(mesh: dict[str, Any] | None) -> str:
+    """``data=4, model=2``, or ``none``."""
+    if mesh is None:
+        return "none"
+    return ", ".join(f"{n}={s}" for n, s in zip(mesh["axes"], mesh["shape"], strict=True))
+
+
+def axes_text(axes: Sequence[Any] | None) -> str:
+    """``[data, null]`` as a layout file writes it, or a dash where none was recorded."""
+    if axes is None:
+        return "–"
+    return f"[{', '.join(map(_axis_text, axes))}]" if any(axes) else "replicated"
+
+
+def _axis_text(axis: Any) -> str:
+    if axis is None:
+        return "null"
+    return axis if isinstance(axis, str) else f"[{', '.join(axis)}]"
+
+
+def without(text: str, remedy: str | None) -> str:
+    """What went wrong, where the remedy that stands at its end is told by itself."""
+    cut = text.removesuffix(remedy) if remedy else text
+    return cut.rstrip("; ") or text
+
+
+def breakable(path: str) -> Markup:
+    """A path or a name that lines may break in, behind its slashes."""
+    return Markup("/<wbr>").join(path.split("/"))
+
+
+def error_text(error: float | str) -> str:
+    """``0.0039``; what is not finite is text already."""
+    return error if isinstance(error, str) else f"{error:.2g}"
+
+
+def percent_of(done: float, total: float) -> int:
+    """Whole percent, rounded down: 100 only where all is done."""
+    return int(100 * done / total) if total else 0

@@ -1,0 +1,278 @@
+"""Conversions as pages: seen by their owner, cancelled, tried again, forgotten; hostile names do no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from reshard_server.models.conversion import OneTarget, ProgressState, SeveralTargets
+from reshard_server.pages.conversions import MOST_TENSORS, PAGE_SIZE
+from reshard_server.records import claims, conversions
+
+from tests.server.claimed import begun
+from tests.server.pages.browser import Browser
+from tests.server.routes.conftest import Served
+
+PROGRESS = ProgressState(
+    stage="copying", moved_bytes=40 << 20, total_bytes=50 << 20, resumed_bytes=10 << 20, tasks_done=4, tasks=5,
+    tensor="params/kernel", bytes_per_second=2.5 * 2**20, seconds_left=200,
+)  # fmt: skip
+HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(1)>"
+
+
+def report(tensors: int = 1, **members: Any) -> dict[str, Any]:
+    tensor = {
+        "source": "params/k", "target": "params/kernel", "shape": [64, 32], "source_dtype": "float32",
+        "target_dtype": "bfloat16", "strategy": "whole", "nbytes": 4096, "source_digest": "00aa", "target_digest": "11bb",
+        "proof": "written", "cast": {"overflows": 3, "nans": 0, "largest_relative_error": 0.004},
+    }  # fmt: skip
+    return {
+        "command": "convert", "source": "data/a", "target": "data/b", "nbytes": 4096, "read_bytes": 8192,
+        "moved_bytes": 8192, "written_bytes": 4096, "seconds": 1.5, "warnings": [], "resumed_bytes": 0,
+        "already_done": False, "tensors": [{**tensor, **members}] * tensors,
+    }  # fmt: skip
+
+
+def test_one_that_waits(served: Served, ann: Browser) -> None:
+    new = served.create(
+        source="data/run/1", layout={"mesh": {"axes": ["x"], "shape": [8]}}, cast=[[".", "bfloat16"]], labels={"run": "7"}
+    )  # fmt: skip
+    page = ann.go(f"/conversions/{new}")
+    assert page.headings[0] == (1, "Conversion of data/run/1")
+    for words in (
+        "queued",
+        "data/b its own layout, mesh x=8 cast . to bfloat16",
+        "Label run 7",
+        "Attempts 0",
+        new,
+    ):
+        assert words in page.text
+    assert f'data-events="/v1/conversions/{new}/events"' in ann.answer.text
+    assert f"/conversions/{new}/plan?target=0" in page.links
+    assert {f.action for f in page.forms} == {"/sign-out", f"/conversions/{new}/cancel"}
+
+
+def test_one_that_runs(served: Served, ann: Browser) -> None:
+    new = served.create()
+    claims.set_progress(served.db, begun(served.db, new), PROGRESS)
+    page = ann.go(f"/conversions/{new}")
+    for words in (
+        "80 %", "Stage copying", "Moved 40.0 MiB of 50.0 MiB", "Done by an earlier attempt 10.0 MiB", "Tasks 4 of 5",
+        "Rate 2.50 MiB/s", "Time left 3 min 20 s", "Tensor params/kernel", "Attempts 1",
+    ):  # fmt: skip
+        assert words in page.text, words
+    assert (
+        '<progress max="100" value="80" aria-label="Progress of the conversion">' in ann.answer.text
+    )
+    assert '<p id="status" role="status"></p>' in ann.answer.text
+    row = ann.go("/conversions").text
+    assert "data/a → data/b running 80 % 80 % 2.50 MiB/s 3 min 20 s ann" in row
+
+
+def test_one_that_succeeded(served: Served, ann: Browser) -> None:
+    new = served.create()
+    done = report(warnings=[])
+    claims.finish(
+        served.db,
+        begun(served.db, new),
+        "succeeded",
+        result=[{**done, "warnings": ["a rule matched nothing"]}],
+    )
+    page = ann.go(f"/conversions/{new}")
+    for words in (
+        "succeeded", "Report of data/b", "a rule matched nothing", "Read 8.00 KiB", "Written 4.00 KiB", "Time 1.5 s",
+        "params/kernel was params/k 64×32 float32 → bfloat16 4.00 KiB whole 00aa 11bb written overflows 3, NaN 0",
+    ):  # fmt: skip
+        assert words in page.text, words
+    assert "data-events" not in ann.answer.text
+    assert {f.action for f in page.forms} == {"/sign-out", f"/conversions/{new}/delete"}
+    assert "Time left" not in page.text
+
+
+def test_a_long_report_is_cut(served: Served, ann: Browser) -> None:
+    new = served.create()
+    claims.finish(served.db, begun(served.db, new), "succeeded", result=[report(MOST_TENSORS + 2)])
+    page = ann.go(f"/conversions/{new}")
+    assert (
+        f"The first {MOST_TENSORS} of {MOST_TENSORS + 2} tensors; the API's answer has all."
+        in page.text
+    )
+    assert f"/v1/conversions/{new}" in page.links
+
+
+def test_one_that_failed(served: Served, ann: Browser) -> None:
+    new = served.create()
+    error = {
+        "title": "The storage refused",
+        "detail": "no space; free some",
+        "remedy": "free some",
+        "status": 422,
+    }
+    claims.finish(served.db, begun(served.db, new), "failed", error=error)
+    page = ann.go(f"/conversions/{new}")
+    assert "The storage refused no space What to do: free some" in page.text
+    page = ann.submit(f"/conversions/{new}/retry")
+    assert (ann.path, ann.status) == (f"/conversions/{new}", 200)
+    assert "queued" in page.text
+    assert [e[0] for e in served.enqueued] == [new, new]
+
+
+def test_cancelled_and_deleted(served: Served, ann: Browser) -> None:
+    new = served.create()
+    ann.go(f"/conversions/{new}")
+    assert "What was done is kept beside the target" in ann.text
+    page = ann.submit(f"/conversions/{new}/cancel")
+    assert "cancelled" in page.text
+    page = ann.submit(f"/conversions/{new}/delete")
+    assert (ann.path, ann.status) == ("/conversions", 200)
+    assert "There are no conversions here." in page.text
+    assert conversions.get(served.db, new) is None
+
+
+def test_what_the_state_does_not_allow_is_said(served: Served, ann: Browser) -> None:
+    new = served.create()
+    ann.go(f"/conversions/{new}")
+    claims.finish(served.db, begun(served.db, new), "succeeded", result=[report()])
+    page = ann.submit(f"/conversions/{new}/cancel")
+    assert ann.status == 409
+    assert f"conversion {new} has succeeded already; there is nothing to cancel" in page.text
+
+
+def test_several_targets(served: Served, ann: Browser) -> None:
+    targets = [{"target": "data/b", "layout": "serving"}, {"target": "data/c", "mesh": "x=2"}]
+    request = SeveralTargets.model_validate({"source": "data/a", "targets": targets})
+    new = conversions.create(served.db, token="ann", request=request).id
+    page = ann.go(f"/conversions/{new}")
+    assert "Target 1 data/b layout serving Picture of both meshes of target 1" in page.text
+    assert "Target 2 data/c mesh x=2 Picture of both meshes of target 2" in page.text
+    assert "data/a → data/b → data/c queued" in ann.go("/conversions").text
+
+
+def test_listed_by_state_and_in_pages(served: Served, ann: Browser) -> None:
+    for number in range(PAGE_SIZE + 1):
+        served.create(target=f"data/t{number}")
+    ann.go("/conversions")
+    assert "data/t30" in ann.text and "→ data/t0 " not in ann.text
+    (older,) = [link for link in ann.page.links if "page_token" in link]
+    page = ann.go(older)
+    assert "→ data/t0 " in page.text and "data/t30" not in page.text
+    assert "/conversions" in page.links
+    page = ann.go("/conversions?state=succeeded")
+    assert "There are no succeeded conversions here." in page.text
+    assert "<option selected>succeeded</option>" in ann.answer.text
+    assert ann.go("/conversions?state=").headings[0] == (1, "Conversions")
+    assert "page_token is not one that this server made" in ann.go("/conversions?page_token=x").text
+    assert ann.status == 422
+
+
+def test_others_conversions_are_not_there(
+    served: Served, ann: Browser, signed_in: Callable[[str], Browser]
+) -> None:
+    new = served.create("bob")
+    for path in (f"/conversions/{new}", f"/conversions/{new}/plan"):
+        ann.go(path)
+        assert ann.status == 404
+        assert "that this token may see" in ann.text
+    assert "data/b" not in ann.go("/conversions").text
+    root = signed_in("root")
+    assert "bob" in root.go("/conversions").text
+    assert root.go(f"/conversions/{new}").headings[0][1] == "Conversion of data/a"
+
+
+def test_who_may_only_read_is_offered_no_change_and_refused_one(
+    served: Served, signed_in: Callable[[str], Browser]
+) -> None:
+    eve = signed_in("eve")
+    new = conversions.create(
+        served.db, token="eve", request=OneTarget(source="data/a", target="data/b")
+    ).id
+    for path in (
+        "/",
+        "/conversions",
+        f"/conversions/{new}",
+        "/schedules",
+        "/checkpoints?root=data",
+    ):
+        page = eve.go(path)
+        assert eve.status == 200
+        assert {f.action for f in page.forms if f.method == "post"} == {"/sign-out"}
+        assert not [link for link in page.links if link.startswith("/new-")]
+    key = eve.page.form("/sign-out").fields["form_key"]
+    for path in (
+        f"/conversions/{new}/cancel",
+        f"/conversions/{new}/delete",
+        "/new-conversion",
+        "/schedules/s/run",
+    ):
+        answer = eve.send("POST", path, data={"form_key": key}, headers={"Origin": "http://test"})
+        assert answer.status_code == 403, path
+        assert "lacks the scope &#39;convert&#39;" in answer.text
+    assert eve.send("GET", "/new-conversion").status_code == 403
+    assert eve.send("GET", "/new-schedule").status_code == 403
+
+
+def test_hostile_names_are_text(served: Served, ann: Browser) -> None:
+    path = "data/" + HOSTILE.replace("/", "_")
+    request = OneTarget.model_validate(
+        {"source": path, "target": path, "labels": {HOSTILE: HOSTILE}, "select": [HOSTILE], "cast": [[HOSTILE, HOSTILE]], "mesh": HOSTILE}
+    )  # fmt: skip
+    one, two = (conversions.create(served.db, token="ann", request=request).id for _ in range(2))
+    bad = report(
+        target=HOSTILE, source=HOSTILE, strategy=HOSTILE, proof=HOSTILE, source_digest=HOSTILE
+    )
+    claim = begun(served.db, one)
+    claims.set_progress(
+        served.db, claim, PROGRESS.model_copy(update={"stage": HOSTILE, "tensor": HOSTILE})
+    )
+    assert "&lt;script&gt;" in ann.send("GET", f"/conversions/{one}").text
+    claims.finish(
+        served.db, claim, "succeeded", result=[{**bad, "warnings": [HOSTILE], "target": HOSTILE}]
+    )
+    error = {"title": HOSTILE, "detail": HOSTILE, "remedy": HOSTILE}
+    claims.finish(served.db, begun(served.db, two), "failed", error=error)
+    for page in (
+        f"/conversions/{one}", f"/conversions/{two}", "/", "/conversions", f"/conversions/{one}/plan",
+        f"/new-conversion?source={HOSTILE}", f"/checkpoints?root={HOSTILE}", f"/sign-in?after={HOSTILE}", f"/{HOSTILE}",
+        f"/conversions/{HOSTILE}", f"/conversions?state={HOSTILE}", f"/schedules/{HOSTILE}",
+    ):  # fmt: skip
+        text = ann.send("GET", page).text
+        assert "<script>alert" not in text and "<img" not in text, page
+        ann.answer.__init__(200, text=text)  # type: ignore[misc]
+        assert not [t for t in ann.page.links if "alert" in t and "onerror" in t and t[0] != "/"]
+
+
+def test_the_overview(served: Served, ann: Browser, signed_in: Callable[[str], Browser]) -> None:
+    running, _, failed = (served.create(target=f"data/t{n}") for n in range(3))
+    served.create("bob", target="data/of-bob")
+    claims.set_progress(served.db, begun(served.db, running), PROGRESS)
+    claims.finish(
+        served.db, begun(served.db, failed), "failed", error={"title": "t", "detail": "d"}
+    )
+    body = {
+        "when": {"cron": "0 3 * * *", "source": "data/a"},
+        "targets": [{"target": "data/o/{time}"}],
+    }
+    assert served.ask("PUT", "/v1/schedules/nightly", json=body).status_code == 201
+    page = ann.go("/")
+    for words in (
+        "1 running",
+        "1 queued",
+        "0 succeeded",
+        "1 failed",
+        "nightly , next at",
+        "03:00:00 UTC",
+        "Version",
+    ):
+        assert words in page.text, words
+    assert [text for _, text in page.headings] == [
+        "Overview", "Running", "Waiting", "Ended last", "Schedules", "This server"
+    ]  # fmt: skip
+    assert "of-bob" not in page.text
+    assert "2 queued" in signed_in("root").go("/").text
+
+
+@pytest.mark.parametrize("path", ["/conversions/{id}:cancel", "/conversions/{id}/nothing"])
+def test_what_is_no_page(served: Served, ann: Browser, path: str) -> None:
+    ann.go(path.format(id=served.create()))
+    assert ann.status in (404, 405)

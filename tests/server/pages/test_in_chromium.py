@@ -1,0 +1,282 @@
+"""The pages of a real server in a real browser: by mouse, by keyboard, without JavaScript, and for everybody."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+import reshard
+from tests.server.live import Live, live
+from tests.server.pages.chromium import PATIENCE_MILLISECONDS, SHOWN, Person, chromium, person
+
+LAYOUT = 'mesh: {axes: [x], shape: [4]}\nrules: [{match: "w", axes: [null, x]}]'
+SLOW = {"compression": "gzip:9", "chunk_bytes": "512KiB"}
+LOOKS = ((1280, "light"), (400, "dark"), (1280, "dark"), (400, "light"))
+ENDED = ("succeeded", "failed", "cancelled")
+
+pytestmark = pytest.mark.xdist_group("chromium")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=PATIENCE_MILLISECONDS)
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """With a small checkpoint, and a large one whose compression takes seconds."""
+    folder = tmp_path_factory.mktemp("pages")
+    rng = np.random.default_rng(0)
+    layout = reshard.LayoutMap(reshard.DeviceMesh((2, 2), ("data", "model")))
+    layout["w"] = (("data", "model"), None)
+    small = {"w": rng.random((64, 64), np.float32), "b": np.zeros(3, np.float32)}
+    reshard.save(folder / "data" / "run" / "1", small, layout=layout)
+    large = {f"w{i}": rng.integers(0, 1 << 16, (1024, 1024), np.int32) for i in range(3)}
+    reshard.save(folder / "data" / "large", large)
+    with live(folder, requests_per_minute=10**6) as found:
+        yield found
+
+
+@pytest.fixture
+def ann(browser: Browser, server: Live) -> Iterator[Person]:
+    with person(browser, server.url) as found:
+        found.sign_in()
+        yield found
+
+
+def state(page: Page) -> str:
+    return page.locator(".head .state").inner_text()
+
+
+def test_started_by_the_form_and_watched_to_its_end(ann: Person, server: Live) -> None:
+    page = ann.go("/")
+    page.get_by_role("link", name="New conversion").click()
+    page.get_by_role("textbox", name="Source").fill("data/large")
+    page.get_by_role("textbox", name="Target").fill("data/watched")
+    for name, value in SLOW.items():
+        page.locator(f"#{name}").fill(value)
+    page.get_by_label("Layout as text").fill(LAYOUT)
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_role("heading", name="Preview: nothing has been started")).to_be_visible()
+    expect(page.get_by_role("img", name="Target mesh")).to_be_visible()
+    page.evaluate("window.isTheSamePage = true")
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_url("**/conversions/*")
+    assert page.evaluate("window.isTheSamePage") is None
+    page.evaluate("window.isTheSamePage = true")
+    page.evaluate(
+        """window.seen = []; new MutationObserver(() => window.seen.push(document.querySelector("progress").value))
+        .observe(document.querySelector("progress"), {attributes: true})"""
+    )
+    status = page.get_by_role("status")
+    expect(status).to_have_text("The conversion has succeeded.")
+    assert state(page) == "succeeded"
+    assert page.evaluate("window.isTheSamePage") is True
+    assert [v for v in page.evaluate("window.seen") if 0 < v < 100]
+    expect(page.get_by_role("heading", name="Report of data/watched")).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+    folder = server.log.parent / "data"
+    assert not reshard.verify(folder / "large", folder / "watched").differences
+
+
+def test_a_status_is_said_once_a_second_at_most(ann: Person) -> None:
+    page = ann.go("/")
+    times = page.evaluate(
+        """async () => {
+          const times = [], place = document.getElementById("status");
+          new MutationObserver(() => times.push(performance.now())).observe(place, {childList: true});
+          for (let i = 0; i < 40; i += 1) { say(`say ${i}`); await new Promise((r) => setTimeout(r, 60)); }
+          while (place.textContent !== "say 39") await new Promise((r) => setTimeout(r, 50));
+          return times;
+        }"""
+    )
+    gaps = [after - before for before, after in pairwise(times)]
+    assert len(times) >= 2 and all(gap > 900 for gap in gaps), gaps
+
+
+def test_cancelled_and_tried_again(ann: Person) -> None:
+    page = ann.go("/new-conversion?source=data/large&target=data/stopped")
+    for name, value in SLOW.items():
+        page.locator(f"#{name}").fill(value)
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_url("**/conversions/*")
+    page.locator("summary", has_text="Cancel").click()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".head .state")).to_have_text("cancelled")
+    page.get_by_role("button", name="Retry").click()
+    expect(page.locator(".head .state")).to_have_text("succeeded")
+
+
+def press_until(page: Page, name: str) -> None:
+    """Tab by tab to what has this name; what has the focus must be seen to have it."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        found = page.evaluate(
+            """() => { const at = document.activeElement; return [
+              (at.getAttribute("aria-label") || (at.labels && at.labels[0] || at).textContent).trim(),
+              getComputedStyle(at).outlineStyle, parseFloat(getComputedStyle(at).outlineWidth)]; }"""
+        )
+        assert found[1] != "none" and found[2] >= 2, found
+        if found[0].startswith(name):
+            return
+    raise AssertionError(f"{name} is not reached by the keyboard")
+
+
+def test_by_keyboard_alone(browser: Browser, server: Live) -> None:
+    with person(browser, server.url) as someone:
+        page = someone.go("/sign-in")
+        page.keyboard.type("ann-secret-token")
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"{server.url}/")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        page.keyboard.press("Enter")
+        press_until(page, "New conversion")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/new-conversion")
+        press_until(page, "Source")
+        page.keyboard.type("data/run/1")
+        press_until(page, "Target")
+        page.keyboard.type("data/by-keyboard")
+        press_until(page, "Start")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/conversions/*")
+        expect(page.locator(".head .state")).to_have_text("succeeded")
+        press_until(page, "Delete the record")
+        page.keyboard.press("Enter")
+        press_until(page, "Delete the record")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/conversions")
+        press_until(page, "Sign out")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/sign-in")
+
+
+def test_without_javascript(browser: Browser, server: Live) -> None:
+    with person(browser, server.url, java_script_enabled=False) as someone:
+        page = someone.sign_in()
+        page.get_by_role("link", name="Checkpoints").click()
+        page.get_by_role("link", name="Convert step 1 of data/run").click()
+        page.get_by_role("textbox", name="Target").fill("data/without")
+        page.get_by_role("button", name="Start").click()
+        page.wait_for_url("**/conversions/*")
+        while state(page) not in ENDED:
+            page.reload()
+        assert state(page) == "succeeded"
+        page.get_by_role("link", name="Picture of both meshes").click()
+        expect(page.get_by_role("img", name="Source mesh")).to_be_visible()
+        page.get_by_text("The same as tables").click()
+        expect(page.get_by_role("cell", name="data=1, model=1").first).to_be_visible()
+
+
+def test_a_list_stays_fresh(ann: Person, server: Live) -> None:
+    with server.client() as client:
+        body = {"source": "data/large", "target": "data/listed", **SLOW}
+        made = client.post("/v1/conversions", json=body).json()["id"]
+        page = ann.go("/conversions")
+        row = page.get_by_role("row").filter(has=page.locator(f'a[href="/conversions/{made}"]'))
+        expect(row.locator(".state")).to_have_text("succeeded")
+
+
+@pytest.fixture(scope="module")
+def everything(server: Live) -> dict[str, str]:
+    """Paths of pages with something on them, by what they are."""
+    with server.client() as client:
+        paths = {}
+        for name, source in (("succeeded", "data/run/1"), ("failed", "data/run")):
+            body = {"source": source, "target": f"data/{name}", "labels": {"run": "7"}}
+            new = client.post("/v1/conversions", json=body).json()["id"]
+            with client.stream("GET", f"/v1/conversions/{new}/events", timeout=90) as stream:
+                assert "event: end" in stream.read().decode()
+            paths[name] = f"/conversions/{new}"
+        schedule = {"when": {"directory": "data/run"}, "targets": [{"target": "data/s/{step}"}]}
+        client.put("/v1/schedules/each", json=schedule).raise_for_status()
+        run_each(client)
+    return {
+        **paths, "plan": f"{paths['succeeded']}/plan", "no plan": f"{paths['failed']}/plan", "overview": "/",
+        "conversions": "/conversions", "none": "/conversions?state=cancelling", "schedules": "/schedules",
+        "schedule": "/schedules/each", "new conversion": "/new-conversion", "new schedule": "/new-schedule",
+        "checkpoints": "/checkpoints", "nothing": "/nothing",
+    }  # fmt: skip
+
+
+def run_each(client: httpx.Client) -> None:
+    """The only step is converted, by the watch or now."""
+    answer = client.post("/v1/schedules/each:run", json={})
+    assert answer.status_code in (202, 409), answer.text
+
+
+@pytest.mark.parametrize(("width", "scheme"), LOOKS if os.environ.get(SHOWN) else LOOKS[:2])
+def test_everybody_can_use_every_page(
+    browser: Browser, server: Live, everything: dict[str, str], width: int, scheme: str, pages_shown: Path | None
+) -> None:  # fmt: skip
+    """What axe checks, and that nothing but tables and pictures is wider than the window."""
+    options = {"color_scheme": scheme, "viewport": {"width": width, "height": 900}}
+    found: dict[str, str] = {}
+    # the page's policy stands in the way of axe only: the other tests run under it
+    with person(browser, server.url, bypass_csp=True, **options) as someone:
+        check(someone.go("/sign-in"), "sign in", found, width, pages_shown, scheme)
+        someone.sign_in()
+        for name, path in everything.items():
+            page = someone.go(path)
+            if name == "plan":
+                page.get_by_text("The same as tables").click()
+            check(page, name, found, width, pages_shown, scheme)
+        page = someone.go("/new-conversion")
+        page.get_by_role("textbox", name="Source").fill("nothing")
+        page.get_by_role("textbox", name="Target").fill("data/x")
+        page.get_by_role("button", name="Preview").click()
+        page.get_by_role("heading", name="This cannot be done yet").wait_for()
+        check(page, "refused", found, width, pages_shown, scheme)
+        page = someone.go("/new-conversion?source=data/run/1&target=data/y")
+        page.get_by_role("button", name="Preview").click()
+        page.get_by_role("heading", name="Preview").wait_for()
+        check(page, "preview", found, width, pages_shown, scheme)
+        someone.wrong = [w for w in someone.wrong if "Failed to load resource" not in w]
+    assert found == {}
+
+
+def check(
+    page: Page, name: str, found: dict[str, str], width: int, folder: Path | None, scheme: str
+) -> None:
+    results = Axe().run(page)
+    assert results.response["passes"], "axe looked at nothing"
+    if results.violations_count:
+        found[name] = results.generate_report()
+    if page.evaluate("document.documentElement.scrollWidth") > width:
+        found[f"{name} is too wide"] = page.url
+    if folder is not None:
+        file = folder / f"{name.replace(' ', '-')}-{width}-{scheme}.png"
+        page.screenshot(path=file, full_page=True)
+
+
+def test_axe_finds_what_is_wrong(browser: Browser, server: Live) -> None:
+    """So that a page without violations says something."""
+    with person(browser, server.url, bypass_csp=True) as someone:
+        page = someone.go("/sign-in")
+        page.evaluate("document.querySelector('label').remove()")
+        assert "label" in {v["id"] for v in Axe().run(page).response["violations"]}
+
+
+def test_the_policy_is_in_force(browser: Browser, server: Live) -> None:
+    """A script that stands in a page does not run, and the tests would notice it."""
+    with person(browser, server.url) as someone:
+        page = someone.go("/sign-in")
+        page.evaluate(
+            """() => { const made = document.createElement("script");
+            made.textContent = "window.ran = true"; document.body.append(made); }"""
+        )
+        page.wait_for_timeout(100)
+        assert page.evaluate("window.ran") is None
+        assert any("refused by the policy: script-src" in text for text in someone.wrong)
+        someone.wrong.clear()

@@ -1,0 +1,201 @@
+"""The form of a new conversion: previewed, started once, and refused beside the field that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from reshard_server.records import conversions
+
+from tests.server.pages.browser import Browser
+from tests.server.routes.conftest import Served
+
+FORM = "/new-conversion"
+YAML = 'mesh: {axes: [x], shape: [4]}\nrules:\n  - {match: "kernel", axes: [null, x]}\n'
+JSON = '{"mesh": {"axes": ["x"], "shape": [4]}, "rules": []}'
+GOOD = {"source": "data/run/1", "target": "data/out", "do": "start"}
+
+
+def made(served: Served, browser: Browser) -> dict[str, object]:
+    """The request of the conversion whose page this is."""
+    found = conversions.get(served.db, browser.path.removeprefix("/conversions/"))
+    assert found is not None
+    return found.request.model_dump(mode="json")
+
+
+@pytest.mark.usefixtures("run_of")
+@pytest.mark.parametrize("text", [YAML, JSON])
+def test_previewed_and_then_started(served: Served, ann: Browser, text: str) -> None:
+    ann.go("/checkpoints?root=data")
+    (link,) = [x for x in ann.page.links if x.endswith("/1")]
+    page = ann.go(link)
+    assert page.form(FORM).fields["source"] == "data/run/1"
+    fields = {
+        "target": "data/out",
+        "layout_text": text,
+        "cast": "kernel=bfloat16\r\n\r\n bias = float16 ",
+    }
+    page = ann.submit(FORM, fields, do="preview")
+    assert ann.status == 200, page.text
+    for words in (
+        "Preview: nothing has been started",
+        "Source mesh",
+        "Target mesh",
+        "float32 → bfloat16",
+        "Each device holds",
+    ):
+        assert words in page.text
+    assert served.enqueued == []
+    kept = page.form(FORM).fields
+    assert (kept["source"], kept["target"], kept["layout_text"]) == (
+        "data/run/1",
+        "data/out",
+        text.strip(),
+    )
+    page = ann.submit(FORM, do="start")
+    assert ann.status == 200 and "queued" in page.text
+    found = made(served, ann)
+    assert found["layout"] == {
+        "mesh": {"axes": ["x"], "shape": [4]},
+        "rules": [{"match": "kernel", "axes": [None, "x"]}] if text == YAML else [],
+    }
+    assert found["cast"] == [["kernel", "bfloat16"], ["bias", "float16"]]
+
+
+def test_every_field(served: Served, ann: Browser) -> None:
+    layout = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": []}
+    assert served.ask("PUT", "/v1/layouts/serving", json={"layout": layout}).status_code == 201
+    page = ann.go(FORM)
+    assert '<option value="serving">serving</option>' in ann.answer.text
+    assert page.form(FORM).fields["compression"] == "none"
+    fields = {
+        "layout": "serving", "mesh": "x=4", "select": "^params/\n^opt/", "drop": "mu$", "rename": "^params/=model/",
+        "compression": "zstd:3", "max_memory": "64MiB", "chunk_bytes": "1MiB", "priority": "-7", "overwrite": "yes",
+        "ocdbt": "yes", "restart": "yes",
+    }  # fmt: skip
+    ann.submit(FORM, fields, **GOOD)
+    expected = {
+        "layout": "serving", "mesh": "x=4", "select": ["^params/", "^opt/"], "drop": ["mu$"],
+        "rename": [["^params/", "model/"]], "compression": "zstd:3", "max_memory": "64MiB", "chunk_bytes": "1MiB",
+        "priority": -7, "overwrite": True, "ocdbt": True, "restart": True,
+    }  # fmt: skip
+    assert expected.items() <= made(served, ann).items()
+
+
+def test_sent_twice_it_starts_one(served: Served, ann: Browser) -> None:
+    ann.go(FORM)
+    first = ann.answer
+    ann.submit(FORM, **GOOD)
+    path = ann.path
+    ann.answer = first
+    ann.submit(FORM, **GOOD)
+    assert ann.path == path
+    ann.answer = first
+    ann.submit(FORM, **{**GOOD, "target": "data/other"})
+    assert ann.path != path
+    ann.go(FORM)
+    ann.submit(FORM, **GOOD)
+    assert len(served.enqueued) == 3
+
+
+@pytest.mark.usefixtures("run_of")
+@pytest.mark.parametrize(
+    ("changed", "field", "words"),
+    [
+        ({"source": ""}, "source", "at least 1 character"),
+        ({"source": "nothing"}, "source", "is no path below a storage root"),
+        ({"source": "other/x"}, "source", "there is nothing at 'other/x' that this token may use"),
+        ({"source": "data/../x"}, "source", "it has a name of dots"),
+        ({"target": "other/x"}, "target", "there is nothing at 'other/x' that this token may use"),
+        ({"target": "data/.x.reshard-partial"}, "target", "choose another target"),
+        ({"layout": "none-such"}, "layout", "is not stored"),
+        ({"layout": "a", "layout_text": YAML}, "layout_text", "keep one of them"),
+        ({"layout_text": "mesh: {axes: [x]"}, "layout_text", "not YAML"),
+        ({"layout_text": "[1]"}, "layout_text", "is no layout file"),
+        ({"layout_text": "just words"}, "layout_text", "is no layout file"),
+        ({"layout_text": "a: &x 1\nb: *x"}, "layout_text", "aliases (*x) are refused"),
+        ({"layout_text": "{mesh: 1}"}, "layout_text", "mesh"),
+        ({"layout_text": "odd: 1"}, "layout_text", "odd"),
+        ({"layout_text": '{"mesh": {"axes": ["a\\u0000"], "shape": [2]}}'}, "", "NUL"),
+        ({"mesh": "x"}, "mesh", "x"),
+        ({"mesh": "x=0"}, "mesh", "0"),
+        ({"select": "("}, "select", "("),
+        ({"drop": "("}, "drop", "("),
+        ({"rename": "a"}, "rename", "write PATTERN=NEW, one a line"),
+        ({"cast": "kernel"}, "cast", "write PATTERN=DTYPE, one a line"),
+        ({"cast": "kernel=float17"}, "cast", "float17"),
+        ({"compression": "zip"}, "compression", "zip"),
+        ({"chunk_bytes": "much"}, "chunk_bytes", "much"),
+        ({"max_memory": "1TiB"}, "max_memory", "above this server's ceiling"),
+        ({"max_memory": "lots"}, "max_memory", "lots"),
+        ({"priority": "high"}, "priority", "expected a whole number"),
+        ({"priority": "101"}, "priority", "less than or equal to 100"),
+        ({"source": "data/run/1\0"}, None, "NUL"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_beside_its_field(
+    served: Served, ann: Browser, changed: dict[str, str], field: str | None, words: str
+) -> None:
+    ann.go(FORM)
+    page = ann.submit(FORM, {"drop": "kept-as-it-was", **GOOD, **changed})
+    assert ann.status in (400, 404, 422)
+    assert words in page.text
+    assert served.enqueued == []
+    if field is None:
+        return
+    assert page.headings[1] == (2, "This cannot be done yet")
+    kept = page.form(FORM).fields
+    expected = {"drop": "kept-as-it-was", **GOOD, **changed}
+    assert {k: v.strip() for k, v in expected.items() if k != "do"}.items() <= kept.items()
+    if field:
+        assert f'id="{field}-error"' in ann.answer.text
+        assert f"#{field}" in page.links
+        assert ann.answer.text.count('aria-invalid="true"') == 1
+
+
+@pytest.mark.usefixtures("run_of")
+@pytest.mark.parametrize(
+    ("changed", "status", "field", "words"),
+    [
+        ({"source": "data/none"}, 404, "source", "there is nothing at 'data/none'"),
+        ({"source": "data/run"}, 422, "", "name one of them: data/run/2"),
+        ({"target": "data/run/2"}, 409, "", "the target 'data/run/2' exists already"),
+        ({"select": "nothing-like-it"}, 422, "", "nothing-like-it"),
+        ({"layout_text": YAML.replace("[4]", "[5]")}, 422, "", "kernel"),
+    ],
+)  # fmt: skip
+def test_what_only_the_checkpoint_tells_is_said_by_the_preview(
+    ann: Browser, changed: dict[str, str], status: int, field: str, words: str, tmp_path: Path
+) -> None:
+    ann.go(FORM)
+    page = ann.submit(FORM, {**GOOD, **changed, "do": "preview"})
+    assert ann.status == status
+    assert words in page.text
+    assert str(tmp_path) not in ann.answer.text
+    assert (f'id="{field}-error"' in ann.answer.text) == bool(field)
+
+
+def test_a_full_queue(serve: Callable[..., Served]) -> None:
+    browser = Browser(serve(queued_per_token=1))
+    browser.sign_in()
+    for status in (200, 429):
+        browser.go(FORM)
+        browser.submit(FORM, **GOOD)
+        assert browser.status == status
+    assert browser.page.form(FORM).fields["target"] == "data/out"
+
+
+def test_checkpoints_are_browsed(
+    ann: Browser, run_of: Path, signed_in: Callable[[str], Browser]
+) -> None:
+    (run_of / "2").rename(run_of.parent / "of & one")
+    page = ann.go("/checkpoints")
+    assert "data/run 1 steps" in page.text and "data/of & one checkpoint" in page.text
+    (link,) = [x for x in page.links if "of" in x and x.startswith("/new-")]
+    assert ann.go(link).form(FORM).fields["source"] == "data/of & one"
+    assert ann.go("/checkpoints?root=data&prefix=/none/").headings[0][1] == "There is nothing here"
+    assert ann.go("/checkpoints?root=other").headings[0][1] == "There is nothing here"
+    root = signed_in("root")
+    assert "Root data other" in root.go("/checkpoints").text
+    assert "No checkpoint was found here" in root.go("/checkpoints?root=other").text

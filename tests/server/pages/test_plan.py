@@ -1,0 +1,182 @@
+"""Pictures of plans: who holds what, drawn and told, and what is said where none can be made."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reshard_server.pages.mesh_picture import (
+    MOST_DEVICES,
+    End,
+    origin_text,
+    percent_text,
+    source_picture,
+    target_picture,
+)
+
+import reshard
+from reshard.cli.picture import holders
+from reshard.layout.mesh import DeviceMesh, TensorLayout
+from tests.server.pages.browser import Browser
+from tests.server.routes.conftest import Served
+
+
+@pytest.mark.parametrize(
+    ("shape", "names", "axes", "parts"),
+    [
+        ((8,), ("x",), (None, "x"), (1, 8)),
+        ((4, 2), ("data", "model"), (("data", "model"), None), (8, 1)),
+        ((4, 2), ("data", "model"), (("model", "data"), None), (8, 1)),
+        ((2, 3), ("data", "model"), ("model", "data"), (3, 2)),
+        ((2, 3), ("data", "model"), (None, "model"), (1, 3)),
+        ((2, 2, 2), ("a", "b", "c"), ("c", ("a",)), (2, 2)),
+        ((2, 2), ("a", "b"), (), ()),
+    ],
+)  # fmt: skip
+def test_devices_hold_what_the_layout_says(
+    shape: tuple[int, ...], names: tuple[str, ...], axes: tuple[Any, ...], parts: tuple[int, ...]
+) -> None:
+    mesh = DeviceMesh(shape, names)
+    end = End({"axes": names, "shape": shape}, axes, parts)
+    layout = TensorLayout(axes, mesh)
+    seen = 0
+    for number, index in enumerate(np.ndindex(parts)):
+        found = holders(layout, mesh, index)
+        assert found.count <= 4
+        assert [d for d in range(mesh.size) if end.shard(d) == number] == list(found.first)
+        seen += found.count
+    assert seen == mesh.size
+    assert end.place(mesh.size - 1) == {n: s - 1 for n, s in zip(names, shape, strict=True)}
+
+
+def tensor(devices: int) -> dict[str, Any]:
+    """Rows over the devices become columns over them."""
+    mesh = {"axes": ["x"], "shape": [devices]}
+    pairs = [(t, s, 1 / devices) for t in range(devices) for s in range(devices)]
+    return {
+        "source_mesh": mesh, "source_axes": ["x", None], "source_parts": [devices, 1], "target_mesh": mesh,
+        "target_axes": [None, "x"], "target_parts": [1, devices], "partition": None, "shares": pairs,
+    }  # fmt: skip
+
+
+def test_a_box_is_filled_by_where_its_bytes_lay() -> None:
+    found = target_picture(tensor(2)).devices[1]
+    assert (found.number, found.shard, found.place) == (1, 1, "x=1")
+    assert found.origin == "50 % from shard 0, 50 % from shard 1"
+    assert [(p.colour, p.label) for p in found.pieces] == [("c0", "0"), ("c1", "1")]
+    assert found.pieces[0].x == found.x
+    assert sum(p.width for p in found.pieces) == found.width
+    source = source_picture(tensor(2)).devices[1]
+    assert (source.origin, [p.label for p in source.pieces]) == ("shard 1", ["1"])
+
+
+def test_a_large_mesh_is_cut() -> None:
+    found = target_picture({**tensor(3), "target_mesh": {"axes": ["x"], "shape": [4096]}})
+    assert (len(found.devices), found.count, found.is_cut) == (MOST_DEVICES, 4096, True)
+    assert found.width < 700
+    small = target_picture(tensor(64))
+    assert not small.is_cut
+    assert all(p.label == "" for d in small.devices for p in d.pieces)
+    assert small.devices[0].origin.endswith("from shard 15 and 48 more")
+
+
+def test_without_a_mesh_there_is_a_box_for_each_shard() -> None:
+    split = {**tensor(2), "partition": {"strategy": "fixed_shards", "fixed_shards": 6, "axis": 0}}
+    found = target_picture({**split, "target_parts": [6, 1], "shares": None})
+    assert (found.is_mesh, found.count) == (False, 6)
+    assert found.devices[5].origin == "not told"
+    whole = source_picture({**tensor(2), "source_axes": None, "source_parts": [1, 1]})
+    assert (whole.is_mesh, whole.count) == (False, 1)
+
+
+def test_shares_in_words() -> None:
+    assert [percent_text(s) for s in (1, 0.5, 1 / 3, 0.125, 0.001)] == [
+        "100 %", "50 %", "33 %", "12 %", "0.1 %"
+    ]  # fmt: skip
+    assert origin_text([]) == "not told"
+
+
+LAYOUT = {
+    "mesh": {"axes": ["x"], "shape": [4]},
+    "rules": [{"match": "kernel", "axes": [None, "x"]}],
+}
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    """A checkpoint whose kernel lies in rows over a mesh of 4 devices."""
+    layout = reshard.LayoutMap(DeviceMesh((2, 2), ("data", "model")))
+    layout["kernel"] = (("data", "model"), None)
+    path = tmp_path / "data" / "sharded"
+    kernel = np.arange(64, dtype=np.float32).reshape(8, 8)
+    reshard.save(path, {"kernel": kernel, "bias": np.zeros(3, np.float32)}, layout=layout)
+    return path
+
+
+@pytest.mark.usefixtures("sharded")
+def test_a_conversions_plan(served: Served, ann: Browser) -> None:
+    new = served.create(source="data/sharded", target="data/out", layout=LAYOUT)
+    page = ann.go(f"/conversions/{new}/plan?target=0")
+    assert ann.status == 200, page.text
+    for words in (
+        "Plan: data/sharded → data/out", "Both meshes, for kernel", "mesh data=2, model=2, axes [[data, model], null]",
+        "mesh x=4, axes [null, x]", "device 2 (x=2): 25 % from shard 0, 25 % from shard 1",
+        "2 x=2 shard 2 25 % from shard 0, 25 % from shard 1, 25 % from shard 2, 25 % from shard 3",
+        "1 data=0, model=1 shard 1", "Source mesh", "Each of the 4 boxes shows from which shards of the source its bytes come.",
+    ):  # fmt: skip
+        assert words in page.text, words
+    assert ann.answer.text.count("<svg") == ann.answer.text.count('role="img"') == 2
+    (bias,) = [x for x in page.links if x.endswith("tensor=bias")]
+    page = ann.go(bias)
+    assert "Both meshes, for bias" in page.text
+    assert "device 3 (x=3): 100 % from shard 0" in page.text
+    assert ann.go(f"/conversions/{new}/plan?target=1").headings[0][1] == "There is nothing here"
+
+
+def test_it_has_the_layout_of_when_it_was_accepted(
+    served: Served, ann: Browser, sharded: Path
+) -> None:
+    served.ask("PUT", "/v1/layouts/l", json={"layout": LAYOUT})
+    new = served.create(source="data/sharded", target="data/out", layout="l")
+    other = {**LAYOUT, "mesh": {"axes": ["x"], "shape": [2]}}
+    assert served.ask("PUT", "/v1/layouts/l", json={"layout": other}).status_code == 201
+    shutil.copytree(sharded, sharded.parent / "out")
+    assert "mesh x=4, axes [null, x]" in ann.go(f"/conversions/{new}/plan").text
+    served.ask("DELETE", "/v1/layouts/l")
+    assert "mesh x=4, axes [null, x]" in ann.go(f"/conversions/{new}/plan").text
+
+
+def test_a_source_that_is_gone(served: Served, ann: Browser, sharded: Path) -> None:
+    new = served.create(source="data/sharded", target="data/out", layout=LAYOUT)
+    shutil.rmtree(sharded)
+    page = ann.go(f"/conversions/{new}/plan")
+    assert ann.status == 404
+    assert "The plan cannot be shown" in page.text
+    assert "the source is gone, or your token may not use its root" in page.text
+
+
+def test_a_source_that_is_no_checkpoint(served: Served, ann: Browser, tmp_path: Path) -> None:
+    (tmp_path / "data" / "a").mkdir()
+    page = ann.go(f"/conversions/{served.create()}/plan")
+    assert ann.status == 422
+    assert "The plan cannot be shown" in page.text and "the source is gone" not in page.text
+
+
+def test_too_many_shares_are_not_told(served: Served, ann: Browser, tmp_path: Path) -> None:
+    layout = reshard.LayoutMap(DeviceMesh((512,), ("x",)))
+    layout["kernel"] = ("x", None)
+    kernel = np.zeros((512, 512), np.float32)
+    reshard.save(tmp_path / "data" / "wide", {"kernel": kernel}, layout=layout)
+    turned = {
+        "mesh": {"axes": ["x"], "shape": [512]},
+        "rules": [{"match": ".", "axes": [None, "x"]}],
+    }
+    new = served.create(source="data/wide", target="data/out", layout=turned)
+    page = ann.go(f"/conversions/{new}/plan")
+    assert ann.status == 200, page.text
+    assert "There are too many pairs of shards to show where the bytes lay" in page.text
+    assert f"The first {MOST_DEVICES} of 512 devices are shown" in page.text
+    assert len(ann.answer.content) < 200_000
