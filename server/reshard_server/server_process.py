@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from reshard.errors import ReshardError
 from reshard_server.drain import Drain
-from reshard_server.serving.protocol import ProblemProtocol
+from reshard_server.serving.protocol import protocol_of
 from reshard_server.settings import Settings
 
 LOG = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def run_server(app: FastAPI, settings: Settings, listening: socket.socket) -> No
     """Serves until the process is told to end."""
     config = uvicorn.Config(
         app,
-        http=ProblemProtocol,
+        http=protocol_of(settings),
         ws="none",
         lifespan="on",
         log_config=None,

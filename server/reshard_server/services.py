@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import sqlalchemy as sa
+from anyio import CapacityLimiter
 
 from reshard.api import check_arguments
 from reshard_server.access.paths import Roots
@@ -25,10 +26,17 @@ from reshard_server.work.durable import Durable
 from reshard_server.work.questions import Questions
 from reshard_server.work.wording import RootNames
 
+LOOKERS = 4
+"""Threads that ask the records for requests; more would only wait for each other and for the interpreter."""
+
 
 @dataclass(frozen=True)
 class Services:
-    """Settings, records and everything else that lives as long as the server."""
+    """Settings, records and everything else that lives as long as the server.
+
+    Attributes:
+        lookers: the threads that look into the records for requests about conversions.
+    """
 
     settings: Settings
     database: sa.Engine
@@ -43,6 +51,7 @@ class Services:
     feed: Feed
     drain: Drain
     metrics: Metrics
+    lookers: CapacityLimiter
 
 
 @contextmanager
@@ -82,6 +91,7 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
                 Feed(database),
                 drain,
                 metrics,
+                CapacityLimiter(LOOKERS),
             )
         finally:
             ticking.close()

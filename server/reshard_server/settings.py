@@ -102,6 +102,13 @@ class Settings(BaseSettings):
     )
     body_bytes: int = Field(1 * MIB, ge=1024, description="Largest body of a request.")
     header_bytes: int = Field(16384, ge=1024, description="Largest headers of a request, together.")
+    head_seconds: float = Field(
+        10.0, gt=0, description="Time for the line and the headers of a request to come."
+    )
+    body_seconds: float = Field(60.0, gt=0, description="Time for the body of a request to come.")
+    stalled_seconds: float = Field(
+        60.0, gt=0, description="How long a client may take nothing of what it is sent."
+    )
     requests_per_minute: int = Field(1200, ge=1, description="Requests of one token in a minute.")
     streams: int = Field(64, ge=1, description="Streams (events, slices) open at once.")
     stream_memory: int = Field(

@@ -32,6 +32,7 @@ from reshard_server.records.tables import CONVERSION_LABELS, CONVERSIONS, IDEMPO
 from reshard_server.records.totals import count_ended
 
 _C = CONVERSIONS.c
+_INSERT = CONVERSIONS.insert().returning(*CONVERSIONS.c)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +73,21 @@ def insert(
     """As ``create``, within a transaction."""
     now = round(time.time(), 6)  # as clients read it, so that what they read finds it again
     new_id = _new_id(now)
-    connection.execute(
-        CONVERSIONS.insert().values(
-            id=new_id,
-            token=token,
-            state="queued",
-            priority=request.priority,
-            request=request.model_dump(mode="json"),
-            source=request.source,
-            schedule=schedule,
-            created_at=now,
-            attempts=0,
-            revision=1,
-        )
-    )
+    row = {
+        "id": new_id,
+        "token": token,
+        "state": "queued",
+        "priority": request.priority,
+        "request": request.model_dump(mode="json"),
+        "source": request.source,
+        "schedule": schedule,
+        "created_at": now,
+    }
+    made = connection.execute(_INSERT, row).one()
     labels = [{"conversion": new_id, "key": k, "value": v} for k, v in request.labels.items()]
     if labels:
         connection.execute(CONVERSION_LABELS.insert(), labels)
-    return conversion_of(connection.execute(_one(new_id)).one())
+    return conversion_of(made)
 
 
 def get(db: sa.Engine, conversion: str) -> Conversion | None:

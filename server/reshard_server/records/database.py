@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from reshard.errors import MissingPackageError, ReshardError, StorageError
+from reshard_server.records.one_writer import OneWriterEngine
 from reshard_server.records.tables import METADATA
 from reshard_server.settings import Settings
 
@@ -29,11 +30,7 @@ def open_database(settings: Settings) -> sa.Engine:
     Raises MissingPackageError where Python's SQLite is too old and no newer one is installed, StorageError
     where the database cannot be opened.
     """
-    engine = sa.create_engine(records_url(settings), **engine_arguments(settings))
-    if engine.dialect.name == "sqlite":
-        sa.event.listen(engine, "connect", _set_up_sqlite)
-    else:
-        sa.event.listen(engine, "connect", _set_up_postgres)
+    engine = _engine(settings)
     try:
         METADATA.create_all(engine)
     except sa.exc.SQLAlchemyError as error:
@@ -42,6 +39,15 @@ def open_database(settings: Settings) -> sa.Engine:
             "there, and that this user may write to it"
         ) from error
     return engine
+
+
+def _engine(settings: Settings) -> sa.Engine:
+    made = sa.create_engine(records_url(settings), **engine_arguments(settings))
+    if made.dialect.name == "sqlite":
+        sa.event.listen(made, "connect", _set_up_sqlite)
+        return OneWriterEngine(made)
+    sa.event.listen(made, "connect", _set_up_postgres)
+    return made
 
 
 def records_url(settings: Settings) -> sa.URL:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
 
@@ -17,6 +18,15 @@ KEPT_SECONDS = 7 * 24 * 3600
 """How long a key is known."""
 
 RETRY_AFTER = "30"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request that was sent with a key."""
+
+    token: str
+    key: str
+    request_hash: str
 
 
 def request_hash(request: ConversionRequest) -> str:
@@ -32,14 +42,15 @@ def create_once(
 
     Raises ProblemError where the key belongs to another request, or too many of the token's wait.
     """
-    known = _known(db, token, key, request)
+    sent = None if key is None else Sent(token, key, request_hash(request))
+    known = None if sent is None else _known(db, sent)
     if known is not None:
         return known, False
     try:
         with db.begin() as connection:
-            return _create(connection, token, key, request, queued_at_most), True
+            return _create(connection, token, sent, request, queued_at_most), True
     except sa.exc.IntegrityError:
-        known = _known(db, token, key, request)  # the same request came in at the same time
+        known = None if sent is None else _known(db, sent)  # it came in twice at the same time
         if known is None:
             raise
         return known, False
@@ -48,7 +59,7 @@ def create_once(
 def _create(
     connection: sa.Connection,
     token: str,
-    key: str | None,
+    sent: Sent | None,
     request: ConversionRequest,
     queued_at_most: int,
 ) -> Conversion:
@@ -60,47 +71,45 @@ def _create(
             "ended, or cancel some",
             headers={"Retry-After": RETRY_AFTER},
         )
-    if key is not None:
-        _remember(connection, token, key, request, made.id)
+    if sent is not None:
+        _remember(connection, sent, made.id)
     return made
 
 
-def _remember(
-    connection: sa.Connection, token: str, key: str, request: ConversionRequest, conversion: str
-) -> None:
+def _remember(connection: sa.Connection, sent: Sent, conversion: str) -> None:
+    """Other keys that are no longer known are removed from time to time, not by each request."""
     now = time.time()
-    row = IDEMPOTENCY.c
-    old = IDEMPOTENCY.delete().where(row.token == token, row.created_at < now - KEPT_SECONDS)
+    old = IDEMPOTENCY.delete().where(*_is(sent), IDEMPOTENCY.c.created_at < now - KEPT_SECONDS)
     connection.execute(old)
-    connection.execute(
-        IDEMPOTENCY.insert().values(
-            token=token,
-            key=key,
-            request_hash=request_hash(request),
-            conversion=conversion,
-            created_at=now,
-        )
-    )
+    row = {**asdict(sent), "conversion": conversion, "created_at": now}
+    connection.execute(IDEMPOTENCY.insert(), row)
 
 
-def _known(
-    db: sa.Engine, token: str, key: str | None, request: ConversionRequest
-) -> Conversion | None:
+def _known(db: sa.Engine, sent: Sent) -> Conversion | None:
     """What this key led to before."""
-    row = IDEMPOTENCY.c
-    query = sa.select(IDEMPOTENCY).where(
-        row.token == token, row.key == key, row.created_at >= time.time() - KEPT_SECONDS
-    )
+    known = IDEMPOTENCY.c.created_at >= time.time() - KEPT_SECONDS
     with db.connect() as connection:
-        found = None if key is None else connection.execute(query).one_or_none()
+        found = connection.execute(sa.select(IDEMPOTENCY).where(*_is(sent), known)).one_or_none()
     if found is None:
         return None
-    if found.request_hash != request_hash(request):
+    if found.request_hash != sent.request_hash:
         raise ProblemError(
             KEY_REUSED,
-            f"the Idempotency-Key {key!r} was sent before with another request, which led to conversion "
+            f"the Idempotency-Key {sent.key!r} was sent before with another request, which led to conversion "
             f"{found.conversion}; send that request again, or take a new key",
             "Idempotency-Key",
             "send that request again, or take a new key",
         )
     return get(db, found.conversion)
+
+
+def _is(sent: Sent) -> tuple[sa.ColumnElement[bool], ...]:
+    return IDEMPOTENCY.c.token == sent.token, IDEMPOTENCY.c.key == sent.key
+
+
+def forget_keys(db: sa.Engine) -> None:
+    """Forgets keys that are no longer known."""
+    with db.begin() as connection:
+        connection.execute(
+            IDEMPOTENCY.delete().where(IDEMPOTENCY.c.created_at < time.time() - KEPT_SECONDS)
+        )

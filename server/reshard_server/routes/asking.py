@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
+from anyio.to_thread import run_sync
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 from fastapi.security.http import HTTPAuthorizationCredentials
@@ -13,6 +14,8 @@ from reshard_server.access.tokens import Caller
 from reshard_server.problems import FORBIDDEN, ProblemError
 from reshard_server.services import Services
 from reshard_server.settings import Scope
+
+T = TypeVar("T")
 
 BEARER = HTTPBearer(auto_error=False, description="A token of the server's settings.")
 
@@ -33,6 +36,11 @@ async def _caller(
     """Whom the gate let in; nobody gets here without it."""
     found: Caller = request.state.caller
     return found
+
+
+async def looked_up(serving: Services, question: Callable[..., T], *arguments: Any) -> T:
+    """What a question to the records is answered, by one of the few threads for that."""
+    return await run_sync(question, *arguments, limiter=serving.lookers)
 
 
 def _with_scope(scope: Scope) -> Callable[[Caller], Awaitable[Caller]]:

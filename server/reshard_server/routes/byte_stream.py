@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 
@@ -15,15 +14,13 @@ from reshard_server.access.streams import Streams
 
 LOG = logging.getLogger(__name__)
 
-STALLED_SECONDS = 60.0
-"""A client that takes nothing for so long gives its place to another."""
-
 
 class ByteStream(StreamingResponse):
     """Counts as open until it is over, however it ends.
 
     Where the bytes cannot be read to their end, the answer is not ended either: the connection is closed
-    before ``Content-Length`` bytes, which no client takes for the whole.
+    before ``Content-Length`` bytes, which no client takes for the whole. So it is where the client takes
+    nothing for long (``serving.protocol``).
     """
 
     media_type = "application/octet-stream"
@@ -49,13 +46,9 @@ class ByteStream(StreamingResponse):
         await send({**head, "headers": self.raw_headers})
         try:
             async for piece in self.body_iterator:
-                async with asyncio.timeout(STALLED_SECONDS):
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
         except ReshardError as error:
             LOG.warning("a stream was cut off", extra={"detail": str(error)})
-            return
-        except TimeoutError:
-            LOG.warning("a stream was cut off", extra={"detail": "the client takes nothing"})
             return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -50,7 +50,8 @@ def list_checkpoints(
     Neither links nor hidden folders are followed. A tree with many other folders is listed in pages that
     may be short: go on while there is a ``next_page_token``.
     """
-    folder = serving.roots.folder(caller, query.root, query.prefix)
+    with about("prefix" if query.prefix else "root"):
+        folder = serving.roots.folder(caller, query.root, query.prefix)
     listing = {"checkpoints": [query.root, query.prefix]}
     behind: tuple[str, ...] = ()
     if query.page_token:

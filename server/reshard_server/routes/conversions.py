@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Header, Query, Response
 
+from reshard_server.access.tokens import Caller
 from reshard_server.logs import ABOUT
 from reshard_server.models.conversion import Conversion, ConversionPage, ConversionRequest
 from reshard_server.models.listing import ConversionQuery
@@ -21,10 +22,11 @@ from reshard_server.problems import (
 from reshard_server.records import conversions
 from reshard_server.records.conversions import Filters
 from reshard_server.records.idempotency import create_once
-from reshard_server.routes.asking import Converting, Reading, Serving
+from reshard_server.routes.asking import Converting, Reading, Serving, looked_up
 from reshard_server.routes.description import problems
 from reshard_server.routes.examples import REQUESTS, conversion_response
 from reshard_server.routes.found import Changeable, Readable, gone
+from reshard_server.services import Services
 from reshard_server.work.accepting import check_conversion
 
 ROUTER = APIRouter(prefix="/v1/conversions", tags=["conversions"])
@@ -50,7 +52,7 @@ Key = Annotated[
         **problems(INVALID, KEY_REUSED, BAD_LAYOUT, BAD_PLAN, UNAVAILABLE),
     },
 )
-def create_conversion(
+async def create_conversion(
     body: Annotated[ConversionRequest, Body(openapi_examples=REQUESTS)],
     serving: Serving,
     caller: Converting,
@@ -62,14 +64,7 @@ def create_conversion(
     Everything that can be checked without reading the checkpoint is checked now.
     """
     serving.drain.refuse_new()
-    check_conversion(serving, caller, body)
-    made, is_new = create_once(
-        serving.database,
-        token=caller.name,
-        key=idempotency_key,
-        request=body,
-        queued_at_most=serving.settings.queued_per_token,
-    )
+    made, is_new = await looked_up(serving, _accept, serving, caller, body, idempotency_key)
     ABOUT.get().conversion = made.id
     if is_new:
         serving.durable.enqueue(made.id, caller.name, made.priority)
@@ -77,8 +72,22 @@ def create_conversion(
     return made
 
 
+def _accept(
+    serving: Services, caller: Caller, request: ConversionRequest, key: str | None
+) -> tuple[Conversion, bool]:
+    """The conversion, and whether it is new."""
+    check_conversion(serving, caller, request)
+    return create_once(
+        serving.database,
+        token=caller.name,
+        key=key,
+        request=request,
+        queued_at_most=serving.settings.queued_per_token,
+    )
+
+
 @ROUTER.get("")
-def list_conversions(
+async def list_conversions(
     query: Annotated[ConversionQuery, Query()], serving: Serving, caller: Reading
 ) -> ConversionPage:
     """Conversions of this token, newest first; an admin sees those of every token."""
@@ -92,7 +101,14 @@ def list_conversions(
         created_after=query.created_after.timestamp() if query.created_after else None,
         created_before=query.created_before.timestamp() if query.created_before else None,
     )
-    return conversions.page(serving.database, filters, query.page_size, query.page_token)
+    return await looked_up(
+        serving,
+        conversions.page,
+        serving.database,
+        filters,
+        query.page_size,
+        query.page_token,
+    )
 
 
 @ROUTER.get(
@@ -103,7 +119,7 @@ def list_conversions(
         304: {"description": "It is still as the ETag says."},
     },
 )
-def get_conversion(
+async def get_conversion(
     found: Readable,
     response: Response,
     if_none_match: Annotated[str | None, Header(description="An ETag that is known.")] = None,

@@ -22,6 +22,7 @@ from reshard_server.problems import (
     NOT_FOUND,
     TOO_LARGE,
     TOO_MANY,
+    TOO_SLOW,
     UNAUTHENTICATED,
     UNSUPPORTED,
     Kind,
@@ -37,7 +38,7 @@ Every answer carries `X-Request-Id`; send your own to find a request in the serv
 """
 
 _PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}
-_ALWAYS = (MALFORMED, TOO_LARGE, HEADERS_TOO_LARGE, INTERNAL)
+_ALWAYS = (MALFORMED, TOO_SLOW, TOO_LARGE, HEADERS_TOO_LARGE, INTERNAL)
 _WITH_TOKEN = (UNAUTHENTICATED, FORBIDDEN, TOO_MANY)
 _UNUSED = ("HTTPValidationError", "ValidationError")
 

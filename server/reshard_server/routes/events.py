@@ -30,6 +30,9 @@ SILENCE_SECONDS = 15.0
 
 RECONNECT_MILLISECONDS = 2000
 
+LARGEST_REVISION = 2**63 - 1
+"""What the records can hold; a larger id is none of theirs."""
+
 
 class EventStream(StreamingResponse):
     """A stream that counts as open until it is over, however it ends."""
@@ -73,7 +76,8 @@ async def watch_conversion(
     found: Readable,
     serving: Serving,
     last_event_id: Annotated[
-        int | None, Header(ge=0, description="Id of the last event that was seen.")
+        int | None,
+        Header(ge=0, le=LARGEST_REVISION, description="Id of the last event that was seen."),
     ] = None,
 ) -> Response:
     """A conversion as it changes, until it ends.

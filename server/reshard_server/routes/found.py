@@ -11,7 +11,7 @@ from reshard_server.logs import ABOUT
 from reshard_server.models.conversion import Conversion
 from reshard_server.problems import NOT_ALLOWED, NOT_FOUND, ProblemError
 from reshard_server.records import conversions
-from reshard_server.routes.asking import Converting, Reading, Serving
+from reshard_server.routes.asking import Converting, Reading, Serving, looked_up
 from reshard_server.services import Services
 
 VERBS = (":cancel", ":retry")
@@ -47,12 +47,16 @@ def gone(conversion: str) -> ProblemError:
     )
 
 
-def _to_read(id: ConversionId, serving: Serving, caller: Reading) -> Conversion:  # noqa: A002
-    return visible(serving, caller, id)
+async def _to_read(id: ConversionId, serving: Serving, caller: Reading) -> Conversion:  # noqa: A002
+    return await looked_up(serving, visible, serving, caller, id)
 
 
-def _to_change(id: ConversionId, serving: Serving, caller: Converting) -> Conversion:  # noqa: A002
-    return visible(serving, caller, id)
+async def _to_change(
+    id: ConversionId,  # noqa: A002
+    serving: Serving,
+    caller: Converting,
+) -> Conversion:
+    return await looked_up(serving, visible, serving, caller, id)
 
 
 Readable = Annotated[Conversion, Depends(_to_read)]

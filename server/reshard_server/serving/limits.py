@@ -17,13 +17,13 @@ from reshard_server.problems import (
     HEADERS_TOO_LARGE,
     MALFORMED,
     TOO_LARGE,
+    TOO_SLOW,
     UNSUPPORTED,
     ProblemError,
 )
 from reshard_server.refusals import refuse
 from reshard_server.settings import Settings
 
-BODY_SECONDS = 60.0
 DEEPEST = 64
 LONGEST_NUMBER = 400
 UNREAD_BODIES = 16
@@ -44,7 +44,7 @@ class Limits:
             return
         try:
             check_head(scope, self.settings.header_bytes)
-            async with asyncio.timeout(BODY_SECONDS):
+            async with asyncio.timeout(self.settings.body_seconds):
                 body = await self._body(receive)
             if scope["path"].startswith("/v1/"):
                 check_json(Headers(scope=scope), body)
@@ -52,7 +52,9 @@ class Limits:
             await refuse(Request(scope), problem)(scope, receive, send)
             return
         except TimeoutError:
-            await refuse(Request(scope), _too_slow())(scope, receive, send)
+            await refuse(Request(scope), _too_slow(self.settings.body_seconds))(
+                scope, receive, send
+            )
             return
         except ClientDisconnect:
             return  # half a body is no request, even where it reads like a whole one
@@ -184,10 +186,10 @@ def _too_large(limit: int) -> ProblemError:
     )
 
 
-def _too_slow() -> ProblemError:
+def _too_slow(seconds: float) -> ProblemError:
     return ProblemError(
-        MALFORMED,
-        f"the body did not come within {BODY_SECONDS:.0f} seconds; send it at once",
+        TOO_SLOW,
+        f"the body did not come within {seconds:g} seconds; send it at once",
         headers={"Connection": "close"},
     )
 

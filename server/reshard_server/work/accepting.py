@@ -71,7 +71,8 @@ def _check_goal(
 ) -> None:
     with about(f"{place}/layout"):
         layout = content_of(serving, goal.layout)
-        check_arguments(layout=layout, mesh=goal.mesh)
+        ceiling = serving.settings.max_memory  # given, so that the host's own need not be looked up
+        check_arguments(layout=layout, mesh=goal.mesh, max_memory=ceiling)
     with about(place or None):
         check_arguments(
             layout=layout,
@@ -85,6 +86,7 @@ def _check_goal(
             ocdbt=goal.ocdbt,
             style=goal.style,
             overwrite=goal.overwrite,
+            max_memory=ceiling,
         )
         check_limits(serving, request.max_memory, request.workers)
 

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from reshard.errors import StorageError
 from reshard_server.logs import about_conversion
-from reshard_server.records import claims, executors, retention
+from reshard_server.records import claims, executors, idempotency, retention
 from reshard_server.records.claims import Claim
 from reshard_server.settings import Settings
 from reshard_server.work.holding import Holding
@@ -132,10 +132,12 @@ class Durable:
             self._wake.set()
 
     def _clean(self) -> None:
-        """Forgets conversions that ended long ago; from time to time."""
-        days = self._settings.keep_days
-        if days and time.monotonic() - self._cleaned > RETENTION_SECONDS:
-            self._cleaned = time.monotonic()
+        """Forgets keys, and conversions that ended long ago; from time to time."""
+        if time.monotonic() - self._cleaned < RETENTION_SECONDS:
+            return
+        self._cleaned = time.monotonic()
+        idempotency.forget_keys(self._db)
+        if days := self._settings.keep_days:
             gone = retention.remove_ended(self._db, time.time() - days * 86400)
             if gone:
                 LOG.info("forgot %d conversions that ended more than %d days ago", gone, days)
