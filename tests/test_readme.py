@@ -6,9 +6,13 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
@@ -18,6 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from reshard.cli.app import make_app, run
 from reshard.layout.layout_file import load_layout
+from tests.server.live import environment, wait_for_address
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -29,6 +34,12 @@ PAGES = (
     ROOT / "docs" / "json-output.md",
     ROOT / "docs" / "live-weights.md",
     ROOT / "docs" / "differences.md",
+)
+LINKED = (
+    *PAGES,
+    ROOT / "docs" / "service.md",
+    ROOT / "docs" / "reliability.md",
+    ROOT / "deploy" / "README.md",
 )
 OF_OTHER_PROGRAMS = {"--strict"}  # mypy's
 
@@ -49,7 +60,7 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 
 RESHARD = [words[1:] for words in commands(README) if words[0] == "reshard" and words[1] != "serve"]
-"""But for what runs until it is stopped; tests/server start it as a person would."""
+"""But for what runs until it is stopped: that has a test of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +94,48 @@ def test_each_command_of_the_readme_works(
         assert run(["convert", *words[1:]]) == 0
     assert run(words) == 0, capsys.readouterr().err
     assert (at_work / "serve").exists() == (words[0] in ("convert", "verify"))
+
+
+def test_the_two_minutes_of_the_service(
+    at_work: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (install,) = (
+        words
+        for words in commands(README)
+        if words[:2] == ["pip", "install"] and "server" in words[2]
+    )
+    assert install[2] == ".[server]"
+    (serve,) = (words for words in commands(README) if words[:2] == ["reshard", "serve"])
+    (curl,) = (words for words in commands(README) if words[0] == "curl")
+    words = [word.replace("/srv/checkpoints", str(at_work)) for word in serve[1:]]
+    with serving(words, tmp_path_factory.mktemp("server")) as url:
+        assert curl[-1].startswith("http://127.0.0.1:8080/")
+        asked = [*curl[:-1], curl[-1].replace("http://127.0.0.1:8080", url)]
+        done = subprocess.run(
+            [*asked, "--no-progress-meter"], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        path = f"{url}/v1/conversions/{json.loads(done.stdout)['id']}"
+        with httpx.stream("GET", f"{path}/events", timeout=120) as events:
+            assert [x for x in events.iter_lines() if x.startswith("event:")][-1] == "event: end"
+        ended = httpx.get(path).json()
+        assert ended["state"] == "succeeded", ended["error"]
+    assert (at_work / "serve" / "step_1000" / "_METADATA").exists()
+
+
+@contextmanager
+def serving(words: list[str], folder: Path) -> Iterator[str]:
+    """The URL of a server that was started with these words, but on a free port."""
+    command, log = [sys.executable, "-m", "reshard", *words, "--port", "0"], folder / "log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command, stdout=stream, stderr=stream, cwd=folder, env=environment()
+        )
+    try:
+        yield wait_for_address(process, log)
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0, log.read_text()
 
 
 def test_the_readme_shows_every_command() -> None:
@@ -127,7 +180,7 @@ def test_every_make_target_that_is_named_exists(page: Path) -> None:
     assert set(code) <= targets
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", LINKED, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text("utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []

@@ -11,9 +11,11 @@ from concurrent.futures import (
     ThreadPoolExecutor,
 )
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
+from reshard.engine.begun import Begun
 from reshard.errors import ReshardError
 
 T = TypeVar("T")
@@ -44,6 +46,9 @@ def hand_out(
     with ExitStack() as stack:
         if executor is None:
             executor = stack.enter_context(ThreadPoolExecutor(workers, "reshard"))
+            begun = Begun()
+            stack.callback(begun.end)
+            work = partial(begun.run, work)
         stack.callback(_stop, running)
         for task in tasks:
             nbytes = need(task)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
+import sqlalchemy as sa
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -20,11 +22,14 @@ from reshard_server.problems import (
     NOT_ALLOWED,
     NOT_FOUND,
     TOO_LARGE,
+    UNAVAILABLE,
     UNSUPPORTED,
     Kind,
     ProblemError,
     problem_of,
 )
+
+LOG = logging.getLogger(__name__)
 
 FORMS = frozenset({"OneTarget", "SeveralTargets", "Clock", "NewSteps"})
 """Names of forms of a body, which are no part of the place where something is wrong."""
@@ -57,6 +62,12 @@ def add_refusals(app: FastAPI) -> None:
     async def _invalid(request: Request, error: RequestValidationError) -> Response:
         return refuse(request, invalid(list(error.errors())))
 
+    @app.exception_handler(sa.exc.OperationalError)
+    @app.exception_handler(sa.exc.TimeoutError)
+    async def _no_database(request: Request, error: sa.exc.SQLAlchemyError) -> Response:
+        LOG.warning("cannot reach the database: %s", error)
+        return refuse(request, without_database())
+
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> Response:
         kind = _OF_STATUS.get(error.status_code) or Kind("http", "Refused", error.status_code)
@@ -84,6 +95,15 @@ def _routes(app: FastAPI) -> Iterator[Route]:
     for route in app.routes:
         router = getattr(route, "original_router", None)
         yield from (r for r in (router.routes if router else [route]) if isinstance(r, Route))
+
+
+def without_database() -> ProblemError:
+    """What is said while the records cannot be reached."""
+    return ProblemError(
+        UNAVAILABLE,
+        "the database does not answer; send the request again in a while, and see the server's log",
+        headers={"Retry-After": "10"},
+    )
 
 
 def invalid(errors: list[Any]) -> ProblemError:

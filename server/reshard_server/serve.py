@@ -33,6 +33,11 @@ def _check(settings: Settings) -> None:
             raise ReshardError(
                 f"the root {name!r} is {str(path)!r}, which is no folder; make it, or correct the path"
             )
+        if settings.state.resolve().is_relative_to(path.resolve()):
+            raise ReshardError(
+                f"the state folder {str(settings.state.absolute())!r} lies in the root {name!r}, where clients may read "
+                "and write; name a folder elsewhere with --state"
+            )
 
 
 def announcement(settings: Settings, address: str) -> str:

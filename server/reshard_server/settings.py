@@ -61,6 +61,9 @@ class Settings(BaseSettings):
         None,
         description="A Postgres URL, for several replicas; SQLite in the state folder without.",
     )
+    database_password_file: Path | None = Field(
+        None, description="A file with the password that the Postgres URL leaves out."
+    )
     roots: dict[RootName, Path] = Field(
         default_factory=dict,
         description="Storage roots by name: what clients may name paths below.",

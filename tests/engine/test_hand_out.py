@@ -177,3 +177,42 @@ def test_memory_that_the_system_refuses_is_an_error_of_ours():
         ReshardError, match=r"refused memory to a task \(Unable to allocate 8 EiB\)"
     ):
         list(hand_out([1], work, lambda _: 1, 5, 1))
+
+
+def test_a_thread_that_an_interrupt_hid_from_its_pool_is_waited_for(monkeypatch):
+    """Ctrl-C comes after the thread was started and before the pool noted it."""
+    start, began, ended = threading.Thread.start, threading.Event(), threading.Event()
+
+    def work(_):
+        began.set()
+        time.sleep(0.2)
+        ended.set()
+
+    def interrupted(thread):
+        start(thread)
+        began.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(hand_out([1], work, lambda _: 1, 10, 1))
+    assert ended.is_set()
+
+
+def test_what_has_not_begun_in_such_a_thread_never_begins(monkeypatch):
+    start, may_go_on, done = threading.Thread.start, threading.Event(), []
+
+    def late(thread):
+        run = thread.run
+        thread.run = lambda: (may_go_on.wait(), run())
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", late)
+    before = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt):
+        list(hand_out([1], done.append, lambda _: 1, 10, 1))
+    may_go_on.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
+    assert done == []

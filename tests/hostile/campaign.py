@@ -30,6 +30,8 @@ CASE_BYTES = 1 << 30
 
 START_SECONDS = 120.0
 
+ENDING_SECONDS = 5.0
+
 _REPOSITORY = Path(__file__).parents[2]
 
 
@@ -67,7 +69,7 @@ class Child:
         answer = None if started is None else self._answer(HANG_SECONDS)
         if answer is not None:
             return answer
-        code = process.poll()
+        code = _ended(process)
         self.stop()
         reason = "hangs" if code is None else f"ends with {code}"
         return {"seed": seed, **(started or {}), "wrong": [f"the process {reason}: {self._said()}"]}
@@ -131,6 +133,14 @@ class Child:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _ended(process: subprocess.Popen[str]) -> int | None:
+    """Its exit status; a pipe closes a little before the process has ended, so that it gets a moment."""
+    try:
+        return process.wait(ENDING_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _stream(stream: IO[str] | None) -> IO[str]:

@@ -84,7 +84,7 @@ def test_the_snapshot_sees_what_changed(tmp_path):
 
 SABOTAGE = {
     1: ("raise ValueError('foreign')", "ValueError: foreign"),
-    2: ("bytearray(300 << 20)", "it takes 3"),
+    2: ("bytearray(320 << 20)", "it takes 3"),
     3: ("open('elsewhere', 'w').close()", "writes open"),
     4: ("(src / '_METADATA').write_text('{}')", "changed"),
     8: ("print('\\x1b[2J')", "inspect prints '\\x1b'"),

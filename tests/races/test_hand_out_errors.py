@@ -131,19 +131,21 @@ def test_an_error_in_the_progress_callback(source, tmp_path, error, at):
 
 def test_the_keyboard_in_the_main_thread(source, tmp_path, monkeypatch):
     """A signal while the main thread waits for tasks: they end, and nothing is published."""
-    write = sinks.write_all
-    main = threading.main_thread().ident
+    write, main = sinks.write_all, threading.main_thread().ident
+    until, lock = [10], threading.Lock()
 
-    def slow(*args):
+    def interrupting(*args):
+        with lock:
+            until[0] -= 1
+            is_now = until[0] == 0
+        if is_now:
+            signal.pthread_kill(main, signal.SIGINT)
         time.sleep(0.005)
         return write(*args)
 
-    monkeypatch.setattr(sinks, "write_all", slow)
-    interrupt = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT))
+    monkeypatch.setattr(sinks, "write_all", interrupting)
     with nothing_leaks(tmp_path, KEPT), pytest.raises(KeyboardInterrupt):
-        interrupt.start()
         convert(source, tmp_path / "target")
-    interrupt.join()
     assert not (tmp_path / "target").exists()
 
 

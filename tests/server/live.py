@@ -73,7 +73,7 @@ def live(folder: Path, *flags: str, module: str = "reshard", **settings: Any) ->
             list(map(str, command)), stdout=stream, stderr=stream, env=environment(), cwd=folder
         )
     try:
-        yield Live(process, _address(process, log), log)
+        yield Live(process, wait_for_address(process, log), log)
     finally:
         if process.poll() is None:
             process.terminate()
@@ -84,7 +84,7 @@ def live(folder: Path, *flags: str, module: str = "reshard", **settings: Any) ->
                 process.wait()
 
 
-def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+def wait_for_address(process: subprocess.Popen[bytes], log: Path) -> str:
     """Where it listens, once it answers."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:

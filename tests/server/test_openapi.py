@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,8 @@ from tests.server.tokens import bearer
 SECONDS = 240
 """After which Schemathesis is given up; it takes some 15 on an idle machine."""
 
+LINTER = Path(__file__).parents[2] / ".oracles/openapi/node_modules/@redocly/cli/bin/cli.js"
+
 WITHOUT_TOKEN = {"/livez", "/readyz"}
 
 
@@ -35,6 +39,21 @@ def operations(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 def test_it_is_valid(document: dict[str, Any]) -> None:
     validate(document)
     assert document["openapi"].startswith("3.1")
+
+
+def test_a_linter_has_nothing_to_say(document: dict[str, Any], tmp_path: Path) -> None:
+    assert LINTER.exists(), f"{LINTER} is missing: run make oracles"
+    (tmp_path / "openapi.json").write_text(json.dumps(document))
+    done = subprocess.run(
+        [
+            Path(sys.executable).parent / "node", LINTER, "lint", "openapi.json",
+            "--extends", "recommended-strict", "--format", "stylish",
+        ],
+        check=False, capture_output=True, text=True, cwd=tmp_path, timeout=SECONDS,
+        env=os.environ | {"REDOCLY_TELEMETRY": "off", "REDOCLY_SUPPRESS_UPDATE_NOTICE": "true"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Your API description is valid" in done.stdout + done.stderr
 
 
 def test_every_operation_has_a_name_a_text_and_a_described_tag(document: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic_core import PydanticUndefined
 from reshard_server.settings import Settings, load_settings
 
 from reshard.errors import ReshardError
@@ -73,4 +74,11 @@ def test_every_setting_is_described(name: str) -> None:
     assert field.description
     lines = [line for line in DOCS.read_text().splitlines() if line.startswith(row)]
     assert len(lines) == 1
-    assert field.description in lines[0]
+    assert lines[0] == f"| `{name}` | {shown(field.default)} | {field.description} |"
+
+
+def shown(default: object) -> str:
+    """A default as the table has it."""
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return "none" if default in (None, ()) or default is PydanticUndefined else str(default)

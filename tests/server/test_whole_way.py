@@ -48,6 +48,13 @@ def test_converted_by_http(tmp_path: Path) -> None:
         assert str(tmp_path) not in json.dumps(error)
         about = [x for x in server.lines() if x.get("conversion") == ended["id"]]
         assert any("request_id" in x for x in about) and any("request_id" not in x for x in about)
+        ends = [x for x in server.lines() if x["message"] == "ended"]
+        assert [(x["level"], x["state"]) for x in ends] == [
+            ("info", "succeeded"),
+            ("warning", "failed"),
+        ]
+        assert ends[0]["conversion"] == ended["id"]
+        assert (ends[1]["problem"], "none" in ends[1]["detail"]) == (error["type"], True)
     np.testing.assert_array_equal(
         reshard.restore(tmp_path / "data" / "served")["params"]["kernel"], weights
     )

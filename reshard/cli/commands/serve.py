@@ -101,7 +101,7 @@ def serve(
 
     Accepted conversions are carried out whatever becomes of this process: start it again with the
     same state and they go on where they were. Told to end (SIGTERM, Ctrl+C) it takes nothing new,
-    lets open requests end, and exits with 0. Needs the packages of reshard[server].
+    lets open requests end, and exits with 0. Needs the packages of the extra 'server'.
     """
     _need_packages()
     if make_token is not None:

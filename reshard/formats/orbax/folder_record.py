@@ -21,7 +21,8 @@ from reshard.formats.file_digests import (
     digest_of_file,
     files_below,
 )
-from reshard.formats.orbax.ocdbt_index import MANIFEST, PROCESS_PREFIX
+from reshard.formats.orbax.ocdbt_index import PROCESS_PREFIX
+from reshard.formats.orbax.ocdbt_manifest import MANIFEST
 from reshard.formats.slices import FILE_NAME, SliceFile
 from reshard.formats.slices_json import read_slices
 from reshard.storage.local import size_if_there

@@ -1,14 +1,9 @@
 """Where each value of an OCDBT database lies, found without reading values.
 
 A database is a manifest that names the root of a B-tree of nodes in data files
-(https://google.github.io/tensorstore/kvstore/ocdbt/index.html). ``tensorstore.ocdbt.dump`` decodes
-the manifest; it gives the root's location as text::
-
-    btreenode:<base path>:<relative path>:<offset>:<length>        paths are percent-encoded
-
-An entry of an inner node says what prefix the keys below it share; a leaf's keys lack it. Small
-values are in the node itself. Nodes are read one after the other by ``ocdbt_node``, since a dump of
-a node of 200,000 keys takes 250 MiB.
+(https://google.github.io/tensorstore/kvstore/ocdbt/index.html). An entry of an inner node says what
+prefix the keys below it share; a leaf's keys lack it. Small values are in the node itself. Nodes are
+read one after the other, since TensorStore's dump of a node of 200,000 keys takes 250 MiB.
 
 Orbax lets each process write a database of its own (``ocdbt.process_N``) and merges their trees,
 not their values, into one manifest at the end. Where that manifest is missing, the union of the
@@ -18,7 +13,6 @@ processes' databases is the index.
 from __future__ import annotations
 
 import heapq
-import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,18 +21,17 @@ from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Extent
 from reshard.formats.limits import MAX_MANIFEST_BYTES, MAX_NODES
 from reshard.formats.orbax.file_sizes import FileSizes
 from reshard.formats.orbax.inside import Inside
+from reshard.formats.orbax.ocdbt_manifest import MANIFEST, read_root
 from reshard.formats.orbax.ocdbt_node import Entry, Node
-from reshard.formats.orbax.safe_json import expect, read_bytes, shorten
+from reshard.formats.orbax.safe_json import read_bytes, shorten
 from reshard.storage.local import storage_errors
 
-MANIFEST = "manifest.ocdbt"
 PROCESS_PREFIX = "ocdbt.process_"
 
 _ENTRY_BYTES = 40
@@ -48,7 +41,6 @@ MAX_INDEX_BYTES = 1 << 31
 """Keys and different small values of an index together; ten million chunks take a quarter of it."""
 
 _MAX_OFFSET = 1 << 62
-_NUMBER = re.compile(r"[0-9]{1,19}")
 
 _INLINE = -1
 """The number of no file: the value is in the index itself, and its offset is its number there."""
@@ -216,20 +208,20 @@ class _Place:
 def _read_database(database: Path, inside: Inside) -> Iterator[tuple[bytes, Place]]:
     """Every key of one database with its place, in the tree's order."""
     _check_manifests(database, inside)
-    root = _read_root(database)
+    root = read_root(database)
     if root is None:
         return
-    place, expected = root
+    place = _Place(root.base, root.path, root.offset, root.length)
     found = 0
     for key, where in _Walk(database, inside).entries(place, None):
         found += 1
-        if found > expected:
+        if found > root.keys:
             break
         yield key, where
-    if found != expected:
+    if found != root.keys:
         raise CorruptError(
-            f"{database / MANIFEST} counts {expected:,} keys, but its tree has {found:,}{' or more' * (found > expected)}; restore "
-            "the folder from a copy"
+            f"{database / MANIFEST} counts {root.keys:,} keys, but its tree has {found:,}{' or more' * (found > root.keys)}; "
+            "restore the folder from a copy"
         )
 
 
@@ -238,34 +230,6 @@ def _check_manifests(database: Path, inside: Inside) -> None:
     for path in sorted(database.glob("manifest*")):
         inside.check(path, str(path))
         read_bytes(path, MAX_MANIFEST_BYTES)
-
-
-def _read_root(database: Path) -> tuple[_Place, int] | None:
-    """The root of the latest version and its number of keys; None for an empty database."""
-    where = str(database / MANIFEST)
-    manifest = expect(_dumped_manifest(database, where), dict, "the manifest", where)
-    versions = expect(manifest.get("versions"), list, "versions", where)
-    if not versions:
-        raise FormatError(f"{where} names no version of its database; expected at least one")
-    root = expect(versions[-1].get("root"), dict, "the root", where)
-    count = expect(root.get("statistics", {}).get("num_keys", 0), int, "num_keys", where)
-    if "location" not in root:
-        return None
-    location = expect(root["location"], str, "the root's location", where)
-    _, offset, length = parse_location(database, location)
-    base, relative = map(unquote, location.split(":")[1:3])
-    return _Place(base, base + relative, offset, length), count
-
-
-def _dumped_manifest(database: Path, where: str) -> Any:
-    import tensorstore as ts
-
-    try:
-        return ts.ocdbt.dump(ts.KvStore.open(_file_spec(database)).result()).result()
-    except (ValueError, OSError, KeyError, NotImplementedError, RuntimeError) as error:
-        raise CorruptError(
-            f"{where} cannot be decoded: {str(error).splitlines()[0]}; restore the folder from a copy"
-        ) from error
 
 
 class _Walk:
@@ -338,27 +302,6 @@ class _Walk:
                 "database's folder, but does not"
             )
         return file
-
-
-def parse_location(database: Path, location: str) -> tuple[str, int, int]:
-    """File, offset and length of ``kind:base:relative:offset:length``, below the database's folder.
-
-    Raises CorruptError for a location that leads out of that folder or has absurd numbers.
-    """
-    parts = location.split(":")
-    is_sound = len(parts) == 5 and all(_NUMBER.fullmatch(n) for n in parts[3:])
-    path = _below(database, unquote(parts[1]) + unquote(parts[2])) if is_sound else None
-    if path is None:
-        raise CorruptError(
-            f"{database}: the location {shorten(location)} should name a data file below the "
-            "database's folder, an offset and a length, but does not"
-        )
-    offset, length = int(parts[3]), int(parts[4])
-    if offset + length > _MAX_OFFSET:
-        raise CorruptError(
-            f"{database}: the location {shorten(location)} is beyond the end of any file"
-        )
-    return path, offset, length
 
 
 @lru_cache(maxsize=1024)

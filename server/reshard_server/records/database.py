@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from reshard.errors import MissingPackageError, StorageError
+from reshard.errors import MissingPackageError, ReshardError, StorageError
 from reshard_server.records.tables import METADATA
 from reshard_server.settings import Settings
 
@@ -45,10 +45,29 @@ def open_database(settings: Settings) -> sa.Engine:
 
 
 def records_url(settings: Settings) -> sa.URL:
-    """Where the records lie."""
+    """Where the records lie. Raises ReshardError where the password's file cannot be used."""
     if settings.database_url is None:
+        if settings.database_password_file is not None:
+            raise ReshardError(
+                "database_password_file is set, but database_url is not; set database_url to a Postgres, or leave "
+                "both out to keep the records in the state folder"
+            )
         return sqlite_url(settings.state / "records.sqlite")
-    return postgres_url(settings.database_url.get_secret_value())
+    url = postgres_url(settings.database_url.get_secret_value())
+    if settings.database_password_file is None:
+        return url
+    return url.set(password=_password(settings.database_password_file))
+
+
+def _password(file: Path) -> str:
+    """The file's one line; a mounted secret often ends with a line break."""
+    try:
+        return file.read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReshardError(
+            f"the password file {str(file)!r} (database_password_file) cannot be read: {error}; mount it where this "
+            "user may read it, or put the password into database_url"
+        ) from error
 
 
 def sqlite_url(path: Path) -> sa.URL:

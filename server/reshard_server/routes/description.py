@@ -62,6 +62,7 @@ def describe(app: FastAPI) -> None:
                 description=ABOUT,
                 routes=app.routes,
                 license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+                servers=[{"url": "/", "description": "The server that tells this."}],
                 tags=[{"name": name, "description": text} for name, text in TAGS.items()],
             )
             app.openapi_schema = _completed(document)
@@ -102,6 +103,7 @@ def _operations(document: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]
 
 
 def _complete(path: str, operation: dict[str, Any]) -> None:
+    operation.setdefault("security", [])
     responses = operation["responses"]
     if "HTTPValidationError" in str(responses.get("422")):
         del responses["422"]

@@ -145,6 +145,9 @@ def resume_schedule(found: ChangeableSchedule, serving: Serving, response: Respo
     return _told(serving, _still(serving, stored, found.name), response)
 
 
+_NEWEST = RunNow(step=None)
+
+
 @ROUTER.post(
     "/{name}:run",
     status_code=202,
@@ -155,9 +158,9 @@ def resume_schedule(found: ChangeableSchedule, serving: Serving, response: Respo
 )
 def run_schedule(
     found: ChangeableSchedule,
-    body: Annotated[RunNow, Body(openapi_examples=RUN_NOW)],
     serving: Serving,
     response: Response,
+    body: Annotated[RunNow, Body(openapi_examples=RUN_NOW)] = _NEWEST,
 ) -> ScheduleRun:
     """Runs it now, paused or not: a step that is named, else the newest, or the cron schedule's source.
 

@@ -137,7 +137,8 @@ class Durable:
         if days and time.monotonic() - self._cleaned > RETENTION_SECONDS:
             self._cleaned = time.monotonic()
             gone = retention.remove_ended(self._db, time.time() - days * 86400)
-            LOG.info("forgot %d conversions that ended more than %d days ago", gone, days)
+            if gone:
+                LOG.info("forgot %d conversions that ended more than %d days ago", gone, days)
 
 
 def _lock_state(state: Path) -> int:

@@ -91,7 +91,10 @@ class Holding:
     ) -> bool:
         """Ends the conversion; False where the claim was lost."""
         told: dict[str, Any] = {"result": result, "error": error, "progress": self._progress}
-        return bool(self._insist(lambda: claims.finish(self.db, self.claim, state, **told)))
+        ended = bool(self._insist(lambda: claims.finish(self.db, self.claim, state, **told)))
+        if ended:
+            _log_end(state, error)
+        return ended
 
     def hand_back(self) -> None:
         """Lets another go on."""
@@ -108,3 +111,9 @@ class Holding:
                 if time.monotonic() > end:
                     return None
             time.sleep(LOOK_SECONDS)
+
+
+def _log_end(state: End, error: dict[str, Any] | None) -> None:
+    level = logging.WARNING if state == "failed" else logging.INFO
+    why = {} if error is None else {"problem": error["type"], "detail": error["detail"]}
+    LOG.log(level, "ended", extra={"state": state, **why})

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-import pytest
 import tensorstore as ts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reshard.errors import CorruptError
-from reshard.formats.orbax.ocdbt_index import OcdbtIndex, find_databases, parse_location
+from reshard.formats.orbax.ocdbt_index import OcdbtIndex, find_databases
 from reshard.formats.orbax.values import read_extent
 
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
@@ -84,28 +81,3 @@ def test_union_of_processes(tmp_path):
         "b": b"2" * 2000,
         "m": b"same",
     }
-
-
-@pytest.mark.parametrize(
-    "location",
-    [
-        "value::../x:0:5", "value:../:x:0:5", "value::%2e%2e/x:0:5", "value::/etc/passwd:0:5",
-        "value:::0:5", "value::a//b:0:5", "value::a%00b:0:5", "value::a:-1:5", "value::a:0:-5",
-        "value::a:0", "value::a:" + "9" * 5000 + ":1", "value::a:0:x", "value::a:0:5:6", "", "value::a:٣:5", "value::./a:0:1",
-    ],
-)  # fmt: skip
-def test_locations_that_lead_elsewhere(location):
-    with pytest.raises(
-        CorruptError, match="should name a data file below the database's folder, an offset"
-    ):
-        parse_location(Path("/db"), location)
-
-
-def test_locations():
-    assert parse_location(Path("/db"), "value:ocdbt.process_0/:d/a%3ab:7:9") == (
-        "/db/ocdbt.process_0/d/a:b",
-        7,
-        9,
-    )
-    with pytest.raises(CorruptError, match="is beyond the end of any file"):
-        parse_location(Path("/db"), f"value::a:{1 << 61}:{1 << 62}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import tensorstore as ts
 
 from reshard.errors import CorruptError, ReshardError
 from reshard.formats.base import Extent
-from reshard.formats.orbax.ocdbt_index import OcdbtIndex, parse_location
+from reshard.formats.orbax.ocdbt_index import OcdbtIndex
 from reshard.formats.orbax.ocdbt_node import Node
 from tests.fresh_process import run_fresh
 
@@ -22,6 +23,12 @@ def database(directory, values, **config):
         for key, value in values.items():
             store.with_transaction(transaction).write(key, value)
     return ts.KvStore.open(base).result()
+
+
+def parse_location(directory, text):
+    """File, offset and length of ``kind:base:relative:offset:length``, as TensorStore tells a place."""
+    _, base, relative, offset, length = text.split(":")
+    return f"{directory}/{unquote(base + relative)}", int(offset), int(length)
 
 
 def root_of(base):
@@ -79,9 +86,10 @@ def test_no_flipped_bit_of_a_node_passes(tmp_path, values):
 def test_nodes_that_are_none(tmp_path):
     file = tmp_path / "node"
     for data, text in (
-        (b"", "no chunk can lie there"),
+        (b"", "is no node of a B-tree"),
         (b"x" * 40, "is no node of a B-tree"),
         (bytes.fromhex("0cdb20de") + b"\1" * 40, "says that it has"),
+        (bytes.fromhex("0cdb20de") + b"\1" * 13, "is no node of a B-tree"),
     ):
         file.write_bytes(data)
         with pytest.raises(CorruptError, match=text):

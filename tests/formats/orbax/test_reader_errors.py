@@ -292,9 +292,14 @@ def test_truncated_data_file(ocdbt):
 def test_damaged_manifest_and_nodes(ocdbt):
     manifest = ocdbt / "manifest.ocdbt"
     whole = manifest.read_bytes()
-    for broken in (b"", whole[:40], b"x" * 100, whole[:-1] + b"\x00"):
+    for broken, text in (
+        (b"", f"{manifest} is no manifest of a database; restore the folder from a copy"),
+        (whole[:40], f"{manifest} says that it has {len(whole)} bytes (stored are 40), format 0 "),
+        (b"x" * 100, f"{manifest} is no manifest of a database; restore the folder from a copy"),
+        (whole[:-1] + bytes([whole[-1] ^ 1]), f"{manifest}: its CRC32C is recorded as "),
+    ):
         manifest.write_bytes(broken)
-        refused(ocdbt, CorruptError, f"{manifest} cannot be decoded: ")
+        refused(ocdbt, CorruptError, text)
     manifest.write_bytes(whole)
     (node,) = (ocdbt / "d").iterdir()
     node.write_bytes(node.read_bytes()[:-3] + b"abc")

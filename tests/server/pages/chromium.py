@@ -32,7 +32,7 @@ document.addEventListener("securitypolicyviolation", (event) =>
 def chromium() -> Iterator[Browser]:
     """A browser; it fails where Debian's chromium is missing."""
     path = shutil.which("chromium")
-    assert path is not None, "chromium is not there; install it with: make browser"
+    assert path is not None, "chromium is not there; install it with: make tools"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         try:

@@ -209,7 +209,7 @@ def test_run_now_of_a_step(served: Served, tmp_path: Path) -> None:
     write_step(tmp_path / "data" / "run", 5)
     write_step(tmp_path / "data" / "run", 6)
     put(served, **EACH, paused=True)
-    newest = served.ask("POST", f"{URL}/s:run", json={})
+    newest = served.ask("POST", f"{URL}/s:run")
     assert (newest.status_code, newest.json()["step"]) == (202, 6)
     assert served.ask("POST", f"{URL}/s:run", json={"step": 5}).json()["key"] == "5"
     missing = served.ask("POST", f"{URL}/s:run", json={"step": 7})

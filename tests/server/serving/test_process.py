@@ -146,6 +146,11 @@ def test_requests_of_a_token_are_counted(tmp_path: Path) -> None:
         assert wrong == [401] * 5 + [429]
 
 
+def test_help_names_the_extra(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["serve", "--help"]) == 0
+    assert "Needs the packages of the extra 'server'." in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -154,6 +159,10 @@ def test_requests_of_a_token_are_counted(tmp_path: Path) -> None:
         (["--root", "data"], "--root 'data': expected NAME=PATH"),
         (["--root", "a=/", "--root", "a=/tmp"], "--root 'a=/tmp': the root 'a' is there twice"),
         (["--insecure", "--root", "data=/nowhere"], "the root 'data' is '/nowhere', which is no folder"),
+        (
+            ["--insecure", "--root", "data=."],
+            "reshard-state' lies in the root 'data', where clients may read and write; name a folder elsewhere",
+        ),
         (["--settings", "none.toml"], "the settings file 'none.toml' cannot be used"),
         (["--scope", "read"], "--scope, --read and --write belong to --make-token"),
         (["--make-token", "x", "--scope", "all"], "the token 'x' cannot be made: scopes"),

@@ -1,0 +1,131 @@
+"""The manifest of an OCDBT database: where the root of its newest tree lies.
+
+It is a block (``ocdbt_block``) with the magic 0x0cdb3a2a in the file ``manifest.ocdbt``, and the body
+(https://google.github.io/tensorstore/kvstore/ocdbt/index.html, manifest format)::
+
+    UUID (16 bytes), kind, bytes of an inline value, bytes of a node, arity (1 byte),
+    compression (0 none, 1 zstd, followed by 4 bytes of its level)
+    table of data files, number of versions, and of each version
+    generation, height, data file, offset, length, keys, bytes of the tree, bytes of values
+    and 8 bytes of time; then nodes of older versions
+
+A database of the kind 1 keeps its versions in numbered files, which Orbax does not write. TensorStore
+reads those; for all others it need not be imported, which takes a tenth of a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from reshard.errors import CorruptError, FormatError
+from reshard.formats.base import Extent
+from reshard.formats.orbax.ocdbt_block import Block, Body, data_files
+from reshard.formats.orbax.safe_json import expect
+from reshard.storage.local import storage_errors
+
+MANIFEST = "manifest.ocdbt"
+
+MAX_VERSIONS = 1 << 16
+"""A manifest's own; TensorStore moves older ones into nodes beyond 16."""
+
+_MAGIC = 0x0CDB3A2A
+_UUID_BYTES = 16
+_LEVEL_BYTES = 4
+_SINGLE, _NUMBERED = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where the root of a tree lies.
+
+    Attributes:
+        base, path: of its file, below the database; the base holds for files that the node names too.
+        keys: how many the tree has.
+    """
+
+    base: str
+    path: str
+    offset: int
+    length: int
+    keys: int
+
+
+def read_root(database: Path) -> Root | None:
+    """The root of the newest version; None for an empty database.
+
+    Raises CorruptError or FormatError for a manifest that cannot be decoded.
+    """
+    where = str(database / MANIFEST)
+    with storage_errors("read", where):
+        size = (database / MANIFEST).stat().st_size
+    block = Block(Extent(where, 0, size), _MAGIC, "manifest of a database", where)
+    try:
+        kind = _kind(block.body)
+        root = _newest(block.body, where) if kind == _SINGLE else None
+        block.check()
+    finally:
+        block.close()
+    return _dumped_root(database, where) if kind == _NUMBERED else root
+
+
+def _kind(body: Body) -> int:
+    """Takes what comes before the table of data files, and tells which kind of manifest it is."""
+    body.take(_UUID_BYTES)
+    kind = body.number()
+    body.column(2)
+    body.take(1)
+    if body.number():
+        body.take(_LEVEL_BYTES)
+    if kind not in (_SINGLE, _NUMBERED):
+        body.refuse(f"its kind is {kind} (0 and 1 are known)")
+    return kind
+
+
+def _newest(body: Body, where: str) -> Root | None:
+    files = data_files(body, "")
+    count = body.number()
+    if not 0 < count <= MAX_VERSIONS:
+        if not count:
+            raise FormatError(f"{where} names no version of its database; expected at least one")
+        body.refuse(f"it has {count} versions")
+    body.column(2 * count)  # generations and heights
+    numbers = body.column(count)
+    offsets, lengths = body.column_or_missing(count), body.column_or_missing(count)
+    keys = body.column(count)
+    if offsets[-1] < 0 and lengths[-1] < 0:
+        return None
+    if offsets[-1] < 0 or lengths[-1] < 0 or numbers[-1] >= len(files):
+        body.refuse("its newest version lies nowhere")
+    file = files[int(numbers[-1])]
+    return Root(file.base, file.path, int(offsets[-1]), int(lengths[-1]), int(keys[-1]))
+
+
+def _dumped_root(database: Path, where: str) -> Root | None:
+    """As TensorStore tells it: ``btreenode:<base path>:<relative path>:<offset>:<length>``."""
+    manifest = expect(_dumped_manifest(database, where), dict, "the manifest", where)
+    versions = expect(manifest.get("versions"), list, "versions", where)
+    if not versions:
+        raise FormatError(f"{where} names no version of its database; expected at least one")
+    root = expect(versions[-1].get("root"), dict, "the root", where)
+    if "location" not in root:
+        return None
+    keys = expect(root.get("statistics", {}).get("num_keys", 0), int, "num_keys", where)
+    _, base, relative, offset, length = expect(
+        root["location"], str, "the root's location", where
+    ).split(":")
+    return Root(unquote(base), unquote(base + relative), int(offset), int(length), keys)
+
+
+def _dumped_manifest(database: Path, where: str) -> Any:
+    import tensorstore as ts
+
+    spec = {"driver": "file", "path": f"{database}/"}
+    try:
+        return ts.ocdbt.dump(ts.KvStore.open(spec).result()).result()
+    except (ValueError, OSError, KeyError, NotImplementedError, RuntimeError) as error:
+        raise CorruptError(
+            f"{where} cannot be decoded: {str(error).splitlines()[0]}; restore the folder from a copy"
+        ) from error

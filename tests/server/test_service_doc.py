@@ -1,0 +1,175 @@
+"""docs/service.md is so: its commands work, in its order, and its metrics, formula and routes are the server's."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from reshard_server.app import create_app
+from reshard_server.models.conversion import OneTarget
+from reshard_server.models.schedule import ScheduleBody
+from reshard_server.settings import Settings, load_settings
+
+from tests.deploy.documents import most_bytes
+from tests.server.live import ROOT, Live, environment, live
+from tests.server.tokens import TOKENS
+from tests.test_readme import blocks
+
+pytestmark = pytest.mark.xdist_group("service page")  # they share a server
+PAGE = Path(__file__).parents[2] / "docs" / "service.md"
+TEXT = PAGE.read_text()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server with the checkpoints that the page speaks of."""
+    folder = tmp_path_factory.mktemp("page")
+    weights = np.arange(256 * 32, dtype=np.float32).reshape(256, 32)
+    tree = {"params": {"kernel": weights, "bias": weights[0]}}
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(folder / "data" / "run7" / "1000", tree)
+    options = {"steps": [1000, 3000, 1000], "form": "v0", "keep": None, "pause": 0}
+    training = [sys.executable, ROOT / "tests" / "server" / "schedules" / "training_run.py"]
+    steps = folder / "data" / "run7" / "checkpoints"
+    subprocess.run(
+        [*training, steps, json.dumps(options)],
+        check=True,
+        capture_output=True,
+        env=environment(),
+        timeout=120,
+    )
+    with live(folder) as found:
+        yield found
+
+
+def walk() -> str:
+    """The commands of the page, without the line that names somebody's server."""
+    (block,) = (text for text in blocks(PAGE, "sh") if "ask()" in text)
+    first, _, rest = block.partition("\n")
+    assert first.startswith("export SERVER=")
+    return rest
+
+
+def test_every_command_works(server: Live, tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-e", "-c", walk()],
+        env={
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "SERVER": server.url,
+            "TOKEN": TOKENS["ann"][0],
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert '"state":"succeeded"' in done.stdout
+    assert (tmp_path / "slice.bin").stat().st_size == 8 * 32 * 2
+    assert (tmp_path / "shard-3.safetensors").stat().st_size > 0
+
+
+def test_the_python_of_the_page_runs(
+    server: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks(PAGE, "python")
+    token = TOKENS["ann"][0]
+    here = {
+        "http://checkpoints:8080": server.url,
+        "rsh_...": token,
+        "data/run/1000": "data/run7/1000",
+    }
+    for there, instead in here.items():
+        assert there in code
+        code = code.replace(there, instead)
+    layout = {
+        "mesh": {"axes": ["model"], "shape": [8]},
+        "rules": [{"match": "kernel", "axes": [None, "model"]}],
+    }
+    with server.client() as client:
+        assert client.put("/v1/layouts/serving", json={"layout": layout}).is_success
+    names: dict[str, Any] = {}
+    exec(compile(code, str(PAGE), "exec"), names)  # noqa: S102
+    assert names["report"]["command"] == "convert"
+    assert names["kernel"].shape == (128, 32)
+    assert (tmp_path / "shard-3.safetensors").exists()
+
+
+def test_bodies_and_settings_of_the_page_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversion, schedule = map(json.loads, blocks(PAGE, "json"))
+    OneTarget.model_validate(conversion)
+    ScheduleBody.model_validate(schedule)
+    (toml,) = blocks(PAGE, "toml")
+    (tmp_path / "server.toml").write_text(toml)
+    assert load_settings({}, tmp_path / "server.toml").max_memory == 512 << 20
+    (variables,) = (text for text in blocks(PAGE, "sh") if "export RESHARD_ROOTS" in text)
+    for name, value in re.findall(
+        r"^export (\w+)='?([^'#\n]*?)'?\s*(?:#.*)?$", variables, re.MULTILINE
+    ):
+        monkeypatch.setenv(name, value.replace("9f86…", "0" * 64))
+    assert {name: str(path) for name, path in load_settings({}, None).roots.items()} == {
+        "data": "/srv/checkpoints", "served": "/mnt/served",
+    }  # fmt: skip
+
+
+def test_every_route_is_asked() -> None:
+    asked = re.sub(r"\$\{?(ID|OTHER)", "{conversion_id}", walk()).replace("serve-run7", "{name}")
+    asked = re.sub(r"/layouts/serving", "/layouts/{name}", asked)
+    paths = {
+        p
+        for p in create_app(Settings(insecure=True)).openapi()["paths"]
+        if not p.startswith("/pages")
+    }
+    wanted = {re.sub(r"\{\w+\}", "{}", path) for path in paths}
+    named = {re.sub(r"\{\w+\}", "{}", path) for path in re.findall(r"\$SERVER([^\s\"?]+)", asked)}
+    assert wanted == named
+
+
+def test_the_metrics_are_those_of_a_server(server: Live) -> None:
+    with server.client() as client:
+        text = client.get("/metrics").text
+    table = dict(
+        re.findall(r"^\| `(reshard_\w+)(?:\{[\w,]*\})?` \| \w+ \| (.*) \|$", TEXT, re.MULTILINE)
+    )
+    told = {
+        f"{f.name}_total" if f.type == "counter" else f.name: (f.type, f.documentation)
+        for f in text_string_to_metric_families(text)
+        if f.name.startswith("reshard_") and not f.name.endswith("_created")
+    }
+    assert {name: words for name, (_, words) in told.items()} == table
+    for name, (kind, _) in told.items():
+        labels = {
+            k
+            for f in text_string_to_metric_families(text)
+            for s in f.samples
+            if s.name.startswith(name)
+            for k in s.labels
+        }
+        shown = ",".join(k for k in ("method", "route", "status", "state") if k in labels)
+        assert f"| `{name}{{{shown}}}` | {kind} |" in TEXT or (
+            not shown and f"| `{name}` | {kind} |" in TEXT
+        )
+
+
+def test_the_memory_of_the_default_settings() -> None:
+    assert (
+        "256 MiB + (running + looks + reads) × (max_memory + 128 MiB) + streams × stream_memory"
+        in TEXT
+    )
+    assert f"that is {most_bytes(Settings()) / (1 << 30):.2f} GiB" in TEXT
+    deployed = Settings(
+        max_memory=512 << 20, running=2, looks=2, reads=1, streams=32, stream_memory=16 << 20
+    )
+    assert f"it is {most_bytes(deployed) >> 20} MiB" in TEXT
