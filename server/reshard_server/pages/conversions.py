@@ -39,7 +39,7 @@ Changed = Annotated[Conversion, Depends(_to_change)]
 
 
 @ROUTER.get("")
-def list_conversions(
+async def list_conversions(
     visitor: Visiting,
     serving: Serving,
     state: Annotated[State | str, Query(max_length=20)] = "",
@@ -49,7 +49,7 @@ def list_conversions(
     query = ConversionQuery.model_validate(
         {"state": [state] if state else [], "page_size": PAGE_SIZE, "page_token": page_token}
     )
-    found = routes.list_conversions(query, serving, visitor.caller)
+    found = await routes.list_conversions(query, serving, visitor.caller)
     more = found.next_page_token
     return page(
         "conversions.html",

@@ -53,7 +53,7 @@ async def send_form(
     form = sent_form(fields)
     try:
         if fields.text("do") == "start":
-            return await run_sync(_start, serving, visitor, form)
+            return await _start(serving, visitor, form)
         plan = await _plan(request, serving, visitor, form)
     except ReshardError as error:
         return await run_sync(_refused, serving, visitor, form, problem_of(error))
@@ -62,9 +62,9 @@ async def send_form(
     return await run_sync(_page, serving, visitor, form, plan)
 
 
-def _start(serving: Services, visitor: Visitor, form: ConversionForm) -> Response:
+async def _start(serving: Services, visitor: Visitor, form: ConversionForm) -> Response:
     wanted = request_of(form)
-    made = routes.create_conversion(
+    made = await routes.create_conversion(
         wanted, serving, visitor.caller, Response(), key_of(form, wanted)
     )
     return RedirectResponse(f"/conversions/{made.id}", 303)
