@@ -81,7 +81,7 @@ def run_schedule(found: Changed, visitor: Changing, serving: Serving, fields: Fo
         step = number_of("step", fields.text("step"))
         if step is not None and step < 0:
             raise ProblemError(INVALID, f"step is {step}; expected 0 or more", "/step")
-        run = routes.run_schedule(found, RunNow(step=step), serving, Response())
+        run = routes.run_schedule(found, serving, Response(), RunNow(step=step))
     except ProblemError as problem:
         return _page(found, visitor, serving, None, problem, fields.text("step"))
     if run.conversion is not None:
