@@ -66,7 +66,9 @@ def _all_clients(served: Served, tokens: list[str], options: argparse.Namespace)
     context = multiprocessing.get_context("spawn")
     start, told = context.Barrier(len(tokens)), context.Queue()
     jobs = options.jobs // len(tokens)
-    errands = [Errand(served.url, served.secret(t), t, jobs, options.poll) for t in tokens]
+    errands = [
+        Errand(served.url, served.secret(t), t, jobs, options.think, options.poll) for t in tokens
+    ]
     clients = [context.Process(target=run_errand, args=(e, start, told)) for e in errands]
     for client in clients:
         client.start()
@@ -121,11 +123,11 @@ def _table(seen: list[Seen], options: argparse.Namespace, seconds: float, proces
         "| request | number | p50 ms | p95 ms | p99 ms | longest ms |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    for kind in KINDS:
-        found = np.concatenate([np.array(one.seconds.get(kind, [])) for one in seen]) * 1000
-        if len(found):
-            times = [f"{np.percentile(found, p):.0f}" for p in (50, 95, 99, 100)]
-            lines.append(f"| {kind} | {len(found)} | {' | '.join(times)} |")
+    found = {k: np.concatenate([np.array(one.seconds.get(k, [])) for one in seen]) for k in KINDS}
+    found["all"] = np.concatenate(list(found.values()))
+    for kind, answers in found.items():
+        times = [f"{1000 * np.percentile(answers, p):.0f}" for p in (50, 95, 99, 100)]
+        lines.append(f"| {kind} | {len(answers)} | {' | '.join(times)} |")
     return "\n".join(lines)
 
 
@@ -144,6 +146,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=200, help="of all clients together")
     parser.add_argument("--running", type=int, default=4, help="conversions at once")
     parser.add_argument("--mib", type=int, default=8, help="size of each conversion")
+    parser.add_argument("--think", type=float, default=0.0, help="seconds between requests for one")
     parser.add_argument("--poll", type=float, default=0.5, help="seconds between looks of a client")
     parser.add_argument("--postgres", action="store_true")
     parser.add_argument("--folder", type=Path, help="where the files are; default: temporary files")
