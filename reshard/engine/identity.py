@@ -54,9 +54,10 @@ class Identity:
         return _digest([self.source, self.files, *map(str, sorted(lasting.items()))])
 
 
-def identify(source: str, options: Options) -> Identity:
-    """The identity of converting what is at ``source`` now; not planned yet."""
-    return Identity(os.path.realpath(source), source_state(source), _settings(options))
+def identify(source: str, options: Options, files: str | None = None) -> Identity:
+    """The identity of converting what is at ``source`` now (``files``: its state); not planned yet."""
+    state = source_state(source) if files is None else files
+    return Identity(os.path.realpath(source), state, _settings(options))
 
 
 def source_state(source: str) -> str:
