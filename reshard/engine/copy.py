@@ -190,14 +190,24 @@ class _Filling:
     target: str | None
     changes: bool = field(init=False)
     expected: int = 0
+    _dtype: np.dtype[Any] = field(init=False)
 
     def __post_init__(self) -> None:
         self.changes = changes_bytes(self.task)
+        self._dtype = source_element_type(self.task)
 
     def put(self, band: Array, box: Box) -> None:
         placement = self.task.placement
         with of_target(self.target), about(placement.target, source=placement.source):
-            self.sink.put(band, box)
+            self.sink.put(self.seen(band), box)
+
+    def expect(self, band: Array, box: Box) -> None:
+        """Makes what the band must give a second time."""
+        self.expected ^= expected_crc(self.task, self.seen(band), box)
+
+    def seen(self, band: Array) -> Array:
+        """The band as this target takes it: another may see the same bits as numbers, or only as bits."""
+        return band if band.dtype == self._dtype else band.view(self._dtype)
 
     def close(self) -> tuple[ChunkPart, ...]:
         placement = self.task.placement
@@ -220,7 +230,7 @@ def _filled(task: Task, lanes: Bytes, rows: Bytes, fills: Sequence[_Filling]) ->
             if changed:
                 _check_unchanged(task, band, box, crc)
             for fill in changed:
-                fill.expected ^= expected_crc(fill.task, band, box)
+                fill.expect(band, box)
     read = sum(s.extent.length for s in task.sources if s.extent)
     return [
         TaskResult(
