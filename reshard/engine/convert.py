@@ -151,11 +151,12 @@ def _carry_out(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identit
     limits = ReadLimits(prepared.joint.max_memory, prepared.joint.workers, run.executor)
     ends = {number: _ends(order, limits) for number, order in orders.items()}
     tally = None if run.progress is None else Tally(run.progress)
-    with ExitStack() as stack:
+    opened: list[Open] = []
+    with ExitStack() as locks, kept_where_useful(opened, run.targets):
         targets = []
         for number, order in orders.items():
             with of_target(order.name):
-                staging = stack.enter_context(held(order.path))
+                staging = locks.enter_context(held(order.path))
                 if not order.options.overwrite and is_result(str(order.path), order.identity):
                     # another run published it while this one was prepared
                     dissolve_own(staging, order.identity)
@@ -165,8 +166,9 @@ def _carry_out(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identit
             ledger = Ledger(order.summary.plan, ends[number], str(staging.root), tell)
             if tally is not None:
                 tally.expect(number, ledger.total_bytes, order.summary.plan.tasks)
-            targets.append(_Target(number, order, ends[number], Open(staging, ledger), tell))
-        with kept_where_useful([target.open for target in targets]):
+            opened.append(Open(staging, ledger))
+            targets.append(_Target(number, order, ends[number], opened[-1], tell))
+        if targets:
             _write(run, targets, prepared.joint)
             _publish(run, targets, Finishing(limits, run.progress, _syncing(tally)))
 

@@ -44,18 +44,18 @@ class Open:
 
 
 @contextmanager
-def kept_where_useful(targets: Sequence[Open]) -> Iterator[None]:
+def kept_where_useful(targets: Sequence[Open], count: int = 1) -> Iterator[None]:
     """Where the block fails, removes the held staging folders but those that can be gone on with.
 
-    The error then says so: what is kept, where, and that the same command goes on. A ResumeError
+    ``targets`` are those that are held then, of ``count`` that were asked for. The error then says so: what is kept, where, and that the same command goes on. A ResumeError
     leaves the folder that it is about as it is.
     """
     try:
         yield
     except BaseException as error:
-        kept = [one for one in targets if _is_kept(one, error, len(targets))]
+        kept = [one for one in targets if _is_kept(one, error, count)]
         if kept:
-            _tell(error, _kept(kept, len(targets)))
+            _tell(error, _kept(kept, count))
         raise
 
 
