@@ -36,6 +36,8 @@ class about:  # noqa: N801 - reads as a sentence: with about(tensor, index)
             _name(error, self._where())
 
     def _is_named(self, error: Exception) -> bool:
+        if isinstance(error, ReshardError) and error.target is not None:
+            return True  # who named the target has named the tensor in it
         names = {self._tensor, self._source or self._tensor}
         said = [str(error), *getattr(error, "__notes__", ())]
         return any(repr(name) in text for name in names for text in said)
