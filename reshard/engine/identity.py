@@ -27,6 +27,8 @@ from reshard.storage.local import storage_error
 MAX_SHOWN = 60
 """Characters of a setting in a message; layouts may be long."""
 
+_OTHER_PLAN = "the plan changed, perhaps since other targets share its reads"
+
 _OF_THE_RUN = frozenset({"max_memory", "workers", "reshard"})
 """Settings that change how the work is cut, but no byte of the output."""
 
@@ -185,7 +187,7 @@ def differences(before: Identity, now: Identity) -> list[str]:
         if before.settings.get(name) != now.settings[name]
         and not (is_same_plan and name in _OF_THE_RUN)
     ]
-    return changed + settings or ([] if is_same_plan else ["the plan changed"])
+    return changed + settings or ([] if is_same_plan else [_OTHER_PLAN])
 
 
 def _shown(setting: str | None) -> str:
