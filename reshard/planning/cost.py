@@ -21,8 +21,10 @@ SECONDS_PER_TASK = 1e-4
 SECONDS_PER_LANE_BAND = 1e-5
 DIGEST_BYTES_PER_SECOND = 12e9
 SECONDS_PER_RUN = 1e-6
-READ_BYTES_PER_SECOND = 2e9
 """Orders of magnitude on one core of a small server; they only rank strategies."""
+
+READ_BYTES_PER_SECOND = 0.5e9
+"""What a disk or a network gives; it only tells when several targets had better share a read."""
 
 BAND_BYTES = 2 << 20
 """Decoded bytes at once: large enough that calls cost little, small enough to stay in cache."""
@@ -98,7 +100,8 @@ def _target_chunks(fill: Fill, units: Grid) -> int:
 def price(
     fill: Fill, units: Grid, task_bytes: int, band_bytes: int, *, is_decoded: bool = False
 ) -> Price:
-    """What filling one target over ``units`` costs; ``is_decoded``: another target has paid for that."""
+    """What filling one target over ``units`` costs; ``is_decoded``: another target pays for
+    decoding and the source's digest."""
     strategy, placement, source, target = (
         fill.strategy,
         fill.placement,
@@ -123,7 +126,8 @@ def price(
     if strategy != "copy":
         # The source passes chunk by chunk, or row by row of a whole unit where lanes are woven.
         read = units if strategy == "weave" else source_grid
-        seconds += _digest_seconds(read, source.spec.itemsize, moved)
+        if not is_decoded:
+            seconds += _digest_seconds(read, source.spec.itemsize, moved)
         seconds += _digest_seconds(passing, target.spec.itemsize, moved)
     if strategy == "weave":
         seconds += (
