@@ -9,7 +9,18 @@
 
 from __future__ import annotations
 
-from reshard.api import convert, fingerprint, inspect, open_checkpoint, plan, restore, verify
+from reshard.api import (
+    convert,
+    convert_to_many,
+    fingerprint,
+    inspect,
+    open_checkpoint,
+    plan,
+    plan_to_many,
+    restore,
+    verify,
+)
+from reshard.engine.goal import Goal
 from reshard.errors import (
     CorruptError,
     FormatError,
@@ -51,6 +62,7 @@ __all__ = [
     "DeviceMesh",
     "FixedShardsPartitioner",
     "FormatError",
+    "Goal",
     "IncompleteCheckpointError",
     "IndexedSlices",
     "LayoutError",
@@ -77,12 +89,14 @@ __all__ = [
     "VariableTypeError",
     "VerificationError",
     "convert",
+    "convert_to_many",
     "distribute_tensor",
     "fingerprint",
     "inspect",
     "layout_map_scope",
     "open_checkpoint",
     "plan",
+    "plan_to_many",
     "restore",
     "save",
     "verify",

@@ -6,11 +6,11 @@ on purpose is a ``ReshardError``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.arguments import bytes_of, changes_of, limits_of, path_of
+from reshard.engine.goal import Goal
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -18,22 +18,17 @@ if TYPE_CHECKING:
     from reshard.engine.arguments import PairRules, Path, Rules
     from reshard.engine.checkpoint_info import CheckpointInfo
     from reshard.engine.compare import Verification
-    from reshard.engine.conversion import ConversionPlan
+    from reshard.engine.conversion import ConversionPlan, JointConversionPlan
     from reshard.engine.fingerprint import Fingerprint
+    from reshard.engine.goal import LayoutLike
     from reshard.engine.lay_out import LayoutPreview
-    from reshard.engine.layouts import Layout
-    from reshard.engine.options import Check, Options
+    from reshard.engine.options import Check, Wanted
     from reshard.engine.read_digests import ReadLimits
-    from reshard.engine.report import ConversionReport, Progress
+    from reshard.engine.report import ConversionReport, JointReport, Progress
     from reshard.formats.base import Style
-    from reshard.layout.changes import Changes
-    from reshard.layout.layout_file import LayoutFile
-    from reshard.layout.layout_map import LayoutMap
     from reshard.layout.mesh import DeviceMesh
     from reshard.restoring.goals import Missing, Unexpected
     from reshard.restoring.opened import OpenedCheckpoint, RestoreReport
-
-    LayoutLike = Path | Mapping[str, Any] | LayoutFile | LayoutMap | None
 
 
 def inspect(path: Path) -> CheckpointInfo:
@@ -115,10 +110,40 @@ def plan(
     """
     from reshard.engine.conversion import prepare
 
-    goal = _goal(layout, mesh, changes_of(select, drop, rename, cast))
-    limits = limits_of(max_memory, workers)
-    options = _options(goal, limits, compression, chunk_bytes, ocdbt, style, overwrite)
-    return prepare(path_of("source", src), path_of("target", dst), options).summary
+    goal = Goal(
+        dst,
+        layout,
+        mesh,
+        select,
+        drop,
+        rename,
+        cast,
+        compression,
+        chunk_bytes,
+        ocdbt,
+        style,
+        overwrite,
+    )
+    wanted = _wanted(goal, limits_of(max_memory, workers))
+    return prepare(path_of("source", src), wanted.target, wanted.options).summary
+
+
+def plan_to_many(
+    src: Path,
+    goals: Sequence[Goal],
+    *,
+    max_memory: int | str | None = None,
+    workers: int | None = None,
+) -> JointConversionPlan:
+    """What ``convert_to_many`` with the same arguments would do, and what it would cost; moves nothing.
+
+    ``joint`` of what is returned tells which tensors are read once for which targets, and, as
+    ``repeated_bytes``, how much is read again because the budget allows no other way.
+    """
+    from reshard.engine.conversion import prepare_joint
+
+    wanted = _all_wanted(goals, limits_of(max_memory, workers))
+    return prepare_joint(path_of("source", src), wanted).summary
 
 
 def check_arguments(
@@ -143,10 +168,22 @@ def check_arguments(
     """
     from reshard.planning.transforms import check_rules
 
-    goal = _goal(layout, mesh, changes_of(select, drop, rename, cast))
+    goal = Goal(
+        "",
+        layout,
+        mesh,
+        select,
+        drop,
+        rename,
+        cast,
+        compression,
+        chunk_bytes,
+        ocdbt,
+        style,
+        overwrite,
+    )
     limits = limits_of(max_memory, workers)
-    _options(goal, limits, compression, chunk_bytes, ocdbt, style, overwrite)
-    check_rules(goal[1])
+    check_rules(_wanted(goal, limits).options.changes)
     return limits
 
 
@@ -191,13 +228,45 @@ def convert(
     """
     from reshard.engine.convert import convert
 
-    goal = _goal(layout, mesh, changes_of(select, drop, rename, cast))
-    limits = limits_of(max_memory, workers)
-    options = replace(
-        _options(goal, limits, compression, chunk_bytes, ocdbt, style, overwrite), check=verify
-    )
-    source, target = path_of("source", src), path_of("target", dst)
-    return convert(source, target, options, executor, progress, restart=restart)
+    goal = Goal(
+        dst, layout, mesh, select, drop, rename, cast, compression, chunk_bytes, ocdbt, style, overwrite,
+        verify, restart,
+    )  # fmt: skip
+    wanted = _wanted(goal, limits_of(max_memory, workers))
+    source, options = path_of("source", src), wanted.options
+    return convert(source, wanted.target, options, executor, progress, restart=restart)
+
+
+def convert_to_many(
+    src: Path,
+    goals: Sequence[Goal],
+    *,
+    max_memory: int | str | None = None,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> JointReport:
+    """Converts the checkpoint ``src`` to several targets in one run, which reads it once where memory allows.
+
+    Each target becomes what ``convert`` alone would have made of it, whole or not at all. They appear
+    one after the other at the end: no file system can rename several folders in one step, so that a
+    run which is killed right then leaves some published and some to be gone on with. The same call
+    goes on with those, and leaves alone what is there.
+
+    Args:
+        goals: the targets, none of which may be, or lie in, another or the source.
+        max_memory: of the whole run, all targets together.
+        workers, executor: as for ``convert``.
+        progress: told of all targets together.
+
+    Raises what ``convert`` raises; an error that is about one target names it, also as its ``target``.
+
+    >>> convert_to_many("ckpt/100", [Goal("a"), Goal("b", mesh="model=8")])  # doctest: +SKIP
+    """
+    from reshard.engine.convert import convert_joint
+
+    wanted = _all_wanted(goals, limits_of(max_memory, workers))
+    return convert_joint(path_of("source", src), wanted, executor, progress)
 
 
 def restore(
@@ -343,39 +412,35 @@ def fingerprint(
     return fingerprint_checkpoint(path_of("checkpoint", path), limits, overwrite, progress)
 
 
-def _goal(
-    layout: LayoutLike, mesh: str | DeviceMesh | None, changes: Changes
-) -> tuple[Layout | None, Changes]:
-    """The layout, and every change: a layout file's own come first."""
+def _all_wanted(goals: Sequence[Goal], limits: ReadLimits) -> list[Wanted]:
+    from reshard.errors import PlanError
+
+    listed = list(goals) if isinstance(goals, Iterable) else []
+    if not listed or not all(isinstance(goal, Goal) for goal in listed):
+        raise PlanError(f"goals is {goals!r}; expected a list of at least one reshard.Goal")
+    return [_wanted(goal, limits) for goal in listed]
+
+
+def _wanted(goal: Goal, limits: ReadLimits) -> Wanted:
+    """A goal checked and made into what the engine works with; a layout file's own changes come first."""
     from reshard.engine.layouts import layout_of
+    from reshard.engine.options import Options, Wanted, parse_compression
     from reshard.layout.layout_file import LayoutFile
-
-    found = layout_of(layout, mesh)
-    return found, found.changes + changes if isinstance(found, LayoutFile) else changes
-
-
-def _options(
-    goal: tuple[Layout | None, Changes],
-    limits: ReadLimits,
-    compression: str,
-    chunk_bytes: int | str | None,
-    ocdbt: bool,
-    style: Style | None,
-    overwrite: bool,
-) -> Options:
-    from reshard.engine.options import Options, parse_compression
     from reshard.planning.chunking import SPLIT_ABOVE_BYTES
 
-    layout, changes = goal
-    limit = bytes_of("chunk_bytes", chunk_bytes)
-    return Options(
+    changes = changes_of(goal.select, goal.drop, goal.rename, goal.cast)
+    layout = layout_of(goal.layout, goal.mesh)
+    limit = bytes_of("chunk_bytes", goal.chunk_bytes)
+    options = Options(
         max_memory=limits.max_memory,
         workers=limits.workers,
         layout=layout,
-        changes=changes,
-        encoding=parse_compression(compression),
+        changes=layout.changes + changes if isinstance(layout, LayoutFile) else changes,
+        encoding=parse_compression(goal.compression),
         chunk_bytes=SPLIT_ABOVE_BYTES if limit is None else limit,
-        ocdbt=ocdbt,
-        style=style,
-        overwrite=overwrite,
+        ocdbt=goal.ocdbt,
+        style=goal.style,
+        overwrite=goal.overwrite,
+        check=goal.verify,
     )
+    return Wanted(path_of("target", goal.dst), options, goal.restart)

@@ -28,7 +28,14 @@ A message says what was expected, what was found, where, and what to do.
 
 
 class ReshardError(Exception):
-    """Base of every error raised on purpose by this project."""
+    """Base of every error raised on purpose by this project.
+
+    Attributes:
+        target: the target that it is about, where a conversion has several; None where it is about
+            all of them, or there is one.
+    """
+
+    target: str | None = None
 
 
 class LayoutError(ReshardError, ValueError):

@@ -15,14 +15,14 @@ import reshard
 ROOT = Path(__file__).parents[1]
 
 PUBLIC = [
-    "CorruptError", "DeviceMesh", "FixedShardsPartitioner", "FormatError",
+    "CorruptError", "DeviceMesh", "FixedShardsPartitioner", "FormatError", "Goal",
     "IncompleteCheckpointError", "IndexedSlices", "LayoutError", "LayoutMap",
     "MaxSizePartitioner", "MemoryBudgetError", "MinSizePartitioner", "MissingPackageError",
     "NotACheckpointError", "PlanError", "ReshardError", "ResumeError", "SaveSliceInfo", "ShardedVariable",
     "SourceChangedError", "StorageError", "SyncError", "TargetBusyError", "TargetExistsError", "TensorLayout",
     "TreeError", "VariableError",
-    "VariableIndexError", "VariableTypeError", "VerificationError", "convert",
-    "distribute_tensor", "fingerprint", "inspect", "layout_map_scope", "open_checkpoint", "plan", "restore",
+    "VariableIndexError", "VariableTypeError", "VerificationError", "convert", "convert_to_many",
+    "distribute_tensor", "fingerprint", "inspect", "layout_map_scope", "open_checkpoint", "plan", "plan_to_many", "restore",
     "save", "verify",
 ]  # fmt: skip
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.engine.compare import Verification
-    from reshard.engine.conversion import ConversionPlan, PlannedTensor
+    from reshard.engine.conversion import ConversionPlan, JointConversionPlan, PlannedTensor
     from reshard.engine.fingerprint import Fingerprint
     from reshard.engine.lay_out import LaidOut, LayoutPreview
     from reshard.engine.report import ConversionReport
@@ -171,6 +171,36 @@ def conversion_report(report: ConversionReport) -> Document:
         "warnings": report.warnings,
         "resumed_bytes": report.resumed_bytes,
         "already_done": report.already_done,
+    }
+
+
+def conversion_reports(
+    source: str, reports: Sequence[Document], read_bytes: int | None
+) -> Document:
+    """The object of ``convert`` with ``--target``; ``read_bytes`` is null where a server converted."""
+    return {
+        "command": "convert",
+        "source": source,
+        "reports": reports,
+        "read_bytes": read_bytes,
+    }
+
+
+def conversion_plans(planned: JointConversionPlan, with_shares: bool) -> Document:
+    """The object of ``plan`` with ``--target``."""
+    joint = planned.joint
+    return {
+        "command": "plan",
+        "source": planned.source,
+        "plans": [conversion_plan(plan, with_shares) for plan in planned.plans],
+        "reads": len(joint.reads),
+        "tasks": joint.tasks,
+        "source_bytes": joint.source_bytes,
+        "decoded_bytes": joint.decoded_bytes,
+        "repeated_bytes": joint.repeated_bytes,
+        "written_bytes": joint.written_bytes,
+        "amplification": joint.amplification,
+        "peak_bytes": joint.peak_bytes,
     }
 
 

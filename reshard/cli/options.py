@@ -35,6 +35,17 @@ def casts(rules: list[str] | None) -> list[tuple[str, str]]:
     return [_halves("--cast", "RE=DTYPE", rule, rule.rpartition("=")) for rule in rules or []]
 
 
+def halves(option: str, form: str, rule: str) -> tuple[str, str]:
+    r"""A rule split at its last ``=`` without a backslash; ``\=`` behind it is an equals sign.
+
+    The first half may be empty.
+    """
+    first, equals, second = _at_last_bare_equals(rule)
+    if not equals or not second:
+        raise typer.BadParameter(f"{option} {rule!r}: expected {form}, such as {_EXAMPLES[option]}")
+    return first, _ESCAPED_EQUALS.sub(r"\1=", second)
+
+
 def renames(rules: list[str] | None) -> list[tuple[str, str]]:
     r"""``RE=NEW`` split at the last ``=`` without a backslash; ``\=`` in NEW is an equals sign."""
     pairs = [
@@ -59,7 +70,11 @@ def _halves(option: str, form: str, rule: str, split: tuple[str, str, str]) -> t
     return pattern, new
 
 
-_EXAMPLES = {"--cast": "'params/=bfloat16'", "--rename": "'^params/=model/'"}
+_EXAMPLES = {
+    "--cast": "'params/=bfloat16'",
+    "--rename": "'^params/=model/'",
+    "--target": "serving.yaml=served",
+}
 
 Source = Annotated[str, typer.Argument(metavar="SRC", help="The checkpoint to read.")]
 Target = Annotated[

@@ -27,19 +27,18 @@ def convert_there(
     token_file: Path | None,
     request: Mapping[str, Any],
     progress: Watcher | None,
-) -> dict[str, Any]:
-    """The report of the one target, as ``--json`` prints it.
+) -> list[dict[str, Any]]:
+    """The reports of all targets, as ``--json`` prints them.
 
     A signal leaves the conversion to the server: Detached, which says how to look at it.
     """
-    layout = layout_there(request.get("layout"))
     with _client(server, _token(token_file)) as client:
-        handle = client.convert(**{**request, "layout": layout})
+        handle = client.convert(**request)
         try:
-            (report,) = handle.wait(progress=progress or False)
+            reports = handle.wait(progress=progress or False)
         except (Stopped, KeyboardInterrupt) as stop:
             raise _detached(handle, stop) from None
-    return dict(report)
+    return list(map(dict, reports))
 
 
 def layout_there(layout: str | None) -> dict[str, Any] | str | None:

@@ -1,61 +1,51 @@
-"""A conversion from end to end: prepared, carried out in a staging folder, published by one rename.
+"""A conversion from end to end: prepared, carried out in staging folders, published by renames.
 
 What is done is recorded in a journal as it is done, so that a run which ends early, however it ends,
-is gone on with by the next one.
+is gone on with by the next one. With several targets the source is read once, and each target has a
+staging folder, a journal and a ledger of its own; they are published one after the other, since no
+file system renames several folders in one step.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reshard.engine.conversion import ConversionPlan, Prepared, prepare, space_left
+from reshard.engine.blame import of_target
+from reshard.engine.conversion import prepare_joint
 from reshard.engine.conversion_report import already_done, conversion_report
 from reshard.engine.finished import dissolve_own, is_result, remove_leftovers
-from reshard.engine.identity import Identity, identify, plan_digest, source_state
-from reshard.engine.ledger import Ledger, MoveResult
-from reshard.engine.options import Options
-from reshard.engine.read_back import check_read_back, read_back
+from reshard.engine.finishing import Finishing, finish
+from reshard.engine.identity import Identity, identify, source_state
+from reshard.engine.ledger import Ledger
+from reshard.engine.options import Options, Wanted
+from reshard.engine.order import Order, absolute, order_of
+from reshard.engine.output import Output
+from reshard.engine.read_back import check_read_back
 from reshard.engine.read_digests import ReadLimits
-from reshard.engine.report import ConversionReport, Progress, Stage
-from reshard.engine.resume import Work, begin
-from reshard.engine.run import run
-from reshard.engine.stored import check_stored
+from reshard.engine.report import ConversionReport, JointReport, Progress
+from reshard.engine.resume import Begun, Work, begin
+from reshard.engine.room import check_space
+from reshard.engine.run import Books, run_joint
+from reshard.engine.tally import Tally
 from reshard.engine.target_folder import refuse_other_content, target_path
-from reshard.engine.tasks import Ends, batches
-from reshard.engine.unfinished import kept_where_useful
-from reshard.engine.unseen_digests import check_unseen_memory, with_unseen_digests
-from reshard.errors import CorruptError, PlanError, SourceChangedError, StorageError
-from reshard.formats.base import Writer
+from reshard.engine.tasks import Ends, ToFill, joint_batches
+from reshard.engine.unfinished import Open, kept_where_useful, removed_once_published
+from reshard.engine.unseen_digests import check_unseen_memory
+from reshard.errors import PlanError
 from reshard.formats.detect import local_path
 from reshard.formats.orbax.writer import open_writer
-from reshard.layout.sizes import format_bytes
-from reshard.planning.move import Plan
-from reshard.storage.staging import Staging, check_new, held, publish, staging_for
+from reshard.planning.joint_plan import JointPlan
+from reshard.storage.staging import check_apart, check_new, held, publish
 
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A prepared conversion, and how it is to be carried out."""
-
-    prepared: Prepared
-    options: Options
-    identity: Identity
-    executor: Executor | None
-    progress: Callable[[Progress], None] | None
-    restart: bool
-
-    @property
-    def limits(self) -> ReadLimits:
-        return ReadLimits(
-            self.prepared.summary.plan.max_memory, self.options.workers, self.executor
-        )
+Tell = Callable[[Progress], None]
 
 
 def convert(
@@ -63,7 +53,7 @@ def convert(
     target: str,
     options: Options,
     executor: Executor | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Tell | None = None,
     *,
     restart: bool = False,
 ) -> ConversionReport:
@@ -71,22 +61,40 @@ def convert(
 
     The target appears whole or not at all. With ``restart`` nothing that an unfinished run left is used.
     """
+    return convert_joint(source, [Wanted(target, options, restart)], executor, progress).reports[0]
+
+
+def convert_joint(
+    source: str,
+    wanted: Sequence[Wanted],
+    executor: Executor | None = None,
+    progress: Tell | None = None,
+) -> JointReport:
+    """Converts to several targets from one reading of the source; each as ``convert`` alone would.
+
+    Every target appears whole or not at all, one after the other once all tasks are done.
+    """
     _refuse_no_executor(executor)
     started = time.monotonic()
-    given = local_path(source), target_path(target)
-    # A worker of the executor may stand in another folder, and the caller's may change meanwhile.
-    source, target = (str(Path(path).absolute()) for path in given)
+    given = local_path(source), [target_path(one.target) for one in wanted]
+    check_apart([Path(target) for target in given[1]])
+    wanted = [replace(one, target=path) for one, path in zip(wanted, given[1], strict=True)]
+    source, wanted = absolute(given[0], wanted)
     # Before anything of the source is read: what is read is at least as new as this.
-    identity = identify(source, options)
-    if not options.overwrite and is_result(target, identity):
-        remove_leftovers(Path(target), identity)
-        report = already_done(source, target, time.monotonic() - started)
-    else:
-        prepared = prepare(source, target, options)
-        report = _carry_out(
-            _order(prepared, options, identity, executor, progress, restart), started
-        )
-    return replace(report, source=given[0], target=given[1])
+    files = source_state(source)
+    identities = [identify(source, one.options, files) for one in wanted]
+    finished = _finished_before(wanted, identities)
+    run = _Run(source, len(wanted), executor, progress, started)
+    for number in finished:
+        run.reports[number] = already_done(source, wanted[number].target, run.seconds)
+    if len(finished) < len(wanted):
+        _carry_out(run, wanted, identities)
+    reports = (run.reports[number] for number in range(len(wanted)))
+    named = (
+        replace(report, source=given[0], target=target)
+        for report, target in zip(reports, given[1], strict=True)
+    )
+    return JointReport(given[0], tuple(named), run.read_bytes, run.seconds)
 
 
 def _refuse_no_executor(executor: Any) -> None:
@@ -96,134 +104,150 @@ def _refuse_no_executor(executor: Any) -> None:
         )
 
 
-def _order(
-    prepared: Prepared,
-    options: Options,
-    identity: Identity,
-    executor: Executor | None,
-    progress: Callable[[Progress], None] | None,
-    restart: bool,
-) -> Order:
-    """With the plan in the identity, and the identity in what will be written."""
-    checkpoint = replace(prepared.target.checkpoint, conversion=identity.output)
-    planned = replace(identity, plan=plan_digest(prepared.summary.plan, checkpoint, options))
-    prepared = replace(prepared, target=replace(prepared.target, checkpoint=checkpoint))
-    return Order(prepared, options, planned, executor, progress, restart)
+@dataclass(slots=True)
+class _Run:
+    """What all targets of a run have in common, and what became of each.
 
-
-def _carry_out(order: Order, started: float) -> ConversionReport:
-    summary, options, target = order.prepared.summary, order.options, order.prepared.target
-    if not os.path.lexists(staging_for(Path(summary.target)).folder):
-        _check_space(summary, options, summary.free_bytes, 0)
-    if options.check == "readback":
-        check_read_back(summary.plan, order.prepared.reader, target.checkpoint, order.limits)
-    check_unseen_memory(summary.plan, order.prepared.reader, order.limits)
-    writer = open_writer(target.checkpoint, ocdbt=options.ocdbt)
-    encodings = {name: t.encoding for name, t in target.checkpoint.tensors.items()}
-    ends = Ends(order.prepared.reader, writer, encodings)
-    with held(Path(summary.target)) as staging:
-        if not options.overwrite and is_result(summary.target, order.identity):
-            # another run published it while this one was prepared
-            dissolve_own(staging, order.identity)
-            return already_done(summary.source, summary.target, time.monotonic() - started)
-        ledger = Ledger(summary.plan, ends, str(staging.root), order.progress)
-        with kept_where_useful(staging, ledger):
-            results = _written(order, staging, ends, ledger)
-    seconds = time.monotonic() - started
-    return conversion_report(order.prepared, results, options, seconds, ledger.resumed_bytes)
-
-
-def _written(order: Order, staging: Staging, ends: Ends, ledger: Ledger) -> list[MoveResult]:
-    """Does what is left to do, and publishes the target."""
-    summary, options = order.prepared.summary, order.options
-    check_new(staging.target, overwrite=options.overwrite)
-    work = Work(order.identity, summary.plan, ends, ledger, order.progress)
-    begun = begin(staging, work, restart=order.restart)
-    with closing(begun.journal) as journal:
-        _check_space(summary, options, space_left(summary.target), ledger.written_bytes)
-        results = run(
-            summary.plan,
-            batches(summary.plan, ends, begun.done),
-            ends,
-            str(staging.root),
-            order.executor,
-            order.progress,
-            ledger,
-            journal.append,
-        )
-    _check_recorded(order.prepared, results, order.limits)
-    check_stored(summary.plan, ends, staging.root)
-    results = _ended(order, begun.staging, ends.writer, results)
-    publish(begun.staging, overwrite=options.overwrite, check=refuse_other_content)
-    return results
-
-
-def _ended(
-    order: Order, staging: Staging, writer: Writer, results: list[MoveResult]
-) -> list[MoveResult]:
-    """Writes what is no tensor, and makes sure of what was asked to be made sure of."""
-    prepared, progress = order.prepared, order.progress
-    plan = prepared.summary.plan
-    writer.finish(staging.root, _digests(prepared, results))
-    if order.options.check == "readback":
-        results = read_back(plan, prepared.reader, results, staging.root, order.limits, progress)
-    _refuse_changed_source(order)
-    if progress is not None:
-        progress(_last_progress(plan, "syncing"))
-    return results
-
-
-def _refuse_changed_source(order: Order) -> None:
-    source = order.prepared.summary.source
-    if source_state(order.identity.source) != order.identity.files:
-        raise SourceChangedError(
-            f"the source {source!r} changed while it was read: the names, sizes or times of its files are not what "
-            "they were; the output was discarded; run again when nothing writes to it"
-        )
-
-
-def _check_recorded(prepared: Prepared, results: list[MoveResult], limits: ReadLimits) -> None:
-    """What was read must be what the source recorded of itself, if it recorded anything."""
-    plan, reader = prepared.summary.plan, prepared.reader
-    stored = with_unseen_digests(plan, reader, results, limits)
-    for move, found in zip(plan.moves, stored, strict=True):
-        recorded = reader.tensors[move.placement.source].digest
-        if recorded and found and recorded != found:
-            raise CorruptError(
-                f"{move.placement.source!r} in {prepared.summary.source!r} has digest {found}, but "
-                f"{recorded} was recorded when it was written: its bytes changed since; restore it from another copy"
-            )
-
-
-def _last_progress(plan: Plan, stage: Stage) -> Progress:
-    total = sum(m.placement.source_box.size * m.source.spec.itemsize for m in plan.moves)
-    return Progress(total, total, plan.tasks, plan.tasks, "", stage)
-
-
-def _digests(prepared: Prepared, results: list[MoveResult]) -> dict[str, str]:
-    """Each target tensor's digest; one that travelled encoded keeps what its source recorded."""
-    digests: dict[str, str] = {}
-    for move, result in zip(prepared.summary.plan.moves, results, strict=True):
-        recorded = prepared.reader.tensors[move.placement.source].digest
-        digest = result.target_digest or recorded
-        if digest is not None:
-            digests[move.placement.target] = digest
-    return digests
-
-
-def _check_space(
-    summary: ConversionPlan, options: Options, free_bytes: int, there_bytes: int
-) -> None:
-    """Raw output has a known size; compressed output may be smaller, so it is not judged.
-
-    ``there_bytes`` of it were written by an earlier run.
+    Attributes:
+        read_bytes: encoded bytes that this run read of the source, for all targets together.
     """
-    if options.encoding is None or options.encoding.compressor != "none":
-        return
-    need = summary.plan.written_bytes - there_bytes
-    if need > free_bytes:
-        raise StorageError(
-            f"{summary.target!r} needs {format_bytes(need)}, but its file system has only "
-            f"{format_bytes(free_bytes)} free; free space, choose another target, or narrow what is "
-            "converted (select, cast)"
+
+    source: str
+    targets: int
+    executor: Executor | None
+    progress: Tell | None
+    started: float
+    reports: dict[int, ConversionReport] = field(default_factory=dict)
+    read_bytes: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def name(self, target: str) -> str | None:
+        """What errors call a target."""
+        return target if self.targets > 1 else None
+
+
+def _finished_before(wanted: Sequence[Wanted], identities: Sequence[Identity]) -> list[int]:
+    """The targets that are the finished results of this very conversion."""
+    found = []
+    for number, (one, identity) in enumerate(zip(wanted, identities, strict=True)):
+        if not one.options.overwrite and is_result(one.target, identity):
+            remove_leftovers(Path(one.target), identity)
+            found.append(number)
+    return found
+
+
+def _carry_out(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identity]) -> None:
+    prepared = prepare_joint(run.source, wanted, run.reports)
+    orders = {
+        number: order_of(prepared.targets[number], one, identities[number], run.name(one.target))
+        for number, one in enumerate(wanted)
+        if number not in run.reports
+    }
+    new = [order for order in orders.values() if not os.path.lexists(order.staging_folder)]
+    check_space(new, {})
+    limits = ReadLimits(prepared.joint.max_memory, prepared.joint.workers, run.executor)
+    ends = {number: _ends(order, limits) for number, order in orders.items()}
+    tally = None if run.progress is None else Tally(run.progress)
+    opened: list[Open] = []
+    with ExitStack() as locks, kept_where_useful(opened, run.targets):
+        targets = []
+        for number, order in orders.items():
+            with of_target(order.name):
+                staging = locks.enter_context(held(order.path))
+                if not order.options.overwrite and is_result(str(order.path), order.identity):
+                    # another run published it while this one was prepared
+                    dissolve_own(staging, order.identity)
+                    run.reports[number] = already_done(run.source, str(order.path), run.seconds)
+                    continue
+            tell = None if tally is None else tally.of(number)
+            ledger = Ledger(order.summary.plan, ends[number], str(staging.root), tell)
+            if tally is not None:
+                tally.expect(number, ledger.total_bytes, order.summary.plan.tasks)
+            opened.append(Open(staging, ledger))
+            targets.append(_Target(number, order, ends[number], opened[-1], tell))
+        if targets:
+            _write(run, targets, prepared.joint)
+            _publish(run, targets, Finishing(limits, run.progress, _syncing(tally)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A target that a run writes.
+
+    Attributes:
+        number: its place among those that were asked for.
+        tell: told what is done of it.
+    """
+
+    number: int
+    order: Order
+    ends: Ends
+    open: Open
+    tell: Tell | None
+
+
+def _ends(order: Order, limits: ReadLimits) -> Ends:
+    """Where the tasks of a target read and write; refuses what could not be proved at the end."""
+    reader, plan, checkpoint = (
+        order.prepared.reader,
+        order.summary.plan,
+        order.prepared.target.checkpoint,
+    )
+    with of_target(order.name):
+        if order.options.check == "readback":
+            check_read_back(plan, reader, checkpoint, limits)
+        check_unseen_memory(plan, reader, limits)
+        writer = open_writer(checkpoint, ocdbt=order.options.ocdbt)
+    return Ends(reader, writer, {name: t.encoding for name, t in checkpoint.tensors.items()})
+
+
+def _syncing(tally: Tally | None) -> Callable[[], None]:
+    return (lambda: None) if tally is None else partial(tally.end, "syncing")
+
+
+def _write(run: _Run, targets: Sequence[_Target], plan: JointPlan) -> None:
+    """Does what is left to do, and records it."""
+    with ExitStack() as journals:
+        begun = {target.number: _begin(target, journals) for target in targets}
+        there = {t.order.summary.target: t.open.ledger.written_bytes for t in targets}
+        check_space([target.order for target in targets], there)
+        books: list[Books | None] = [None] * run.targets
+        to_fill = [ToFill(targets[0].ends, is_finished=True)] * run.targets
+        for target in targets:
+            journal = begun[target.number].journal
+            root = str(target.open.staging.root)
+            output = Output(root, target.ends.writer.put, target.order.name)
+            books[target.number] = Books(output, target.open.ledger, journal.append)
+            to_fill[target.number] = ToFill(target.ends, begun[target.number].done)
+        batches = joint_batches(plan, to_fill)
+        run.read_bytes = run_joint(batches, books, plan.max_memory, plan.workers, run.executor)
+
+
+def _begin(target: _Target, journals: ExitStack) -> Begun:
+    order, staging = target.order, target.open.staging
+    with of_target(order.name):
+        check_new(staging.target, overwrite=order.options.overwrite)
+        plan, ledger = order.summary.plan, target.open.ledger
+        work = Work(order.identity, plan, target.ends, ledger, target.tell)
+        begun = begin(staging, work, restart=order.restart)
+    target.open.staging, target.open.is_begun = begun.staging, True
+    journals.enter_context(closing(begun.journal))
+    return begun
+
+
+def _publish(run: _Run, targets: Sequence[_Target], finishing: Finishing) -> None:
+    """Each target appears once all of its bytes are proven."""
+    for target in targets:
+        order, staging = target.order, target.open.staging
+        with of_target(order.name):
+            results = target.open.ledger.results()
+            results = finish(order, target.ends, staging.root, results, finishing)
+            publish(staging, overwrite=order.options.overwrite, check=refuse_other_content)
+            removed_once_published(target.open)
+        resumed = target.open.ledger.resumed_bytes
+        run.reports[target.number] = conversion_report(
+            order.prepared, results, order.options, run.seconds, resumed
         )

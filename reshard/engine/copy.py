@@ -1,10 +1,11 @@
 """One task: read its source chunks, put the pieces in their places, write its target chunks.
 
-Every element is decoded once into a band, rearranged (not at all where it already lies as
-the target wants it), and written once. The source's digest is taken from the decoded band, the
-target's from the bytes that are written and the place they are written to, after they were. What a
-cast or another order of axes must give is made a second time, and both ends sum up the places of
-their pieces (see ``expected`` and ``coverage``).
+What is decoded goes to one target, or to as many as share the read. Every element is decoded once
+into a band, rearranged (not at all where it already lies as a target wants it), and written once to
+each. The source's digest is taken from the decoded band, a target's from the bytes that are written
+and the place they are written to, after they were. What a cast or another order of axes must give is
+made a second time, and both ends sum up the places of their pieces (see ``expected`` and
+``coverage``).
 """
 
 from __future__ import annotations
@@ -12,27 +13,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.bands import Band, band_capacity, bands, row_bytes
-from reshard.engine.blame import about
+from reshard.engine.blame import about, of_target
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
 from reshard.engine.coverage import PRIME, coverage_of
 from reshard.engine.digest import CRC64NVME, linear_of_box
 from reshard.engine.expected import changes_bytes, expected_crc
 from reshard.engine.lanes import Lane, StoredChunks
 from reshard.engine.mirror import Mirror
-from reshard.engine.passthrough import pass_through
+from reshard.engine.output import Output
+from reshard.engine.passthrough import pass_through, pass_to_all
 from reshard.engine.sinks import (
     ChunkSink,
     Part,
     PieceSink,
-    Put,
     source_element_type,
     target_element_type,
 )
-from reshard.engine.task import SourceChunk, Task, TaskResult
+from reshard.engine.task import ChunkPart, SourceChunk, Task, TaskResult
 from reshard.engine.whole import move_whole
 from reshard.errors import VerificationError
 from reshard.layout.box import Box
@@ -50,30 +51,41 @@ if TYPE_CHECKING:
 
 
 def execute(
-    tasks: Sequence[Task], root: str, pool: ArenaPool | None = None, put: Put | None = None
+    tasks: Sequence[Task], outputs: Sequence[Output], pool: ArenaPool | None = None
 ) -> list[TaskResult]:
-    """Carries out tasks one after the other; target files lie below ``root``.
+    """Carries out tasks one after the other, each with those beside it; a result of each, in order.
 
-    ``pool`` lends buffers that were used before (None: fresh ones); ``put`` stores whole chunks
-    where the target is no plain files.
+    ``outputs`` is by target; ``pool`` lends buffers that were used before (None: fresh ones).
     """
-    results = []
+    results: list[TaskResult] = []
     for task in tasks:
         with about(task.placement.target, source=task.placement.source):
-            results.append(_execute_one(task, root, pool, put))
+            results += _execute_one(task, outputs, pool)
     return results
 
 
-def _execute_one(task: Task, root: str, pool: ArenaPool | None, put: Put | None) -> TaskResult:
+def _execute_one(task: Task, outputs: Sequence[Output], pool: ArenaPool | None) -> list[TaskResult]:
     if task.strategy == "whole":
         with _lent(pool, task.band_bytes, task.memory_bytes) as arena:
-            return move_whole(task, root, put, arena.take(task.band_bytes))
+            return move_whole(task, outputs, arena.take(task.band_bytes))
     if task.strategy == "copy":
-        with OpenFiles(root, task.open_files) as files:
-            return pass_through(task, files, put)
+        return _pass_on(task, outputs)
     sizes = _Buffers.of(task)
     with _lent(pool, sizes.total, task.memory_bytes) as arena:
-        return _transfer(task, root, put, arena, sizes)
+        return _transfer(task, outputs, arena, sizes)
+
+
+def _pass_on(task: Task, outputs: Sequence[Output]) -> list[TaskResult]:
+    with ExitStack() as stack:
+        files = [stack.enter_context(_open_files(t, outputs)) for t in task.all]
+        puts = [outputs[t.target].put for t in task.all]
+        if not task.beside:
+            return [pass_through(task, files[0], puts[0])]
+        return pass_to_all(task.all, files, puts)
+
+
+def _open_files(task: Task, outputs: Sequence[Output]) -> OpenFiles:
+    return OpenFiles(outputs[task.target].root, task.open_files)
 
 
 @contextmanager
@@ -96,9 +108,9 @@ class _Buffers:
     Attributes:
         lanes: decoded bands of all lanes, one behind the other.
         band: the lanes' rows side by side; nothing for a single lane, whose rows are the band.
-        scratch: the band's pieces as they are written.
-        mirror: the band as the target has it.
-        chunks: target chunks that are assembled whole.
+        scratch: the band's pieces as they are written to one target.
+        mirror: the band as one target has it.
+        chunks: target chunks that are assembled whole, of all targets.
     """
 
     lanes: int
@@ -110,14 +122,11 @@ class _Buffers:
     @classmethod
     def of(cls, task: Task) -> _Buffers:
         band = max((_band_capacity(task, group) for group in _groups(task)), default=0)
-        if task.strategy == "block":
-            return cls(band, 0, 0, BAND_BYTES, sum(map(_aligned, _target_bytes(task))))
-        itemsizes = (
-            storage_bytes(task.placement.target_dtype),
-            storage_bytes(task.placement.source_dtype),
-        )
-        pieces = band * itemsizes[0] // itemsizes[1]
-        return cls(band, band if task.strategy == "weave" else 0, pieces, pieces, 0)
+        pieces = max((_piece_bytes(t, band) for t in task.all if t.strategy != "block"), default=0)
+        blocks = [t for t in task.all if t.strategy == "block"]
+        chunks = sum(_aligned(nbytes) for t in blocks for nbytes in _target_bytes(t))
+        mirror = max(pieces, BAND_BYTES if blocks else 0)
+        return cls(band, band if _is_woven(task) else 0, pieces, mirror, chunks)
 
     @property
     def total(self) -> int:
@@ -128,52 +137,116 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
+def _piece_bytes(task: Task, band: int) -> int:
+    placement = task.placement
+    return band * storage_bytes(placement.target_dtype) // storage_bytes(placement.source_dtype)
+
+
 def _target_bytes(task: Task) -> Iterator[int]:
     itemsize = storage_bytes(task.placement.target_dtype)
     return (math.prod(t.stored_shape) * itemsize for t in task.targets)
 
 
+def _is_woven(task: Task) -> bool:
+    return any(t.strategy == "weave" for t in task.all)
+
+
 def _groups(task: Task) -> list[tuple[SourceChunk, ...]]:
     """Source chunks that are decoded in lock step: all of a weave, else one after the other."""
-    return [task.sources] if task.strategy == "weave" else [(s,) for s in task.sources]
+    return [task.sources] if _is_woven(task) else [(s,) for s in task.sources]
 
 
-def _transfer(task: Task, root: str, put: Put | None, arena: Arena, sizes: _Buffers) -> TaskResult:
+def _transfer(
+    task: Task, outputs: Sequence[Output], arena: Arena, sizes: _Buffers
+) -> list[TaskResult]:
     lanes, rows = arena.take(sizes.lanes), arena.take(sizes.band)
-    mirror = Mirror(task.target_shape, target_element_type(task), arena.take(sizes.mirror))
-    if task.strategy == "block":
-        return _fill(task, lanes, rows, ChunkSink(task, root, mirror, put, arena))
-    with OpenFiles(root, task.open_files) as files:
-        return _fill(task, lanes, rows, PieceSink(task, files, mirror, arena.take(sizes.scratch)))
+    mirror, scratch = arena.take(sizes.mirror), arena.take(sizes.scratch)
+    with ExitStack() as stack:
+        fills = []
+        for one in task.all:
+            output = outputs[one.target]
+            rows_of_one = Mirror(one.target_shape, target_element_type(one), mirror)
+            if one.strategy == "block":
+                chunks = ChunkSink(one, output.root, rows_of_one, output.put, arena)
+                fills.append(_Filling(one, chunks, output.target))
+            else:
+                files = stack.enter_context(_open_files(one, outputs))
+                pieces = PieceSink(one, files, rows_of_one, scratch)
+                fills.append(_Filling(one, pieces, output.target))
+        return _filled(task, lanes, rows, fills)
 
 
-def _fill(task: Task, lanes: Bytes, rows: Bytes, sink: ChunkSink | PieceSink) -> TaskResult:
-    digest = moved = cover = expected = 0
-    changes = changes_bytes(task)
+@dataclass(slots=True)
+class _Filling:
+    """One target that is filled from what is decoded.
+
+    Attributes:
+        target: named in errors, where there are several.
+        changes: whether its bytes are others than the source's, so that they are made a second time.
+    """
+
+    task: Task
+    sink: ChunkSink | PieceSink
+    target: str | None
+    changes: bool = field(init=False)
+    expected: int = 0
+    _dtype: np.dtype[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.changes = changes_bytes(self.task)
+        self._dtype = source_element_type(self.task)
+
+    def put(self, band: Array, box: Box) -> None:
+        placement = self.task.placement
+        with of_target(self.target), about(placement.target, source=placement.source):
+            self.sink.put(self.seen(band), box)
+
+    def expect(self, band: Array, box: Box) -> None:
+        """Makes what the band must give a second time."""
+        self.expected ^= expected_crc(self.task, self.seen(band), box)
+
+    def seen(self, band: Array) -> Array:
+        """The band as this target takes it: another may see the same bits as numbers, or only as bits."""
+        return band if band.dtype == self._dtype else band.view(self._dtype)
+
+    def close(self) -> tuple[ChunkPart, ...]:
+        placement = self.task.placement
+        with of_target(self.target), about(placement.target, source=placement.source):
+            return tuple(self.sink.close())
+
+
+def _filled(task: Task, lanes: Bytes, rows: Bytes, fills: Sequence[_Filling]) -> list[TaskResult]:
+    """Every band is decoded and summed once, and put into every target's place."""
+    digest = moved = cover = 0
+    changed = [fill for fill in fills if fill.changes]
     for group in _groups(task):
         for band, box in _decoded(task, group, lanes, rows):
             crc = linear_of_box(CRC64NVME, band, box, task.placement.shape)
             digest ^= crc
             moved += band.nbytes
             cover += coverage_of(box)
-            sink.put(band, box)
-            if changes:
+            for fill in fills:
+                fill.put(band, box)
+            if changed:
                 _check_unchanged(task, band, box, crc)
-                expected ^= expected_crc(task, band, box)
-    parts = tuple(sink.close())
+            for fill in changed:
+                fill.expect(band, box)
     read = sum(s.extent.length for s in task.sources if s.extent)
-    return TaskResult(
-        task.move,
-        digest,
-        sink.digest,
-        moved,
-        read,
-        parts,
-        sink.cast,
-        expected_crc=expected if changes else None,
-        source_cover=cover % PRIME,
-        target_cover=sink.cover % PRIME,
-    )
+    return [
+        TaskResult(
+            fill.task.move,
+            digest,
+            fill.sink.digest,
+            moved,
+            read,
+            parts,
+            fill.sink.cast,
+            expected_crc=fill.expected if fill.changes else None,
+            source_cover=cover % PRIME,
+            target_cover=fill.sink.cover % PRIME,
+        )
+        for fill, parts in [(fill, fill.close()) for fill in fills]
+    ]
 
 
 def _check_unchanged(task: Task, band: Array, box: Box, crc: int) -> None:

@@ -27,6 +27,8 @@ from reshard.storage.local import storage_error
 MAX_SHOWN = 60
 """Characters of a setting in a message; layouts may be long."""
 
+_OTHER_PLAN = "the plan changed, perhaps since other targets share its reads"
+
 _OF_THE_RUN = frozenset({"max_memory", "workers", "reshard"})
 """Settings that change how the work is cut, but no byte of the output."""
 
@@ -54,9 +56,10 @@ class Identity:
         return _digest([self.source, self.files, *map(str, sorted(lasting.items()))])
 
 
-def identify(source: str, options: Options) -> Identity:
-    """The identity of converting what is at ``source`` now; not planned yet."""
-    return Identity(os.path.realpath(source), source_state(source), _settings(options))
+def identify(source: str, options: Options, files: str | None = None) -> Identity:
+    """The identity of converting what is at ``source`` now (``files``: its state); not planned yet."""
+    state = source_state(source) if files is None else files
+    return Identity(os.path.realpath(source), state, _settings(options))
 
 
 def source_state(source: str) -> str:
@@ -184,7 +187,7 @@ def differences(before: Identity, now: Identity) -> list[str]:
         if before.settings.get(name) != now.settings[name]
         and not (is_same_plan and name in _OF_THE_RUN)
     ]
-    return changed + settings or ([] if is_same_plan else ["the plan changed"])
+    return changed + settings or ([] if is_same_plan else [_OTHER_PLAN])
 
 
 def _shown(setting: str | None) -> str:

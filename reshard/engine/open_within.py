@@ -17,13 +17,13 @@ BYTES_PER_DIGEST = 400
 """What is kept of each tensor that is read for its digest: sums, digests, a verdict."""
 
 
-def open_to_convert(uri: str, max_memory: int) -> Reader:
-    """Opens a checkpoint of which a target is to be made.
+def open_to_convert(uri: str, max_memory: int, targets: int = 1) -> Reader:
+    """Opens a checkpoint of which so many targets are to be made.
 
     Raises what ``open_reader`` raises, and MemoryBudgetError, before anything large is read, where
-    its metadata and the target's leave nothing of ``max_memory``.
+    its metadata and the targets' leave nothing of ``max_memory``.
     """
-    _check_leaves([uri], max_memory, BYTES_PER_MOVE)
+    _check_leaves([uri], max_memory, BYTES_PER_MOVE * targets)
     return open_reader(uri)
 
 

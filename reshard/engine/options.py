@@ -49,6 +49,19 @@ class Options:
         check_choice("verify", self.check, get_args(Check))
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One target of a conversion, and how it is to be made.
+
+    Attributes:
+        restart: start over, whatever an unfinished run to this target has left.
+    """
+
+    target: str
+    options: Options
+    restart: bool = False
+
+
 def check_limits(max_memory: int, workers: int) -> None:
     """Raises PlanError unless both are whole numbers of at least 1."""
     check_positive("max_memory", max_memory, "bytes, such as 512MiB")

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from reshard.engine.blame import about
 from reshard.engine.coverage import coverage
-from reshard.engine.sinks import Put
+from reshard.engine.output import Put
 from reshard.engine.task import ChunkPart, SourceChunk, TargetChunk, Task, TaskResult
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.base import Extent
@@ -32,21 +34,41 @@ _CRC_OF_CHECKED = 0x48674BC7
 """CRC32C of any bytes that are followed by their own CRC32C, little-endian."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """One target of the chunks that are passed on: its files, or what stores whole chunks."""
+
+    task: Task
+    files: OpenFiles
+    put: Put | None
+
+
 def pass_through(task: Task, files: OpenFiles, put: Put | None) -> TaskResult:
     """Copies every chunk of the task as it is; a chunk that is not stored is written as its fill value."""
-    parts = [
-        _copy_one(task, source, target, files, put)
-        for source, target in zip(task.sources, task.targets, strict=True)
-    ]
-    read = sum(s.extent.length for s in task.sources if s.extent)
-    moved = sum(p.nbytes for p in parts)
+    (result,) = pass_to_all((task,), (files,), (put,))
+    return result
+
+
+def pass_to_all(
+    tasks: Sequence[Task], files: Sequence[OpenFiles], puts: Sequence[Put | None]
+) -> list[TaskResult]:
+    """Copies the chunks that tasks have in common to the targets of all, each read once."""
+    copies = [_Copy(*ends) for ends in zip(tasks, files, puts, strict=True)]
+    parts: list[list[ChunkPart]] = [[] for _ in tasks]
+    for number in range(len(tasks[0].sources)):
+        for found, part in zip(parts, _copy_one(copies, number), strict=True):
+            found.append(part)
+    return [_result(task, found) for task, found in zip(tasks, parts, strict=True)]
+
+
+def _result(task: Task, parts: Sequence[ChunkPart]) -> TaskResult:
     boxes = {t.index: t.box for t in task.targets}
     return TaskResult(
         task.move,
         0,
         0,
-        moved,
-        read,
+        sum(p.nbytes for p in parts),
+        sum(s.extent.length for s in task.sources if s.extent),
         tuple(parts),
         has_digest=False,
         source_cover=coverage(task.placement.from_source(s.box) for s in task.sources),
@@ -54,21 +76,42 @@ def pass_through(task: Task, files: OpenFiles, put: Put | None) -> TaskResult:
     )
 
 
-def _copy_one(
-    task: Task, source: SourceChunk, target: TargetChunk, files: OpenFiles, put: Put | None
-) -> ChunkPart:
-    nbytes = target.box.size * storage_bytes(task.placement.target_dtype)
-    _check_same(task, source, target)
-    if target.file is None or source.extent is None or source.extent.inline is not None:
-        data = _encoded(task, source)
-        _write_whole(task, target, data, files, put)
-        return ChunkPart(target.index, 0, nbytes, len(data))
-    with about(task.placement.target, target.index, task.placement.source):
-        out, path, length = files.fd(target.file), files.path(target.file), source.extent.length
-        added = _trailer(task, source, _copy_range(source.extent, out, path))
-        write_all(out, memoryview(added), length, path)
-        _check_size(out, length + len(added), path)
-    return ChunkPart(target.index, 0, nbytes, length + len(added))
+def _copy_one(copies: Sequence[_Copy], number: int) -> list[ChunkPart]:
+    """One chunk to all targets: its bytes as they lie where all are files, else through memory."""
+    source = copies[0].task.sources[number]
+    targets = [copy.task.targets[number] for copy in copies]
+    for copy, target in zip(copies, targets, strict=True):
+        _check_same(copy.task, source, target)
+    extent = source.extent
+    if extent is None or extent.inline is not None or any(t.file is None for t in targets):
+        stored = None if extent is None else _stored(extent)
+        sizes = [
+            _write_whole(copy, target, _encoded(copy.task, source, stored))
+            for copy, target in zip(copies, targets, strict=True)
+        ]
+    else:
+        sizes = _copied(copies, source, extent, [str(t.file) for t in targets])
+    return [
+        ChunkPart(t.index, 0, t.box.size * storage_bytes(c.task.placement.target_dtype), size)
+        for c, t, size in zip(copies, targets, sizes, strict=True)
+    ]
+
+
+def _copied(
+    copies: Sequence[_Copy], source: SourceChunk, extent: Extent, files: Sequence[str]
+) -> list[int]:
+    """Copies the stored bytes to a file of each target, and what each has behind them; their sizes."""
+    first = copies[0].task
+    with about(first.placement.target, source.index, first.placement.source):
+        outs = [(c.files.fd(f), c.files.path(f)) for c, f in zip(copies, files, strict=True)]
+        crc = _copy_range(extent, *outs[0], *outs[1:])
+        sizes = []
+        for copy, (out, path) in zip(copies, outs, strict=True):
+            added = _trailer(copy.task, source, crc)
+            write_all(out, memoryview(added), extent.length, path)
+            _check_size(out, extent.length + len(added), path)
+            sizes.append(extent.length + len(added))
+    return sizes
 
 
 def _trailer(task: Task, source: SourceChunk, crc: int) -> bytes:
@@ -109,15 +152,13 @@ def _check_size(fd: int, nbytes: int, path: str) -> None:
         )
 
 
-def _encoded(task: Task, source: SourceChunk) -> bytes:
-    """The encoded chunk as one object: read, found inline, or made from the fill value."""
-    extent = source.extent
-    if extent is None:
+def _encoded(task: Task, source: SourceChunk, stored: bytes | None) -> bytes:
+    """The encoded chunk as the target has it: what is stored, or made from the fill value."""
+    if stored is None:
         filled = _filled(task.fill, math.prod(source.stored_shape))
         return b"".join(encode_chunk(task.target_encoding, filled))
     from awscrt.checksums import crc32c
 
-    stored = _stored(extent)
     return stored + _trailer(task, source, int(crc32c(stored)))
 
 
@@ -138,19 +179,20 @@ def _filled(fill: bytes, count: int) -> memoryview:
     return memoryview(fill * count)
 
 
-def _write_whole(
-    task: Task, target: TargetChunk, data: bytes, files: OpenFiles, put: Put | None
-) -> None:
+def _write_whole(copy: _Copy, target: TargetChunk, data: bytes) -> int:
+    files, put = copy.files, copy.put
     if target.file is not None:
         write_all(files.fd(target.file), memoryview(data), 0, files.path(target.file))
     elif put is not None:
-        put(task.placement.target, target.index, data)
+        put(copy.task.placement.target, target.index, data)
+    return len(data)
 
 
-def _copy_range(extent: Extent, out: int, path: str) -> int:
-    """Copies the stored bytes; their CRC32C."""
+def _copy_range(extent: Extent, out: int, path: str, *others: tuple[int, str]) -> int:
+    """Copies the stored bytes, to other open files too; their CRC32C."""
     from awscrt.checksums import crc32c
 
+    outs = ((out, path), *others)
     with storage_errors("read", extent.path):
         source = os.open(extent.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -162,10 +204,12 @@ def _copy_range(extent: Extent, out: int, path: str) -> int:
                 )
             if not data:
                 _complete(b"", extent, done)
-            write_all(out, memoryview(data), done, path)
+            for fd, name in outs:
+                write_all(fd, memoryview(data), done, name)
             crc = crc32c(data, crc)
             done += len(data)
-        start_writeback(out, extent.length)
+        for fd, _ in outs:
+            start_writeback(fd, extent.length)
     finally:
         close_after_reading(source)
     return crc

@@ -103,3 +103,19 @@ class ConversionReport:
     warnings: tuple[str, ...] = ()
     resumed_bytes: int = 0
     already_done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JointReport:
+    """What a conversion to several targets did.
+
+    Attributes:
+        reports: of each target, in the order in which they were given; each counts what was read for it.
+        read_bytes: encoded bytes of the source's chunks that this run read, for all targets together.
+        seconds: wall time of this run, syncing included.
+    """
+
+    source: str
+    reports: tuple[ConversionReport, ...]
+    read_bytes: int
+    seconds: float

@@ -1,7 +1,8 @@
 """Run a plan: hand out tasks within the byte budget, add up what they did, stop at the first error.
 
 One thread hands out, adds up and records; tasks run on any ``concurrent.futures`` executor. A task
-starts when its bytes are free, so buffers never exceed the plan's ``max_memory``.
+starts when its bytes are free, so buffers never exceed the plan's ``max_memory``. A run has one
+target or several: tasks that share a read come as one, and each target keeps its own books.
 """
 
 from __future__ import annotations
@@ -9,20 +10,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 
+from reshard.engine.blame import of_target
 from reshard.engine.buffers import ArenaPool
 from reshard.engine.copy import execute
 from reshard.engine.hand_out import hand_out
 from reshard.engine.ledger import Ledger, MoveResult
+from reshard.engine.output import Output
 from reshard.engine.report import Progress
-from reshard.engine.sinks import Put
 from reshard.engine.task import Finished, Task
 from reshard.engine.tasks import Ends
 from reshard.planning.cost import RECORD_BYTES
 from reshard.planning.move import Plan
 
-__all__ = ["MoveResult", "run"]
+__all__ = ["Books", "MoveResult", "run", "run_joint"]
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Where the tasks of one target write, and where what they did is added up.
+
+    Attributes:
+        record: called with what is done of every batch, after all its bytes were handed to the kernel
+            and its chunks were closed.
+    """
+
+    output: Output
+    ledger: Ledger
+    record: Callable[[Sequence[Finished]], None] | None = None
 
 
 def run(
@@ -32,41 +49,62 @@ def run(
     root: str,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
-    ledger: Ledger | None = None,
-    record: Callable[[Sequence[Finished]], None] | None = None,
 ) -> list[MoveResult]:
     """Carries out all batches of ``plan`` between ``ends``, below ``root``; one result per move, in order.
 
-    Args:
-        ledger: what was done before; None where nothing was.
-        record: called with every batch that is done, after all its bytes were handed to the kernel
-            and its chunks were closed.
-
-    Raises the first error of any task, after the running ones have ended; VerificationError where
-    what was written is not what was read.
+    Raises what ``run_joint`` raises, and VerificationError where what was written is not what was read.
     """
-    ledger = ledger or Ledger(plan, ends, root, progress)
-    # Buffers are lent within this process only; elsewhere every task makes its own.
-    in_threads = executor is None or isinstance(executor, ThreadPoolExecutor)
-    pool = ArenaPool(plan.max_memory) if in_threads else None
-    work = partial(_finished, root=root, pool=pool, put=ends.writer.put)
-    ended = hand_out(batches, work, _batch_bytes, plan.max_memory, plan.workers, executor)
-    with closing(ended):
-        for finished in ended:
-            for task in finished:
-                ledger.add(task.result)
-            if record is not None:
-                record(finished)
+    ledger = Ledger(plan, ends, root, progress)
+    books = Books(Output(root, ends.writer.put), ledger)
+    run_joint(batches, [books], plan.max_memory, plan.workers, executor)
     return ledger.results()
 
 
-def _finished(tasks: Sequence[Task], root: str, pool: ArenaPool | None, put: Put) -> list[Finished]:
-    """Carries out a batch, in whatever process."""
-    results = execute(tasks, root, pool, put)
-    return [Finished(t.unit_number, r) for t, r in zip(tasks, results, strict=True)]
+def run_joint(
+    batches: Iterable[tuple[Task, ...]],
+    books: Sequence[Books | None],
+    max_memory: int,
+    workers: int,
+    executor: Executor | None = None,
+) -> int:
+    """Carries out all batches; what was read of the source, in encoded bytes, each read counted once.
+
+    ``books`` is by target, None for one of which there is no task. Raises the first error of any task,
+    after the running ones have ended.
+    """
+    # Buffers are lent within this process only; elsewhere every task makes its own.
+    in_threads = executor is None or isinstance(executor, ThreadPoolExecutor)
+    pool = ArenaPool(max_memory) if in_threads else None
+    outputs = tuple(Output("") if kept is None else kept.output for kept in books)
+    work = partial(_finished, outputs=outputs, pool=pool)
+    read_bytes = 0
+    ended = hand_out(batches, work, _batch_bytes, max_memory, workers, executor)
+    with closing(ended):
+        for reads in ended:
+            read_bytes += sum(tasks[0].result.read_bytes for tasks in reads)
+            for number, kept in enumerate(books):
+                if kept is not None:
+                    _enter(kept, [t for tasks in reads for t in tasks if t.target == number])
+    return read_bytes
+
+
+def _enter(books: Books, finished: Sequence[Finished]) -> None:
+    with of_target(books.output.target):
+        for task in finished:
+            books.ledger.add(task.result)
+        if books.record is not None and finished:
+            books.record(finished)
+
+
+def _finished(
+    tasks: Sequence[Task], outputs: Sequence[Output], pool: ArenaPool | None
+) -> list[list[Finished]]:
+    """Carries out a batch, in whatever process; what was done, by read."""
+    results = iter(execute(tasks, outputs, pool))
+    return [[Finished(t.unit_number, next(results), t.target) for t in task.all] for task in tasks]
 
 
 def _batch_bytes(batch: tuple[Task, ...]) -> int:
     """Tasks of a batch follow one another, but what they know of their chunks is there from the start."""
-    chunks = sum(len(t.sources) + len(t.targets) for t in batch[1:])
+    chunks = sum(len(t.sources) + sum(len(b.targets) for b in t.all) for t in batch[1:])
     return max(t.memory_bytes for t in batch) + RECORD_BYTES * chunks

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from reshard.engine.cutting import Cutter, Piece, runs
 from reshard.engine.digest import CRC32C, linear_of_box
 from reshard.engine.mirror import Mirror
 from reshard.engine.opaque import opaque_dtype
+from reshard.engine.output import Put
 from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task
 from reshard.errors import VerificationError
 from reshard.formats.codecs import encode_chunk
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 
 Part = tuple["Array", Box]
 """Elements of the source and the box they fill, in the placement's coordinates."""
-
-Put = Callable[[str, "tuple[int, ...]", "bytes | memoryview"], None]
 
 
 class _Pieces:

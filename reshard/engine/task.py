@@ -53,6 +53,8 @@ class Task:
         memory_bytes: what the plan allows this task.
         open_files: target files that it may have open at once.
         unit_number: which of the move's units this is, row-major.
+        target: which of the run's targets it fills.
+        beside: tasks that fill the same unit of other targets from the same read of ``sources``.
     """
 
     move: int
@@ -70,6 +72,13 @@ class Task:
     memory_bytes: int
     open_files: int
     unit_number: int = 0
+    target: int = 0
+    beside: tuple[Task, ...] = ()
+
+    @property
+    def all(self) -> tuple[Task, ...]:
+        """This task and those beside it."""
+        return (self, *self.beside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +150,12 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A task that is done: which unit of the result's move it filled, row-major, and what it did."""
+    """A task that is done: which unit of the result's move it filled, row-major, and what it did.
+
+    Attributes:
+        target: of which of the run's targets.
+    """
 
     unit: int
     result: TaskResult
+    target: int = 0

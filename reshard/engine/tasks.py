@@ -1,4 +1,7 @@
-"""From a plan to tasks: chunks are located as tasks are made, so that a large plan stays small."""
+"""From a plan to tasks: chunks are located as tasks are made, so that a large plan stays small.
+
+Where several targets share a read, their tasks travel as one, beside the first.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from reshard.engine.task import SourceChunk, TargetChunk, Task
-from reshard.formats.base import Encoding, Reader, StoredTensor, Writer
+from reshard.formats.base import Encoding, Reader, Writer
 from reshard.layout.box import Box
+from reshard.planning.joint_plan import JointPlan, MoveAt
 from reshard.planning.move import Move, Plan
 from reshard.planning.planner import open_files_per_task
 
@@ -46,17 +50,31 @@ class DoneUnits:
 
 
 def batches(plan: Plan, ends: Ends, done: DoneUnits | None = None) -> Iterator[tuple[Task, ...]]:
-    """All tasks of ``plan`` but those that are ``done``; small ones in batches.
+    """All tasks of ``plan`` but those that are ``done``; small ones in batches."""
+    return joint_batches(JointPlan.alone(plan), [ToFill(ends, done)])
+
+
+@dataclass(frozen=True, slots=True)
+class ToFill:
+    """A target: where its tasks read and write, and which of them are done."""
+
+    ends: Ends
+    done: DoneUnits | None = None
+    is_finished: bool = False
+
+
+def joint_batches(plan: JointPlan, targets: Sequence[ToFill]) -> Iterator[tuple[Task, ...]]:
+    """All tasks of ``plan`` but those that are done; those of one read have the others beside them.
 
     Large moves come first, so that none is left alone at the end, and as many of them in turn as
     there are workers: two tasks of one move would wait for each other at the files they share.
     """
-    files = open_files_per_task(plan.workers) // 2
-    order = sorted(range(len(plan.moves)), key=lambda i: -plan.moves[i].price.decoded_bytes)
-    large = [i for i in order if plan.moves[i].price.decoded_bytes > BATCH_BYTES]
-    streams = [_batched(_tasks(plan, [i], ends, files, done)) for i in large]
+    reads = [_Read(plan, read, targets) for read in plan.reads]
+    reads.sort(key=lambda read: -read.decoded_bytes)
+    streams = [_batched(r.tasks()) for r in reads if r.decoded_bytes > BATCH_BYTES]
     yield from _in_turn(streams, plan.workers)
-    yield from _batched(_tasks(plan, order[len(large) :], ends, files, done))
+    small = reads[len(streams) :]
+    yield from _batched(task for read in small for task in read.tasks())
 
 
 def _in_turn(streams: Sequence[Iterator[T]], width: int) -> Iterator[T]:
@@ -87,51 +105,69 @@ def _batched(tasks: Iterator[tuple[int, Task]]) -> Iterator[tuple[Task, ...]]:
         yield tuple(batch)
 
 
-def _tasks(
-    plan: Plan,
-    numbers: Sequence[int],
-    ends: Ends,
-    open_files: int,
-    done: DoneUnits | None,
-) -> Iterator[tuple[int, Task]]:
-    """The tasks of some moves, each with about how many bytes it decodes."""
-    for number in numbers:
-        move = plan.moves[number]
-        stored = ends.reader.tensors[move.placement.source]
-        nbytes = move.price.decoded_bytes // max(1, move.price.tasks)
-        for unit, index in enumerate(move.units.indices()):
-            if done is None or not done.has(number, unit):
-                box = move.units.box(index)
-                yield nbytes, _task(number, unit, move, box, stored, ends, open_files)
+class _Read:
+    """The moves of one tensor that share a read, and what is left of them to do."""
 
+    __slots__ = ("_moves", "_open_files", "_plan", "_targets", "decoded_bytes")
 
-def _task(
-    number: int,
-    unit_number: int,
-    move: Move,
-    unit: Box,
-    stored: StoredTensor,
-    ends: Ends,
-    open_files: int,
-) -> Task:
-    placement = move.placement
-    return Task(
-        move=number,
-        strategy=move.strategy,
-        placement=placement,
-        unit=unit,
-        sources=tuple(_sources(move, unit, ends.reader)),
-        source_encoding=stored.encoding,
-        fill=stored.fill,
-        targets=tuple(_targets(move, unit, ends.writer)),
-        target_grid=placement.target_grid(move.target.spec.storage).clip(unit),
-        target_encoding=ends.encodings[placement.target],
-        target_shape=move.target.spec.shape,
-        band_bytes=move.band_bytes,
-        memory_bytes=move.price.task_bytes,
-        open_files=open_files,
-        unit_number=unit_number,
-    )
+    def __init__(self, plan: JointPlan, moves: Sequence[MoveAt], targets: Sequence[ToFill]) -> None:
+        self._plan = plan
+        self._targets = targets
+        self._moves = [at for at in moves if not targets[at.target].is_finished]
+        self._open_files = max(8, open_files_per_task(plan.workers) // 2 // max(1, len(moves)))
+        self.decoded_bytes = plan.move(moves[0]).price.decoded_bytes
+
+    def tasks(self) -> Iterator[tuple[int, Task]]:
+        """A task for each unit that any target lacks, each with about how many bytes it decodes."""
+        if not self._moves:
+            return
+        first = self._plan.move(self._moves[0])
+        nbytes = self.decoded_bytes // max(1, first.price.tasks)
+        for unit, index in enumerate(first.units.indices()):
+            left = [at for at in self._moves if not self._is_done(at, unit)]
+            if left:
+                yield nbytes, self._task(left, unit, first.units.box(index))
+
+    def _is_done(self, at: MoveAt, unit: int) -> bool:
+        done = self._targets[at.target].done
+        return done is not None and done.has(at.move, unit)
+
+    def _task(self, left: Sequence[MoveAt], number: int, unit: Box) -> Task:
+        reader = self._targets[left[0].target].ends.reader
+        sources = tuple(_sources(self._plan.move(left[0]), unit, reader))
+        beside = tuple(self._fill(at, number, unit, sources, ()) for at in left[1:])
+        return self._fill(left[0], number, unit, sources, beside)
+
+    def _fill(
+        self,
+        at: MoveAt,
+        number: int,
+        unit: Box,
+        sources: tuple[SourceChunk, ...],
+        beside: tuple[Task, ...],
+    ) -> Task:
+        move, ends = self._plan.move(at), self._targets[at.target].ends
+        placement = move.placement
+        stored = ends.reader.tensors[placement.source]
+        return Task(
+            move=at.move,
+            strategy=move.strategy,
+            placement=placement,
+            unit=unit,
+            sources=sources,
+            source_encoding=stored.encoding,
+            fill=stored.fill,
+            targets=tuple(_targets(move, unit, ends.writer)),
+            target_grid=placement.target_grid(move.target.spec.storage).clip(unit),
+            target_encoding=ends.encodings[placement.target],
+            target_shape=move.target.spec.shape,
+            band_bytes=move.band_bytes,
+            memory_bytes=move.price.task_bytes,
+            open_files=self._open_files,
+            unit_number=number,
+            target=at.target,
+            beside=beside,
+        )
 
 
 def _sources(move: Move, unit: Box, reader: Reader) -> Iterator[SourceChunk]:

@@ -1,4 +1,4 @@
-"""Whole: a small chunk that is the same elements on both sides, decoded, encoded and written in one go.
+"""Whole: a small chunk that is the same elements on all sides, decoded, encoded and written in one go.
 
 Checkpoints have thousands of small tensors of one chunk each. What other strategies do to cut
 bands into pieces and to sum pieces up row by row takes longer than moving so few bytes.
@@ -7,13 +7,16 @@ bands into pieces and to sum pieces up row by row takes longer than moving so fe
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from reshard.engine.blame import about, of_target
 from reshard.engine.coverage import coverage_of
 from reshard.engine.digest import CRC64NVME, linear_of_box
 from reshard.engine.lanes import StoredChunks, open_chunk
-from reshard.engine.sinks import Put, source_element_type, store_chunk
+from reshard.engine.output import Output
+from reshard.engine.sinks import source_element_type, store_chunk
 from reshard.engine.task import ChunkPart, Task, TaskResult
 
 if TYPE_CHECKING:
@@ -24,12 +27,12 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-def move_whole(task: Task, root: str, put: Put | None, memory: Bytes) -> TaskResult:
-    """Moves the task's one chunk to below ``root``, through ``memory``, which holds it decoded.
+def move_whole(task: Task, outputs: Sequence[Output], memory: Bytes) -> list[TaskResult]:
+    """Moves the task's one chunk to all its targets, through ``memory``, which holds it decoded.
 
-    The source's digest is taken when it was decoded, the target's when it was written, of what was.
+    The source's digest is taken when it was decoded, a target's when it was written, of what was.
     """
-    (source,), (target,) = task.sources, task.targets
+    (source,) = task.sources
     stored = StoredChunks(
         task.placement.source, task.placement.source_dtype, task.source_encoding, task.fill
     )
@@ -40,9 +43,18 @@ def move_whole(task: Task, root: str, put: Put | None, memory: Bytes) -> TaskRes
         stream.close_checked()
     elements: Array = memory.view(dtype).reshape(source.stored_shape)
     read_crc = linear_of_box(CRC64NVME, elements, source.box, task.placement.shape)
-    written = store_chunk(task, target, memory, root, put)
+    return [_written(t, outputs[t.target], memory, read_crc) for t in task.all]
+
+
+def _written(task: Task, output: Output, memory: Bytes, read_crc: int) -> TaskResult:
+    (source,), (target,) = task.sources, task.targets
+    with (
+        of_target(output.target),
+        about(task.placement.target, source=task.placement.source),
+    ):
+        written = store_chunk(task, target, memory, output.root, output.put)
     target = written.target
-    elements = written.data.view(dtype).reshape(target.box.shape)
+    elements: Array = written.data.view(source_element_type(task)).reshape(target.box.shape)
     written_crc = linear_of_box(CRC64NVME, elements, target.box, task.target_shape)
     return TaskResult(
         task.move,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
@@ -20,6 +22,9 @@ SECONDS_PER_LANE_BAND = 1e-5
 DIGEST_BYTES_PER_SECOND = 12e9
 SECONDS_PER_RUN = 1e-6
 """Orders of magnitude on one core of a small server; they only rank strategies."""
+
+READ_BYTES_PER_SECOND = 0.5e9
+"""What a disk or a network gives; it only tells when several targets had better share a read."""
 
 BAND_BYTES = 2 << 20
 """Decoded bytes at once: large enough that calls cost little, small enough to stay in cache."""
@@ -38,71 +43,92 @@ RECORD_BYTES = 1 << 10
 """What a task keeps of each chunk that it reads or writes: where it lies, its box, its checksum (measured)."""
 
 
-def scatter_bytes(
-    placement: Placement, source: Side, target: Side, units: Grid, band_bytes: int
-) -> int:
-    """Memory of one scatter or weave task: decoders, the decoded band (side by side where lanes are
-    several), its pieces as written, and the rows of the target that they make together."""
-    lanes = chunks_per_unit(units, placement.source_grid(source.spec.storage))
-    rows = band_bytes * (1 if lanes == 1 else 2)
-    pieces = band_bytes * target.spec.itemsize // source.spec.itemsize
-    fixed = _fixed_bytes(placement, source, target, units)
-    return lanes * source.stream_bytes + rows + 2 * pieces + fixed
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """One target of a read: what is placed where, how both ends are stored, and in which way."""
+
+    strategy: Strategy
+    placement: Placement
+    source: Side
+    target: Side
 
 
-def whole_bytes(
-    placement: Placement, source: Side, target: Side, units: Grid, band_bytes: int
-) -> int:
-    """Memory of one whole task: the chunk, which is the band, its decoder and its encoder."""
-    streams = source.stream_bytes + target.stream_bytes
-    return band_bytes + streams + _fixed_bytes(placement, source, target, units)
+def task_bytes(fills: Sequence[Fill], units: Grid, band_bytes: int) -> int:
+    """Memory of a task that decodes a unit once and fills all of ``fills`` from it.
+
+    Decoders and the decoded band (side by side where lanes are woven); pieces as they are written,
+    and the rows of a target that they make together, for one target after the other; the target
+    chunks that are assembled, for all of them at once; an encoder.
+    """
+    first = fills[0]
+    woven = any(fill.strategy == "weave" for fill in fills)
+    lanes = _source_chunks(first, units) if woven else 1
+    decoded = lanes * first.source.stream_bytes + band_bytes * (2 if woven else 1)
+    pieces = max((_piece_bytes(f, band_bytes) for f in fills if _in_pieces(f)), default=0)
+    assembled = sum(_assembled_bytes(f, units) for f in fills if f.strategy == "block")
+    rows = BAND_BYTES if any(f.strategy == "block" for f in fills) else 0
+    encoder = max((f.target.stream_bytes for f in fills if not _in_pieces(f)), default=0)
+    return decoded + 2 * pieces + assembled + rows + encoder + _fixed_bytes(fills, units)
 
 
-def block_bytes(
-    placement: Placement, source: Side, target: Side, units: Grid, band_bytes: int
-) -> int:
-    """Memory of one block task: the target chunks of the largest unit, a decoder and its band, rows
-    of the target for its digest, and an encoder."""
-    chunks = chunks_per_unit(units, placement.target_grid(target.spec.storage))
-    assembled = chunks * stored_chunk_bytes(target)
-    streams = source.stream_bytes + target.stream_bytes
-    fixed = _fixed_bytes(placement, source, target, units)
-    return assembled + streams + band_bytes + BAND_BYTES + fixed
+def _in_pieces(fill: Fill) -> bool:
+    return fill.strategy in ("scatter", "weave")
 
 
-def _fixed_bytes(placement: Placement, source: Side, target: Side, units: Grid) -> int:
-    cast = CAST_SCRATCH_BYTES if placement.is_cast else 0
-    chunks = chunks_per_unit(units, placement.source_grid(source.spec.storage))
-    chunks += chunks_per_unit(units, placement.target_grid(target.spec.storage))
+def _piece_bytes(fill: Fill, band_bytes: int) -> int:
+    return band_bytes * fill.target.spec.itemsize // fill.source.spec.itemsize
+
+
+def _assembled_bytes(fill: Fill, units: Grid) -> int:
+    return _target_chunks(fill, units) * stored_chunk_bytes(fill.target)
+
+
+def _fixed_bytes(fills: Sequence[Fill], units: Grid) -> int:
+    cast = CAST_SCRATCH_BYTES if any(fill.placement.is_cast for fill in fills) else 0
+    chunks = _source_chunks(fills[0], units) + sum(_target_chunks(f, units) for f in fills)
     return TASK_OVERHEAD_BYTES + cast + RECORD_BYTES * chunks
 
 
+def _source_chunks(fill: Fill, units: Grid) -> int:
+    return chunks_per_unit(units, fill.placement.source_grid(fill.source.spec.storage))
+
+
+def _target_chunks(fill: Fill, units: Grid) -> int:
+    return chunks_per_unit(units, fill.placement.target_grid(fill.target.spec.storage))
+
+
 def price(
-    strategy: Strategy,
-    placement: Placement,
-    source: Side,
-    target: Side,
-    units: Grid,
-    task_bytes: int,
-    band_bytes: int,
+    fill: Fill, units: Grid, task_bytes: int, band_bytes: int, *, is_decoded: bool = False
 ) -> Price:
-    """What ``strategy`` over ``units`` costs."""
+    """What filling one target over ``units`` costs; ``is_decoded``: another target pays for
+    decoding and the source's digest."""
+    strategy, placement, source, target = (
+        fill.strategy,
+        fill.placement,
+        fill.source,
+        fill.target,
+    )
     source_grid = placement.source_grid(source.spec.storage)
     stored = _touched_bytes(source_grid, source)
-    decoded = _overlapped_bytes(units, source_grid, source)
+    decoded = decoded_bytes(placement, source, units)
     moved = math.prod(placement.shape) * target.spec.itemsize
     target_grid = placement.target_grid(target.spec.storage)
     written = _written_bytes(target_grid, target, moved)
+    # Pieces are as wide as what passes: a source chunk, or a row of a unit where lanes are woven.
+    passing = units
+    if strategy == "scatter" and units != source_grid:
+        passing = units.refine(source_grid)
     if strategy in ("copy", "whole", "block"):
         writes = target_grid.count
     else:
-        writes = _scattered_writes(placement, units, target_grid, target)
-    seconds = _seconds(strategy, source, target, decoded, moved, writes, units.count)
+        writes = _scattered_writes(placement, passing, target_grid, target)
+    seconds = _seconds(fill, 0 if is_decoded else decoded, moved, writes, units.count)
     if strategy != "copy":
         # The source passes chunk by chunk, or row by row of a whole unit where lanes are woven.
-        passing = units if strategy == "weave" else source_grid
-        seconds += _digest_seconds(passing, source.spec.itemsize, moved)
-        seconds += _digest_seconds(units, target.spec.itemsize, moved)
+        read = units if strategy == "weave" else source_grid
+        if not is_decoded:
+            seconds += _digest_seconds(read, source.spec.itemsize, moved)
+        seconds += _digest_seconds(passing, target.spec.itemsize, moved)
     if strategy == "weave":
         seconds += (
             decoded / band_bytes * chunks_per_unit(units, source_grid) * SECONDS_PER_LANE_BAND
@@ -112,20 +138,12 @@ def price(
     return Price(units.count, decoded, stored, written, writes, task_bytes, seconds)
 
 
-def _seconds(
-    strategy: Strategy,
-    source: Side,
-    target: Side,
-    decoded: int,
-    moved: int,
-    writes: int,
-    tasks: int,
-) -> float:
-    if strategy == "copy":
+def _seconds(fill: Fill, decoded: int, moved: int, writes: int, tasks: int) -> float:
+    if fill.strategy == "copy":
         return moved / COPY_BYTES_PER_SECOND / 2 + writes * SECONDS_PER_WRITE
-    decode = 0.0 if source.raw else decoded / DECODE_BYTES_PER_SECOND
-    encode = 0.0 if target.raw else moved / ENCODE_BYTES_PER_SECOND
-    copy = moved / COPY_BYTES_PER_SECOND * (1.3 if strategy == "block" else 1.0)
+    decode = 0.0 if fill.source.raw else decoded / DECODE_BYTES_PER_SECOND
+    encode = 0.0 if fill.target.raw else moved / ENCODE_BYTES_PER_SECOND
+    copy = moved / COPY_BYTES_PER_SECOND * (1.3 if fill.strategy == "block" else 1.0)
     return decode + encode + copy + writes * SECONDS_PER_WRITE + tasks * SECONDS_PER_TASK
 
 
@@ -142,6 +160,11 @@ def _digest_seconds(rows: Grid, itemsize: int, nbytes: int) -> float:
         if parts > 1:
             break
     return nbytes / DIGEST_BYTES_PER_SECOND + nbytes / run * SECONDS_PER_RUN
+
+
+def decoded_bytes(placement: Placement, source: Side, units: Grid) -> int:
+    """Bytes decoded where each unit decodes every source chunk that it touches."""
+    return _overlapped_bytes(units, placement.source_grid(source.spec.storage), source)
 
 
 def _touched_bytes(grid: Grid, source: Side) -> int:

@@ -1,53 +1,43 @@
-"""From placements to a plan: the cheapest strategy per tensor that fits the memory.
+"""From placements to a plan: the cheapest way per tensor that fits the memory (see ``ways``).
 
-Between cuts that source and target share lie aligned blocks: within one, each source chunk can be
-decoded once and each target chunk be finished. Four ways to fill a block, told apart by price:
+Memory: a task's need is arithmetic over chunk shapes, known before anything is read. A way is first
+sought within ``max_memory / workers``; where none fits, within all of ``max_memory``, which then
+lets fewer tasks run at once; where still none fits the plan is refused.
 
-- whole, where the block is one small chunk on both sides: nothing needs to be cut;
-- scatter, where the target is raw: one source chunk a task, tiny buffers;
-- weave, where the target is raw but the rows of a single chunk are short: chunks that lie side by
-  side along the trailing dimensions are decoded in lock step, so that wide rows pass, which cost
-  fewer writes and fewer checksum calls;
-- block: the block's target chunks in memory. A block that does not fit is halved along the
-  dimension that repeats the least decoding, until one target chunk is left.
-
-Memory: a task's need is arithmetic over chunk shapes, known before anything is read. A strategy is
-first sought within ``max_memory / workers``; where none fits, within all of ``max_memory``, which
-then lets fewer tasks run at once; where still none fits the plan is refused.
+Several targets of one source: every tensor is planned for each target by itself first, and then
+targets are joined to one read of it, one after the other, wherever that costs less and fits as well.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import pairwise
 
 from reshard.errors import MemoryBudgetError, PlanError
-from reshard.layout.grid import Cuts, Grid
-from reshard.planning.cost import (
-    BAND_BYTES,
-    block_bytes,
-    chunks_per_unit,
-    price,
-    scatter_bytes,
-    stored_chunk_bytes,
-    whole_bytes,
-)
+from reshard.planning.joint_plan import JointPlan, MoveAt
 from reshard.planning.metadata_share import counted_bytes
-from reshard.planning.move import CHECKSUM, Move, Plan, Side, Strategy
-from reshard.planning.placement import Placement
+from reshard.planning.move import Move, Plan, Side
+from reshard.planning.ways import (
+    COPY_BYTES,
+    Request,
+    Way,
+    cheapest,
+    seconds,
+    smallest_memory,
+)
 
-SMALLEST_BAND_BYTES = 64 << 10
-"""Below this, calls cost more than bytes."""
+__all__ = [
+    "COPY_BYTES",
+    "Request",
+    "make_joint_plan",
+    "make_plan",
+    "open_files_per_task",
+    "plan_moves",
+    "smallest_memory",
+]
 
 OPEN_FILES = 768
 """Files open at once in a run, sources and targets together; 1,024 is a common limit."""
-
-
-COPY_BYTES = 4 << 20
-"""Passing on a range of a file, which the kernel copies."""
 
 
 def open_files_per_task(workers: int) -> int:
@@ -56,17 +46,25 @@ def open_files_per_task(workers: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A placement and how both its ends are stored.
+class _Room:
+    """What a plan may use.
 
     Attributes:
-        copy_bytes: memory of passing one chunk on as it is, where both ends store it alike.
+        memory: bytes for buffers alone.
     """
 
-    placement: Placement
-    source: Side
-    target: Side
-    copy_bytes: int = COPY_BYTES
+    memory: int
+    workers: int
+
+    @property
+    def share(self) -> int:
+        """Bytes for one task where all workers have one."""
+        return self.memory // self.workers
+
+    @property
+    def lanes(self) -> int:
+        """Source chunks that one task may decode side by side."""
+        return open_files_per_task(self.workers) // 2
 
 
 def make_plan(
@@ -81,6 +79,39 @@ def make_plan(
     counted = counted_bytes(metadata_bytes)
     moves = tuple(plan_moves(requests, max_memory - counted, workers, counted))
     return Plan(moves, max_memory - counted, workers, metadata_bytes, max_memory)
+
+
+def make_joint_plan(
+    requests: Sequence[Sequence[Request]], max_memory: int, workers: int, metadata_bytes: int = 0
+) -> JointPlan:
+    """A plan for the requests of each of several targets, all from one source, within one budget.
+
+    Raises what ``make_plan`` raises, about whichever target does not fit alone.
+    """
+    if len(requests) == 1:
+        return JointPlan.alone(make_plan(requests[0], max_memory, workers, metadata_bytes))
+    for of_target in requests:
+        _check_targets(of_target)
+    counted = counted_bytes(metadata_bytes)
+    room = _Room(max_memory - counted, workers)
+    moves: list[list[Move | None]] = [[None] * len(of_target) for of_target in requests]
+    reads: list[tuple[MoveAt, ...]] = []
+    known: dict[Hashable, list[_Read]] = {}
+    for sharing in _same_boxes(requests):
+        wanted = [requests[at.target][at.move] for at in sharing]
+        key = tuple(map(_geometry, wanted))
+        if key not in known:
+            known[key] = _reads(wanted, room, counted)
+        for read in known[key]:
+            reads.append(tuple(sharing[number] for number in read.numbers))
+            for number, move in zip(read.numbers, read.way, strict=True):
+                at = sharing[number]
+                moves[at.target][at.move] = _as_asked(wanted[number], move)
+    plans = (
+        Plan(tuple(m for m in found if m), room.memory, workers, metadata_bytes, max_memory)
+        for found in moves
+    )
+    return JointPlan(tuple(plans), tuple(reads))
 
 
 def _check_targets(requests: Sequence[Request]) -> None:
@@ -109,27 +140,86 @@ def plan_moves(
 
     ``max_memory`` is for buffers alone, ``metadata_bytes`` what was taken from it before.
     """
+    room = _Room(max_memory, workers)
     known: dict[Hashable, Move] = {}
     for request in requests:
         key = _geometry(request)
         move = known.get(key)
         if move is None:
-            lanes = open_files_per_task(workers) // 2
-            move = _cheapest(request, max_memory // workers, lanes) or _cheapest(
-                request, max_memory, lanes
-            )
-            if move is None:
+            way = _within([request], room)
+            if way is None:
                 raise _refusal(requests, max_memory, metadata_bytes)
-            known[key] = move
-        yield Move(
-            request.placement,
-            request.source,
-            request.target,
-            move.strategy,
-            move.units,
-            move.band_bytes,
-            move.price,
-        )
+            known[key] = move = way[0]
+        yield _as_asked(request, move)
+
+
+def _within(requests: Sequence[Request], room: _Room) -> Way | None:
+    way = cheapest(requests, room.share, room.lanes)
+    return way or cheapest(requests, room.memory, room.lanes)
+
+
+def _as_asked(request: Request, move: Move) -> Move:
+    """The move of a request of the same geometry, with this one's names."""
+    return Move(
+        request.placement,
+        request.source,
+        request.target,
+        move.strategy,
+        move.units,
+        move.band_bytes,
+        move.price,
+    )
+
+
+def _same_boxes(requests: Sequence[Sequence[Request]]) -> list[list[MoveAt]]:
+    """Which moves are of the same box of the same tensor, in the order of the first target."""
+    found: dict[Hashable, list[MoveAt]] = {}
+    for target, of_target in enumerate(requests):
+        for number, request in enumerate(of_target):
+            placement = request.placement
+            key = (placement.source, placement.source_box)
+            found.setdefault(key, []).append(MoveAt(target, number))
+    return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Which of some requests share a read, and the way in which they do."""
+
+    numbers: tuple[int, ...]
+    way: Way
+
+
+def _reads(requests: Sequence[Request], room: _Room, metadata_bytes: int) -> list[_Read]:
+    """As few reads as memory and processor time let one hope for: each request joins where it gains most."""
+    reads: list[_Read] = []
+    for number, request in enumerate(requests):
+        way = _within([request], room)
+        if way is None:
+            raise _refusal(requests, room.memory, metadata_bytes)
+        _place(_Read((number,), way), reads, requests, room)
+    return reads
+
+
+def _place(alone: _Read, reads: list[_Read], requests: Sequence[Request], room: _Room) -> None:
+    """Joins ``alone`` to the one of ``reads`` with which that gains most, or adds it to them."""
+    best, place, gained = alone, len(reads), 0.0
+    for number, read in enumerate(reads):
+        joined = _joined(read, alone, requests, room)
+        if joined is not None:
+            gain = seconds(read.way) + seconds(alone.way) - seconds(joined.way)
+            if gain > gained:
+                best, place, gained = joined, number, gain
+    reads[place : place + 1] = [best]
+
+
+def _joined(read: _Read, alone: _Read, requests: Sequence[Request], room: _Room) -> _Read | None:
+    numbers = (*read.numbers, *alone.numbers)
+    most = max(read.way[0].price.task_bytes, alone.way[0].price.task_bytes)
+    # Where one of them has the memory to itself already, the other may have a part in it.
+    memory = room.share if most <= room.share else room.memory
+    way = cheapest([requests[n] for n in numbers], memory, room.lanes)
+    return None if way is None else _Read(numbers, way)
 
 
 def _geometry(request: Request) -> Hashable:
@@ -149,170 +239,6 @@ def _stored(side: Side) -> Hashable:
         side.raw,
         side.stream_bytes,
     )
-
-
-def _cheapest(request: Request, memory: int, max_lanes: int) -> Move | None:
-    fitting = [m for m in _candidates(request, memory, max_lanes) if m.price.task_bytes <= memory]
-    return min(fitting, key=lambda m: m.price.seconds, default=None)
-
-
-def _candidates(request: Request, memory: int, max_lanes: int) -> Iterator[Move]:
-    if _is_identical(request):
-        yield _copy(request)
-        return
-    if _is_chunk_by_chunk(request):
-        yield _whole(request)  # first: at equal price it has the least to do besides
-    if request.target.raw:
-        rank = len(request.placement.shape)
-        for first_lane_dim in range(rank, 0, -1):
-            yield from _scatter(request, memory, first_lane_dim, max_lanes)
-    yield from _block(request, memory)
-
-
-def _is_identical(request: Request) -> bool:
-    """Whether every target chunk is some source chunk, encoded alike but perhaps for a checksum."""
-    source, target = request.source, request.target
-    alike = target.codec in (source.codec, f"{source.codec}{CHECKSUM}")
-    return not source.raw and alike and _has_equal_chunks(request)
-
-
-def _has_equal_chunks(request: Request) -> bool:
-    """Whether every target chunk holds the elements of some source chunk, and as many bytes."""
-    placement, source, target = request.placement, request.source.spec, request.target.spec
-    return (
-        not placement.is_cast
-        and source.storage == target.storage
-        and placement == Placement.whole(source, target)
-        and source.chunk_shape == target.chunk_shape
-    )
-
-
-def _is_chunk_by_chunk(request: Request) -> bool:
-    """Whether chunks are equal but for their encoding, small, and without padding to clear."""
-    spec = request.source.spec
-    return (
-        _has_equal_chunks(request)
-        and stored_chunk_bytes(request.source) <= BAND_BYTES
-        and (spec.chunk_shape is None or _divides(spec.chunk_shape, spec.shape))
-    )
-
-
-def _divides(chunk: Sequence[int], shape: Sequence[int]) -> bool:
-    return all(n % c == 0 for n, c in zip(shape, chunk, strict=True))
-
-
-def _whole(request: Request) -> Move:
-    placement, source, target = request.placement, request.source, request.target
-    units, chunk = target.spec.storage, stored_chunk_bytes(source)
-    need = whole_bytes(placement, source, target, units, chunk)
-    return _move(request, "whole", units, chunk, need)
-
-
-def _copy(request: Request) -> Move:
-    units = request.placement.target_grid(request.target.spec.storage)
-    return _move(request, "copy", units, SMALLEST_BAND_BYTES, request.copy_bytes)
-
-
-def _scatter(request: Request, memory: int, first_lane_dim: int, max_lanes: int) -> Iterator[Move]:
-    """Source chunks from dimension ``first_lane_dim`` on decoded side by side: all, half of them, …
-
-    With ``first_lane_dim`` equal to the rank there is one lane, and the move is a plain scatter.
-    """
-    placement, source, target = request.placement, request.source, request.target
-    source_grid = placement.source_grid(source.spec.storage)
-    units: Grid | None = _widest(source_grid, first_lane_dim)
-    while units is not None:
-        lanes = chunks_per_unit(units, source_grid)
-        if lanes == 1 and first_lane_dim < len(units.shape):
-            return
-        need = partial(scatter_bytes, placement, source, target, units)
-        band = _fit_band(need, memory, _least_band(source, lanes, first_lane_dim))
-        if lanes <= max_lanes:
-            yield _move(request, "weave" if lanes > 1 else "scatter", units, band, need(band))
-        units = _fewer_lanes(units, source_grid)
-
-
-def _widest(source_grid: Grid, first_lane_dim: int) -> Grid:
-    """Source chunks joined all along the lane dimensions."""
-    whole = Grid.whole(source_grid.shape)
-    cuts = source_grid.cuts[:first_lane_dim] + whole.cuts[first_lane_dim:]
-    return Grid(source_grid.shape, cuts)
-
-
-def _fewer_lanes(units: Grid, source_grid: Grid) -> Grid | None:
-    """Half the lanes along the first dimension that has several: rows stay as wide as they can."""
-    for dim, cuts in enumerate(units.cuts):
-        finer = _halve(cuts, source_grid.cuts[dim])
-        if finer != cuts:
-            return Grid(units.shape, (*units.cuts[:dim], finer, *units.cuts[dim + 1 :]))
-    return None
-
-
-def _least_band(source: Side, lanes: int, first_lane_dim: int) -> int:
-    """Lanes advance by whole rows of the lane dimensions; for a single lane a row is one element."""
-    chunk = source.spec.chunk_shape or source.spec.storage.largest
-    return max(
-        lanes * math.prod(chunk[first_lane_dim:]) * source.spec.itemsize, SMALLEST_BAND_BYTES
-    )
-
-
-def _fit_band(need: Callable[[int], int], memory: int, least: int) -> int:
-    band = max(BAND_BYTES, least)
-    while band > least and need(band) > memory:
-        band = max(least, band // 2)
-    return band
-
-
-def _block(request: Request, memory: int) -> Iterator[Move]:
-    placement, source, target = request.placement, request.source, request.target
-    target_grid = placement.target_grid(target.spec.storage)
-    units = placement.source_grid(source.spec.storage).common(target_grid)
-    while True:
-        need_of_band = partial(block_bytes, placement, source, target, units)
-        band = _fit_band(need_of_band, memory, SMALLEST_BAND_BYTES)
-        need = need_of_band(band)
-        halved = None if need <= memory else _best_halving(request, units, target_grid)
-        if halved is None:
-            break
-        units = halved
-    yield _move(request, "block", units, band, need)
-
-
-def _best_halving(request: Request, units: Grid, target_grid: Grid) -> Grid | None:
-    """The units halved along the dimension that adds the least decoding, or None at single chunks."""
-    halvings = [
-        Grid(units.shape, (*units.cuts[:d], finer, *units.cuts[d + 1 :]))
-        for d, cuts in enumerate(units.cuts)
-        if (finer := _halve(cuts, target_grid.cuts[d])) != cuts
-    ]
-    prices = [
-        (_move(request, "block", u, 0, 0).price.decoded_bytes, i) for i, u in enumerate(halvings)
-    ]
-    return halvings[min(prices)[1]] if prices else None
-
-
-@lru_cache(maxsize=4096)
-def _halve(units: Cuts, cuts: Cuts) -> Cuts:
-    """A cut of ``cuts`` added in the middle of every unit that holds more than one part."""
-    position = {cut: i for i, cut in enumerate(cuts)}
-    finer = [0]
-    for a, b in pairwise(units):
-        middle = (position[a] + position[b]) // 2
-        if middle > position[a]:
-            finer.append(cuts[middle])
-        finer.append(b)
-    return tuple(finer)
-
-
-def _move(request: Request, strategy: Strategy, units: Grid, band: int, task_bytes: int) -> Move:
-    placement, source, target = request.placement, request.source, request.target
-    cost = price(strategy, placement, source, target, units, task_bytes, band)
-    return Move(placement, source, target, strategy, units, band, cost)
-
-
-def smallest_memory(request: Request) -> int:
-    """The least memory with which any strategy carries out ``request``."""
-    return min(m.price.task_bytes for m in _candidates(request, 0, max_lanes=1))
 
 
 def _refusal(

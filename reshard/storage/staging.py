@@ -14,7 +14,7 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,6 +89,23 @@ def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
             f"the source {str(source)!r} lies inside the target {str(target)!r}; choose another target"
         )
     check_new(target, overwrite=overwrite)
+
+
+def check_apart(targets: Sequence[Path]) -> None:
+    """Refuses targets of one run that are, or contain, one another."""
+    real = [_real(target) for target in targets]
+    for number, one in enumerate(real):
+        for other in real[:number]:
+            if one == other:
+                raise StorageError(
+                    f"the target {str(targets[number])!r} is given twice; give every target a folder of its own"
+                )
+            if one in other.parents or other in one.parents:
+                inner, outer = (one, other) if other in one.parents else (other, one)
+                raise StorageError(
+                    f"the target {str(inner)!r} lies inside the target {str(outer)!r}; choose targets that do "
+                    "not contain one another"
+                )
 
 
 def check_new(target: Path, *, overwrite: bool) -> None:

@@ -9,7 +9,9 @@ import pytest
 from reshard.cli.json_output import (
     Document,
     conversion_plan,
+    conversion_plans,
     conversion_report,
+    conversion_reports,
     fingerprint,
     inspection,
     layout_document,
@@ -17,11 +19,13 @@ from reshard.cli.json_output import (
     verification,
 )
 from reshard.engine.compare import TensorVerdict, Verification
+from reshard.engine.conversion import JointConversionPlan
 from reshard.engine.fingerprint import Fingerprint
 from reshard.engine.lay_out import preview
 from reshard.engine.task import CastStats
 from reshard.formats.orbax.folder_record import FileVerdict
 from reshard.layout.layout_file import parse_layout
+from reshard.planning.joint_plan import JointPlan
 from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
 
 PAIR = (spec("a"), spec("b", axes=(None, "model"), mesh=SERVED))
@@ -51,6 +55,20 @@ def documented(command: str) -> list[str]:
     text = (ROOT / "docs" / "json-output.md").read_text("utf-8")
     section = text.split(f"## {command}\n")[1].split("\n## ")[0]
     return re.findall(r"`(\w+)`", section)
+
+
+def test_several_targets_are_documented() -> None:
+    plans = conversion_plans(
+        JointConversionPlan("s", (planned(PAIR),), JointPlan.alone(planned(PAIR).plan)), False
+    )
+    reports = conversion_reports("s", [DOCUMENTS["convert"]], 7)
+    for command, document, inner in (
+        ("plan --target", plans, "plans"),
+        ("convert --target", reports, "reports"),
+    ):
+        (one,) = document[inner]
+        assert one["command"] == document["command"] == command.split()[0]
+        assert set(document) - {"command"} == set(documented(command)) - {"plan", "convert"}
 
 
 @pytest.mark.parametrize("command", DOCUMENTS)

@@ -40,13 +40,32 @@ class Point:
 
 def run_killed(point: Point | None, source: Path, target: Path, **options: Any) -> int:
     """The exit code of a conversion that kills itself at ``point``, -9, or of one that does not get there, 0."""
+    return _run(convert, point, str(source), str(target), options)
+
+
+def run_many_killed(point: Point | None, source: Path, goals: list[api.Goal], **limits: Any) -> int:
+    """As ``run_killed``, of a conversion to several targets."""
+    return _run(convert_to_many, point, str(source), goals, limits)
+
+
+def _run(what: Callable[..., None], *arguments: Any) -> int:
     context = get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    child = context.Process(target=convert, args=(point, str(source), str(target), options))
+    child = context.Process(target=what, args=arguments)
     child.start()
     child.join(60)
     assert child.exitcode is not None
     return child.exitcode
+
+
+def convert_to_many(
+    point: Point | None, source: str, goals: list[api.Goal], limits: dict[str, Any]
+) -> None:
+    """Small batches, so that there are many points at which something is done."""
+    tasks.BATCH_TASKS = 1
+    if point is not None:
+        set_trap(point)
+    api.convert_to_many(source, goals, **limits)
 
 
 def convert(point: Point | None, source: str, target: str, options: dict[str, Any]) -> None:

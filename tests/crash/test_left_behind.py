@@ -133,7 +133,7 @@ def test_nothing_is_kept_of_nothing(source, target, monkeypatch):
     def fail(*_):
         raise StorageError("at once")
 
-    monkeypatch.setattr(convert, "run", fail)
+    monkeypatch.setattr(convert, "run_joint", fail)
     with pytest.raises(StorageError, match=r"^at once$"):
         api.convert(source, target, **CASE.options)
     assert list(target.parent.iterdir()) == []

@@ -16,7 +16,7 @@ import numpy as np
 
 import reshard
 from reshard import api
-from reshard.planning import planner
+from reshard.planning import ways
 from tests.faults.trial import content
 from tests.orbax_trees import mesh, put, save_manager_items, save_pytree
 
@@ -105,13 +105,13 @@ CASES = (
 @contextmanager
 def only(strategy: str | None) -> Iterator[None]:
     """Plans take this strategy wherever it is among the possible ones."""
-    candidates = planner._candidates
+    candidates = ways.ways
 
     def chosen(*arguments: Any) -> Iterator[Any]:
         found = list(candidates(*arguments))
-        yield from [m for m in found if m.strategy == strategy] or found
+        yield from [way for way in found if way[0].strategy == strategy] or found
 
-    with patch.object(planner, "_candidates", chosen):
+    with patch.object(ways, "ways", chosen):
         yield
 
 

@@ -27,13 +27,13 @@ from reshard.cli.options import (
     ShowAll,
     Source,
     Style,
-    Target,
     TokenFile,
     Workers,
     casts,
     examples,
     renames,
 )
+from reshard.cli.targets import NamedTarget, OptionalTarget, Targets, targets_of
 from reshard.errors import ReshardError
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ CONVERT_EXAMPLES = examples(
     "    --max-memory 256MiB --verify readback",
     "reshard convert ckpt/1000 served --layout serving.yaml \\",
     r"    --rename '^params/(\w+)/=model/\1/'",
+    "reshard convert ckpt/1000 --target serving.yaml=served \\",
+    "    --target model=8=evaluated --cast '.=bfloat16'",
     "reshard convert data/run/1000 data/served --layout serving.yaml \\",
     "    --server http://checkpoints:8080 --token-file token",
 )
@@ -64,9 +66,10 @@ Verify = Annotated[
 
 def convert(
     src: Source,
-    dst: Target,
+    dst: OptionalTarget = None,
     layout: Layout = None,
     mesh: Mesh = None,
+    target: Targets = None,
     select: Select = None,
     drop: Drop = None,
     rename: Rename = None,
@@ -93,18 +96,19 @@ def convert(
 
     A run that ended early, killed or stopped or for want of space, is gone on with by the same
     command; where DST is the finished result already, nothing is touched.
+
+    With --target several times, one run makes all of them. Each appears by itself once it is proven,
+    one after the other; the same command goes on with those that are missing.
     """
-    from reshard.cli.json_output import print_json
+    from reshard.cli.json_output import conversion_reports, print_json
     from reshard.cli.progress import watching
 
+    targets = targets_of(dst, layout, mesh, target)
     options = {
-        "mesh": mesh,
         "select": select or [],
         "drop": drop or [],
         "rename": renames(rename),
         "cast": casts(cast),
-        "max_memory": max_memory,
-        "workers": workers,
         "compression": compression,
         "chunk_bytes": chunk_bytes,
         "ocdbt": ocdbt,
@@ -113,43 +117,75 @@ def convert(
         "verify": verify,
         "restart": restart,
     }
+    limits = {"max_memory": max_memory, "workers": workers}
     if token_file is not None and server is None:
         raise ReshardError("--token-file belongs to --server; add it, or leave it out")
     changes = [("select", select), ("drop", drop), ("rename", rename), ("cast", cast)]
     if not as_json:
-        _announce(src, dst, layout, mesh, changes, compression, verify)
+        for one in targets:
+            _announce(src, one.dst, one.layout, one.mesh, changes, compression, verify)
     with watching(as_json) as progress:
         if server is None:
-            report, document = _convert_here(src, dst, layout, options, progress)
+            reports, documents, read_bytes = _convert_here(
+                src, targets, target is not None, options, limits, progress
+            )
         else:
-            request = {"source": src, "target": dst, "layout": layout, **options}
-            report, document = _convert_there(server, token_file, request, progress)
+            request = {"source": src, **_asked(targets, options), **limits}
+            reports, documents = _convert_there(server, token_file, request, progress)
+            read_bytes = None
+    document = documents[0] if target is None else conversion_reports(src, documents, read_bytes)
     if as_json:
         print_json(document)
         return
     from reshard.cli.console import print_all
-    from reshard.cli.views.report import report_view
+    from reshard.cli.views.report import report_view, together_view
 
-    print_all(report_view(report, show_all))
+    for report in reports:
+        print_all(report_view(report, show_all))
+    if len(reports) > 1 and read_bytes is not None:
+        print_all(together_view(reports, read_bytes))
 
 
 def _convert_here(
-    src: str, dst: str, layout: str | None, options: dict[str, Any], progress: Watcher | None
-) -> tuple[ConversionReport, dict[str, Any]]:
+    src: str,
+    targets: Sequence[NamedTarget],
+    several: bool,
+    options: dict[str, Any],
+    limits: dict[str, Any],
+    progress: Watcher | None,
+) -> tuple[Sequence[ConversionReport], list[dict[str, Any]], int]:
+    """The reports, as ``--json`` prints them, and what was read for all together."""
     import reshard.api
     from reshard.cli.json_output import conversion_report
 
-    report = reshard.api.convert(src, dst, layout=layout, **options, progress=progress)
-    return report, conversion_report(report)
+    if not several:
+        (one,) = targets
+        where: dict[str, Any] = {"layout": one.layout, "mesh": one.mesh}
+        report = reshard.api.convert(src, one.dst, **where, **options, **limits, progress=progress)
+        return [report], [conversion_report(report)], report.read_bytes
+    goals = [one.goal(options) for one in targets]
+    made = reshard.api.convert_to_many(src, goals, **limits, progress=progress)
+    return made.reports, list(map(conversion_report, made.reports)), made.read_bytes
+
+
+def _asked(targets: Sequence[NamedTarget], options: dict[str, Any]) -> dict[str, Any]:
+    """The targets as the server is asked for them."""
+    from reshard.cli.remote import layout_there
+
+    goals = [
+        {"target": one.dst, "layout": layout_there(one.layout), "mesh": one.mesh, **options}
+        for one in targets
+    ]
+    return goals[0] if len(goals) == 1 else {"targets": goals}
 
 
 def _convert_there(
     server: str, token_file: Path | None, request: dict[str, Any], progress: Watcher | None
-) -> tuple[ConversionReport, dict[str, Any]]:
+) -> tuple[Sequence[ConversionReport], list[dict[str, Any]]]:
     from reshard.cli.remote import convert_there, report_of
 
-    document = convert_there(server, token_file, request, progress)
-    return report_of(document), document
+    documents = convert_there(server, token_file, request, progress)
+    return list(map(report_of, documents)), documents
 
 
 def _announce(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,23 +23,24 @@ from reshard.cli.options import (
     ShowAll,
     Source,
     Style,
-    Target,
     Workers,
     casts,
     examples,
     renames,
 )
+from reshard.cli.targets import OptionalTarget, Targets, targets_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from reshard.engine.conversion import ConversionPlan
+    from reshard.engine.conversion import ConversionPlan, JointConversionPlan
 
 PLAN_EXAMPLES = examples(
     "reshard plan ckpt/1000 served --layout serving.yaml",
     "reshard plan ckpt/1000 served --layout serving.yaml --shares",
     "reshard plan ckpt/1000 served --layout serving.yaml --mesh model=4 \\",
     "    --max-memory 256MiB --select '^params/'",
+    "reshard plan ckpt/1000 --target serving.yaml=served --target model=8=evaluated",
 )
 
 Shares = Annotated[
@@ -50,9 +51,10 @@ Shares = Annotated[
 
 def plan(
     src: Source,
-    dst: Target,
+    dst: OptionalTarget = None,
     layout: Layout = None,
     mesh: Mesh = None,
+    target: Targets = None,
     select: Select = None,
     drop: Drop = None,
     rename: Rename = None,
@@ -72,34 +74,50 @@ def plan(
 
     For each tensor: chunks before and after, the strategy, tasks, bytes read and written, the
     amplification (bytes decoded for each byte stored) and the memory of one task.
-    Refuses what convert would refuse.
+    Refuses what convert would refuse. With --target several times, also what is read for all
+    targets together, and how much of it again.
     """
     import reshard.api
-    from reshard.cli.json_output import conversion_plan, print_json
+    from reshard.cli.console import print_all
+    from reshard.cli.json_output import conversion_plan, conversion_plans, print_json
 
-    planned = reshard.api.plan(
-        src,
-        dst,
-        layout=layout,
-        mesh=mesh,
-        select=select or (),
-        drop=drop or (),
-        rename=renames(rename),
-        cast=casts(cast),
-        max_memory=max_memory,
-        workers=workers,
-        compression=compression,
-        chunk_bytes=chunk_bytes,
-        ocdbt=ocdbt,
-        style=style,
-        overwrite=overwrite,
-    )
+    options: dict[str, Any] = {
+        "select": select or (),
+        "drop": drop or (),
+        "rename": renames(rename),
+        "cast": casts(cast),
+        "compression": compression,
+        "chunk_bytes": chunk_bytes,
+        "ocdbt": ocdbt,
+        "style": style,
+        "overwrite": overwrite,
+    }
+    limits: dict[str, Any] = {"max_memory": max_memory, "workers": workers}
+    targets = targets_of(dst, layout, mesh, target)
+    if target is not None:
+        goals = [one.goal(options) for one in targets]
+        found = reshard.api.plan_to_many(src, goals, **limits)
+        if as_json:
+            print_json(conversion_plans(found, with_shares=shares))
+        else:
+            print_all(_joint_views(found, shares, show_all))
+        return
+    (one,) = targets
+    planned = reshard.api.plan(src, one.dst, layout=one.layout, mesh=one.mesh, **options, **limits)
     if as_json:
         print_json(conversion_plan(planned, with_shares=shares))
-        return
-    from reshard.cli.console import print_all
+    else:
+        print_all(_views(planned, shares, show_all))
 
-    print_all(_views(planned, shares, show_all))
+
+def _joint_views(
+    found: JointConversionPlan, shares: bool, show_all: bool
+) -> Iterator[RenderableType]:
+    from reshard.cli.views.plan import joint_view
+
+    for planned in found.plans:
+        yield from _views(planned, shares, show_all)
+    yield from joint_view(found.joint)
 
 
 def _views(planned: ConversionPlan, shares: bool, show_all: bool) -> Iterator[RenderableType]:

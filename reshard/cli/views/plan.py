@@ -25,6 +25,7 @@ from reshard.cli.text import (
 from reshard.layout.mesh import DeviceMesh
 from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.joint_plan import JointPlan
 from reshard.planning.move import Plan
 
 if TYPE_CHECKING:
@@ -48,6 +49,20 @@ def plan_view(planned: ConversionPlan, show_all: bool) -> Iterator[RenderableTyp
         yield Text(note, style="dim")
     yield from map(Text, _totals(planned))
     yield from map(warning, planned.warnings)
+
+
+def joint_view(joint: JointPlan) -> Iterator[Text]:
+    """What several targets cost together, and what of it is read again."""
+    again = (
+        f", {format_bytes(joint.repeated_bytes)} of it again"
+        if joint.repeated_bytes
+        else ", each byte once"
+    )
+    yield Text(
+        f"together: {count_text(joint.tasks, 'task')} for {count_text(len(joint.plans), 'target')}; reads "
+        f"{format_bytes(joint.decoded_bytes)}{again}, writes {format_bytes(joint.written_bytes)}; "
+        f"{format_bytes(joint.peak_bytes)} of buffers at the worst moment"
+    )
 
 
 def plan_groups(tensors: Sequence[PlannedTensor], show_all: bool) -> Groups:

@@ -48,6 +48,15 @@ def report_view(report: ConversionReport, show_all: bool) -> Iterator[Renderable
     yield from map(warning, report.warnings)
 
 
+def together_view(reports: Sequence[ConversionReport], read_bytes: int) -> Iterator[Text]:
+    """What several targets took together."""
+    alone = sum(report.read_bytes for report in reports if not report.already_done)
+    yield Text(
+        f"together: read {format_bytes(read_bytes)} from files in this run, for {count_text(len(reports), 'target')} "
+        f"that need {format_bytes(alone)}"
+    )
+
+
 def _done(report: ConversionReport) -> Iterator[Text]:
     size = sum(t.nbytes for t in report.tensors)
     yield Text.assemble(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import reshard
@@ -10,41 +12,54 @@ from reshard.errors import ResumeError, TargetBusyError
 from reshard_server.work.pace import Pace
 
 if TYPE_CHECKING:
-    from reshard.engine.report import ConversionReport
+    from reshard.engine.report import JointReport
 
 TARGET_BUSY = TargetBusyError
 
 
 def convert_all(request: dict[str, Any], pace: Pace) -> list[dict[str, Any]]:
-    """Converts the source to each target; the reports, as ``docs/json-output.md`` describes them."""
-    pace.behind = len(request["targets"]) - 1
-    reports = []
-    for goal in request["targets"]:
-        reports.append(plain(_convert(request, goal, pace)))
-        pace.next_target()
-    return reports
+    """Converts the source to all targets in one run; the reports, as ``docs/json-output.md`` describes them.
+
+    What an earlier attempt left of a target and cannot be gone on with is started over: it was ours,
+    made before the source changed or the server got other settings.
+    """
+    warnings: dict[int, str] = {}
+    while True:
+        try:
+            made = _run(request, warnings.keys(), pace)
+        except ResumeError as error:
+            number = _target_of(error, request)
+            if not request["begun"] or number in warnings:
+                raise
+            warnings[number] = (
+                f"what an earlier attempt had done was of no use, and it was started over: {error}"
+            )
+        else:
+            return [
+                plain(_with_warning(conversion_report(report), warnings.get(number)))
+                for number, report in enumerate(made.reports)
+            ]
 
 
-def _convert(request: dict[str, Any], goal: dict[str, Any], pace: Pace) -> dict[str, Any]:
-    try:
-        return conversion_report(_run(request, goal, pace))
-    except ResumeError as error:
-        if not request["begun"]:
-            raise
-        # Our own attempt left it, before the source changed or the server got other settings.
-        report = conversion_report(_run(request, {**goal, "restart": True}, pace))
-        warning = (
-            f"what an earlier attempt had done was of no use, and it was started over: {error}"
-        )
-        return {**report, "warnings": [*report["warnings"], warning]}
+def _target_of(error: ResumeError, request: dict[str, Any]) -> int:
+    """Which target an error is about; one that names none is about the only one."""
+    paths = [str(Path(goal["target"]).absolute()) for goal in request["targets"]]
+    return 0 if error.target is None else paths.index(error.target)
 
 
-def _run(request: dict[str, Any], goal: dict[str, Any], pace: Pace) -> ConversionReport:
-    options = {name: value for name, value in goal.items() if name != "target"}
-    return reshard.convert(
+def _with_warning(report: dict[str, Any], warning: str | None) -> dict[str, Any]:
+    return {**report, "warnings": [*report["warnings"], *([warning] if warning else [])]}
+
+
+def _run(request: dict[str, Any], restarted: Collection[int], pace: Pace) -> JointReport:
+    goals = []
+    for number, goal in enumerate(request["targets"]):
+        options = {name: value for name, value in goal.items() if name != "target"}
+        options["restart"] = options.get("restart", False) or number in restarted
+        goals.append(reshard.Goal(goal["target"], **options))
+    return reshard.convert_to_many(
         request["source"],
-        goal["target"],
-        **options,
+        goals,
         max_memory=request["max_memory"],
         workers=request["workers"],
         progress=pace,

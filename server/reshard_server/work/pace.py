@@ -17,51 +17,32 @@ NAME_CHARACTERS = 500
 
 @dataclass
 class Pace:
-    """Told after each task; tells a document at most twice a second, and whenever the stage changes.
-
-    Attributes:
-        before, resumed_before: bytes of targets that are finished, and those of them that an earlier
-            attempt moved.
-        behind: how many further targets follow; each is taken to be as large as this one.
-    """
+    """Told after each task; tells a document at most twice a second, and whenever the stage changes."""
 
     tell: Callable[[dict[str, Any]], None]
     clock: Callable[[], float] = time.monotonic
-    before: int = 0
-    behind: int = 0
-    resumed_before: int = 0
     _began: tuple[float, int] | None = None
     _told: float = float("-inf")
     _stage: str = ""
-    _last: int = 0
     _resumed: int = 0
 
     def __call__(self, progress: Progress) -> None:
         now = self.clock()
         if self._began is None:
-            self._began = now, self.before + progress.moved_bytes
-        self._last = progress.total_bytes
+            self._began = now, progress.moved_bytes
         self._resumed = max(self._resumed, progress.resumed_bytes)
         if now - self._told >= TELL_SECONDS or progress.stage != self._stage:
             self._told, self._stage = now, progress.stage
             self.tell(self._document(progress, now))
 
-    def next_target(self) -> None:
-        """One target is finished."""
-        self.before += self._last
-        self.resumed_before += self._resumed
-        self._resumed = 0
-        self.behind -= 1
-
     def _document(self, progress: Progress, now: float) -> dict[str, Any]:
-        moved = self.before + progress.moved_bytes
-        total = self.before + progress.total_bytes * (1 + self.behind)
+        moved, total = progress.moved_bytes, progress.total_bytes
         rate = self._rate(moved, now)
         return {
             "stage": progress.stage,
             "moved_bytes": moved,
             "total_bytes": total,
-            "resumed_bytes": self.resumed_before + self._resumed,
+            "resumed_bytes": self._resumed,
             "tasks_done": progress.tasks_done,
             "tasks": progress.tasks,
             "tensor": progress.tensor[:NAME_CHARACTERS],

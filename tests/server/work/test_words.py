@@ -55,18 +55,6 @@ def test_it_tells_at_most_twice_a_second_and_every_new_stage() -> None:
     ]
 
 
-def test_several_targets_are_one_whole() -> None:
-    told: list[dict[str, Any]] = []
-    pace = Pace(told.append, Clock(), behind=1)
-    pace(progress(100, 40))
-    pace.next_target()
-    pace(progress(50, 10))
-    assert [(t["moved_bytes"], t["total_bytes"], t["resumed_bytes"]) for t in told] == [
-        (100, 200, 40),
-        (150, 200, 50),
-    ]
-
-
 def test_folders_of_this_machine_are_named_as_clients_know_them(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")

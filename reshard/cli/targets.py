@@ -1,0 +1,78 @@
+"""``--target LAYOUT=DST``: several targets of one conversion, as the command line names them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reshard.cli.options import OUTPUT, halves
+
+if TYPE_CHECKING:
+    from reshard.engine.goal import Goal
+
+_MESH = re.compile(r"[^=,]+=\d+(,[^=,]+=\d+)*")
+
+OptionalTarget = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DST]",
+        show_default=False,
+        help="Where the new checkpoint goes; it appears whole or not at all. Left out with --target.",
+    ),
+]
+Targets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        metavar="LAYOUT=DST",
+        help="Instead of DST, --layout and --mesh, and for each of several targets; the source is read "
+        "once for all of them where the memory allows. LAYOUT is a layout file, a mesh such as "
+        "data=4,model=2, or nothing for the source's own layout. Split at the last '='; write '\\=' "
+        "for one in DST. All other options are for all targets.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTarget:
+    """A target with the layout file or the mesh that was named for it."""
+
+    dst: str
+    layout: str | None = None
+    mesh: str | None = None
+
+    def goal(self, options: Mapping[str, Any]) -> Goal:
+        """What the library is asked for; ``options`` are those of all targets."""
+        from reshard.engine.goal import Goal
+
+        return Goal(self.dst, self.layout, self.mesh, **options)
+
+
+def targets_of(
+    dst: str | None, layout: str | None, mesh: str | None, several: Sequence[str] | None
+) -> list[NamedTarget]:
+    """The targets of either form; a usage error where both or neither are given."""
+    if not several:
+        if dst is None:
+            raise typer.BadParameter(
+                "Missing argument 'dst'; or name targets with --target LAYOUT=DST"
+            )
+        return [NamedTarget(dst, layout, mesh)]
+    for name, given in (("DST", dst), ("--layout", layout), ("--mesh", mesh)):
+        if given is not None:
+            raise typer.BadParameter(
+                f"{name} {given!r} is given beside --target, which names layout and place of every target; leave it out"
+            )
+    return [_target(*halves("--target", "LAYOUT=DST", text)) for text in several]
+
+
+def _target(layout: str, dst: str) -> NamedTarget:
+    if _MESH.fullmatch(layout) and not Path(layout).exists():
+        return NamedTarget(dst, mesh=layout)
+    return NamedTarget(dst, layout or None)

@@ -1,0 +1,44 @@
+"""Goal: one of several targets that a conversion makes from one reading of its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from reshard.engine.arguments import PairRules, Path, Rules
+    from reshard.engine.options import Check
+    from reshard.formats.base import Style
+    from reshard.layout.layout_file import LayoutFile
+    from reshard.layout.layout_map import LayoutMap
+    from reshard.layout.mesh import DeviceMesh
+
+    LayoutLike = Path | Mapping[str, Any] | LayoutFile | LayoutMap | None
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One target of ``convert_to_many`` or ``plan_to_many``: its folder, and how it is to be made.
+
+    Attributes: as the arguments of ``reshard.plan`` and ``reshard.convert`` of the same names.
+
+    >>> Goal("served", layout="serving.yaml", cast={".": "bfloat16"}).verify
+    'written'
+    """
+
+    dst: Path
+    layout: LayoutLike = None
+    mesh: str | DeviceMesh | None = None
+    select: Rules = ()
+    drop: Rules = ()
+    rename: PairRules = ()
+    cast: PairRules = ()
+    compression: str = "none"
+    chunk_bytes: int | str | None = None
+    ocdbt: bool = False
+    style: Style | None = None
+    overwrite: bool = False
+    verify: Check = "written"
+    restart: bool = False

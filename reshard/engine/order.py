@@ -1,0 +1,56 @@
+"""Order: one target of a conversion, prepared, and what a finished one is called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from reshard.engine.conversion import ConversionPlan, Prepared
+from reshard.engine.identity import Identity, plan_digest
+from reshard.engine.options import Options, Wanted
+from reshard.formats.detect import local_path
+from reshard.storage.staging import staging_for
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A prepared conversion to one target, and how it is to be carried out.
+
+    Attributes:
+        name: what errors call the target; None where it is the only one.
+    """
+
+    prepared: Prepared
+    options: Options
+    identity: Identity
+    restart: bool
+    name: str | None
+
+    @property
+    def summary(self) -> ConversionPlan:
+        return self.prepared.summary
+
+    @property
+    def path(self) -> Path:
+        return Path(self.summary.target)
+
+    @property
+    def staging_folder(self) -> Path:
+        return staging_for(self.path).folder
+
+
+def order_of(prepared: Prepared, wanted: Wanted, identity: Identity, name: str | None) -> Order:
+    """With the plan in the identity, and the identity in what will be written."""
+    options, plan = wanted.options, prepared.summary.plan
+    checkpoint = replace(prepared.target.checkpoint, conversion=identity.output)
+    planned = replace(identity, plan=plan_digest(plan, checkpoint, options))
+    prepared = replace(prepared, target=replace(prepared.target, checkpoint=checkpoint))
+    return Order(prepared, options, planned, wanted.restart, name)
+
+
+def absolute(source: str, wanted: Sequence[Wanted]) -> tuple[str, list[Wanted]]:
+    """The same by absolute paths: a worker of the executor may stand in another folder, and the
+    caller's may change meanwhile."""
+    made = [replace(one, target=str(Path(one.target).absolute())) for one in wanted]
+    return str(Path(local_path(source)).absolute()), made

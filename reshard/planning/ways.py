@@ -1,0 +1,275 @@
+"""The ways in which one read of a tensor can fill its targets: one, or several at once.
+
+Between cuts that source and targets share lie aligned blocks: within one, each source chunk can be
+decoded once and each target chunk be finished. Four ways to fill a block, told apart by price:
+
+- whole, where the block is one small chunk on all sides: nothing needs to be cut;
+- scatter, where the targets are raw: one source chunk a task, tiny buffers;
+- weave, where the targets are raw but the rows of a single chunk are short: chunks that lie side by
+  side along the trailing dimensions are decoded in lock step, so that wide rows pass, which cost
+  fewer writes and fewer checksum calls;
+- block: the block's target chunks in memory. A block that does not fit is halved along the
+  dimension that repeats the least decoding, until one target chunk is left.
+
+Targets that share a read share its units, and each band that is decoded goes to all of them. Where
+some are assembled in memory, raw ones may still take their pieces as they pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial, reduce
+from itertools import pairwise
+
+from reshard.layout.grid import Cuts, Grid
+from reshard.planning.cost import (
+    BAND_BYTES,
+    READ_BYTES_PER_SECOND,
+    Fill,
+    chunks_per_unit,
+    decoded_bytes,
+    price,
+    stored_chunk_bytes,
+    task_bytes,
+)
+from reshard.planning.move import CHECKSUM, Move, Side, Strategy
+from reshard.planning.placement import Placement
+
+SMALLEST_BAND_BYTES = 64 << 10
+"""Below this, calls cost more than bytes."""
+
+COPY_BYTES = 4 << 20
+"""Passing on a range of a file, which the kernel copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A placement and how both its ends are stored.
+
+    Attributes:
+        copy_bytes: memory of passing one chunk on as it is, where both ends store it alike.
+    """
+
+    placement: Placement
+    source: Side
+    target: Side
+    copy_bytes: int = COPY_BYTES
+
+
+Way = tuple[Move, ...]
+"""A move per request, in order: they have their units, their band and the memory of a task in common."""
+
+
+def cheapest(requests: Sequence[Request], memory: int, max_lanes: int) -> Way | None:
+    """The way of least processor time to fill all requests from one read, within ``memory`` a task.
+
+    The requests are of one box of one tensor. None where no way fits.
+    """
+    fitting = [w for w in ways(requests, memory, max_lanes) if w[0].price.task_bytes <= memory]
+    return min(fitting, key=_processor_seconds, default=None)
+
+
+def seconds(way: Way) -> float:
+    """What a way takes, reading included; only for comparing."""
+    return _processor_seconds(way) + way[0].price.decoded_bytes / READ_BYTES_PER_SECOND
+
+
+def _processor_seconds(way: Way) -> float:
+    return sum(move.price.seconds for move in way)
+
+
+def ways(requests: Sequence[Request], memory: int, max_lanes: int) -> Iterator[Way]:
+    """Every way worth a look; where none fits into ``memory``, also those that need the least."""
+    identical = sum(map(_is_identical, requests))
+    if identical == len(requests):
+        yield _copy(requests)
+    if identical:
+        return  # what travels encoded is never decoded, so that it has nothing to share
+    if all(map(_is_chunk_by_chunk, requests)):
+        yield _whole(requests)  # first: at equal price it has the least to do besides
+    is_raw = [request.target.raw for request in requests]
+    if all(is_raw):
+        rank = len(requests[0].placement.shape)
+        for first_lane_dim in range(rank, 0, -1):
+            yield from _scatter(requests, memory, first_lane_dim, max_lanes)
+    elif any(is_raw):
+        yield from _block(requests, ["scatter" if raw else "block" for raw in is_raw], memory)
+    yield from _block(requests, ["block"] * len(requests), memory)
+
+
+def _is_identical(request: Request) -> bool:
+    """Whether every target chunk is some source chunk, encoded alike but perhaps for a checksum."""
+    source, target = request.source, request.target
+    alike = target.codec in (source.codec, f"{source.codec}{CHECKSUM}")
+    return not source.raw and alike and _has_equal_chunks(request)
+
+
+def _has_equal_chunks(request: Request) -> bool:
+    """Whether every target chunk holds the elements of some source chunk, and as many bytes."""
+    placement, source, target = request.placement, request.source.spec, request.target.spec
+    return (
+        not placement.is_cast
+        and source.storage == target.storage
+        and placement == Placement.whole(source, target)
+        and source.chunk_shape == target.chunk_shape
+    )
+
+
+def _is_chunk_by_chunk(request: Request) -> bool:
+    """Whether chunks are equal but for their encoding, small, and without padding to clear."""
+    spec = request.source.spec
+    return (
+        _has_equal_chunks(request)
+        and stored_chunk_bytes(request.source) <= BAND_BYTES
+        and (spec.chunk_shape is None or _divides(spec.chunk_shape, spec.shape))
+    )
+
+
+def _divides(chunk: Sequence[int], shape: Sequence[int]) -> bool:
+    return all(n % c == 0 for n, c in zip(shape, chunk, strict=True))
+
+
+def _whole(requests: Sequence[Request]) -> Way:
+    units, chunk = requests[0].target.spec.storage, stored_chunk_bytes(requests[0].source)
+    fills = _fills(requests, ["whole"] * len(requests))
+    return _way(fills, units, chunk, task_bytes(fills, units, chunk))
+
+
+def _copy(requests: Sequence[Request]) -> Way:
+    first = requests[0]
+    units = first.placement.target_grid(first.target.spec.storage)
+    need = max(request.copy_bytes for request in requests)
+    return _way(_fills(requests, ["copy"] * len(requests)), units, SMALLEST_BAND_BYTES, need)
+
+
+def _scatter(
+    requests: Sequence[Request], memory: int, first_lane_dim: int, max_lanes: int
+) -> Iterator[Way]:
+    """Source chunks from dimension ``first_lane_dim`` on decoded side by side: all, half of them, …
+
+    With ``first_lane_dim`` equal to the rank there is one lane, and the way is a plain scatter.
+    """
+    source, source_grid = requests[0].source, _source_grid(requests)
+    units: Grid | None = _widest(source_grid, first_lane_dim)
+    while units is not None:
+        lanes = chunks_per_unit(units, source_grid)
+        if lanes == 1 and first_lane_dim < len(units.shape):
+            return
+        fills = _fills(requests, ["weave" if lanes > 1 else "scatter"] * len(requests))
+        need = partial(task_bytes, fills, units)
+        band = _fit_band(need, memory, _least_band(source, lanes, first_lane_dim))
+        if lanes <= max_lanes:
+            yield _way(fills, units, band, need(band))
+        units = _fewer_lanes(units, source_grid)
+
+
+def _source_grid(requests: Sequence[Request]) -> Grid:
+    first = requests[0]
+    return first.placement.source_grid(first.source.spec.storage)
+
+
+def _widest(source_grid: Grid, first_lane_dim: int) -> Grid:
+    """Source chunks joined all along the lane dimensions."""
+    whole = Grid.whole(source_grid.shape)
+    cuts = source_grid.cuts[:first_lane_dim] + whole.cuts[first_lane_dim:]
+    return Grid(source_grid.shape, cuts)
+
+
+def _fewer_lanes(units: Grid, source_grid: Grid) -> Grid | None:
+    """Half the lanes along the first dimension that has several: rows stay as wide as they can."""
+    for dim, cuts in enumerate(units.cuts):
+        finer = _halve(cuts, source_grid.cuts[dim])
+        if finer != cuts:
+            return Grid(units.shape, (*units.cuts[:dim], finer, *units.cuts[dim + 1 :]))
+    return None
+
+
+def _least_band(source: Side, lanes: int, first_lane_dim: int) -> int:
+    """Lanes advance by whole rows of the lane dimensions; for a single lane a row is one element."""
+    chunk = source.spec.chunk_shape or source.spec.storage.largest
+    return max(
+        lanes * math.prod(chunk[first_lane_dim:]) * source.spec.itemsize, SMALLEST_BAND_BYTES
+    )
+
+
+def _fit_band(need: Callable[[int], int], memory: int, least: int) -> int:
+    band = max(BAND_BYTES, least)
+    while band > least and need(band) > memory:
+        band = max(least, band // 2)
+    return band
+
+
+def _block(
+    requests: Sequence[Request], strategies: Sequence[Strategy], memory: int
+) -> Iterator[Way]:
+    fills = _fills(requests, strategies)
+    # Whoever assembles a chunk must see all of it; pieces may be cut anywhere.
+    assembled = reduce(
+        Grid.common,
+        (f.placement.target_grid(f.target.spec.storage) for f in fills if f.strategy == "block"),
+    )
+    units = _source_grid(requests).common(assembled)
+    while True:
+        need_of_band = partial(task_bytes, fills, units)
+        band = _fit_band(need_of_band, memory, SMALLEST_BAND_BYTES)
+        need = need_of_band(band)
+        halved = None if need <= memory else _best_halving(requests[0], units, assembled)
+        if halved is None:
+            break
+        units = halved
+    yield _way(fills, units, band, need)
+
+
+def _best_halving(request: Request, units: Grid, assembled: Grid) -> Grid | None:
+    """The units halved along the dimension that adds the least decoding, or None at single chunks."""
+    halvings = [
+        Grid(units.shape, (*units.cuts[:d], finer, *units.cuts[d + 1 :]))
+        for d, cuts in enumerate(units.cuts)
+        if (finer := _halve(cuts, assembled.cuts[d])) != cuts
+    ]
+    decoded = [
+        (decoded_bytes(request.placement, request.source, u), i) for i, u in enumerate(halvings)
+    ]
+    return halvings[min(decoded)[1]] if decoded else None
+
+
+@lru_cache(maxsize=4096)
+def _halve(units: Cuts, cuts: Cuts) -> Cuts:
+    """A cut of ``cuts`` added in the middle of every unit that holds more than one part."""
+    position = {cut: i for i, cut in enumerate(cuts)}
+    finer = [0]
+    for a, b in pairwise(units):
+        middle = (position[a] + position[b]) // 2
+        if middle > position[a]:
+            finer.append(cuts[middle])
+        finer.append(b)
+    return tuple(finer)
+
+
+def _fills(requests: Sequence[Request], strategies: Sequence[Strategy]) -> list[Fill]:
+    return [
+        Fill(strategy, request.placement, request.source, request.target)
+        for request, strategy in zip(requests, strategies, strict=True)
+    ]
+
+
+def _way(fills: Sequence[Fill], units: Grid, band: int, need: int) -> Way:
+    return tuple(
+        Move(
+            fill.placement,
+            fill.source,
+            fill.target,
+            fill.strategy,
+            units,
+            band,
+            price(fill, units, need, band, is_decoded=number > 0),
+        )
+        for number, fill in enumerate(fills)
+    )
+
+
+def smallest_memory(request: Request) -> int:
+    """The least memory with which any way carries out ``request``."""
+    return min(way[0].price.task_bytes for way in ways([request], 0, max_lanes=1))

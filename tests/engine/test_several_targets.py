@@ -1,0 +1,277 @@
+"""One read to several targets against plain numpy indexing, in every way that a plan may choose."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reshard.engine import copy as copy_module
+from reshard.engine.buffers import Arena
+from reshard.engine.ledger import Ledger, MoveResult
+from reshard.engine.output import Output
+from reshard.engine.run import Books, run_joint
+from reshard.engine.sinks import ChunkSink, PieceSink
+from reshard.engine.tasks import DoneUnits, Ends, ToFill, joint_batches
+from reshard.errors import CorruptError, VerificationError
+from reshard.formats.base import Encoding
+from reshard.formats.codecs import decoder_bytes, encoder_bytes
+from reshard.formats.slices import digest_of
+from reshard.layout.dtypes import numpy_dtype
+from reshard.layout.grid import Grid
+from reshard.planning.joint_plan import JointPlan, MoveAt
+from reshard.planning.move import Move, Plan, Side
+from reshard.planning.placement import Placement
+from reshard.planning.ways import Request, Way, ways
+from tests.engine.stores import (
+    CASTS,
+    RAW,
+    RAW_CRC,
+    SOURCES,
+    ZSTD,
+    ZSTD_CRC,
+    Folder,
+    Store,
+    _chunks,
+    _values,
+    tensor,
+)
+from tests.formats.orbax.decode import assert_same_bits
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True, scope="module")
+def dirty_buffers():
+    """What is not filled must not be right by chance, because of what was in the memory before."""
+    take = Arena.take
+
+    def dirty(arena, nbytes):
+        memory = take(arena, nbytes)
+        memory[:] = 0xAB
+        return memory
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Arena, "take", dirty)
+        yield
+
+
+@dataclass(frozen=True)
+class Several:
+    """A way from one tensor to several targets, what is in the tensor, and how all ends are stored."""
+
+    way: Way
+    values: np.ndarray
+    source: Encoding
+    targets: tuple[Encoding, ...]
+    packed: tuple[bool, ...]
+
+    def expected(self, number: int) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return self.values.astype(numpy_dtype(self.way[number].placement.target_dtype))
+
+
+def ended(spec, encoding: Encoding, *, is_target: bool, packed: bool = False) -> Side:
+    nbytes = int(np.prod(spec.chunk_shape, dtype=int)) * spec.itemsize
+    stream = encoder_bytes(encoding, nbytes) if is_target else decoder_bytes(encoding, nbytes)
+    return Side(spec, str(encoding), encoding.compressor == "none" and not packed, stream)
+
+
+@st.composite
+def several(draw: st.DrawFn) -> Several:
+    """Any way for two or three targets, with bands so small that pieces have seams everywhere."""
+    shape = tuple(draw(st.lists(st.integers(1, 9), max_size=3)))
+    dtype = draw(st.sampled_from(SOURCES))
+    source = tensor("in/w", shape, draw(_chunks(shape)), dtype)
+    encoding = draw(st.sampled_from((RAW, RAW_CRC, ZSTD, ZSTD_CRC)))
+    requests, encodings, packed = [], [], []
+    for number in range(draw(st.integers(2, 3))):
+        target_dtype = draw(st.sampled_from((dtype, dtype, *CASTS[dtype])))
+        chunk = draw(st.one_of(_chunks(shape), st.just(source.chunk_shape)))
+        target = tensor(f"out/{number}", shape, chunk, target_dtype)
+        encodings.append(draw(st.sampled_from((RAW, RAW_CRC, ZSTD, ZSTD_CRC))))
+        packed.append(draw(st.sampled_from((False, False, True))))
+        sides = (
+            ended(source, encoding, is_target=False),
+            ended(target, encodings[-1], is_target=True, packed=packed[-1]),
+        )
+        requests.append(Request(Placement.whole(source, target), *sides))
+    memory = draw(st.sampled_from((0, 64 * MIB)))
+    found = list(ways(requests, memory, 64))
+    if not found:  # some would travel encoded, and others not
+        requests, encodings, packed = requests[:1], encodings[:1], packed[:1]
+        found = list(ways(requests, memory, 64))
+    way = draw(st.sampled_from(found))
+    if way[0].strategy != "whole":
+        band = draw(st.sampled_from((1, 40, 300, 1 << 20)))
+        way = tuple(replace(move, band_bytes=band) for move in way)
+    values = draw(_values(shape, dtype))
+    return Several(way, values, encoding, tuple(encodings), tuple(packed))
+
+
+def joint(way: Way) -> JointPlan:
+    plans = tuple(Plan((move,), 64 * MIB, 2) for move in way)
+    return JointPlan(plans, (tuple(MoveAt(number, 0) for number in range(len(way))),))
+
+
+def carry_out(
+    case: Several, root: Path, done: list[DoneUnits] | None = None
+) -> tuple[list[MoveResult], list[Folder], int]:
+    """What became of each target; with ``done`` only the rest is moved, after a first run of those."""
+    store = Store(root / "source")
+    store.add(case.way[0].source.spec, case.values, case.source)
+    folders = [Folder(packed) for packed in case.packed]
+    plan = joint(case.way)
+    ends = [
+        Ends(store, folder, {move.target.spec.name: encoding})
+        for folder, move, encoding in zip(folders, case.way, case.targets, strict=True)
+    ]
+    ledgers = [
+        Ledger(one, end, str(root / str(n)), None)
+        for n, (one, end) in enumerate(zip(plan.plans, ends, strict=True))
+    ]
+    books = [
+        Books(Output(str(root / str(n)), folder.put, f"t{n}"), ledger)
+        for n, (folder, ledger) in enumerate(zip(folders, ledgers, strict=True))
+    ]
+    read = 0
+    before = [] if done is None else [list(map(_others, done, case.way))]
+    for some in [*before, done]:
+        to_fill = [ToFill(end, some[n] if some else None) for n, end in enumerate(ends)]
+        read += run_joint(joint_batches(plan, to_fill), books, 64 * MIB, 2)
+    return [ledger.results()[0] for ledger in ledgers], folders, read
+
+
+def _others(done: DoneUnits, move: Move) -> DoneUnits:
+    others = DoneUnits(Plan((move,), 0, 1))
+    for unit in range(move.units.count):
+        if not done.has(0, unit):
+            others.add(0, unit)
+    return others
+
+
+@settings(deadline=None, max_examples=250)
+@given(several())
+def test_every_target_has_every_bit(case):
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        results, folders, _ = carry_out(case, root)
+        check(case, root, results, folders)
+
+
+@settings(deadline=None, max_examples=120)
+@given(several(), st.data())
+def test_targets_that_are_done_to_different_extents_are_completed(case, data):
+    """As after a kill: of each target other units are done."""
+    done = []
+    for move in case.way:
+        units = DoneUnits(Plan((move,), 0, 1))
+        for unit in data.draw(st.sets(st.integers(0, move.units.count - 1))):
+            units.add(0, unit)
+        done.append(units)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        results, folders, _ = carry_out(case, root, done)
+        check(case, root, results, folders)
+
+
+def check(case: Several, root: Path, results, folders) -> None:
+    for number, (move, result, folder) in enumerate(zip(case.way, results, folders, strict=True)):
+        found = folder.read(root / str(number), move.target.spec, case.targets[number])
+        assert_same_bits(found, case.expected(number))
+        if move.strategy == "copy":
+            assert result.target_digest is None
+        else:
+            source = np.ascontiguousarray(case.values)
+            assert result.source_digest == digest_of(source.tobytes())
+            assert result.target_digest == digest_of(found.tobytes())
+        assert result.moved_bytes == case.values.nbytes
+
+
+def by_hand(strategies, units, band=200):
+    """A float32 tensor to two targets of the same chunks, the second cast."""
+    source = tensor("in/w", (32, 24), (8, 12))
+    targets = [tensor("out/0", (32, 24), (16, 6)), tensor("out/1", (32, 24), (16, 6), "bfloat16")]
+    requests = [
+        Request(
+            Placement.whole(source, target),
+            ended(source, ZSTD, is_target=False),
+            ended(target, RAW_CRC, is_target=True),
+        )
+        for target in targets
+    ]
+    found = [w for w in ways(requests, 64 * MIB, 64) if [m.strategy for m in w] == strategies]
+    way = tuple(replace(move, band_bytes=band) for move in found[0])
+    assert way[0].units == units
+    values = np.random.default_rng(0).normal(size=(32, 24)).astype(np.float32)
+    return Several(way, values, ZSTD, (RAW_CRC, RAW_CRC), (False, False))
+
+
+SCATTER = (["scatter", "scatter"], Grid.regular((32, 24), (8, 12)))
+WEAVE = (["weave", "weave"], Grid.regular((32, 24), (8, 24)))
+BLOCK = (["block", "block"], Grid.regular((32, 24), (16, 12)))
+WAYS = [SCATTER, WEAVE, BLOCK]
+IDS = ["scatter", "weave", "block"]
+
+
+@pytest.mark.parametrize("kind", WAYS, ids=IDS)
+def test_the_source_is_read_once(kind, tmp_path):
+    case = by_hand(*kind)
+    results, _, read = carry_out(case, tmp_path)
+    stored = (tmp_path / "source").stat().st_size
+    assert read == results[0].read_bytes == results[1].read_bytes == stored
+
+
+class Swapped:
+    """The elements of two columns change places."""
+
+    def put(self, band, box):
+        rows = band.copy()
+        rows[..., 0], rows[..., 1] = band[..., 1], band[..., 0]
+        super().put(rows, box)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("kind", WAYS, ids=IDS)
+def test_a_defect_in_one_target_is_caught_there(kind, which, tmp_path, monkeypatch):
+    case = by_hand(*kind)
+    name = "ChunkSink" if kind is BLOCK else "PieceSink"
+    sink = {"ChunkSink": ChunkSink, "PieceSink": PieceSink}[name]
+
+    def made(task, *args):
+        kinds = (sink, type("Broken", (Swapped, sink), {}))
+        return kinds[task.target == which](task, *args)
+
+    monkeypatch.setattr(copy_module, name, made)
+    with pytest.raises(VerificationError, match=f"'out/{which}': what was written has digest"):
+        carry_out(case, tmp_path)
+
+
+@pytest.mark.parametrize("kind", WAYS, ids=IDS)
+def test_an_error_of_the_source_is_about_all_targets(kind, tmp_path, monkeypatch):
+    case = by_hand(*kind)
+    add = Store.add
+
+    def damaged(store, spec, values, encoding):
+        add(store, spec, values, encoding)
+        data = bytearray(store.path.read_bytes())
+        data[0] ^= 255  # of the frame's magic number
+        store.path.write_bytes(data)
+
+    monkeypatch.setattr(Store, "add", damaged)
+    with pytest.raises(CorruptError, match="tensor 'in/w', chunk") as caught:
+        carry_out(case, tmp_path)
+    assert caught.value.target is None
+
+
+def test_an_error_of_one_target_names_it(tmp_path):
+    case = by_hand(*SCATTER)
+    (tmp_path / "1").write_text("no folder")
+    with pytest.raises(Exception, match=r"^target 't1': tensor 'out/1'") as caught:
+        carry_out(case, tmp_path)
+    assert caught.value.target == "t1"

@@ -1,0 +1,95 @@
+"""All targets of a request in one call of the library: read once, and gone on with or started over by target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reshard_server.work.converting import convert_all
+from reshard_server.work.pace import Pace
+
+import reshard
+from reshard.errors import ResumeError
+from reshard.storage.staging import staging_for
+from tests.test_io_counters import Reads
+
+OPTIONS = {"compression": "zstd", "chunk_bytes": "64KiB"}
+
+
+def request(source: Path, *targets: dict[str, Any], begun: bool = False) -> dict[str, Any]:
+    limits = {"max_memory": 256 << 20, "workers": 1}
+    return {"source": str(source), "targets": list(targets), "begun": begun, **limits}
+
+
+def nobody(_: dict[str, Any]) -> None:
+    """Hears of the progress."""
+
+
+class Halted(BaseException):
+    """Ends a conversion in its midst."""
+
+
+def stopped_after(moved_bytes: int) -> Pace:
+    """Ends the conversion once it has moved so much."""
+
+    def tell(document: dict[str, Any]) -> None:
+        if document["moved_bytes"] >= moved_bytes and document["stage"] == "copying":
+            raise Halted
+
+    return Pace(tell, clock=iter(range(1 << 30)).__next__)
+
+
+def test_the_source_is_read_once_for_all_targets(
+    small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goals = [
+        {"target": str(tmp_path / "a"), **OPTIONS},
+        {"target": str(tmp_path / "b"), **OPTIONS, "verify": "readback"},
+    ]
+    reads = Reads(monkeypatch)
+    reports = convert_all(request(small_source, *goals), Pace(nobody))
+    monkeypatch.undo()
+    assert [report["target"] for report in reports] == [goal["target"] for goal in goals]
+    read = sum(
+        stop - start
+        for path, intervals in reads.intervals.items()
+        if path.startswith(f"{small_source}/") and not Path(path).name.startswith(".")
+        for start, stop in intervals
+    )
+    assert reports[0]["read_bytes"] == reports[1]["read_bytes"] > 0
+    assert read < 1.5 * reports[0]["read_bytes"]
+    for name in "ab":
+        assert not reshard.verify(small_source, tmp_path / name).differences
+
+
+def test_every_target_is_gone_on_with(slow_source: Path, tmp_path: Path) -> None:
+    goals = [{"target": str(tmp_path / n), "chunk_bytes": "512KiB", "mesh": "x=2"} for n in "ab"]
+    with pytest.raises(Halted):
+        convert_all(request(slow_source, *goals), stopped_after(20 << 20))
+    reports = convert_all(request(slow_source, *goals, begun=True), Pace(nobody))
+    assert all(report["resumed_bytes"] > 0 for report in reports)
+    assert [report["warnings"] for report in reports] == [reports[0]["warnings"]] * 2
+    again = convert_all(request(slow_source, *goals, begun=True), Pace(nobody))
+    assert all(report["already_done"] for report in again)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_is_of_no_use_is_started_over_for_its_target_alone(
+    number: int, slow_source: Path, tmp_path: Path
+) -> None:
+    goals = [{"target": str(tmp_path / n), "chunk_bytes": "512KiB"} for n in "ab"]
+    with pytest.raises(Halted):
+        convert_all(request(slow_source, *goals), stopped_after(20 << 20))
+    other = [dict(goal) for goal in goals]
+    other[number]["style"] = "v1"  # changes no chunk, so that the other one can be gone on with
+    with pytest.raises(ResumeError) as caught:
+        convert_all(request(slow_source, *other), Pace(nobody))
+    assert caught.value.target == goals[number]["target"]
+    assert staging_for(Path(goals[number]["target"])).journal.exists()
+    reports = convert_all(request(slow_source, *other, begun=True), Pace(nobody))
+    told = [any("of no use" in w for w in report["warnings"]) for report in reports]
+    assert told == [n == number for n in range(2)]
+    assert [report["resumed_bytes"] > 0 for report in reports] == [n != number for n in range(2)]
+    for goal in goals:
+        assert not reshard.verify(slow_source, goal["target"]).differences
