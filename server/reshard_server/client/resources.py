@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +12,7 @@ from reshard_server.models.checkpoint import (
     CheckpointPage,
     FingerprintAnswer,
     Inspection,
+    JointPlanAnswer,
     LayoutAnswer,
     PlanAnswer,
     VerificationAnswer,
@@ -107,6 +108,13 @@ class Plans:
         """Options are those of ``Client.convert``."""
         body = {"source": source, "target": target, **options}
         return self.transport.model(PlanAnswer, "POST", "/v1/plans", json=body, timeout=None)
+
+    def create_joint(
+        self, source: str, targets: Sequence[Mapping[str, Any]], **options: Any
+    ) -> JointPlanAnswer:
+        """For several targets, each with its ``target`` and options; ``options`` hold for all."""
+        body = {"source": source, "targets": list(map(dict, targets)), **options}
+        return self.transport.model(JointPlanAnswer, "POST", "/v1/plans", json=body, timeout=None)
 
 
 @dataclass(frozen=True)

@@ -130,3 +130,19 @@ class PlanAnswer(_Told):
     carried: list[str]
     dropped: list[str]
     free_bytes: int | None
+
+
+class JointPlanAnswer(_Told):
+    """What ``reshard plan --json`` tells of several targets, and what is read for all of them."""
+
+    command: Literal["plan"]
+    source: RootedPath
+    plans: list[PlanAnswer]
+    reads: int = Field(description="Moves that share a decoding count once.")
+    tasks: int
+    source_bytes: int
+    decoded_bytes: int
+    repeated_bytes: int = Field(description="Decoded again, since memory or time make it cheaper.")
+    written_bytes: int
+    amplification: float
+    peak_bytes: int

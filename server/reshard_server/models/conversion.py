@@ -51,12 +51,23 @@ class Source(Document):
     workers: Whole | None = Field(None, ge=1, le=256)
 
 
+Goals = Annotated[tuple[Goal, ...], Field(min_length=1, max_length=16)]
+Shares = Annotated[
+    Flag, Field(description="Tell what share of each target shard's bytes lay where.")
+]
+
+
 class PlanRequest(Source, Goal):
     """A conversion that is only planned."""
 
-    shares: Flag = Field(
-        False, description="Tell what share of each target shard's bytes lay where."
-    )
+    shares: Shares = False
+
+
+class JointPlanRequest(Source):
+    """A conversion to several targets that is only planned."""
+
+    targets: Goals
+    shares: Shares = False
 
 
 class _Wish(Source):
@@ -73,25 +84,29 @@ class OneTarget(_Wish, Goal):
 class SeveralTargets(_Wish):
     """A conversion to several targets; the source is read once."""
 
-    targets: tuple[Goal, ...] = Field(min_length=1, max_length=16)
+    targets: Goals
 
 
 def _form(request: object) -> str:
     """Which form a request has, so that only the errors of that form are told."""
     has = "targets" in request if isinstance(request, dict) else hasattr(request, "targets")
-    return SeveralTargets.__name__ if has else OneTarget.__name__
+    return "SeveralTargets" if has else "OneTarget"
 
 
 ConversionRequest = Annotated[
-    Annotated[OneTarget, Tag(OneTarget.__name__)]
-    | Annotated[SeveralTargets, Tag(SeveralTargets.__name__)],
+    Annotated[OneTarget, Tag("OneTarget")] | Annotated[SeveralTargets, Tag("SeveralTargets")],
+    Discriminator(_form),
+]
+
+AnyPlanRequest = Annotated[
+    Annotated[PlanRequest, Tag("OneTarget")] | Annotated[JointPlanRequest, Tag("SeveralTargets")],
     Discriminator(_form),
 ]
 
 
-def goals(request: ConversionRequest | PlanRequest) -> tuple[Goal, ...]:
+def goals(request: ConversionRequest | AnyPlanRequest) -> tuple[Goal, ...]:
     """The targets of either form."""
-    if isinstance(request, SeveralTargets):
+    if isinstance(request, SeveralTargets | JointPlanRequest):
         return request.targets
     return (Goal(**{name: getattr(request, name) for name in Goal.model_fields}),)
 

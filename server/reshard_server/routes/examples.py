@@ -122,6 +122,16 @@ PLANS: dict[str, Example] = {
             "shares": True,
         },
     },
+    "several": {
+        "summary": "Several targets, which the source is read once for",
+        "value": {
+            "source": "data/run7/1000",
+            "targets": [
+                {"target": "data/served/1000", "layout": "serving"},
+                {"target": "data/evaluated/1000", "mesh": "model=2"},
+            ],
+        },
+    },
 }
 
 _HEADERS = {

@@ -8,8 +8,14 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Request, Response
 
 from reshard_server.access.tokens import Caller
-from reshard_server.models.checkpoint import PlanAnswer
-from reshard_server.models.conversion import PlanRequest
+from reshard_server.models.checkpoint import JointPlanAnswer, PlanAnswer
+from reshard_server.models.conversion import (
+    AnyPlanRequest,
+    Goal,
+    JointPlanRequest,
+    Source,
+    goals,
+)
 from reshard_server.problems import (
     BAD_CHECKPOINT,
     BAD_LAYOUT,
@@ -31,18 +37,18 @@ from reshard_server.work.request import data_bytes
 
 ROUTER = APIRouter(prefix="/v1/plans", tags=["plans"])
 
-_NO_ARGUMENTS = frozenset({"source", "target", "layout", "max_memory", "workers", "restart", "verify"})  # fmt: skip
+_NO_ARGUMENTS = {*Source.model_fields, "target", "layout", "restart", "verify"}
 
 
 @ROUTER.post(
     "",
-    response_model=PlanAnswer,
+    response_model=PlanAnswer | JointPlanAnswer,
     responses=problems(
         BAD_LAYOUT, BAD_PLAN, BUDGET, NO_CHECKPOINT, BAD_CHECKPOINT, STORAGE, TARGET_EXISTS, UNAVAILABLE
     ),
 )  # fmt: skip
 async def make_plan(
-    body: Annotated[PlanRequest, Body(openapi_examples=PLANS)],
+    body: Annotated[AnyPlanRequest, Body(openapi_examples=PLANS)],
     request: Request,
     serving: Serving,
     caller: Reading,
@@ -50,29 +56,37 @@ async def make_plan(
     """What a conversion with these words would do and cost; reads metadata, and moves nothing.
 
     Refuses what a conversion would be refused for. Where nothing fits ``max_memory``, the problem tells the
-    smallest that works. Needs a token that may write to the target's root, as the conversion will.
+    smallest that works. Needs a token that may write to the target's root, as the conversion will. Of several
+    targets it tells each one's plan, and what is read for all of them.
     """
     question = await run_sync(plan_question, serving, caller, body)
     return await answered(request, serving, question)
 
 
-def plan_question(serving: Services, caller: Caller, body: PlanRequest) -> Question:
+def plan_question(serving: Services, caller: Caller, body: AnyPlanRequest) -> Question:
     """What is asked of the library; ProblemError for what a conversion would be refused for."""
     check_conversion(serving, caller, body)
     with about("/source"):
         source = serving.roots.existing(caller, body.source)
     limits = check_limits(serving, body.max_memory, body.workers)
     arguments: dict[str, Any] = {
-        **body.model_dump(mode="json", exclude=set(_NO_ARGUMENTS)),
         "src": str(source),
-        "dst": str(serving.roots.writable(caller, body.target)),
-        "layout": content_of(serving, body.layout),
         "max_memory": limits.max_memory,
         "workers": limits.workers,
+        "shares": body.shares,
     }
-    return Question(
-        "plan",
-        arguments,
-        data_bytes(limits.max_memory, limits.workers),
-        told={"source": body.source, "target": body.target},
-    )
+    targets = [_target(serving, caller, goal) for goal in goals(body)]
+    memory = data_bytes(limits.max_memory, limits.workers)
+    if isinstance(body, JointPlanRequest):
+        told = {"source": body.source}
+        return Question("plans", {**arguments, "goals": targets}, memory, told=told)
+    told = {"source": body.source, "target": body.target}
+    return Question("plan", {**arguments, **targets[0]}, memory, told=told)
+
+
+def _target(serving: Services, caller: Caller, goal: Goal) -> dict[str, Any]:
+    return {
+        **goal.model_dump(mode="json", exclude=_NO_ARGUMENTS),
+        "dst": str(serving.roots.writable(caller, goal.target)),
+        "layout": content_of(serving, goal.layout),
+    }

@@ -13,13 +13,7 @@ from reshard.api import check_arguments
 from reshard.errors import ReshardError
 from reshard_server.access.paths import Roots
 from reshard_server.access.tokens import Caller
-from reshard_server.models.conversion import (
-    ConversionRequest,
-    Goal,
-    PlanRequest,
-    SeveralTargets,
-    goals,
-)
+from reshard_server.models.conversion import AnyPlanRequest, ConversionRequest, Goal, goals
 from reshard_server.problems import INVALID, ProblemError, problem_of
 from reshard_server.records.layouts import layout_content
 from reshard_server.settings import Settings
@@ -39,7 +33,7 @@ class Serving(Protocol):
 
 
 def check_conversion(
-    serving: Serving, caller: Caller, request: ConversionRequest | PlanRequest
+    serving: Serving, caller: Caller, request: ConversionRequest | AnyPlanRequest
 ) -> None:
     """Raises ProblemError, in the library's words where it has some, for what cannot be done."""
     with about("/source"):
@@ -59,15 +53,14 @@ def check_conversion(
         _check_goal(serving, request, goal, place)
 
 
-def _places(request: ConversionRequest | PlanRequest) -> list[tuple[str, Goal]]:
+def _places(request: ConversionRequest | AnyPlanRequest) -> list[tuple[str, Goal]]:
     """Each target, and where the request has it."""
-    if isinstance(request, SeveralTargets):
-        return [(f"/targets/{i}", goal) for i, goal in enumerate(request.targets)]
-    return [("", goal) for goal in goals(request)]
+    several = hasattr(request, "targets")
+    return [(f"/targets/{i}" if several else "", goal) for i, goal in enumerate(goals(request))]
 
 
 def _check_goal(
-    serving: Serving, request: ConversionRequest | PlanRequest, goal: Goal, place: str
+    serving: Serving, request: ConversionRequest | AnyPlanRequest, goal: Goal, place: str
 ) -> None:
     with about(f"{place}/layout"):
         layout = content_of(serving, goal.layout)

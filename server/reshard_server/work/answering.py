@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from reshard import api
+from reshard import Goal, api
 from reshard.cli.json_output import (
     conversion_plan,
+    conversion_plans,
     fingerprint,
     inspection,
     layout_document,
@@ -51,6 +52,14 @@ def _plan(arguments: Document, _: Pace) -> Document:
     return conversion_plan(api.plan(**arguments), with_shares=shares)
 
 
+def _plans(arguments: Document, _: Pace) -> Document:
+    shares = arguments.pop("shares")
+    goals = [Goal(**goal) for goal in arguments.pop("goals")]
+    return conversion_plans(
+        api.plan_to_many(arguments.pop("src"), goals, **arguments), with_shares=shares
+    )
+
+
 def _picture(arguments: Document, _: Pace) -> Document:
     shown = arguments.pop("tensor")
     return picture(api.plan(**arguments), shown)
@@ -62,5 +71,6 @@ _ANSWERS: dict[str, Callable[[Document, Pace], Document]] = {
     "fingerprint": _fingerprint,
     "layout": _layout,
     "plan": _plan,
+    "plans": _plans,
     "picture": _picture,
 }

@@ -52,6 +52,8 @@ class RootNames:
     def _entry(self, entry: Any) -> Any:
         if isinstance(entry, str):
             return self.text(entry)
+        if isinstance(entry, dict) and "command" in entry:  # one of several plans
+            return self.answer(entry)
         if isinstance(entry, dict) and isinstance(entry.get("detail"), str):
             return {**entry, "detail": self.text(entry["detail"])}
         return entry

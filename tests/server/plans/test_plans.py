@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reshard_server.models.checkpoint import PlanAnswer
+from reshard_server.models.checkpoint import JointPlanAnswer, PlanAnswer
 
 import reshard
-from reshard.cli.json_output import conversion_plan, plain
+from reshard.cli.json_output import conversion_plan, conversion_plans, plain
 from tests.server.routes.conftest import Served
 
 URL = "/v1/plans"
@@ -38,6 +38,47 @@ def test_the_object_of_the_command(served: Served, run_of: Path) -> None:
     assert {**found, **free} == {**expected, "source": "data/run/1", "target": "data/out", **free}
     assert {t["target_dtype"] for t in found["tensors"] if "kernel" in t["target"]} == {"bfloat16"}
     assert not (run_of.parent / "out").exists()
+
+
+def test_several_targets(served: Served, run_of: Path) -> None:
+    served.ask("PUT", "/v1/layouts/serving", json={"layout": LAYOUT})
+    targets = [
+        {"target": "data/a", "layout": "serving"},
+        {"target": "data/b", "mesh": "x=2", "cast": [["kernel", "bfloat16"]]},
+    ]
+    body = {"source": "data/run/1", "targets": targets, "max_memory": "64MiB", "workers": 2}
+    answer = served.ask("POST", URL, json=body)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    JointPlanAnswer.model_validate(found)
+    planned = reshard.plan_to_many(
+        run_of / "1",
+        [
+            reshard.Goal(run_of.parent / "a", layout=LAYOUT),
+            reshard.Goal(run_of.parent / "b", mesh="x=2", cast=[("kernel", "bfloat16")]),
+        ],
+        max_memory="64MiB",
+        workers=2,
+    )
+    expected = json.loads(json.dumps(plain(conversion_plans(planned, with_shares=False))))
+    for one, target in zip(expected["plans"], ("data/a", "data/b"), strict=True):
+        one |= {"source": "data/run/1", "target": target, "free_bytes": None}
+    for one in found["plans"]:
+        one["free_bytes"] = None
+    assert found == {**expected, "source": "data/run/1"}
+    assert found["repeated_bytes"] == 0
+    assert not (run_of.parent / "a").exists()
+
+
+@pytest.mark.usefixtures("run_of")
+def test_one_of_several_targets_that_is_refused(served: Served) -> None:
+    body = {"source": "data/run/1", "targets": [{"target": "data/a"}, {"target": "other/b"}]}
+    found = served.ask("POST", URL, json=body).json()
+    assert (found["status"], found["field"]) == (404, "/targets/1/target")
+    body = {"source": "data/run/1", "targets": [{"target": "data/a"}, {"target": "data/run/2"}]}
+    found = served.ask("POST", URL, json=body).json()
+    assert (found["status"], found["title"]) == (409, "The target exists"), found
+    assert "'data/run/2'" in found["detail"]
 
 
 @pytest.mark.usefixtures("run_of")
