@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,6 +55,29 @@ def test_the_same_report_as_here(
     assert "→ data/there" in shown_there.out
     assert shown_there.err.startswith("converting data/run → data/there: layout ")
     np.testing.assert_array_equal(reshard.restore(data / "there")["params"]["kernel"], WEIGHTS)
+
+
+def test_several_targets_give_the_same_reports_as_here(
+    served: Live, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def asked(source: str, folder: str, *more: str) -> Any:
+        goals = ["--target", f"{layout_file(tmp_path)}={folder}/a", "--target", f"x=2={folder}/b"]
+        assert run(["convert", source, *goals, "--cast", "bias=bfloat16", "--json", *more]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    here = asked(str(data / "run"), str(tmp_path / "here"))
+    there = asked("data/run", "data/there", "--server", served.url)
+    assert [r["target"] for r in there["reports"]] == ["data/there/a", "data/there/b"]
+    assert [tensors_of(r) for r in there["reports"]] == [tensors_of(r) for r in here["reports"]]
+    assert (here["source"], there["source"]) == (str(data / "run"), "data/run")
+    for name in ("a", "b"):
+        kernel = reshard.restore(data / "there" / name)["params"]["kernel"]
+        np.testing.assert_array_equal(kernel, WEIGHTS)
+
+
+def tensors_of(report: dict[str, Any]) -> list[tuple[str, ...]]:
+    keys = ("target", "target_dtype", "source_digest", "target_digest")
+    return [tuple(t[key] for key in keys) for t in report["tensors"]]
 
 
 def test_json_and_token_file(
