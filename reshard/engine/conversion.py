@@ -22,7 +22,7 @@ from reshard.planning.move import Move, Plan
 from reshard.planning.planner import make_joint_plan
 from reshard.storage.host import free_bytes
 from reshard.storage.local import storage_errors
-from reshard.storage.staging import check_apart, check_target
+from reshard.storage.target_checks import check_apart, check_target
 
 
 @dataclass(frozen=True, slots=True)

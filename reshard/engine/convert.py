@@ -43,7 +43,9 @@ from reshard.errors import PlanError
 from reshard.formats.detect import local_path
 from reshard.formats.orbax.writer import open_writer
 from reshard.planning.joint_plan import JointPlan
-from reshard.storage.staging import check_apart, check_new, held, publish
+from reshard.storage.publishing import publish
+from reshard.storage.staging import held
+from reshard.storage.target_checks import check_apart, check_new
 
 Tell = Callable[[Progress], None]
 

@@ -25,8 +25,10 @@ from reshard.saving.processes import Group, check_same, group_of
 from reshard.saving.write import PieceWriter, for_each
 from reshard.storage.host import free_bytes
 from reshard.storage.local import storage_errors
-from reshard.storage.staging import Staging, check_new, publish, staged, staging_for
+from reshard.storage.publishing import publish
+from reshard.storage.staging import Staging, staged, staging_for
 from reshard.storage.syncing import sync_files
+from reshard.storage.target_checks import check_new
 
 
 @dataclass(slots=True)

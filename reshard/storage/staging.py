@@ -1,33 +1,26 @@
-"""Staging: output grows in a folder that no reader takes for a checkpoint, and appears by one rename.
+"""Staging: output grows in a folder that no reader takes for a checkpoint, held by one process alone.
 
 Beside ``DIR/name`` lies ``DIR/.name.reshard-partial`` with a lock file, a journal where the run can
-be gone on with, and the folder that becomes the target. The lock dies with its holder, so what a
-killed run left behind is taken over.
-Publishing syncs everything with errors checked, then renames without ever replacing anything.
+be gone on with, and the folder that becomes the target (``publishing``). The lock dies with its
+holder, so what a killed run left behind is taken over.
 """
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import fcntl
 import os
 import shutil
-import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from reshard.errors import StorageError, TargetBusyError, TargetExistsError
-from reshard.storage.local import close_after_reading, libc, storage_error, storage_errors
-from reshard.storage.syncing import checked, fsync, sync_tree
+from reshard.errors import TargetBusyError
+from reshard.storage.local import close_after_reading, storage_error, storage_errors
+from reshard.storage.syncing import fsync
 
 _LOCK = "lock"
 _PARTIAL = ".reshard-partial"
-_AT_FDCWD = -100
-_RENAME_NOREPLACE = 1
-_RENAME_EXCHANGE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,94 +61,6 @@ def staging_above(path: Path) -> Path | None:
     whole = path.absolute()
     folders = (p for p in (whole, *whole.parents) if p.name.endswith(_PARTIAL))
     return next((p for p in folders if p.name.startswith(".")), None)
-
-
-def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
-    """Refuses a target that exists (unless it may be overwritten) or that overlaps with the source.
-
-    What may be overwritten is a folder: a file or a link is refused, since neither is a checkpoint.
-    """
-    real_target, real_source = _real(target), _real(source)
-    if real_target == real_source:
-        raise StorageError(
-            f"the target {str(target)!r} is the source itself; choose another target"
-        )
-    if real_source in real_target.parents:
-        raise StorageError(
-            f"the target {str(target)!r} lies inside the source {str(source)!r}; choose a target outside of it"
-        )
-    if real_target in real_source.parents:
-        raise StorageError(
-            f"the source {str(source)!r} lies inside the target {str(target)!r}; choose another target"
-        )
-    check_new(target, overwrite=overwrite)
-
-
-def check_apart(targets: Sequence[Path]) -> None:
-    """Refuses targets of one run that are, or contain, one another."""
-    real = [_real(target) for target in targets]
-    for number, one in enumerate(real):
-        for other in real[:number]:
-            if one == other:
-                raise StorageError(
-                    f"the target {str(targets[number])!r} is given twice; give every target a folder of its own"
-                )
-            if one in other.parents or other in one.parents:
-                inner, outer = (one, other) if other in one.parents else (other, one)
-                raise StorageError(
-                    f"the target {str(inner)!r} lies inside the target {str(outer)!r}; choose targets that do "
-                    "not contain one another"
-                )
-
-
-def check_new(target: Path, *, overwrite: bool) -> None:
-    """Refuses a target that exists, unless it is a folder and may be overwritten."""
-    if os.path.lexists(target) and not overwrite:
-        raise _target_exists(target)
-    _refuse_no_folder(target)
-    _refuse_file_above(target)
-
-
-def _real(path: Path) -> Path:
-    try:
-        return path.resolve()
-    except RuntimeError:  # how Python before 3.13 says it
-        raise StorageError(
-            f"{str(path)!r} leads through a symbolic link that leads to itself; remove the link"
-        ) from None
-
-
-def _refuse_no_folder(target: Path) -> None:
-    with storage_errors("look at", target):
-        try:
-            mode = os.lstat(target).st_mode
-        except FileNotFoundError:
-            return
-        except NotADirectoryError:
-            return  # said better of the file above
-    if not stat.S_ISDIR(mode):
-        kind = "a symbolic link" if stat.S_ISLNK(mode) else "no folder"
-        raise TargetExistsError(
-            f"the target {str(target)!r} is {kind} and was left untouched; overwriting replaces only folders: "
-            "remove it, or choose another target"
-        )
-
-
-def _refuse_file_above(target: Path) -> None:
-    with storage_errors("look at", target):
-        above = next((p for p in target.parents if os.path.lexists(p)), None)
-        is_below_file = above is not None and not above.is_dir()
-    if is_below_file:
-        raise StorageError(
-            f"the target {str(target)!r} lies below {str(above)!r}, which should be a folder but is none; choose "
-            "another target"
-        )
-
-
-def _target_exists(target: Path) -> TargetExistsError:
-    return TargetExistsError(
-        f"the target {str(target)!r} exists already and was left untouched; choose another, or ask to overwrite it (overwrite)"
-    )
 
 
 @contextmanager
@@ -292,85 +197,3 @@ def _is_same_file(fd: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:
         return False
-
-
-def publish(
-    staging: Staging, *, overwrite: bool, check: Callable[[Path], None] | None = None
-) -> None:
-    """Syncs and renames the staged folder to the target, in one step that replaces nothing.
-
-    With ``overwrite`` an existing target changes places with the staged folder, and the old one is
-    removed afterwards: at every moment one of the two is there, whole. ``check`` raises where what is
-    there must not be replaced: it may have appeared since the run began.
-    """
-    sync_tree(staging.root)
-    _refuse_replaced(staging)
-    with storage_errors("publish", staging.target):
-        if overwrite and os.path.lexists(staging.target):
-            _refuse_no_folder(staging.target)
-            if check is not None:
-                check(staging.target)
-            _exchange(staging)
-        else:
-            _rename_new(staging)
-    _sync_published(staging.target)
-
-
-def _refuse_replaced(staging: Staging) -> None:
-    """Someone may have removed the folder, and a writer made a new, incomplete one in its place."""
-    with storage_errors("publish", staging.target):
-        status = os.lstat(staging.root)
-    if staging.identity not in (None, (status.st_dev, status.st_ino)):
-        raise StorageError(
-            f"the staging folder {str(staging.root)!r} was removed while it was written; nothing was published at "
-            f"{str(staging.target)!r}; leave that folder alone and run again"
-        )
-
-
-def _sync_published(target: Path) -> None:
-    try:
-        fsync(target.parent)
-    except StorageError as error:
-        raise StorageError(
-            f"{str(target)!r} is published and whole, but may be gone after a power failure: {error}"
-        ) from error
-
-
-def _exchange(staging: Staging) -> None:
-    try:
-        _rename(staging.root, staging.target, _RENAME_EXCHANGE)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOSYS):
-            raise
-        raise StorageError(
-            f"the file system of {str(staging.target)!r} cannot exchange two folders in one step, so what is there "
-            "was left untouched; remove it and run again without overwriting, or choose another target"
-        ) from error
-
-
-def _rename_new(staging: Staging) -> None:
-    try:
-        _rename(staging.root, staging.target, _RENAME_NOREPLACE)
-    except OSError as error:
-        if error.errno == errno.EEXIST:
-            raise _target_exists(staging.target) from error
-        if error.errno not in (errno.EINVAL, errno.ENOSYS):
-            raise
-        _rename_checked(staging)
-
-
-def _rename_checked(staging: Staging) -> None:
-    """For file systems without a rename that replaces nothing: only an empty folder could be lost."""
-    if os.path.lexists(staging.target):
-        raise _target_exists(staging.target)
-    try:
-        staging.root.rename(staging.target)
-    except OSError as error:
-        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-            raise _target_exists(staging.target) from error
-        raise
-
-
-def _rename(source: Path, target: Path, flags: int) -> None:
-    places = (_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target))
-    checked(lambda: libc().renameat2(*places, ctypes.c_uint(flags)), target)

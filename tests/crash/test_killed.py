@@ -27,8 +27,8 @@ POINTS = [
     Point(LINE, "torn", 5),
     Point("reshard.engine.finishing:_check_recorded", "after"),
     Point("reshard.engine.convert:finish", "after"),
-    Point("reshard.storage.staging:_rename", "before"),
-    Point("reshard.storage.staging:_rename", "after"),
+    Point("reshard.storage.publishing:_rename", "before"),
+    Point("reshard.storage.publishing:_rename", "after"),
     Point("reshard.engine.unfinished:dissolve", "before"),
 ]
 
@@ -130,7 +130,7 @@ def test_killed_while_the_old_target_is_exchanged(sources, tmp_path):
     case, target = CASES["scatter"], tmp_path / "t"
     other = _other_values(tmp_path)
     api.convert(other, target, **case.options)
-    point = Point("reshard.storage.staging:_rename", "after")
+    point = Point("reshard.storage.publishing:_rename", "after")
     options = {**case.options, "overwrite": True}
     assert run_killed(point, sources["raw"], target, **options) == -9
     assert staging_for(target).root.exists()
@@ -173,7 +173,7 @@ def test_stock_orbax_takes_nothing_of_it_for_a_checkpoint(sources, tmp_path):
 def test_a_path_in_the_staging_folder_is_refused_by_name(root, sources, tmp_path):
     """Even where everything but the rename was done."""
     target = tmp_path / "t"
-    point = Point("reshard.storage.staging:_rename", "before")
+    point = Point("reshard.storage.publishing:_rename", "before")
     assert run_killed(point, sources["raw"], target) == -9
     path = staging_for(target).folder / root
     for call in (api.inspect, api.verify):

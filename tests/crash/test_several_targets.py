@@ -31,7 +31,7 @@ POINTS = [
     Point("reshard.engine.convert:finish", "after", 1),
     Point("reshard.engine.convert:finish", "after", 3),
     *(
-        Point("reshard.storage.staging:_rename", w, n)
+        Point("reshard.storage.publishing:_rename", w, n)
         for w in ("before", "after")
         for n in (1, 2, 3)
     ),

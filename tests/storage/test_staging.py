@@ -15,15 +15,11 @@ from typing import Any
 import pytest
 
 from reshard.errors import StorageError, TargetExistsError
-from reshard.storage import staging, syncing
-from reshard.storage.staging import (
-    Staging,
-    check_target,
-    publish,
-    staged,
-    staging_for,
-)
+from reshard.storage import publishing, staging, syncing
+from reshard.storage.publishing import publish
+from reshard.storage.staging import Staging, staged, staging_for
 from reshard.storage.syncing import forget_cached, sync_tree
+from reshard.storage.target_checks import check_target
 
 
 def fill(root: Path, files: int = 2) -> None:
@@ -217,7 +213,7 @@ def test_a_target_that_appears_in_between_is_not_replaced(kind, tmp_path):
 @pytest.mark.parametrize("kind", ["folder", "file", "link"])
 def test_nor_where_the_file_system_cannot_refuse_by_itself(kind, tmp_path, monkeypatch):
     target = tmp_path / "dst"
-    monkeypatch.setattr(staging, "_rename", unsupported)
+    monkeypatch.setattr(publishing, "_rename", unsupported)
     monkeypatch.setattr(os.path, "lexists", lambda _: False)
     with pytest.raises(StorageError), staged(target) as stage:
         fill(stage.root)
@@ -228,7 +224,7 @@ def test_nor_where_the_file_system_cannot_refuse_by_itself(kind, tmp_path, monke
 
 
 def test_publishing_where_the_file_system_cannot_refuse_by_itself(tmp_path, monkeypatch):
-    monkeypatch.setattr(staging, "_rename", unsupported)
+    monkeypatch.setattr(publishing, "_rename", unsupported)
     with staged(tmp_path / "dst") as stage:
         fill(stage.root)
         publish(stage, overwrite=False)
@@ -266,8 +262,8 @@ def test_overwriting_exchanges_and_then_removes_the_old(tmp_path, monkeypatch):
     target = tmp_path / "dst"
     appear("folder", target)
     flags = []
-    real = staging._rename
-    monkeypatch.setattr(staging, "_rename", lambda *a: (flags.append(a[2]), real(*a)))
+    real = publishing._rename
+    monkeypatch.setattr(publishing, "_rename", lambda *a: (flags.append(a[2]), real(*a)))
     with staged(target) as stage:
         fill(stage.root)
         publish(stage, overwrite=True)
@@ -281,7 +277,8 @@ def test_killed_after_the_exchange_the_new_one_is_there_and_the_old_is_cleared(t
     script = """
 import os, signal, sys
 from pathlib import Path
-from reshard.storage.staging import publish, staged
+from reshard.storage.publishing import publish
+from reshard.storage.staging import staged
 with staged(Path(sys.argv[1])) as stage:
     (stage.root / "marker").write_text("new")
     publish(stage, overwrite=True)
@@ -318,7 +315,7 @@ def test_overwriting_replaces_only_folders_even_late(kind, what, tmp_path):
 
 def test_overwriting_where_folders_cannot_be_exchanged(tmp_path, monkeypatch):
     appear("folder", tmp_path / "dst")
-    monkeypatch.setattr(staging, "_rename", unsupported)
+    monkeypatch.setattr(publishing, "_rename", unsupported)
     text = "cannot exchange two folders in one step, so what is there was left untouched; remove it"
     with pytest.raises(StorageError, match=text), staged(tmp_path / "dst") as stage:
         publish(stage, overwrite=True)
@@ -356,7 +353,7 @@ def test_a_staging_folder_that_was_removed_is_not_published(tmp_path):
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of what was synced and renamed, in order."""
     made: list[str] = []
-    sync, rename = os.fsync, staging._rename
+    sync, rename = os.fsync, publishing._rename
 
     def record_sync(fd: int) -> None:
         made.append(Path(f"/proc/self/fd/{fd}").readlink().name)
@@ -367,7 +364,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         rename(*args)
 
     monkeypatch.setattr(os, "fsync", record_sync)
-    monkeypatch.setattr(staging, "_rename", record_rename)
+    monkeypatch.setattr(publishing, "_rename", record_rename)
     return made
 
 

@@ -1,0 +1,104 @@
+"""Publishing: a staged folder becomes the target by one rename, which replaces nothing.
+
+Before it everything is synced with errors checked, and after it the folder that the target lies in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from reshard.errors import StorageError
+from reshard.storage.local import libc, storage_errors
+from reshard.storage.staging import Staging
+from reshard.storage.syncing import checked, fsync, sync_tree
+from reshard.storage.target_checks import refuse_no_folder, target_exists
+
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+_RENAME_EXCHANGE = 2
+
+
+def publish(
+    staging: Staging, *, overwrite: bool, check: Callable[[Path], None] | None = None
+) -> None:
+    """Syncs and renames the staged folder to the target, in one step that replaces nothing.
+
+    With ``overwrite`` an existing target changes places with the staged folder, and the old one is
+    removed afterwards: at every moment one of the two is there, whole. ``check`` raises where what is
+    there must not be replaced: it may have appeared since the run began.
+    """
+    sync_tree(staging.root)
+    _refuse_replaced(staging)
+    with storage_errors("publish", staging.target):
+        if overwrite and os.path.lexists(staging.target):
+            refuse_no_folder(staging.target)
+            if check is not None:
+                check(staging.target)
+            _exchange(staging)
+        else:
+            _rename_new(staging)
+    _sync_published(staging.target)
+
+
+def _refuse_replaced(staging: Staging) -> None:
+    """Someone may have removed the folder, and a writer made a new, incomplete one in its place."""
+    with storage_errors("publish", staging.target):
+        status = os.lstat(staging.root)
+    if staging.identity not in (None, (status.st_dev, status.st_ino)):
+        raise StorageError(
+            f"the staging folder {str(staging.root)!r} was removed while it was written; nothing was published at "
+            f"{str(staging.target)!r}; leave that folder alone and run again"
+        )
+
+
+def _sync_published(target: Path) -> None:
+    try:
+        fsync(target.parent)
+    except StorageError as error:
+        raise StorageError(
+            f"{str(target)!r} is published and whole, but may be gone after a power failure: {error}"
+        ) from error
+
+
+def _exchange(staging: Staging) -> None:
+    try:
+        _rename(staging.root, staging.target, _RENAME_EXCHANGE)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS):
+            raise
+        raise StorageError(
+            f"the file system of {str(staging.target)!r} cannot exchange two folders in one step, so what is there "
+            "was left untouched; remove it and run again without overwriting, or choose another target"
+        ) from error
+
+
+def _rename_new(staging: Staging) -> None:
+    try:
+        _rename(staging.root, staging.target, _RENAME_NOREPLACE)
+    except OSError as error:
+        if error.errno == errno.EEXIST:
+            raise target_exists(staging.target) from error
+        if error.errno not in (errno.EINVAL, errno.ENOSYS):
+            raise
+        _rename_checked(staging)
+
+
+def _rename_checked(staging: Staging) -> None:
+    """For file systems without a rename that replaces nothing: only an empty folder could be lost."""
+    if os.path.lexists(staging.target):
+        raise target_exists(staging.target)
+    try:
+        staging.root.rename(staging.target)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise target_exists(staging.target) from error
+        raise
+
+
+def _rename(source: Path, target: Path, flags: int) -> None:
+    places = (_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target))
+    checked(lambda: libc().renameat2(*places, ctypes.c_uint(flags)), target)

@@ -1,0 +1,101 @@
+"""Target checks: where a target may appear, and where it must not."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from reshard.errors import StorageError, TargetExistsError
+from reshard.storage.local import storage_errors
+
+
+def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
+    """Refuses a target that exists (unless it may be overwritten) or that overlaps with the source.
+
+    What may be overwritten is a folder: a file or a link is refused, since neither is a checkpoint.
+    """
+    real_target, real_source = _real(target), _real(source)
+    if real_target == real_source:
+        raise StorageError(
+            f"the target {str(target)!r} is the source itself; choose another target"
+        )
+    if real_source in real_target.parents:
+        raise StorageError(
+            f"the target {str(target)!r} lies inside the source {str(source)!r}; choose a target outside of it"
+        )
+    if real_target in real_source.parents:
+        raise StorageError(
+            f"the source {str(source)!r} lies inside the target {str(target)!r}; choose another target"
+        )
+    check_new(target, overwrite=overwrite)
+
+
+def check_apart(targets: Sequence[Path]) -> None:
+    """Refuses targets of one run that are, or contain, one another."""
+    real = [_real(target) for target in targets]
+    for number, one in enumerate(real):
+        for other in real[:number]:
+            if one == other:
+                raise StorageError(
+                    f"the target {str(targets[number])!r} is given twice; give every target a folder of its own"
+                )
+            if one in other.parents or other in one.parents:
+                inner, outer = (one, other) if other in one.parents else (other, one)
+                raise StorageError(
+                    f"the target {str(inner)!r} lies inside the target {str(outer)!r}; choose targets that do "
+                    "not contain one another"
+                )
+
+
+def check_new(target: Path, *, overwrite: bool) -> None:
+    """Refuses a target that exists, unless it is a folder and may be overwritten."""
+    if os.path.lexists(target) and not overwrite:
+        raise target_exists(target)
+    refuse_no_folder(target)
+    _refuse_file_above(target)
+
+
+def _real(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except RuntimeError:  # how Python before 3.13 says it
+        raise StorageError(
+            f"{str(path)!r} leads through a symbolic link that leads to itself; remove the link"
+        ) from None
+
+
+def refuse_no_folder(target: Path) -> None:
+    """Refuses a target that is there and no folder; a link to one is none."""
+    with storage_errors("look at", target):
+        try:
+            mode = os.lstat(target).st_mode
+        except FileNotFoundError:
+            return
+        except NotADirectoryError:
+            return  # said better of the file above
+    if not stat.S_ISDIR(mode):
+        kind = "a symbolic link" if stat.S_ISLNK(mode) else "no folder"
+        raise TargetExistsError(
+            f"the target {str(target)!r} is {kind} and was left untouched; overwriting replaces only folders: "
+            "remove it, or choose another target"
+        )
+
+
+def _refuse_file_above(target: Path) -> None:
+    with storage_errors("look at", target):
+        above = next((p for p in target.parents if os.path.lexists(p)), None)
+        is_below_file = above is not None and not above.is_dir()
+    if is_below_file:
+        raise StorageError(
+            f"the target {str(target)!r} lies below {str(above)!r}, which should be a folder but is none; choose "
+            "another target"
+        )
+
+
+def target_exists(target: Path) -> TargetExistsError:
+    """The error for a target that is there already, to be raised."""
+    return TargetExistsError(
+        f"the target {str(target)!r} exists already and was left untouched; choose another, or ask to overwrite it (overwrite)"
+    )
