@@ -47,8 +47,9 @@ class Open:
 def kept_where_useful(targets: Sequence[Open], count: int = 1) -> Iterator[None]:
     """Where the block fails, removes the held staging folders but those that can be gone on with.
 
-    ``targets`` are those that are held then, of ``count`` that were asked for. The error then says so: what is kept, where, and that the same command goes on. A ResumeError
-    leaves the folder that it is about as it is.
+    ``targets`` are those that are held then, of ``count`` that were asked for. The error says what is
+    kept, where, and that the same command goes on. A ResumeError leaves the folder that it is about
+    as it is.
     """
     try:
         yield

@@ -182,8 +182,9 @@ class Body:
             self._ready += self._read(_BLOCK_BYTES)
         starts = np.concatenate([[0], ends[:-1]])
         sizes = ends - starts
-        if int(sizes.max()) > _MAX_VARINT_BYTES:
-            self.refuse("it has a number of more than 63 bits")
+        longest = sizes == _MAX_VARINT_BYTES
+        if int(sizes.max()) > _MAX_VARINT_BYTES or (octets[ends[longest] - 1] > 1).any():
+            self.refuse("it has a number of more than 64 bits")
         numbers = np.zeros(len(ends), np.int64)
         for place in range(int(sizes.max())):
             longer = sizes > place

@@ -107,6 +107,7 @@ BAD = {
     "no file": (config() + FILE + versions(1, 1, 0, 5), CorruptError, "its newest version lies nowhere"),
     "half missing": (config() + FILE + versions(1, 0, (1 << 64) - 1, 5), CorruptError, "its newest version lies nowhere"),
     "too big": (config() + FILE + versions(1, 0, 0, 5, 1 << 63), CorruptError, "a number of more than 63 bits"),
+    "wider": (config() + FILE + versions(1, 0, 1 << 64, 5), CorruptError, "a number of more than 64 bits"),
     "short": (config(), CorruptError, "it ends too early"),
 }  # fmt: skip
 
