@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from reshard.engine.blame import of_target
-from reshard.engine.conversion import prepare_joint
+from reshard.engine.conversion import JointPrepared, prepare_joint
 from reshard.engine.conversion_report import already_done, conversion_report
 from reshard.engine.finished import dissolve_own, is_result, remove_leftovers
 from reshard.engine.finishing import Finishing, finish
@@ -39,7 +39,7 @@ from reshard.engine.target_folder import refuse_other_content, target_path
 from reshard.engine.tasks import Ends, ToFill, joint_batches
 from reshard.engine.unfinished import Open, kept_where_useful, removed_once_published
 from reshard.engine.unseen_digests import check_unseen_memory
-from reshard.errors import PlanError
+from reshard.errors import PlanError, TargetExistsError
 from reshard.formats.detect import local_path
 from reshard.formats.orbax.writer import open_writer
 from reshard.planning.joint_plan import JointPlan
@@ -85,11 +85,9 @@ def convert_joint(
     # Before anything of the source is read: what is read is at least as new as this.
     files = source_state(source)
     identities = [identify(source, one.options, files) for one in wanted]
-    finished = _finished_before(wanted, identities)
     run = _Run(source, len(wanted), executor, progress, started)
-    for number in finished:
-        run.reports[number] = already_done(source, wanted[number].target, run.seconds)
-    if len(finished) < len(wanted):
+    _find_finished(run, wanted, identities)
+    if len(run.reports) < len(wanted):
         _carry_out(run, wanted, identities)
     reports = (run.reports[number] for number in range(len(wanted)))
     named = (
@@ -131,18 +129,30 @@ class _Run:
         return target if self.targets > 1 else None
 
 
-def _finished_before(wanted: Sequence[Wanted], identities: Sequence[Identity]) -> list[int]:
-    """The targets that are the finished results of this very conversion."""
-    found = []
+def _find_finished(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identity]) -> bool:
+    """Reports further targets that are the finished results of this very conversion, if there are any."""
+    before = len(run.reports)
     for number, (one, identity) in enumerate(zip(wanted, identities, strict=True)):
-        if not one.options.overwrite and is_result(one.target, identity):
+        if number in run.reports or one.options.overwrite:
+            continue
+        if is_result(one.target, identity):
             remove_leftovers(Path(one.target), identity)
-            found.append(number)
-    return found
+            run.reports[number] = already_done(run.source, one.target, run.seconds)
+    return len(run.reports) > before
+
+
+def _prepare(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identity]) -> JointPrepared:
+    """Plans what is to do; a target may be published by another run of this conversion meanwhile."""
+    while True:
+        try:
+            return prepare_joint(run.source, wanted, run.reports)
+        except TargetExistsError:
+            if not _find_finished(run, wanted, identities):
+                raise
 
 
 def _carry_out(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identity]) -> None:
-    prepared = prepare_joint(run.source, wanted, run.reports)
+    prepared = _prepare(run, wanted, identities)
     orders = {
         number: order_of(prepared.targets[number], one, identities[number], run.name(one.target))
         for number, one in enumerate(wanted)

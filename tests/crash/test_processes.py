@@ -17,7 +17,7 @@ import pytest
 from reshard import api
 from reshard.engine import convert as convert_module
 from reshard.engine import tasks
-from reshard.errors import ReshardError, StorageError
+from reshard.errors import ReshardError, StorageError, TargetExistsError
 from reshard.storage.staging import staging_for
 from tests.crash.killing import Point, run_killed
 
@@ -134,18 +134,35 @@ def test_a_holder_that_died_frees_the_target(sources, tmp_path):
     assert api.verify(sources["raw"], target).differences == 0
 
 
-def test_a_run_that_waited_for_nothing_finds_the_other_ones_result(sources, tmp_path, monkeypatch):
-    """The first publishes after the second has looked for a target, and before it takes the lock."""
-    target, held = tmp_path / "t", convert_module.held
+@pytest.mark.parametrize("step", ["prepare_joint", "held"])
+def test_a_run_that_waited_for_nothing_finds_the_other_ones_result(
+    sources, tmp_path, monkeypatch, step
+):
+    """The first publishes after the second has looked for a target: before it plans, or takes the lock."""
+    target, usual = tmp_path / "t", getattr(convert_module, step)
 
-    def late(path):
-        monkeypatch.setattr(convert_module, "held", held)
+    def late(*arguments):
+        monkeypatch.setattr(convert_module, step, usual)
         assert not api.convert(sources["raw"], target).already_done
-        return held(path)
+        return usual(*arguments)
 
-    monkeypatch.setattr(convert_module, "held", late)
+    monkeypatch.setattr(convert_module, step, late)
     assert api.convert(sources["raw"], target).already_done
     assert [p.name for p in tmp_path.iterdir()] == ["t"]
+
+
+def test_a_run_that_waited_for_nothing_finds_another_result(sources, tmp_path, monkeypatch):
+    """What appeared meanwhile is some other conversion's."""
+    target, usual = tmp_path / "t", convert_module.prepare_joint
+
+    def late(*arguments):
+        monkeypatch.setattr(convert_module, "prepare_joint", usual)
+        api.convert(sources["raw"], target, compression="zstd")
+        return usual(*arguments)
+
+    monkeypatch.setattr(convert_module, "prepare_joint", late)
+    with pytest.raises(TargetExistsError, match="exists already and was left untouched"):
+        api.convert(sources["raw"], target)
 
 
 def test_many_at_once_give_one_result(sources, tmp_path, monkeypatch):

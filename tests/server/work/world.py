@@ -136,7 +136,10 @@ def moved(least: float = 0.2) -> Callable[[Conversion], bool]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Processes whose parent is this one, by /proc."""
+    """Processes that convert or answer for this one, by /proc.
+
+    Not one that has been forked and runs no program yet: stopped there, it would stop its parent, too.
+    """
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -144,9 +147,16 @@ def children_of(pid: int) -> list[int]:
         except OSError:
             continue
         state, parent = text.rpartition(")")[2].split()[:2]
-        if int(parent) == pid and state != "Z":
+        if int(parent) == pid and state != "Z" and _is_at_work(status.parent):
             found.append(int(status.parent.name))
     return found
+
+
+def _is_at_work(process: Path) -> bool:
+    try:
+        return b"reshard_server.work.child" in (process / "cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def is_gone(pid: int, seconds: float = 5) -> bool:
