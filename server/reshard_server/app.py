@@ -53,6 +53,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         with open_services(settings, drain, measured) as services:
             app.state.services = services
+            prepare_routes(app)
             yield
 
     app = FastAPI(
@@ -75,6 +76,13 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(Observe, metrics=measured, drain=drain)
     app.add_middleware(ProblemPages)
     return app
+
+
+def prepare_routes(app: FastAPI) -> None:
+    """Has every router make what its routes need, which it would do for its first request."""
+    nowhere = {"type": "http", "method": "GET", "path": "/:", "root_path": "", "headers": []}
+    for route in app.routes:
+        route.matches(dict(nowhere))
 
 
 def _operation_id(route: APIRoute) -> str:

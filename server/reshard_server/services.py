@@ -19,6 +19,7 @@ from reshard_server.drain import Drain
 from reshard_server.metrics import Metrics
 from reshard_server.records.database import open_database
 from reshard_server.records.feed import Feed
+from reshard_server.records.together import Together
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schedules.ticking import Ticking
 from reshard_server.settings import Settings
@@ -36,6 +37,7 @@ class Services:
 
     Attributes:
         lookers: the threads that look into the records for requests about conversions.
+        together: records the conversions that are asked for.
     """
 
     settings: Settings
@@ -52,6 +54,7 @@ class Services:
     drain: Drain
     metrics: Metrics
     lookers: CapacityLimiter
+    together: Together
 
 
 @contextmanager
@@ -77,6 +80,7 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
             ticking.launch()
             streams = Streams(settings.streams)
             metrics.watch(database, streams)
+            lookers = CapacityLimiter(LOOKERS)
             yield Services(
                 settings,
                 database,
@@ -91,7 +95,8 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
                 Feed(database),
                 drain,
                 metrics,
-                CapacityLimiter(LOOKERS),
+                lookers,
+                Together(database, settings.queued_per_token, lookers),
             )
         finally:
             ticking.close()

@@ -44,33 +44,13 @@ class Claim:
     text: str
 
 
-def new_claim_text() -> str:
-    """What no other claim is named."""
-    return secrets.token_hex(16)
-
-
-def claim_next(db: sa.Engine, executor: str, text: str, running_per_token: int) -> Claim | None:
-    """Claims the conversion whose turn it is, which runs from now on; None where none may be started."""
-    change = (
-        CONVERSIONS.update()
-        .where(_C.id == _whose_turn(running_per_token), _C.state == "queued")
-        .values(state="running", executor=executor, claim=text, revision=_C.revision + 1)
-        .returning(_C.id)
-    )
-    with db.begin() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(TURN_KEY)))
-        won = connection.execute(change).scalar()
-    return None if won is None else Claim(won, executor, text)
-
-
-def _whose_turn(running_per_token: int) -> sa.ScalarSelect[Any]:
+def _whose_turn() -> sa.ScalarSelect[Any]:
     running = CONVERSIONS.alias()
     busy = (
         sa.select(running.c.token)
         .where(running.c.state.in_(HELD))
         .group_by(running.c.token)
-        .having(sa.func.count() >= running_per_token)
+        .having(sa.func.count() >= sa.bindparam("most_of_a_token"))
     )
     waiting = CONVERSIONS.alias()
     return (
@@ -82,36 +62,70 @@ def _whose_turn(running_per_token: int) -> sa.ScalarSelect[Any]:
     )
 
 
+# Put together once: that takes longer than to ask SQLite.
+_CLAIM_NEXT = (
+    CONVERSIONS.update()
+    .where(_C.id == _whose_turn(), _C.state == "queued")
+    .values(
+        state="running",
+        executor=sa.bindparam("by"),
+        claim=sa.bindparam("its_claim"),
+        revision=_C.revision + 1,
+    )
+    .returning(_C.id)
+)
+_STANDING = (_C.id == sa.bindparam("of"), _C.claim == sa.bindparam("its_claim"))
+_STATE = sa.select(_C.state).where(*_STANDING, _C.state.in_(HELD))
+_CHANGE = CONVERSIONS.update().where(*_STANDING).returning(_C.state)
+_BEGIN_ATTEMPT = _CHANGE.where(_C.state == "running").values(
+    attempts=_C.attempts + 1,
+    started_at=sa.func.coalesce(_C.started_at, sa.bindparam("now")),
+    revision=_C.revision + 1,
+)
+_SET_PROGRESS = _CHANGE.where(_C.state.in_(HELD)).values(
+    progress=sa.bindparam("at", type_=sa.JSON),
+    begun=sa.or_(_C.begun, sa.bindparam("has_moved", type_=sa.Boolean)),
+    revision=_C.revision + 1,
+)
+_BEGUN = sa.select(_C.begun).where(_C.id == sa.bindparam("of"))
+
+
+def new_claim_text() -> str:
+    """What no other claim is named."""
+    return secrets.token_hex(16)
+
+
+def claim_next(db: sa.Engine, executor: str, text: str, running_per_token: int) -> Claim | None:
+    """Claims the conversion whose turn it is, which runs from now on; None where none may be started."""
+    values = {"by": executor, "its_claim": text, "most_of_a_token": running_per_token}
+    with db.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(TURN_KEY)))
+        won = connection.execute(_CLAIM_NEXT, values).scalar()
+    return None if won is None else Claim(won, executor, text)
+
+
 def begin_attempt(db: sa.Engine, claim: Claim) -> bool:
     """Counts an attempt; False where the claim does not stand, or the conversion is to be cancelled."""
-    begun = {
-        "attempts": _C.attempts + 1,
-        "started_at": sa.func.coalesce(_C.started_at, time.time()),
-    }
-    return _change(db, claim, ("running",), begun) is not None
+    return _changed(db, claim, _BEGIN_ATTEMPT, now=time.time()) is not None
 
 
 def set_progress(db: sa.Engine, claim: Claim, progress: ProgressState) -> Held | None:
     """Tells how far it is; the state, or None where the claim does not stand."""
-    values: dict[str, Any] = {"progress": progress.model_dump(mode="json")}
-    if progress.moved_bytes:
-        values["begun"] = True
-    return _change(db, claim, HELD, values)
+    at = progress.model_dump(mode="json")
+    return _changed(db, claim, _SET_PROGRESS, at=at, has_moved=progress.moved_bytes > 0)
 
 
 def state_of(db: sa.Engine, claim: Claim) -> Held | None:
     """Whether it is to go on or to stop; None where the claim does not stand."""
     with db.connect() as connection:
-        found = connection.execute(sa.select(_C.state).where(*_standing(claim, HELD))).scalar()
-    return cast("Held | None", found)
+        return cast("Held | None", connection.execute(_STATE, _named(claim)).scalar())
 
 
 def was_begun(db: sa.Engine, claim: Claim) -> bool:
     """Whether an attempt, of this claim or an earlier one, moved something."""
     with db.connect() as connection:
-        return bool(
-            connection.execute(sa.select(_C.begun).where(_C.id == claim.conversion)).scalar()
-        )
+        return bool(connection.execute(_BEGUN, {"of": claim.conversion}).scalar())
 
 
 def finish(
@@ -186,13 +200,12 @@ def _standing(claim: Claim, states: Collection[str]) -> tuple[sa.ColumnElement[b
     return _C.id == claim.conversion, _C.claim == claim.text, _C.state.in_(states)
 
 
-def _change(
-    db: sa.Engine, claim: Claim, states: tuple[Held, ...], values: dict[str, Any]
-) -> Held | None:
-    """Sets values where the claim stands; the state that it then has, or None."""
-    change = CONVERSIONS.update().where(*_standing(claim, states))
+def _changed(db: sa.Engine, claim: Claim, change: sa.UpdateBase, **values: Any) -> Held | None:
+    """Changes the row where the claim stands; the state that it then has, or None."""
     with db.begin() as connection:
-        done = connection.execute(
-            change.values(**values, revision=_C.revision + 1).returning(_C.state)
-        )
-        return cast("Held | None", done.scalar())
+        found = connection.execute(change, {**_named(claim), **values}).scalar()
+    return cast("Held | None", found)
+
+
+def _named(claim: Claim) -> dict[str, str]:
+    return {"of": claim.conversion, "its_claim": claim.text}

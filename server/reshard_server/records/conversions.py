@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -32,7 +32,11 @@ from reshard_server.records.tables import CONVERSION_LABELS, CONVERSIONS, IDEMPO
 from reshard_server.records.totals import count_ended
 
 _C = CONVERSIONS.c
-_INSERT = CONVERSIONS.insert().returning(*CONVERSIONS.c)
+# What every request asks for is put together once: that takes longer than to ask SQLite.
+_INSERT = CONVERSIONS.insert().returning(*CONVERSIONS.c, sort_by_parameter_order=True)
+_INSERT_LABELS = CONVERSION_LABELS.insert()
+_ONE = sa.select(CONVERSIONS).where(_C.id == sa.bindparam("conversion"))
+_QUEUED = sa.select(sa.func.count()).where(_C.token == sa.bindparam("token"), _C.state == "queued")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,39 +59,54 @@ class Filters:
     created_before: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class New:
+    """A conversion to be made.
+
+    Attributes:
+        token: name of the token that asks for it.
+        schedule: name of the schedule that it is made for.
+    """
+
+    token: str
+    request: ConversionRequest
+    schedule: str | None = None
+
+
 def create(
     db: sa.Engine, *, token: str, request: ConversionRequest, schedule: str | None = None
 ) -> Conversion:
     """A new conversion, queued."""
     with db.begin() as connection:
-        return insert(connection, token=token, request=request, schedule=schedule)
+        return insert(connection, [New(token, request, schedule)])[0]
 
 
-def insert(
-    connection: sa.Connection,
-    *,
-    token: str,
-    request: ConversionRequest,
-    schedule: str | None = None,
-) -> Conversion:
-    """As ``create``, within a transaction."""
+def insert(connection: sa.Connection, new: Sequence[New]) -> list[Conversion]:
+    """New conversions, queued in this order, within a transaction."""
+    rows = [_row(one) for one in new]
+    made = connection.execute(_INSERT, rows).all()
+    labels = [
+        {"conversion": row["id"], "key": key, "value": value}
+        for row, one in zip(rows, new, strict=True)
+        for key, value in one.request.labels.items()
+    ]
+    if labels:
+        connection.execute(_INSERT_LABELS, labels)
+    return list(map(conversion_of, made))
+
+
+def _row(new: New) -> dict[str, Any]:
     now = round(time.time(), 6)  # as clients read it, so that what they read finds it again
-    new_id = _new_id(now)
-    row = {
-        "id": new_id,
-        "token": token,
+    return {
+        "id": _new_id(now),
+        "token": new.token,
         "state": "queued",
-        "priority": request.priority,
-        "request": request.model_dump(mode="json"),
-        "source": request.source,
-        "schedule": schedule,
+        "priority": new.request.priority,
+        "request": new.request.model_dump(mode="json"),
+        "source": new.request.source,
+        "schedule": new.schedule,
         "created_at": now,
     }
-    made = connection.execute(_INSERT, row).one()
-    labels = [{"conversion": new_id, "key": k, "value": v} for k, v in request.labels.items()]
-    if labels:
-        connection.execute(CONVERSION_LABELS.insert(), labels)
-    return conversion_of(made)
 
 
 def get(db: sa.Engine, conversion: str) -> Conversion | None:
@@ -155,8 +174,7 @@ def moving_bytes(db: sa.Engine) -> int:
 
 def count_queued(connection: sa.Connection, token: str) -> int:
     """How many conversions of a token wait."""
-    query = sa.select(sa.func.count()).where(_C.token == token, _C.state == "queued")
-    return int(connection.execute(query).scalar_one())
+    return int(connection.execute(_QUEUED, {"token": token}).scalar_one())
 
 
 def request_cancel(db: sa.Engine, conversion: str) -> Conversion | None:
@@ -187,12 +205,8 @@ def delete(db: sa.Engine, conversion: str) -> bool:
 
 
 def _get(connection: sa.Connection, conversion: str) -> Conversion | None:
-    row = connection.execute(_one(conversion)).one_or_none()
+    row = connection.execute(_ONE, {"conversion": conversion}).one_or_none()
     return None if row is None else conversion_of(row)
-
-
-def _one(conversion: str) -> sa.Select[Any]:
-    return sa.select(CONVERSIONS).where(_C.id == conversion)
 
 
 def _change(db: sa.Engine, conversion: str, states: set[State], values: dict[str, Any]) -> bool:

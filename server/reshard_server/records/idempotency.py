@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
 from reshard_server.models.conversion import Conversion, ConversionRequest
 from reshard_server.problems import KEY_REUSED, TOO_MANY, ProblemError
-from reshard_server.records.conversions import count_queued, get, insert
+from reshard_server.records.conversions import New, count_queued, get, insert
 from reshard_server.records.tables import IDEMPOTENCY
 
 KEPT_SECONDS = 7 * 24 * 3600
@@ -19,14 +21,22 @@ KEPT_SECONDS = 7 * 24 * 3600
 
 RETRY_AFTER = "30"
 
+_I = IDEMPOTENCY.c
+_REMEMBER = IDEMPOTENCY.insert()
+_FIND = sa.select(IDEMPOTENCY).where(
+    _I.token == sa.bindparam("token"),
+    _I.key == sa.bindparam("key"),
+    _I.created_at >= sa.bindparam("since"),
+)
+
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """A request that was sent with a key."""
+class Asked:
+    """A conversion that a token asks for, with or without a key."""
 
     token: str
-    key: str
-    request_hash: str
+    request: ConversionRequest
+    key: str | None = None
 
 
 def request_hash(request: ConversionRequest) -> str:
@@ -35,35 +45,49 @@ def request_hash(request: ConversionRequest) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def create_once(
-    db: sa.Engine, *, token: str, key: str | None, request: ConversionRequest, queued_at_most: int
-) -> tuple[Conversion, bool]:
+def create_once(db: sa.Engine, asked: Asked, queued_at_most: int) -> tuple[Conversion, bool]:
     """A new conversion, or the one that this token made with this key; and whether it is new.
 
     Raises ProblemError where the key belongs to another request, or too many of the token's wait.
     """
-    sent = None if key is None else Sent(token, key, request_hash(request))
-    known = None if sent is None else _known(db, sent)
+    try:
+        return create_all(db, [asked], queued_at_most)[0], True
+    except sa.exc.IntegrityError:
+        if asked.key is None:
+            raise
+    known = _known(db, asked)
     if known is not None:
         return known, False
-    try:
-        with db.begin() as connection:
-            return _create(connection, token, sent, request, queued_at_most), True
-    except sa.exc.IntegrityError:
-        known = None if sent is None else _known(db, sent)  # it came in twice at the same time
-        if known is None:
-            raise
-        return known, False
+    forget_keys(db)  # this one was sent too long ago to be known, and was still there
+    return create_all(db, [asked], queued_at_most)[0], True
 
 
-def _create(
-    connection: sa.Connection,
-    token: str,
-    sent: Sent | None,
-    request: ConversionRequest,
-    queued_at_most: int,
-) -> Conversion:
-    made = insert(connection, token=token, request=request)
+def create_all(db: sa.Engine, asked: Sequence[Asked], queued_at_most: int) -> list[Conversion]:
+    """New conversions, all of them or none.
+
+    Raises IntegrityError where a key was sent before, else ProblemError where too many of a token's wait.
+    """
+    with db.begin() as connection:
+        made = insert(connection, [New(one.token, one.request) for one in asked])
+        keys = [_key_row(one, new) for one, new in zip(asked, made, strict=True) if one.key]
+        if keys:
+            connection.execute(_REMEMBER, keys)
+        for token in {one.token for one in asked}:
+            _refuse_too_many(connection, token, queued_at_most)
+    return made
+
+
+def _key_row(asked: Asked, made: Conversion) -> dict[str, Any]:
+    return {
+        "token": asked.token,
+        "key": asked.key,
+        "request_hash": request_hash(asked.request),
+        "conversion": made.id,
+        "created_at": time.time(),
+    }
+
+
+def _refuse_too_many(connection: sa.Connection, token: str, queued_at_most: int) -> None:
     if count_queued(connection, token) > queued_at_most:
         raise ProblemError(
             TOO_MANY,
@@ -71,40 +95,24 @@ def _create(
             "ended, or cancel some",
             headers={"Retry-After": RETRY_AFTER},
         )
-    if sent is not None:
-        _remember(connection, sent, made.id)
-    return made
 
 
-def _remember(connection: sa.Connection, sent: Sent, conversion: str) -> None:
-    """Other keys that are no longer known are removed from time to time, not by each request."""
-    now = time.time()
-    old = IDEMPOTENCY.delete().where(*_is(sent), IDEMPOTENCY.c.created_at < now - KEPT_SECONDS)
-    connection.execute(old)
-    row = {**asdict(sent), "conversion": conversion, "created_at": now}
-    connection.execute(IDEMPOTENCY.insert(), row)
-
-
-def _known(db: sa.Engine, sent: Sent) -> Conversion | None:
+def _known(db: sa.Engine, asked: Asked) -> Conversion | None:
     """What this key led to before."""
-    known = IDEMPOTENCY.c.created_at >= time.time() - KEPT_SECONDS
+    values = {"token": asked.token, "key": asked.key, "since": time.time() - KEPT_SECONDS}
     with db.connect() as connection:
-        found = connection.execute(sa.select(IDEMPOTENCY).where(*_is(sent), known)).one_or_none()
+        found = connection.execute(_FIND, values).one_or_none()
     if found is None:
         return None
-    if found.request_hash != sent.request_hash:
+    if found.request_hash != request_hash(asked.request):
         raise ProblemError(
             KEY_REUSED,
-            f"the Idempotency-Key {sent.key!r} was sent before with another request, which led to conversion "
+            f"the Idempotency-Key {asked.key!r} was sent before with another request, which led to conversion "
             f"{found.conversion}; send that request again, or take a new key",
             "Idempotency-Key",
             "send that request again, or take a new key",
         )
     return get(db, found.conversion)
-
-
-def _is(sent: Sent) -> tuple[sa.ColumnElement[bool], ...]:
-    return IDEMPOTENCY.c.token == sent.token, IDEMPOTENCY.c.key == sent.key
 
 
 def forget_keys(db: sa.Engine) -> None:

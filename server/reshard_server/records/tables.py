@@ -41,6 +41,7 @@ CONVERSIONS = sa.Table(
     sa.Index("conversions_by_time", "created_at", "id"),
     sa.Index("conversions_by_state", "state", "created_at"),
     sa.Index("conversions_by_token", "token", "created_at"),
+    sa.Index("conversions_of_token_by_state", "token", "state"),
     sa.Index("conversions_in_queue", "state", "priority", "created_at"),
 )
 

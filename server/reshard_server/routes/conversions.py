@@ -6,7 +6,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Header, Query, Response
 
-from reshard_server.access.tokens import Caller
 from reshard_server.logs import ABOUT
 from reshard_server.models.conversion import Conversion, ConversionPage, ConversionRequest
 from reshard_server.models.listing import ConversionQuery
@@ -21,12 +20,11 @@ from reshard_server.problems import (
 )
 from reshard_server.records import conversions
 from reshard_server.records.conversions import Filters
-from reshard_server.records.idempotency import create_once
+from reshard_server.records.idempotency import Asked
 from reshard_server.routes.asking import Converting, Reading, Serving, looked_up
 from reshard_server.routes.description import problems
 from reshard_server.routes.examples import REQUESTS, conversion_response
 from reshard_server.routes.found import Changeable, Readable, gone
-from reshard_server.services import Services
 from reshard_server.work.accepting import check_conversion
 
 ROUTER = APIRouter(prefix="/v1/conversions", tags=["conversions"])
@@ -64,26 +62,13 @@ async def create_conversion(
     Everything that can be checked without reading the checkpoint is checked now.
     """
     serving.drain.refuse_new()
-    made, is_new = await looked_up(serving, _accept, serving, caller, body, idempotency_key)
+    await looked_up(serving, check_conversion, serving, caller, body)
+    made, is_new = await serving.together.create(Asked(caller.name, body, idempotency_key))
     ABOUT.get().conversion = made.id
     if is_new:
         serving.durable.enqueue(made.id, caller.name, made.priority)
     _point_to(response, made)
     return made
-
-
-def _accept(
-    serving: Services, caller: Caller, request: ConversionRequest, key: str | None
-) -> tuple[Conversion, bool]:
-    """The conversion, and whether it is new."""
-    check_conversion(serving, caller, request)
-    return create_once(
-        serving.database,
-        token=caller.name,
-        key=key,
-        request=request,
-        queued_at_most=serving.settings.queued_per_token,
-    )
 
 
 @ROUTER.get("")

@@ -16,6 +16,7 @@ from reshard_server.models.conversion import (
 )
 from reshard_server.models.schedule import ScheduleBody
 from reshard_server.records import conversions, schedule_outputs
+from reshard_server.records.conversions import New
 from reshard_server.records.schedule_outputs import Output
 from reshard_server.records.schedules import StoredSchedule
 from reshard_server.schedules.scheduling import Scheduling
@@ -72,7 +73,7 @@ def insert_conversion(
         raise QueueFullError(
             f"{scheduling.settings.queued_per_token} conversions of the token {token!r} wait already, as many as may"
         )
-    made = conversions.insert(connection, token=token, request=request, schedule=stored.name)
+    [made] = conversions.insert(connection, [New(token, request, stored.name)])
     outputs = _outputs(stored, goals(request), occasion, made.id)
     schedule_outputs.expect(connection, outputs)
     return made.id

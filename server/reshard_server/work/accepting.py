@@ -62,10 +62,11 @@ def _places(request: ConversionRequest | AnyPlanRequest) -> list[tuple[str, Goal
 def _check_goal(
     serving: Serving, request: ConversionRequest | AnyPlanRequest, goal: Goal, place: str
 ) -> None:
+    ceiling = serving.settings.max_memory  # given, so that the host's own need not be looked up
     with about(f"{place}/layout"):
         layout = content_of(serving, goal.layout)
-        ceiling = serving.settings.max_memory  # given, so that the host's own need not be looked up
-        check_arguments(layout=layout, mesh=goal.mesh, max_memory=ceiling)
+        if layout is not None or goal.mesh is not None:
+            check_arguments(layout=layout, mesh=goal.mesh, max_memory=ceiling)
     with about(place or None):
         check_arguments(
             layout=layout,

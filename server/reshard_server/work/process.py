@@ -91,7 +91,10 @@ class ChildProcess:
 
 
 def start_child(document: Message) -> ChildProcess:
-    """Starts a child in a session of its own and hands it the document.
+    """Starts a child in a process group of its own and hands it the document.
+
+    Not in a session of its own: Linux may share the processor among sessions first (autogroups), and then
+    stepping back (nice) would count within the child's own only, not beside the server's requests.
 
     The kernel kills a child when the thread that started it ends: that thread must stay with it.
     """
@@ -100,7 +103,7 @@ def start_child(document: Message) -> ChildProcess:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,
+        process_group=0,
         env={k: v for k, v in os.environ.items() if not k.startswith(PRIVATE_PREFIX)},
     )
     line = json.dumps(document).encode() + b"\n"

@@ -7,15 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.postgres import Postgres, start_postgres
 from tests.server.schedules.bench import Bench
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    started = start_postgres()
-    yield started
-    started.end()
 
 
 @pytest.fixture

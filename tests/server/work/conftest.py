@@ -1,4 +1,4 @@
-"""One PostgreSQL and two checkpoints for all tests here; a world of its own for each."""
+"""Two checkpoints for all tests here; a world of its own for each."""
 
 from __future__ import annotations
 
@@ -9,15 +9,8 @@ import numpy as np
 import pytest
 
 import reshard
-from tests.server.postgres import Postgres, start_postgres
+from tests.server.postgres import Postgres
 from tests.server.work.world import World
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    started = start_postgres()
-    yield started
-    started.end()
 
 
 def saved(folder: Path, mebibytes: int) -> Path:

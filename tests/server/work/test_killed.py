@@ -113,6 +113,17 @@ def test_a_child_dies_with_a_server_that_is_killed_while_it_is_frozen(world: Wor
     assert is_gone(child)
 
 
+def test_a_child_steps_back_for_its_server(world: World) -> None:
+    """Within the server's session, since Linux may share the processor among sessions first."""
+    server = world.start()
+    job = world.convert(**SLOW)
+    world.wait_for(job, moved())
+    [child] = server.children()
+    assert os.getsid(child) == os.getsid(server.pid)
+    assert os.getpgid(child) == child
+    assert os.getpriority(os.PRIO_PROCESS, child) > os.getpriority(os.PRIO_PROCESS, server.pid)
+
+
 def test_only_one_server_works_on_a_state_folder(world: World) -> None:
     world.start()
     with pytest.raises(AssertionError, match=r"another server \(process \d+\) works on the state"):
