@@ -212,7 +212,7 @@ def convert(
     """Converts the checkpoint ``src`` to ``dst``, which appears whole or not at all.
 
     Run again after it ended early, however it ended, it goes on where it was left; where ``dst`` is the
-    finished result already, the report says so and nothing is touched.
+    finished result already, nothing is touched, and the report says so and what ``dst`` records of itself.
 
     Arguments as for ``plan``, and:
 

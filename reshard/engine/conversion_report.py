@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from reshard.engine.conversion import Prepared
 from reshard.engine.ledger import MoveResult
 from reshard.engine.options import Options
 from reshard.engine.report import ConversionReport, Proof, TensorReport
+from reshard.formats.base import StoredTensor
 from reshard.planning.move import Move
 
 
-def already_done(source: str, target: str, seconds: float) -> ConversionReport:
-    """The report where the target was finished before."""
-    return ConversionReport(source, target, (), 0, 0, 0, seconds, already_done=True)
+def already_done(
+    source: str, target: str, tensors: Iterable[StoredTensor], seconds: float
+) -> ConversionReport:
+    """The report where the target was finished before, and holds these tensors."""
+    kept = tuple(map(_kept, tensors))
+    return ConversionReport(source, target, kept, 0, 0, 0, seconds, already_done=True)
+
+
+def _kept(tensor: StoredTensor) -> TensorReport:
+    """What a finished target tells of a tensor; where that came from, and how, it does not record."""
+    spec = tensor.spec
+    return TensorReport(
+        source=None,
+        target=spec.name,
+        shape=spec.shape,
+        source_dtype=None,
+        target_dtype=spec.dtype,
+        strategy=None,
+        nbytes=spec.nbytes,
+        source_digest=None,
+        target_digest=tensor.digest,
+        proof=None,
+    )
 
 
 def _proof(result: MoveResult, options: Options) -> Proof:

@@ -21,7 +21,7 @@ from typing import Any
 from reshard.engine.blame import of_target
 from reshard.engine.conversion import JointPrepared, prepare_joint
 from reshard.engine.conversion_report import already_done, conversion_report
-from reshard.engine.finished import dissolve_own, is_result, remove_leftovers
+from reshard.engine.finished import dissolve_own, open_result, remove_leftovers
 from reshard.engine.finishing import Finishing, finish
 from reshard.engine.identity import Identity, identify, source_state
 from reshard.engine.ledger import Ledger
@@ -40,6 +40,7 @@ from reshard.engine.tasks import Ends, ToFill, joint_batches
 from reshard.engine.unfinished import Open, kept_where_useful, removed_once_published
 from reshard.engine.unseen_digests import check_unseen_memory
 from reshard.errors import PlanError, TargetExistsError
+from reshard.formats.base import Reader
 from reshard.formats.detect import local_path
 from reshard.formats.orbax.writer import open_writer
 from reshard.planning.joint_plan import JointPlan
@@ -128,6 +129,11 @@ class _Run:
         """What errors call a target."""
         return target if self.targets > 1 else None
 
+    def tell_finished(self, number: int, target: str, result: Reader) -> None:
+        """Reports a target as finished before."""
+        tensors = result.tensors.values()
+        self.reports[number] = already_done(self.source, target, tensors, self.seconds)
+
 
 def _find_finished(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identity]) -> bool:
     """Reports further targets that are the finished results of this very conversion, if there are any."""
@@ -135,9 +141,9 @@ def _find_finished(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Ide
     for number, (one, identity) in enumerate(zip(wanted, identities, strict=True)):
         if number in run.reports or one.options.overwrite:
             continue
-        if is_result(one.target, identity):
+        if (result := open_result(one.target, identity)) is not None:
             remove_leftovers(Path(one.target), identity)
-            run.reports[number] = already_done(run.source, one.target, run.seconds)
+            run.tell_finished(number, one.target, result)
     return len(run.reports) > before
 
 
@@ -169,10 +175,9 @@ def _carry_out(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identit
         for number, order in orders.items():
             with of_target(order.name):
                 staging = locks.enter_context(held(order.path))
-                if not order.options.overwrite and is_result(str(order.path), order.identity):
-                    # another run published it while this one was prepared
+                if (result := _published_meanwhile(order)) is not None:
                     dissolve_own(staging, order.identity)
-                    run.reports[number] = already_done(run.source, str(order.path), run.seconds)
+                    run.tell_finished(number, str(order.path), result)
                     continue
             tell = None if tally is None else tally.of(number)
             ledger = Ledger(order.summary.plan, ends[number], str(staging.root), tell)
@@ -183,6 +188,11 @@ def _carry_out(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identit
         if targets:
             _write(run, targets, prepared.joint)
             _publish(run, targets, Finishing(limits, run.progress, _syncing(tally)))
+
+
+def _published_meanwhile(order: Order) -> Reader | None:
+    """The target, where another run of this conversion published it while this one was prepared."""
+    return None if order.options.overwrite else open_result(str(order.path), order.identity)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,23 +17,23 @@ from reshard.storage.staging import Staging, dissolve, held, staging_for
 from reshard.storage.syncing import fsync
 
 
-def is_result(target: str, identity: Identity) -> bool:
-    """Whether the target can be opened, and each of its trees names this conversion of this source.
+def open_result(target: str, identity: Identity) -> Reader | None:
+    """The target, where it can be opened and each of its trees names this conversion of this source.
 
     Raises CorruptError where it does, but lacks a chunk or a part of one: it is not what it was.
     """
     try:
         if Path(target).is_symlink() or not Path(target).is_dir():
-            return False
+            return None
         reader = open_reader(target)
         items = [item for item in reader.container.items if item.is_tree]
         found = [read_slices(Path(target, item.directory)) for item in items]
     except (ReshardError, OSError):
-        return False
+        return None
     if not found or any(s is None or s.conversion != identity.output for s in found):
-        return False
+        return None
     _refuse_incomplete(target, reader)
-    return True
+    return reader
 
 
 def _refuse_incomplete(target: str, reader: Reader) -> None:

@@ -59,22 +59,25 @@ def tell_files(
 class TensorReport:
     """What became of one tensor.
 
+    Where the target was finished before, only what it records of itself is known: ``target``, ``shape``,
+    ``target_dtype``, ``nbytes`` and, if it was recorded, ``target_digest``. The rest is None.
+
     Attributes:
         source_digest: CRC-64/NVME of what was read, 16 hex digits; None where it travelled encoded.
         target_digest: of what was written; without a cast equal to the source's.
         cast: what a cast lost; None where there was none.
     """
 
-    source: str
+    source: str | None
     target: str
     shape: tuple[int, ...]
-    source_dtype: str
+    source_dtype: str | None
     target_dtype: str
-    strategy: Strategy
+    strategy: Strategy | None
     nbytes: int
     source_digest: str | None
     target_digest: str | None
-    proof: Proof
+    proof: Proof | None
     cast: CastStats | None = None
 
 
@@ -83,14 +86,15 @@ class ConversionReport:
     """What a conversion did.
 
     Attributes:
-        tensors: in the tree's order; none where nothing was to do.
+        tensors: in the tree's order.
         read_bytes: encoded bytes of the source chunks that were read, repetition included, in all runs.
         moved_bytes: decoded bytes that were moved, in all runs.
         written_bytes: encoded bytes of the target's chunks, checksums and padding included.
         seconds: wall time of this run, syncing included.
         warnings: what a person should know, one sentence each.
         resumed_bytes: those of ``moved_bytes`` that an earlier, unfinished run moved.
-        already_done: the target was the finished result of this very conversion; nothing was touched.
+        already_done: the target was the finished result of this very conversion; nothing was touched,
+            and no bytes are counted. What ``tensors`` say is what the target records.
     """
 
     source: str

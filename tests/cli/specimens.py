@@ -77,6 +77,11 @@ def tensor_report(
     )  # fmt: skip
 
 
+def kept_report(name: str, digest: str | None = "00000000000000aa") -> TensorReport:
+    """A report of a tensor of 16×8 that a finished target holds."""
+    return TensorReport(None, name, (16, 8), None, "float32", None, 512, None, digest, None)
+
+
 def report(*tensors: TensorReport, warnings: tuple[str, ...] = ()) -> ConversionReport:
     """A conversion of these that took two seconds."""
     size = sum(t.nbytes for t in tensors)

@@ -74,7 +74,10 @@ def test_killed_and_run_again(name, point, sources, undisturbed, tmp_path):
     report = api.convert(source, target, **case.options)
     same_result(target, undisturbed(name), packed=name == "ocdbt")
     assert report.already_done == is_published
-    if not is_published:
+    if is_published:
+        recorded = {t.spec.name: t.digest for t in api.inspect(target).tensors}
+        assert {t.target: t.target_digest for t in report.tensors} == recorded
+    else:
         assert report.resumed_bytes == sum(task[4] for task in tasks)
         assert all(t.source_digest == t.target_digest or t.cast for t in report.tensors)
     assert [p.name for p in tmp_path.iterdir()] == ["t"]

@@ -8,12 +8,15 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from reshard import api
 from reshard.cli.app import run as run_command
 from reshard.engine import believed, convert, resume, tasks, unfinished
 from reshard.engine.journal import Journal, read_finished
+from reshard.engine.report import TensorReport
 from reshard.errors import (
     CorruptError,
     ReshardError,
@@ -29,6 +32,7 @@ from reshard.storage.checked_lines import checked_line
 from reshard.storage.staging import staging_for
 from tests.crash.conftest import CASES, ROWS
 from tests.crash.left import content, journal_of, journal_tasks
+from tests.test_io_counters import Reads
 
 CASE = CASES["weave"]
 
@@ -399,7 +403,67 @@ def test_a_finished_target_is_left_alone(source, target, expected, capsys):
     assert content(target) == expected
     assert run_command(["convert", str(source), str(target.parent / "u")]) == 0
     assert run_command(["convert", str(source), str(target.parent / "u"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["already_done"] is True
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told["already_done"] is True
+    assert told["nbytes"] == sum(t.nbytes for t in report.tensors)
+    assert {t["target"]: t["target_digest"] for t in told["tensors"]} == {
+        t.target: t.target_digest for t in report.tensors
+    }
+
+
+@pytest.mark.parametrize("name", ["weave", "cast", "copy", "ocdbt"])
+def test_a_finished_target_tells_what_it_records(name, sources, target):
+    case = CASES[name]
+    made = api.convert(sources[case.source], target, **case.options)
+    again = api.convert(sources[case.source], target, **case.options)
+    assert again.already_done
+    assert list(map(kept, again.tensors)) == list(map(kept, made.tensors))
+    assert any(t.target_digest for t in again.tensors) == (name != "copy")
+    assert {
+        (t.source, t.source_dtype, t.strategy, t.source_digest, t.proof, t.cast)
+        for t in again.tensors
+    } == {(None,) * 6}
+
+
+def test_what_travelled_encoded_is_told_with_the_digest_that_its_source_recorded(
+    sources, target, tmp_path
+):
+    made = api.convert(sources["raw"], target, compression="zstd")
+    recorded = {t.target: t.target_digest for t in made.tensors}
+    copy = api.convert(target, tmp_path / "copy", compression="keep")
+    assert {t.strategy for t in copy.tensors} == {"copy"}
+    again = api.convert(target, tmp_path / "copy", compression="keep")
+    assert again.already_done
+    assert {t.target: t.target_digest for t in again.tensors} == recorded
+
+
+def test_a_finished_target_of_several_items_tells_all_tensors(target, tmp_path):
+    with ocp.CheckpointManager(tmp_path / "run", item_names=("state", "ema")) as manager:
+        state = {"w": np.arange(8, dtype=np.int32), "b": np.ones(3, np.float32)}
+        trees = {
+            n: ocp.args.PyTreeSave(t) for n, t in (("state", state), ("ema", {"w": state["w"]}))
+        }
+        manager.save(1, args=ocp.args.Composite(**trees))
+        manager.wait_until_finished()
+    made = api.convert(tmp_path / "run" / "1", target)
+    again = api.convert(tmp_path / "run" / "1", target)
+    assert {t.target for t in again.tensors} == {"state/w", "state/b", "ema/w"}
+    assert list(map(kept, again.tensors)) == list(map(kept, made.tensors))
+    assert all(t.target_digest for t in again.tensors)
+
+
+def test_no_tensor_is_read_to_tell_what_a_finished_target_records(source, target, monkeypatch):
+    api.convert(source, target, **CASE.options)
+    reads = Reads(monkeypatch)
+    assert all(t.target_digest for t in api.convert(source, target, **CASE.options).tensors)
+    monkeypatch.undo()
+    assert str(target / "slices.json") in reads.intervals
+    assert not {str(file) for file in chunk_files(target)} & reads.intervals.keys()
+
+
+def kept(tensor: TensorReport) -> tuple:
+    """What a finished target records of a tensor."""
+    return tensor.target, tensor.shape, tensor.target_dtype, tensor.nbytes, tensor.target_digest
 
 
 def test_any_other_target_is_refused(source, target, tmp_path):

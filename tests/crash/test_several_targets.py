@@ -71,6 +71,8 @@ def test_killed_and_run_again(point, goals, sources, alone, tmp_path):
     assert {p: p.stat().st_mtime_ns for p in times} == times
     for report, is_published, before in zip(made.reports, published, moved, strict=True):
         assert is_published or report.resumed_bytes == before
+        recorded = {t.spec.name: t.digest for t in api.inspect(report.target).tensors}
+        assert {t.target: t.target_digest for t in report.tensors} == recorded
 
 
 def _left(target: Path):

@@ -22,6 +22,7 @@ from reshard.engine.task import CastStats
 from reshard.layout.sizes import format_bytes
 
 MOST_DIGESTS = 8
+UNKNOWN = "–"
 
 _PROOFS: dict[Proof, str] = {
     "proved": "the output was read again from storage and has the source's digest",
@@ -40,6 +41,7 @@ def report_view(report: ConversionReport, show_all: bool) -> Iterator[Renderable
         yield Text(
             f"nothing to do: {safe(report.target)} is the finished result of this conversion"
         )
+        yield from _digests(report.tensors, show_all)
         return
     yield from _done(report)
     yield from _casts(report.tensors, show_all)
@@ -104,7 +106,7 @@ def _cast_row(cast: tuple[TensorReport, CastStats]) -> tuple[Cell, ...]:
     tensor, stats = cast
     return (
         Name(tensor.target),
-        dtype_text(tensor.source_dtype, tensor.target_dtype),
+        dtype_text(tensor.source_dtype or UNKNOWN, tensor.target_dtype),
         Text(f"{stats.overflows:,}", style="bold red" if stats.overflows else ""),
         f"{stats.nans:,}",
         f"{stats.largest_relative_error:.2g}",
@@ -121,15 +123,17 @@ def _digests(tensors: Sequence[TensorReport], show_all: bool) -> Iterator[Render
 
 
 def _digest_row(tensor: TensorReport) -> tuple[Cell, ...]:
-    name = tensor.source if tensor.source == tensor.target else f"{tensor.source} → {tensor.target}"
-    digest = tensor.target_digest or "–"
+    is_renamed = tensor.source not in (None, tensor.target)
+    name = f"{tensor.source} → {tensor.target}" if is_renamed else tensor.target
+    digest = tensor.target_digest or UNKNOWN
     if tensor.source_digest and tensor.source_digest != tensor.target_digest:
         digest = f"{tensor.source_digest} →\n{digest}"
-    return Name(name), tensor.strategy, format_bytes(tensor.nbytes), digest, tensor.proof
+    strategy, proof = tensor.strategy or UNKNOWN, tensor.proof or UNKNOWN
+    return Name(name), strategy, format_bytes(tensor.nbytes), digest, proof
 
 
 def _proofs(tensors: Sequence[TensorReport]) -> Iterator[str]:
-    counts = Counter((t.proof, t.cast is not None) for t in tensors)
+    counts = Counter((t.proof, t.cast is not None) for t in tensors if t.proof is not None)
     for (proof, is_cast), count in sorted(counts.items()):
         meaning = (_CAST_PROOFS if is_cast else _PROOFS)[proof]
         yield f"{proof}: {count_text(count, 'cast tensor' if is_cast else 'tensor')}; {meaning}"

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from reshard.cli.views.report import report_view
 from reshard.engine.task import CastStats
 from tests.cli.show import lines, show
-from tests.cli.specimens import report, tensor_report
+from tests.cli.specimens import kept_report, report, tensor_report
 
 
 def test_a_report_at_a_glance() -> None:
@@ -43,6 +45,15 @@ def test_nothing_converted_in_no_time() -> None:
     assert lines(report_view(report(), False))[1] == (
         "read 0 B from files (– the tensors' size), moved 0 B (–), wrote 0 B (–)"
     )
+
+
+def test_what_a_finished_target_records() -> None:
+    tensors = [kept_report("kernel"), *(kept_report(f"p/{i}", None) for i in range(9))]
+    text = lines(report_view(replace(report(*tensors), already_done=True), show_all=False))
+    assert text[0] == "nothing to do: served is the finished result of this conversion"
+    assert "kernel – 512 B 00000000000000aa –" in text
+    assert "p/0 – 512 B – –" in text
+    assert text[-1] == "… and 2 more tensors; --all shows each tensor"
 
 
 def test_it_fits_80_columns() -> None:

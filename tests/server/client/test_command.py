@@ -160,5 +160,6 @@ def test_a_report_survives_the_way() -> None:
     tensor = TensorReport(
         "a", "b", (2, 3), "float32", "float16", "scatter", 24, "0" * 16, "1" * 16, "proved", cast
     )
-    report = ConversionReport("s", "t", (tensor,), 1, 2, 3, 0.5, ("careful",), 1, False)
+    kept = TensorReport(None, "b", (2, 3), None, "float16", None, 12, None, "1" * 16, None)
+    report = ConversionReport("s", "t", (tensor, kept), 1, 2, 3, 0.5, ("careful",), 1, False)
     assert report_of(json.loads(json.dumps(plain(conversion_report(report))))) == report

@@ -90,6 +90,22 @@ def test_one_that_succeeded(served: Served, ann: Browser) -> None:
     assert "Time left" not in page.text
 
 
+def test_one_whose_target_was_finished_before(served: Served, ann: Browser) -> None:
+    new = served.create()
+    unknown = dict.fromkeys(
+        ("source", "source_dtype", "strategy", "source_digest", "proof", "cast"), None
+    )
+    result = {**report(**unknown), "already_done": True}
+    claims.finish(served.db, begun(served.db, new), "succeeded", result=[result])
+    page = ann.go(f"/conversions/{new}")
+    for words in (
+        "already; nothing was touched. Below is what it records of its tensors.",
+        "params/kernel 64×32 bfloat16 4.00 KiB – – 11bb –",
+    ):
+        assert words in page.text, words
+    assert "None" not in page.text
+
+
 def test_a_long_report_is_cut(served: Served, ann: Browser) -> None:
     new = served.create()
     claims.finish(served.db, begun(served.db, new), "succeeded", result=[report(MOST_TENSORS + 2)])

@@ -10,6 +10,7 @@ import pytest
 from reshard_server.models.conversion import Conversion
 from reshard_server.records import conversions
 
+import reshard
 from tests.server.work.world import SLOW, World, children_of, is_gone, moved
 
 
@@ -122,6 +123,31 @@ def test_a_child_steps_back_for_its_server(world: World) -> None:
     assert os.getsid(child) == os.getsid(server.pid)
     assert os.getpgid(child) == child
     assert os.getpriority(os.PRIO_PROCESS, child) > os.getpriority(os.PRIO_PROCESS, server.pid)
+
+
+def test_a_server_killed_between_publishing_and_recording_tells_the_digests(world: World) -> None:
+    first = world.start()
+    job = world.convert(**SLOW)
+    world.wait_for(job, moved())
+    [child] = first.children()
+    first.signal(signal.SIGSTOP)  # so that it hears nothing of the end
+    assert is_gone(child, 60)
+    assert (world.data / "out").exists()
+    first.kill()
+    assert world.get(job).state == "running"
+    world.start()
+    found = world.ended(job)
+    assert (found.state, found.attempts) == ("succeeded", 2)
+    assert found.result is not None
+    [report] = found.result
+    assert report["already_done"]
+    source = reshard.inspect(world.data / "source").tensors
+    assert {t["target"]: t["target_digest"] for t in report["tensors"]} == {
+        t.spec.name: t.digest for t in source
+    }
+    assert all(t.digest for t in source)
+    assert report["nbytes"] == sum(t.spec.nbytes for t in source)
+    assert world.is_equal()
 
 
 def test_only_one_server_works_on_a_state_folder(world: World) -> None:
