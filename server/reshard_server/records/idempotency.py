@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from reshard_server.models.conversion import Conversion, ConversionRequest
 from reshard_server.problems import KEY_REUSED, TOO_MANY, ProblemError
-from reshard_server.records.conversions import New, count_queued, get, insert
+from reshard_server.records.conversions import New, count_queued, get_many, insert
 from reshard_server.records.tables import IDEMPOTENCY
 
 KEPT_SECONDS = 7 * 24 * 3600
@@ -23,11 +23,6 @@ RETRY_AFTER = "30"
 
 _I = IDEMPOTENCY.c
 _REMEMBER = IDEMPOTENCY.insert()
-_FIND = sa.select(IDEMPOTENCY).where(
-    _I.token == sa.bindparam("token"),
-    _I.key == sa.bindparam("key"),
-    _I.created_at >= sa.bindparam("since"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +50,11 @@ def create_once(db: sa.Engine, asked: Asked, queued_at_most: int) -> tuple[Conve
     except sa.exc.IntegrityError:
         if asked.key is None:
             raise
-    known = _known(db, asked)
-    if known is not None:
-        return known, False
+    [before] = known(db, [asked])
+    if isinstance(before, ProblemError):
+        raise before
+    if before is not None:
+        return before, False
     forget_keys(db)  # this one was sent too long ago to be known, and was still there
     return create_all(db, [asked], queued_at_most)[0], True
 
@@ -97,22 +94,32 @@ def _refuse_too_many(connection: sa.Connection, token: str, queued_at_most: int)
         )
 
 
-def _known(db: sa.Engine, asked: Asked) -> Conversion | None:
-    """What this key led to before."""
-    values = {"token": asked.token, "key": asked.key, "since": time.time() - KEPT_SECONDS}
+def known(db: sa.Engine, asked: Sequence[Asked]) -> list[Conversion | ProblemError | None]:
+    """What each key led to before, or the problem that this was another request; None for what is new."""
+    keys = [(one.token, one.key) for one in asked if one.key]
+    query = sa.select(IDEMPOTENCY).where(
+        sa.tuple_(_I.token, _I.key).in_(keys), _I.created_at >= time.time() - KEPT_SECONDS
+    )
     with db.connect() as connection:
-        found = connection.execute(_FIND, values).one_or_none()
-    if found is None:
+        found = {(row.token, row.key): row for row in connection.execute(query)}
+    led_to = get_many(db, [row.conversion for row in found.values()])
+    return [_led_to(one, found.get((one.token, one.key)), led_to) for one in asked]
+
+
+def _led_to(
+    asked: Asked, row: sa.Row[Any] | None, conversions: Mapping[str, Conversion]
+) -> Conversion | ProblemError | None:
+    if row is None:
         return None
-    if found.request_hash != request_hash(asked.request):
-        raise ProblemError(
-            KEY_REUSED,
-            f"the Idempotency-Key {asked.key!r} was sent before with another request, which led to conversion "
-            f"{found.conversion}; send that request again, or take a new key",
-            "Idempotency-Key",
-            "send that request again, or take a new key",
-        )
-    return get(db, found.conversion)
+    if row.request_hash == request_hash(asked.request):
+        return conversions.get(row.conversion)
+    return ProblemError(
+        KEY_REUSED,
+        f"the Idempotency-Key {asked.key!r} was sent before with another request, which led to conversion "
+        f"{row.conversion}; send that request again, or take a new key",
+        "Idempotency-Key",
+        "send that request again, or take a new key",
+    )
 
 
 def forget_keys(db: sa.Engine) -> None:

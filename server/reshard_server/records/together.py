@@ -16,7 +16,7 @@ from anyio.to_thread import run_sync
 
 from reshard_server.models.conversion import Conversion
 from reshard_server.problems import ProblemError
-from reshard_server.records.idempotency import Asked, create_all, create_once
+from reshard_server.records.idempotency import Asked, create_all, create_once, known
 
 MOST = 50
 """At most so many in one transaction, so that the first of them need not wait for long."""
@@ -52,7 +52,9 @@ class Together:
         while self._waiting:
             batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
             asked = [one for one, _ in batch]
-            found = await run_sync(_made, self.db, asked, self.queued_at_most, limiter=self.lookers)
+            found = await run_sync(
+                _outcomes, self.db, asked, self.queued_at_most, limiter=self.lookers
+            )
             for (_, made), outcome in zip(batch, found, strict=True):
                 _tell(made, outcome)
 
@@ -66,18 +68,40 @@ def _tell(made: asyncio.Future[Made], outcome: Made | Exception) -> None:
         made.set_result(outcome)
 
 
+def _outcomes(db: sa.Engine, asked: Sequence[Asked], queued_at_most: int) -> list[Made | Exception]:
+    """What became of each; where the records cannot be asked, that is told to all."""
+    try:
+        return _made(db, asked, queued_at_most)
+    except Exception as error:  # noqa: BLE001 - told to whoever asked
+        return [error] * len(asked)
+
+
 def _made(db: sa.Engine, asked: Sequence[Asked], queued_at_most: int) -> list[Made | Exception]:
-    """What became of each."""
-    if len(asked) > 1:
-        try:
-            return [(made, True) for made in create_all(db, asked, queued_at_most)]
-        except (sa.exc.IntegrityError, ProblemError):
-            pass  # one at a time then, so that what is wrong with one concerns no other
-    return [_made_alone(db, one, queued_at_most) for one in asked]
+    try:
+        return [(made, True) for made in create_all(db, asked, queued_at_most)]
+    except ProblemError:
+        return _each_alone(db, asked, queued_at_most)
+    except sa.exc.IntegrityError:  # a key was sent before
+        before = known(db, asked)
+    new = [one for one, found in zip(asked, before, strict=True) if found is None]
+    record = _made if 0 < len(new) < len(asked) else _each_alone
+    made = iter(record(db, new, queued_at_most))
+    return [next(made) if found is None else _told(found) for found in before]
 
 
-def _made_alone(db: sa.Engine, asked: Asked, queued_at_most: int) -> Made | Exception:
+def _each_alone(
+    db: sa.Engine, asked: Sequence[Asked], queued_at_most: int
+) -> list[Made | Exception]:
+    """One at a time, so that what is wrong with one concerns no other."""
+    return [_alone(db, one, queued_at_most) for one in asked]
+
+
+def _alone(db: sa.Engine, asked: Asked, queued_at_most: int) -> Made | Exception:
     try:
         return create_once(db, asked, queued_at_most)
     except Exception as error:  # noqa: BLE001 - told to whoever asked
         return error
+
+
+def _told(before: Conversion | ProblemError) -> Made | Exception:
+    return before if isinstance(before, ProblemError) else (before, False)

@@ -84,6 +84,16 @@ def test_a_key_sent_twice_leads_to_one_conversion(db: sa.Engine) -> None:
     assert {first[1], second[1]} == {True, False}
 
 
+def test_keys_sent_again_hold_up_no_others(db: sa.Engine) -> None:
+    first = create(db, [asked(n, key=f"k{n}") for n in range(20)])
+    commits = count_commits(db)
+    again = create(db, [asked(n, key=f"k{n}") for n in range(25)])
+    assert len(commits) == 1
+    assert again[:20] == [(made, False) for made, _ in first]  # type: ignore[misc]
+    assert all(not isinstance(one, BaseException) and one[1] for one in again[20:])
+    assert len(kept(db)) == 25
+
+
 def test_a_key_of_another_request_is_refused_alone(db: sa.Engine) -> None:
     idempotency.create_once(db, asked(0, key="k"), 100)
     found = create(db, [asked(1), asked(2, key="k"), asked(3)])
