@@ -17,6 +17,7 @@ import httpx
 import pytest
 from reshard_server.records import claims
 from reshard_server.records.database import open_database
+from reshard_server.serve import announcement
 from reshard_server.server_process import address_of, listen
 from reshard_server.settings import Settings
 
@@ -238,3 +239,21 @@ def _until(condition: Callable[[], bool]) -> None:
 
 def _threads(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("public_url", "pages"),
+    [
+        (None, "http://127.0.0.1:8080/"),
+        ("https://reshard.example", "https://reshard.example/"),
+    ],
+)
+def test_it_tells_where_its_pages_are(tmp_path: Path, public_url: str | None, pages: str) -> None:
+    settings = Settings(insecure=True, public_url=public_url, roots={"data": tmp_path})
+    assert announcement(settings, "http://127.0.0.1:8080").splitlines() == [
+        "reshard listens on http://127.0.0.1:8080",
+        f"pages for people: {pages}",
+        "roots:",
+        f"  data = {tmp_path}",
+        "try: curl http://127.0.0.1:8080/v1/conversions",
+    ]
