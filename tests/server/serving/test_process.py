@@ -182,6 +182,27 @@ def test_what_cannot_be_served_is_refused_with_exit_code_1(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_state_that_is_taken_is_told_in_one_line_with_exit_code_1(tmp_path: Path) -> None:
+    with live(tmp_path) as first:
+        flags = ["--insecure", "--port", "0", "--state", str(tmp_path / "state")]
+        second = subprocess.run(
+            [sys.executable, "-m", "reshard", "serve", *flags],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=environment(),
+            timeout=120,
+        )
+    assert second.returncode == 1
+    lines = second.stderr.splitlines()
+    assert lines[0].startswith("reshard listens on ")
+    assert not [line for line in lines if "Traceback" in line or "startup" in line]
+    assert " ".join(lines).endswith(
+        f"error: another server (process {first.process.pid}) works on the state folder '{tmp_path / 'state'}'; end "
+        "it, give this one its own folder (--state), or let both share a Postgres (database_url)"
+    )
+
+
 def test_a_port_that_is_taken() -> None:
     with listen("127.0.0.1", 0) as taken:
         address = address_of(taken)
