@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -30,6 +31,8 @@ from tests.server.tokens import bearer
 URL = "/v1/conversions"
 ONE = {"source": "data/a", "target": "data/b"}
 IDLE = "tests.server.idle"
+SERVICE = (Path(__file__).parents[3] / "docs" / "service.md").read_text()
+SETTINGS = SERVICE.partition("| setting | default | what it is |")[2].partition("\n\n")[0]
 
 
 def test_streams_are_told_and_the_process_ends_with_0(tmp_path: Path) -> None:
@@ -150,6 +153,23 @@ def test_requests_of_a_token_are_counted(tmp_path: Path) -> None:
 def test_help_names_the_extra(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["serve", "--help"]) == 0
     assert "Needs the packages of the extra 'server'." in " ".join(capsys.readouterr().out.split())
+
+
+def test_every_setting_is_listed_as_the_page_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["serve", "--list-settings"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [
+        tuple(row)
+        for row in re.findall(r"^\| `(\w+)` \| (.+?) \| (.+) \|$", SETTINGS, re.MULTILINE)
+    ]
+    assert lines == [
+        line
+        for name, default, description in rows
+        for line in (
+            f"{name} (RESHARD_{name.upper()}, default: {default})",
+            f"    {description}",
+        )
+    ]
 
 
 @pytest.mark.parametrize(
