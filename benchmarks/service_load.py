@@ -107,7 +107,9 @@ def _conversions(served: Served, token: str) -> Iterator[dict[str, Any]]:
     headers = {"Authorization": f"Bearer {served.secret(token)}"}
     while True:
         page = httpx.get(served.url + URL, params=params, headers=headers, timeout=60).json()
-        yield from page["conversions"]
+        for listed in page["conversions"]:
+            url = f"{served.url}{URL}/{listed['id']}"  # a listing has no reports
+            yield httpx.get(url, headers=headers, timeout=60).json()
         if not page["next_page_token"]:
             return
         params["page_token"] = page["next_page_token"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "RESHARD_TOKEN"  # noqa: S105  (the name of a variable)
 INTERRUPTED = 130
+UNAUTHORIZED = 401
 
 
 def convert_there(
@@ -32,7 +34,7 @@ def convert_there(
 
     A signal leaves the conversion to the server: Detached, which says how to look at it.
     """
-    with _client(server, _token(token_file)) as client:
+    with _client(server, _token(token_file)) as client, _words_for_the_token(server):
         handle = client.convert(**request)
         try:
             reports = handle.wait(progress=progress or False)
@@ -82,6 +84,24 @@ def _client(server: str, token: str | None) -> Client:
             f"--server needs {error.name}, which this Python lacks; install it with: pip install 'reshard[client]'"
         ) from error
     return Client(server, token)
+
+
+@contextmanager
+def _words_for_the_token(server: str) -> Iterator[None]:
+    """The server speaks of a header; here a token is given by an option or a variable."""
+    from reshard_server.client import ServiceError
+
+    try:
+        yield
+    except ServiceError as error:
+        if error.status != UNAUTHORIZED:
+            raise
+        raise ServiceError(
+            f"the server at {server} expects a token that it knows; give one by --token-file, or in the variable "
+            f"{TOKEN_VARIABLE}",
+            error.status,
+            error.problem,
+        ) from error
 
 
 def _token(file: Path | None) -> str | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from reshard.errors import ReshardError
 from reshard_server.drain import Drain
 from reshard_server.metrics import Metrics
 from reshard_server.pages.problem_pages import ProblemPages
@@ -51,7 +52,12 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        with open_services(settings, drain, measured) as services:
+        with ExitStack() as opened:
+            try:
+                services = opened.enter_context(open_services(settings, drain, measured))
+            except ReshardError as error:
+                app.state.refused = error
+                raise
             app.state.services = services
             prepare_routes(app)
             yield
@@ -67,6 +73,7 @@ def create_app(settings: Settings) -> FastAPI:
         generate_unique_id_function=_operation_id,
     )
     app.state.drain = drain
+    app.state.refused = None
     add_refusals(app)
     for router in ROUTERS:
         app.include_router(router)

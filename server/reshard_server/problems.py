@@ -80,6 +80,8 @@ _OF_ERROR: tuple[tuple[type[ReshardError], Kind], ...] = (
     (ReshardError, BAD_CHECKPOINT),
 )
 
+_REMEDY_OF = {BAD_LAYOUT.slug: "correct the layout; docs/layout-files.md tells what it may hold"}
+"""Where the library's error only says what was expected and what was found."""
 
 _KINDS = {k.type: k for k in list(globals().values()) if isinstance(k, Kind)}
 
@@ -110,7 +112,7 @@ class ProblemError(Exception):
             "status": self.kind.status,
             "detail": self.detail,
             "field": self.field,
-            "remedy": self.remedy,
+            "remedy": self.remedy or remedy_in(self.detail),
             "instance": instance,
             **self.extra,
         }
@@ -122,11 +124,16 @@ def kind_of(urn: str) -> Kind:
     return _KINDS[urn]
 
 
+def remedy_in(detail: str) -> str | None:
+    """What to do, where a detail ends with it."""
+    return detail.rpartition("; ")[2] if "; " in detail else None
+
+
 def problem_of(error: ReshardError, field: str | None = None) -> ProblemError:
     """The problem that says what a library error says; what stands behind its last ``;`` is the remedy."""
     kind = next(kind for cls, kind in _OF_ERROR if isinstance(error, cls))
     text = str(error)
-    remedy = text.rpartition("; ")[2] if "; " in text else None
+    remedy = remedy_in(text) or _REMEDY_OF.get(kind.slug)
     extra = {"error": type(error).__name__}
     if isinstance(error, MemoryBudgetError):
         return ProblemError(

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from reshard.errors import ReshardError
+from reshard_server.models.mistakes import mistakes
 from reshard_server.problems import (
     INVALID,
     MALFORMED,
@@ -76,10 +77,21 @@ def add_refusals(app: FastAPI) -> None:
             headers["Allow"] = ", ".join(sorted(_methods(request)))
         return refuse(
             request,
-            ProblemError(
-                kind, f"{request.method} {request.url.path}: {error.detail}", headers=headers
-            ),
+            ProblemError(kind, f"{_asked(request)}: {_why(error, headers)}", headers=headers),
         )
+
+
+def _asked(request: Request) -> str:
+    return f"{request.method} {request.url.path}"
+
+
+def _why(error: HTTPException, headers: dict[str, str]) -> str:
+    """What is said where no route wants the request."""
+    if error.status_code == NOT_FOUND.status:
+        return "there is no such path; the API's description is at /openapi.json"
+    if error.status_code == NOT_ALLOWED.status:
+        return f"another method was expected; ask with {headers['Allow']}"
+    return error.detail
 
 
 def _methods(request: Request) -> set[str]:
@@ -110,7 +122,7 @@ def invalid(errors: list[Any]) -> ProblemError:
     """What is wrong with a request, field by field."""
     if any(e["type"] == "json_invalid" for e in errors):
         return ProblemError(MALFORMED, "the body is not JSON; send one JSON object")
-    found = [{"field": _field(e["loc"]), "detail": e["msg"]} for e in errors]
+    found = [{"field": _field(place), "detail": said} for place, said in mistakes(errors)]
     first = found[0]
     return ProblemError(
         INVALID,
@@ -125,4 +137,4 @@ def _field(place: tuple[Any, ...]) -> str:
     where, *rest = (part for part in place or ("body",) if part not in FORMS)
     if where == "body" and rest:
         return "/" + "/".join(map(str, rest))
-    return str(rest[-1] if rest else where)
+    return str(rest[0] if rest else where)  # behind a parameter's name, its place among several

@@ -41,13 +41,14 @@ def _check(settings: Settings) -> None:
 
 
 def announcement(settings: Settings, address: str) -> str:
-    """Where it listens, what it serves, and a line to try."""
+    """Where it listens and where its pages are, what it serves, and a line to try."""
     roots = [f"  {name} = {path}" for name, path in sorted(settings.roots.items())]
     header = () if settings.insecure else ("-H", "Authorization: Bearer TOKEN")
     line = shlex.join(["curl", *header, f"{address}/v1/conversions"])
     return "\n".join(
         [
             f"reshard listens on {address}",
+            f"pages for people: {(settings.public_url or address).rstrip('/')}/",
             "roots:" if roots else "roots: none; add some with --root NAME=PATH",
             *roots,
             f"try: {line}",

@@ -9,6 +9,8 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
@@ -83,7 +85,7 @@ Python's own 5 ms would add up."""
 
 
 def run_server(app: FastAPI, settings: Settings, listening: socket.socket) -> None:
-    """Serves until the process is told to end."""
+    """Serves until the process is told to end. Raises ReshardError where it cannot start."""
     config = uvicorn.Config(
         app,
         http=protocol_of(settings),
@@ -99,4 +101,26 @@ def run_server(app: FastAPI, settings: Settings, listening: socket.socket) -> No
     )
     server = DrainingServer(config, app.state.drain, settings.drain_seconds)
     sys.setswitchinterval(SWITCH_SECONDS)
-    server.run(sockets=[listening])
+    try:
+        with _without_its_own_words(app):
+            server.run(sockets=[listening])
+    except SystemExit:
+        if app.state.refused is None:
+            raise
+    if app.state.refused is not None:
+        raise app.state.refused
+
+
+@contextmanager
+def _without_its_own_words(app: FastAPI) -> Iterator[None]:
+    """Of what the application could not start for, uvicorn would log the traceback; the error says it all."""
+
+    def wanted(_: logging.LogRecord) -> bool:
+        return app.state.refused is None
+
+    log = logging.getLogger("uvicorn.error")
+    log.addFilter(wanted)
+    try:
+        yield
+    finally:
+        log.removeFilter(wanted)

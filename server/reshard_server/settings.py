@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -178,3 +179,18 @@ def _wrong(error: ValidationError) -> str:
         f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_input=False)
     )
     return f"the settings cannot be used: {'; '.join(found)}; docs/service.md describes each"
+
+
+def described_settings() -> list[tuple[str, str, str, str]]:
+    """Of every setting its name, its variable in the environment, its default and what it is."""
+    return [
+        (name, f"RESHARD_{name.upper()}", _shown(field), field.description or "")
+        for name, field in Settings.model_fields.items()
+    ]
+
+
+def _shown(field: FieldInfo) -> str:
+    default = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return "none" if default in (None, (), {}) else str(default)

@@ -46,12 +46,19 @@ SettingsFile = Annotated[
         "--settings",
         envvar="RESHARD_SETTINGS",
         metavar="FILE",
-        help="Every other setting, as TOML (docs/service.md). Flags and RESHARD_... come first.",
+        help="Every other setting, as TOML (--list-settings). Flags and RESHARD_... come first.",
     ),
 ]
 Insecure = Annotated[
     bool | None,
     typer.Option("--insecure", help="No token is needed; on a loopback address only."),
+]
+ListSettings = Annotated[
+    bool,
+    typer.Option(
+        "--list-settings",
+        help="Print every setting with its variable, its default and what it is; serve nothing.",
+    ),
 ]
 MakeToken = Annotated[
     str | None,
@@ -92,6 +99,7 @@ def serve(
     root: Root = None,
     settings: SettingsFile = None,
     insecure: Insecure = None,
+    list_settings: ListSettings = False,
     make_token: MakeToken = None,
     scope: Scopes = None,
     read: Read = None,
@@ -104,6 +112,9 @@ def serve(
     lets open requests end, and exits with 0. Needs the packages of the extra 'server'.
     """
     _need_packages()
+    if list_settings:
+        _print_settings()
+        return
     if make_token is not None:
         _print_token(make_token, scope or ["read", "convert"], read or (), write or ())
         return
@@ -145,6 +156,13 @@ def _roots(given: Sequence[str]) -> dict[str, Path]:
             )
         roots[name] = Path(path)
     return roots
+
+
+def _print_settings() -> None:
+    from reshard_server.settings import described_settings
+
+    for name, variable, default, description in described_settings():
+        typer.echo(f"{name} ({variable}, default: {default})\n    {description}")
 
 
 def _print_token(

@@ -21,6 +21,7 @@ from reshard_server.client.resources import Checkpoints, Layouts, Plans, Schedul
 from reshard_server.client.tensors import Tensors
 from reshard_server.client.transport import IDEMPOTENCY_KEY, Transport
 from reshard_server.models.conversion import Conversion, ConversionPage, ConversionRequest
+from reshard_server.models.mistakes import mistakes
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
@@ -123,10 +124,10 @@ def _body(given: dict[str, Any]) -> dict[str, Any]:
     try:
         _REQUEST.validate_python(given)
     except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        where = ".".join(map(str, first["loc"][1:])) or "the request"
+        place, said = mistakes(error.errors())[0]
+        where = ".".join(map(str, place[1:])) or "the request"
         raise ReshardError(
-            f"{where}: {first['msg']}; the options are those of POST /v1/conversions"
+            f"{where}: {said}; the options are those of POST /v1/conversions"
         ) from None
     return given
 

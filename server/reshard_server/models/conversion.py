@@ -134,7 +134,8 @@ class Conversion(Answer):
     request: ConversionRequest
     progress: ProgressState | None = None
     result: list[dict[str, Any]] | None = Field(
-        None, description="The report of each target, with digests (docs/json-output.md, convert)."
+        None,
+        description="The report of each target, with digests (docs/json-output.md, convert); null in listings.",
     )
     error: dict[str, Any] | None = Field(None, description="A problem document.")
     attempts: int = 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from reshard_server.models.base import Answer, Document, Flag, Name, Number, RootedPath, Whole
 from reshard_server.models.conversion import Goal, Size, State
@@ -44,6 +44,17 @@ class NewSteps(Document):
     poll_seconds: Number = Field(10.0, ge=0.2, le=86400)
 
 
+def _kind(when: object) -> str:
+    """Which kind of ``when`` is meant, so that only the errors of that kind are told."""
+    has = "directory" in when if isinstance(when, dict) else hasattr(when, "directory")
+    return "NewSteps" if has else "Clock"
+
+
+When = Annotated[
+    Annotated[Clock, Tag("Clock")] | Annotated[NewSteps, Tag("NewSteps")], Discriminator(_kind)
+]
+
+
 class ScheduleBody(Document):
     """When, and what.
 
@@ -51,7 +62,7 @@ class ScheduleBody(Document):
     ``{name}`` for the schedule's name.
     """
 
-    when: Clock | NewSteps
+    when: When
     targets: tuple[Goal, ...] = Field(min_length=1, max_length=16)
     keep: Whole | None = Field(None, ge=1, description="Outputs of each target that are kept.")
     priority: Whole = Field(0, ge=-100, le=100)

@@ -132,8 +132,15 @@ def revisions(db: sa.Engine, ids: Collection[str]) -> dict[str, int]:
 def page(
     db: sa.Engine, filters: Filters, page_size: int, page_token_text: str | None = None
 ) -> ConversionPage:
-    """Conversions, newest first. Raises ProblemError where the token is not of this listing."""
-    query = sa.select(CONVERSIONS).where(*_conditions(filters))
+    """Conversions without their reports, newest first.
+
+    A report has a line for every tensor, so that a page of them could be hundreds of megabytes.
+
+    Raises ProblemError where the token is not of this listing.
+    """
+    columns: list[sa.ColumnElement[Any]] = [column for column in _C if column is not _C.result]
+    columns.append(sa.null().label("result"))
+    query = sa.select(*columns).where(*_conditions(filters))
     if page_token_text:
         query = query.where(_behind(page_key(asdict(filters), page_token_text, (float, str))))
     query = query.order_by(_C.created_at.desc(), _C.id.desc()).limit(page_size + 1)

@@ -161,9 +161,9 @@ def retry_conversion(found: Changeable, serving: Serving, response: Response) ->
 def delete_conversion(found: Changeable, serving: Serving) -> None:
     """Forgets a conversion that has ended; what it wrote stays."""
     if not conversions.delete(serving.database, found.id):
+        first = "" if found.state == "cancelling" else "cancel it, and "
         raise ProblemError(
-            CONFLICT,
-            f"conversion {found.id} is {found.state}; cancel it, and delete it once it has ended",
+            CONFLICT, f"conversion {found.id} is {found.state}; {first}delete it once it has ended"
         )
 
 

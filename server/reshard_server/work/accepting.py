@@ -18,6 +18,11 @@ from reshard_server.problems import INVALID, ProblemError, problem_of
 from reshard_server.records.layouts import layout_content
 from reshard_server.settings import Settings
 
+_CHECKED = (
+    "select", "drop", "rename", "cast", "compression", "chunk_bytes", "ocdbt", "style", "overwrite",
+)  # fmt: skip
+"""Members of a target that the library checks, each of which can be wrong by itself."""
+
 
 class Serving(Protocol):
     """What is looked up for it."""
@@ -63,26 +68,29 @@ def _check_goal(
     serving: Serving, request: ConversionRequest | AnyPlanRequest, goal: Goal, place: str
 ) -> None:
     ceiling = serving.settings.max_memory  # given, so that the host's own need not be looked up
+    if goal.mesh is not None:
+        with about(f"{place}/mesh"):
+            check_arguments(mesh=goal.mesh, max_memory=ceiling)
     with about(f"{place}/layout"):
         layout = content_of(serving, goal.layout)
-        if layout is not None or goal.mesh is not None:
+        if layout is not None:
             check_arguments(layout=layout, mesh=goal.mesh, max_memory=ceiling)
-    with about(place or None):
-        check_arguments(
-            layout=layout,
-            mesh=goal.mesh,
-            select=goal.select,
-            drop=goal.drop,
-            rename=goal.rename,
-            cast=goal.cast,
-            compression=goal.compression,
-            chunk_bytes=goal.chunk_bytes,
-            ocdbt=goal.ocdbt,
-            style=goal.style,
-            overwrite=goal.overwrite,
-            max_memory=ceiling,
-        )
-        check_limits(serving, request.max_memory, request.workers)
+    members = {name: getattr(goal, name) for name in _CHECKED}
+    try:
+        check_arguments(layout=layout, mesh=goal.mesh, max_memory=ceiling, **members)
+    except ReshardError as error:
+        raise problem_of(error, _field_of(members, place, ceiling)) from error
+    check_limits(serving, request.max_memory, request.workers)
+
+
+def _field_of(members: dict[str, Any], place: str, ceiling: int) -> str | None:
+    """The first member that is refused by itself; the target where it takes several."""
+    for name, value in members.items():
+        try:
+            check_arguments(max_memory=ceiling, **{name: value})
+        except ReshardError:
+            return f"{place}/{name}"
+    return place or None
 
 
 def content_of(serving: Serving, layout: str | dict[str, Any] | None) -> dict[str, Any] | None:
@@ -106,10 +114,11 @@ def check_limits(
 ) -> Limits:
     """The limits that are asked for, or else the ceilings; ProblemError where they are above these."""
     ceilings = serving.settings
-    found = check_arguments(
-        max_memory=ceilings.max_memory if max_memory is None else max_memory,
-        workers=workers or ceilings.workers,
-    )
+    with about("/max_memory"):
+        found = check_arguments(
+            max_memory=ceilings.max_memory if max_memory is None else max_memory,
+            workers=workers or ceilings.workers,
+        )
     _check_ceiling("max_memory", found.max_memory, ceilings.max_memory, "bytes")
     _check_ceiling("workers", found.workers, ceilings.workers, "threads")
     return Limits(found.max_memory, found.workers)

@@ -104,7 +104,7 @@ def test_a_record_needs_the_scope_and_the_root(served: Served, tmp_path: Path) -
         ("data/.x.reshard-partial", 422, "checkpoint", "data/.x.reshard-partial is unfinished output"),
         ("data/torn", 422, "checkpoint", "data/torn"),
         ("data/x|ocdbt:", 422, "invalid-request", "it has the character '|'"),
-        ({"driver": "zarr"}, 422, "invalid-request", "/checkpoint: Input should be a valid string"),
+        ({"driver": "zarr"}, 422, "invalid-request", "/checkpoint: expected text, found an object"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_about(

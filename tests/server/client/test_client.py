@@ -91,7 +91,7 @@ def test_a_conversion_that_fails_raises_what_the_library_would(client: Client) -
 def test_refusals_are_the_librarys_errors(client: Client, served: Live) -> None:
     with pytest.raises(LayoutError, match="mesh"):
         client.convert("data/run", "data/x", mesh="nonsense")
-    with pytest.raises(ReshardError, match=r"colour: Extra inputs are not permitted"):
+    with pytest.raises(ReshardError, match=r"colour: there is nothing of this name"):
         client.convert("data/run", "data/x", colour="red")
     with pytest.raises(ServiceError, match="there is nothing at 'secret/run'") as refused:
         client.convert("secret/run", "data/x")

@@ -114,6 +114,18 @@ def test_exit_codes(
     assert text in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("given", ["", "rsh_unknown"])
+def test_a_token_that_is_not_known(
+    served: Live, given: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RESHARD_TOKEN", given)
+    assert run(["convert", "data/run", "data/refused", "--server", served.url]) == 1
+    assert (
+        f"error: the server at {served.url} expects a token that it knows; give one by --token-file, or in the "
+        "variable RESHARD_TOKEN\n"
+    ) in capsys.readouterr().err
+
+
 def test_a_token_file_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["convert", "a", "b", "--token-file", "x"]) == 1
     assert capsys.readouterr().err == (

@@ -252,6 +252,17 @@ def test_a_list_stays_fresh(browser: Browser, waiting: Live) -> None:
         assert link.evaluate("at => at === document.activeElement")
 
 
+def test_a_long_list_is_not_cut(browser: Browser, waiting: Live) -> None:
+    with person(browser, waiting.url) as someone, waiting.client() as client:
+        for number in range(20):
+            body = {"source": "data/a", "target": f"data/row{number}"}
+            client.post(URL, json=body).raise_for_status()
+        someone.sign_in()
+        page = someone.go("/conversions")
+        assert page.get_by_role("row").count() > 20
+        assert page.locator(".wide").evaluate("box => box.scrollHeight <= box.clientHeight")
+
+
 @pytest.fixture(scope="module")
 def everything(server: Live) -> dict[str, str]:
     """Paths of pages with something on them, by what they are."""

@@ -130,7 +130,7 @@ def test_sent_twice_it_starts_one(served: Served, ann: Browser) -> None:
         ({"max_memory": "1TiB"}, "max_memory", "above this server's ceiling"),
         ({"max_memory": "lots"}, "max_memory", "lots"),
         ({"priority": "high"}, "priority", "expected a whole number"),
-        ({"priority": "101"}, "priority", "less than or equal to 100"),
+        ({"priority": "101"}, "priority", "expected at most 100"),
         ({"source": "data/run/1\0"}, None, "NUL"),
     ],
 )  # fmt: skip

@@ -115,10 +115,10 @@ def test_what_fits_no_memory_is_told_the_smallest_that_does(served: Served, tmp_
         ({"layout": "none"}, 422, "layout", "/layout", "is not stored"),
         ({"mesh": "x=3"}, 422, "layout", None, "'params/kernel'"),
         ({"select": ["nothing-like-it"]}, 422, "plan", None, "nothing-like-it"),
-        ({"cast": [["kernel", "float17"]]}, 422, "plan", None, "no such dtype"),
+        ({"cast": [["kernel", "float17"]]}, 422, "plan", "/cast", "no such dtype"),
         ({"max_memory": "1TiB"}, 422, "invalid-request", "/max_memory", "above this server's ceiling"),
-        ({"shares": 1}, 422, "invalid-request", "/shares", "valid boolean"),
-        ({"labels": {}}, 422, "invalid-request", "/labels", "not permitted"),
+        ({"shares": 1}, 422, "invalid-request", "/shares", "expected true or false"),
+        ({"labels": {}}, 422, "invalid-request", "/labels", "there is nothing of this name"),
     ],
 )  # fmt: skip
 def test_refused_as_the_conversion_would_be(

@@ -244,6 +244,15 @@ def test_filters(db: sa.Engine) -> None:
     assert listed(db, created_before=between) == [one.id]
 
 
+def test_a_page_has_no_reports(db: sa.Engine) -> None:
+    claim = begun(db, made(db).id)
+    assert claims.finish(db, claim, "succeeded", result=[{"tensors": []}])
+    (told,) = conversions.page(db, Filters(), 10).conversions
+    whole = conversions.get(db, told.id)
+    assert whole is not None and whole.result == [{"tensors": []}]
+    assert told == whole.model_copy(update={"result": None})
+
+
 @pytest.mark.parametrize("source", ["data/%", "data/_", "DATA/"])
 def test_a_source_prefix_is_no_pattern(db: sa.Engine, source: str) -> None:
     made(db, "data/a")

@@ -87,24 +87,32 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None, str]] = [
     ({"layout": "serving"}, 422, "layout", "/layout",
      "the layout 'serving' is not stored; store it, or give the layout's content"),
     ({"layout": {"rules": 3}}, 422, "layout", "/layout", "rules"),
-    ({"mesh": "x"}, 422, "layout", "/layout", "mesh 'x'"),
-    ({"select": ["("]}, 422, "plan", None, "select '(' is no regular expression"),
-    ({"cast": [[".", "float17"]]}, 422, "plan", None, "no such dtype"),
-    ({"compression": "lzma"}, 422, "plan", None, "compression 'lzma' is not known"),
-    ({"max_memory": "much"}, 422, "plan", None, "max_memory"),
-    ({"chunk_bytes": "-1"}, 422, "plan", None, "chunk_bytes"),
+    ({"mesh": "x"}, 422, "layout", "/mesh", "mesh 'x'"),
+    ({"select": ["("]}, 422, "plan", "/select", "select '(' is no regular expression"),
+    ({"cast": [[".", "float17"]]}, 422, "plan", "/cast", "no such dtype"),
+    ({"compression": "lzma"}, 422, "plan", "/compression", "compression 'lzma' is not known"),
+    ({"max_memory": "much"}, 422, "plan", "/max_memory", "max_memory"),
+    ({"chunk_bytes": "-1"}, 422, "plan", "/chunk_bytes", "chunk_bytes"),
     ({"max_memory": "2GiB"}, 422, "invalid-request", "/max_memory",
      "max_memory is 2147483648 bytes, above this server's ceiling of 1073741824 (its setting max_memory); ask for at "
      "most that, or leave it out"),
     ({"workers": 3}, 422, "invalid-request", "/workers",
      "workers is 3 threads, above this server's ceiling of 2 (its setting workers); ask for at most that, or leave it out"),
-    ({"sauce": "x"}, 422, "invalid-request", None, "sauce"),
-    ({"restart": 0}, 422, "invalid-request", "/restart", "boolean"),
-    ({"priority": "5"}, 422, "invalid-request", "/priority", "integer"),
-    ({"priority": True}, 422, "invalid-request", "/priority", "integer"),
-    ({"max_memory": True}, 422, "invalid-request", None, "max_memory"),
-    ({"priority": 101}, 422, "invalid-request", None, "priority"),
-    ({"labels": {"a": 1}}, 422, "invalid-request", None, "labels"),
+    ({"sauce": "x"}, 422, "invalid-request", "/sauce",
+     "/sauce: there is nothing of this name; correct the name, or leave it out"),
+    ({"restart": 0}, 422, "invalid-request", "/restart", "/restart: expected true or false, found 0"),
+    ({"priority": "5"}, 422, "invalid-request", "/priority", "/priority: expected a whole number, found '5'"),
+    ({"priority": True}, 422, "invalid-request", "/priority", "expected a whole number, found true"),
+    ({"max_memory": True}, 422, "invalid-request", "/max_memory",
+     "/max_memory: expected text or a whole number, found true"),
+    ({"layout": [1]}, 422, "invalid-request", "/layout", "/layout: expected text or an object, found a list"),
+    ({"priority": 101}, 422, "invalid-request", "/priority", "/priority: expected at most 100, found 101"),
+    ({"verify": "no"}, 422, "invalid-request", "/verify", "expected 'written' or 'readback', found 'no'"),
+    ({"cast": {".": "bfloat16"}}, 422, "invalid-request", "/cast", "/cast: expected a list, found an object"),
+    ({"labels": {"a": 1}}, 422, "invalid-request", "/labels/a", "/labels/a: expected text, found 1"),
+    ({"labels": {"str": 1}}, 422, "invalid-request", "/labels/str", "/labels/str: expected text, found 1"),
+    ({"source": None}, 422, "invalid-request", "/source", "/source: expected text, found null"),
+    ({"mesh": "m" * 1001}, 422, "invalid-request", "/mesh", "/mesh: expected at most 1000 characters, found 1001"),
 ]  # fmt: skip
 
 
@@ -117,8 +125,26 @@ def test_refused_before_it_is_accepted(
     assert (answer.status_code, found["type"]) == (status, f"urn:reshard:problem:{kind}")
     assert answer.headers["content-type"] == "application/problem+json"
     assert words in found["detail"]
-    assert field is None or found["field"] == field
+    assert found["field"] == field
+    assert found["remedy"]
     assert served.enqueued == []
+
+
+def test_what_is_missing_is_named(served: Served) -> None:
+    found = served.ask("POST", URL, json={"source": "data/a"}).json()
+    assert (found["field"], found["detail"]) == ("/target", "/target: it is missing")
+    found = served.ask("POST", URL, json=[]).json()
+    assert (found["field"], found["detail"]) == ("body", "body: expected an object, found a list")
+
+
+def test_where_nothing_is_the_description_is_named(served: Served) -> None:
+    found = served.ask("GET", "/v1/nothing").json()
+    assert found["detail"] == (
+        "GET /v1/nothing: there is no such path; the API's description is at /openapi.json"
+    )
+    found = served.ask("PATCH", URL).json()
+    assert found["detail"] == (f"PATCH {URL}: another method was expected; ask with GET, POST")
+    assert found["remedy"] == "ask with GET, POST"
 
 
 def test_a_field_of_one_of_several_targets_is_named(served: Served) -> None:
@@ -130,6 +156,8 @@ def test_a_field_of_one_of_several_targets_is_named(served: Served) -> None:
     )
     wrong = {"source": "data/a", "targets": [{"target": "data/b", "layout": "gone"}]}
     assert served.ask("POST", URL, json=wrong).json()["field"] == "/targets/0/layout"
+    wrong = {"source": "data/a", "targets": [{"target": "data/b", "drop": ["("]}]}
+    assert served.ask("POST", URL, json=wrong).json()["field"] == "/targets/0/drop"
 
 
 def test_too_many_wait(serve: Callable[..., Served]) -> None:
@@ -221,7 +249,7 @@ def test_listed(served: Served) -> None:
     ("query", "field"),
     [
         ("page_size=0", "page_size"), ("page_size=201", "page_size"), ("page_token=x", "page_token"),
-        ("state=done", "0"), ("label=x", "0"), ("created_after=2020-01-01", "created_after"),
+        ("state=done", "state"), ("label=x", "label"), ("created_after=2020-01-01", "created_after"),
         ("sate=failed", "sate"), ("created_after=0.5", "created_after"), ("created_after=2020-01-01T00:00:00", "created_after"),
     ],
 )  # fmt: skip
@@ -254,6 +282,7 @@ def test_what_has_ended_is_not_cancelled_and_what_runs_not_deleted(served: Serve
     assert answer.json()["detail"] == (
         f"conversion {new} is running; cancel it, and delete it once it has ended"
     )
+    assert answer.json()["remedy"] == "cancel it, and delete it once it has ended"
     claims.finish(served.db, claim, "succeeded", result=[{"moved_bytes": 7}])
     answer = served.ask("POST", f"{URL}/{new}:cancel")
     assert answer.status_code == 409

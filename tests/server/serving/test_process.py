@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import httpx
 import pytest
 from reshard_server.records import claims
 from reshard_server.records.database import open_database
+from reshard_server.serve import announcement
 from reshard_server.server_process import address_of, listen
 from reshard_server.settings import Settings
 
@@ -29,6 +31,8 @@ from tests.server.tokens import bearer
 URL = "/v1/conversions"
 ONE = {"source": "data/a", "target": "data/b"}
 IDLE = "tests.server.idle"
+SERVICE = (Path(__file__).parents[3] / "docs" / "service.md").read_text()
+SETTINGS = SERVICE.partition("| setting | default | what it is |")[2].partition("\n\n")[0]
 
 
 def test_streams_are_told_and_the_process_ends_with_0(tmp_path: Path) -> None:
@@ -151,6 +155,23 @@ def test_help_names_the_extra(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Needs the packages of the extra 'server'." in " ".join(capsys.readouterr().out.split())
 
 
+def test_every_setting_is_listed_as_the_page_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["serve", "--list-settings"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [
+        tuple(row)
+        for row in re.findall(r"^\| `(\w+)` \| (.+?) \| (.+) \|$", SETTINGS, re.MULTILINE)
+    ]
+    assert lines == [
+        line
+        for name, default, description in rows
+        for line in (
+            f"{name} (RESHARD_{name.upper()}, default: {default})",
+            f"    {description}",
+        )
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -179,6 +200,27 @@ def test_what_cannot_be_served_is_refused_with_exit_code_1(
     assert run_command(["serve", *arguments]) == 1
     assert words in " ".join(capsys.readouterr().err.split())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_that_is_taken_is_told_in_one_line_with_exit_code_1(tmp_path: Path) -> None:
+    with live(tmp_path) as first:
+        flags = ["--insecure", "--port", "0", "--state", str(tmp_path / "state")]
+        second = subprocess.run(
+            [sys.executable, "-m", "reshard", "serve", *flags],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=environment(),
+            timeout=120,
+        )
+    assert second.returncode == 1
+    lines = second.stderr.splitlines()
+    assert lines[0].startswith("reshard listens on ")
+    assert not [line for line in lines if "Traceback" in line or "startup" in line]
+    assert " ".join(lines).endswith(
+        f"error: another server (process {first.process.pid}) works on the state folder '{tmp_path / 'state'}'; end "
+        "it, give this one its own folder (--state), or let both share a Postgres (database_url)"
+    )
 
 
 def test_a_port_that_is_taken() -> None:
@@ -238,3 +280,21 @@ def _until(condition: Callable[[], bool]) -> None:
 
 def _threads(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("public_url", "pages"),
+    [
+        (None, "http://127.0.0.1:8080/"),
+        ("https://reshard.example", "https://reshard.example/"),
+    ],
+)
+def test_it_tells_where_its_pages_are(tmp_path: Path, public_url: str | None, pages: str) -> None:
+    settings = Settings(insecure=True, public_url=public_url, roots={"data": tmp_path})
+    assert announcement(settings, "http://127.0.0.1:8080").splitlines() == [
+        "reshard listens on http://127.0.0.1:8080",
+        f"pages for people: {pages}",
+        "roots:",
+        f"  data = {tmp_path}",
+        "try: curl http://127.0.0.1:8080/v1/conversions",
+    ]
