@@ -65,7 +65,7 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
     """
     check_arguments()  # loads what checking takes, so that the first request need not wait
     tokens, roots = load_tokens(settings), Roots(settings.roots)
-    settings.state.mkdir(parents=True, exist_ok=True)
+    settings.state.mkdir(0o700, parents=True, exist_ok=True)  # who asked for what is no one else's
     database = open_database(settings)
     try:
         durable = Durable(settings, database, roots)

@@ -27,7 +27,7 @@ Document = dict[str, Any]
 
 def answer(question: str, arguments: Document, pace: Pace) -> Document:
     """The answer to a question, which is named as its command."""
-    found: Document = plain(_ANSWERS[question](arguments, pace))
+    found: Document = plain(_ANSWERS[question](dict(arguments), pace))
     return found
 
 

@@ -62,6 +62,7 @@ def _convert(request: dict[str, Any], out: int) -> dict[str, Any]:
     from reshard_server.problems import problem_of
     from reshard_server.work.answering import answer
     from reshard_server.work.converting import TARGET_BUSY, convert_all
+    from reshard_server.work.fields import field_of
     from reshard_server.work.pace import Pace
 
     pace = Pace(lambda p: _tell(out, {"progress": p}))
@@ -70,9 +71,9 @@ def _convert(request: dict[str, Any], out: int) -> dict[str, Any]:
             return {"result": answer(request["question"], request["arguments"], pace)}
         return {"result": convert_all(request, pace)}
     except TARGET_BUSY as error:
-        return {"problem": problem_of(error).document(), "busy": True}
+        return {"problem": problem_of(error, field_of(error, request)).document(), "busy": True}
     except ReshardError as error:
-        return {"problem": problem_of(error).document()}
+        return {"problem": problem_of(error, field_of(error, request)).document()}
 
 
 def _die_with_parent(parent: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from reshard.layout.sizes import parse_bytes
-from reshard_server.models.conversion import Conversion, Goal, goals
+from reshard_server.models.conversion import Conversion, Goal, SeveralTargets, goals
 from reshard_server.records.holds import held_path
 from reshard_server.records.layouts import stored_layout
 from reshard_server.settings import MIB, Settings
@@ -52,6 +52,7 @@ def resolved(
     return {
         "source": str(held if held and held.is_dir() else roots.recheck(request.source)),
         "targets": [_goal(db, roots, goal, as_of, begun) for goal in goals(request)],
+        "several": isinstance(request, SeveralTargets),
         "max_memory": budget,
         "workers": workers,
         "begun": begun,

@@ -55,11 +55,11 @@ def test_of_a_stored_layout_on_another_mesh(served: Served) -> None:
     [
         ({"layout": "none"}, 422, "/layout", "the layout 'none' is not stored"),
         ({"layout": "/etc/passwd"}, 422, "/layout", "the layout '/etc/passwd' is not stored"),
-        ({"layout": LAYOUT, "mesh": "x=3"}, 422, None, "'params/kernel'"),
+        ({"layout": LAYOUT, "mesh": "x=3"}, 422, "/layout", "'params/kernel'"),
         ({"mesh": "x"}, 422, "/layout", "mesh"),
         ({"checkpoint": "data/none"}, 404, "/checkpoint", "there is nothing at 'data/none'"),
         ({"checkpoint": "other/a"}, 404, "/checkpoint", "there is nothing at 'other/a'"),
-        ({"checkpoint": "data/run"}, 422, None, "name one of them: data/run/2"),
+        ({"checkpoint": "data/run"}, 422, "/checkpoint", "name one of them: data/run/2"),
         ({"checkpoint": "data/../x"}, 422, "/checkpoint", "it has a name of dots"),
     ],
 )

@@ -78,6 +78,7 @@ def test_one_of_several_targets_that_is_refused(served: Served) -> None:
     body = {"source": "data/run/1", "targets": [{"target": "data/a"}, {"target": "data/run/2"}]}
     found = served.ask("POST", URL, json=body).json()
     assert (found["status"], found["title"]) == (409, "The target exists"), found
+    assert found["field"] == "/targets/1/target"
     assert "'data/run/2'" in found["detail"]
 
 
@@ -110,10 +111,10 @@ def test_what_fits_no_memory_is_told_the_smallest_that_does(served: Served, tmp_
         ({"source": "other/a"}, 404, "not-found", "/source", "there is nothing at 'other/a'"),
         ({"target": "other/a"}, 404, "not-found", "/target", "there is nothing at 'other/a'"),
         ({"target": "data/.x.reshard-partial/y"}, 422, "invalid-request", "/target", "choose another target"),
-        ({"target": "data/run/2"}, 409, "target-exists", None, "the target 'data/run/2' exists already"),
-        ({"source": "data/run"}, 422, "not-a-checkpoint", None, "name one of them: data/run/2"),
+        ({"target": "data/run/2"}, 409, "target-exists", "/target", "the target 'data/run/2' exists already"),
+        ({"source": "data/run"}, 422, "not-a-checkpoint", "/source", "name one of them: data/run/2"),
         ({"layout": "none"}, 422, "layout", "/layout", "is not stored"),
-        ({"mesh": "x=3"}, 422, "layout", None, "'params/kernel'"),
+        ({"mesh": "x=3"}, 422, "layout", "/layout", "'params/kernel'"),
         ({"select": ["nothing-like-it"]}, 422, "plan", None, "nothing-like-it"),
         ({"cast": [["kernel", "float17"]]}, 422, "plan", "/cast", "no such dtype"),
         ({"max_memory": "1TiB"}, 422, "invalid-request", "/max_memory", "above this server's ceiling"),

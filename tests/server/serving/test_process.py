@@ -202,6 +202,11 @@ def test_what_cannot_be_served_is_refused_with_exit_code_1(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_state_folder_is_its_owners_alone(tmp_path: Path) -> None:
+    with live(tmp_path, module=IDLE):
+        assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_state_that_is_taken_is_told_in_one_line_with_exit_code_1(tmp_path: Path) -> None:
     with live(tmp_path) as first:
         flags = ["--insecure", "--port", "0", "--state", str(tmp_path / "state")]

@@ -71,6 +71,16 @@ def test_a_refusal_is_a_problem(small_source: Path, tmp_path: Path) -> None:
     assert "lzma" in message["problem"]["detail"]
 
 
+def test_a_refusal_names_its_field(small_source: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "kept").touch()
+    child = start_child(request(small_source, tmp_path / "out") | {"several": False})
+    [message] = heard(child)
+    assert child.close() == 0
+    assert message["problem"]["field"] == "/target"
+    assert message["problem"]["error"] == "TargetExistsError"
+
+
 def test_sigterm_stops_it_and_keeps_what_is_done(slow_source: Path, tmp_path: Path) -> None:
     child = start_child(request(slow_source, tmp_path / "out"))
     await_move(child)
