@@ -33,10 +33,10 @@ PUBLIC_MODULES = (
 )  # fmt: skip
 SERVER_ORDER = (
     "serve", "app server_process", "pages", "routes serving", "services", "schedules", "work", "logs metrics", "access",
-    "records", "drain refusals", "models problems settings",
+    "records", "drain refusals", "models problems settings", "mistakes",
 )  # fmt: skip
 # What the client may import of the server; nothing of the server imports the client.
-CLIENT_MAY = ("client", "models")
+CLIENT_MAY = ("client", "models", "mistakes")
 SERVER_COMMANDS = ("reshard.cli.commands.serve", "reshard.cli.remote")
 
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts.split()}

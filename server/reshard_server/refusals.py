@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from reshard.errors import ReshardError
-from reshard_server.models.mistakes import mistakes
+from reshard_server.mistakes import mistakes
 from reshard_server.problems import (
     INVALID,
     MALFORMED,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import shlex
 import sys
 
@@ -10,7 +12,9 @@ from reshard_server.access.tokens import load_tokens
 from reshard_server.app import create_app
 from reshard_server.logs import set_up_logs
 from reshard_server.server_process import address_of, listen, run_server
-from reshard_server.settings import Settings
+from reshard_server.settings import Settings, unknown_variables
+
+LOG = logging.getLogger(__name__)
 
 
 def serve(settings: Settings) -> None:
@@ -20,6 +24,8 @@ def serve(settings: Settings) -> None:
     """
     _check(settings)
     set_up_logs(settings.log_level, settings.log_format)
+    for variable in unknown_variables(os.environ):
+        LOG.warning("no setting is named as the variable %s, which is ignored", variable)
     app = create_app(settings)
     with listen(settings.host, settings.port) as listening:
         print(announcement(settings, address_of(listening)), file=sys.stderr, flush=True)

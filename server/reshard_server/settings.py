@@ -7,7 +7,7 @@ Each comes from the command line, the environment (``RESHARD_`` and its name in 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,8 +22,15 @@ from pydantic_settings import (
 )
 
 from reshard.errors import ReshardError
+from reshard_server.mistakes import expected
 
 MIB = 1 << 20
+
+PREFIX = "RESHARD_"
+"""Of the variables in the environment that are settings."""
+
+NOT_SETTINGS = frozenset({"RESHARD_SETTINGS", "RESHARD_TOKEN"})
+"""Variables of the commands: the settings' file, and a client's token."""
 
 Scope = Literal["read", "convert", "admin"]
 
@@ -52,7 +59,7 @@ class Settings(BaseSettings):
     """How a server runs."""
 
     model_config = SettingsConfigDict(
-        env_prefix="RESHARD_", extra="forbid", frozen=True, env_nested_delimiter="__"
+        env_prefix=PREFIX, extra="forbid", frozen=True, env_nested_delimiter="__"
     )
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
@@ -176,15 +183,25 @@ def _document(file: Path) -> dict[str, Any]:
 
 def _wrong(error: ValidationError) -> str:
     found = (
-        f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_input=False)
+        f"{'.'.join(map(str, e['loc']))}: {expected(e)}" for e in error.errors(include_input=False)
     )
     return f"the settings cannot be used: {'; '.join(found)}; docs/service.md describes each"
+
+
+def unknown_variables(environment: Iterable[str]) -> list[str]:
+    """Variables that look like settings and are none: misspelled, perhaps."""
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | NOT_SETTINGS
+    return sorted(
+        variable
+        for variable in environment
+        if variable.startswith(PREFIX) and variable.partition("__")[0] not in known
+    )
 
 
 def described_settings() -> list[tuple[str, str, str, str]]:
     """Of every setting its name, its variable in the environment, its default and what it is."""
     return [
-        (name, f"RESHARD_{name.upper()}", _shown(field), field.description or "")
+        (name, f"{PREFIX}{name.upper()}", _shown(field), field.description or "")
         for name, field in Settings.model_fields.items()
     ]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from pydantic_core import PydanticUndefined
-from reshard_server.settings import Settings, load_settings
+from reshard_server.settings import Settings, load_settings, unknown_variables
 
 from reshard.errors import ReshardError
 
@@ -43,8 +43,8 @@ def test_nested_names_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("port = 70000", "the settings cannot be used: port: Input should be less than or equal to 65535"),
-        ("prot = 1", "prot: Extra inputs are not permitted; docs/service.md describes each"),
+        ("port = 70000", "the settings cannot be used: port: expected at most 65535"),
+        ("prot = 1", "prot: there is nothing of this name; correct the name, or leave it out; docs/service.md describes each"),
         ("port =", "cannot be used: Invalid value"),
         ('[[tokens]]\nname = "a"\nsha256 = "secret-in-the-clear"\nscopes = []', "tokens.0.sha256"),
     ],
@@ -65,6 +65,14 @@ def test_an_environment_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> 
     assert str(raised.value).endswith(
         'a setting of several values is JSON in the environment, such as RESHARD_ROOTS=\'{"data": "/srv/checkpoints"}\''
     )
+
+
+def test_variables_that_are_no_settings() -> None:
+    given = ["RESHARD_PORT", "RESHARD_ROOTS__DATA", "RESHARD_TOKEN", "RESHARD_PROT", "HOME"]
+    assert unknown_variables([*given, "RESHARD_MAXMEMORY__X"]) == [
+        "RESHARD_MAXMEMORY__X",
+        "RESHARD_PROT",
+    ]
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)

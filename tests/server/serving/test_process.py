@@ -24,6 +24,7 @@ from reshard_server.settings import Settings
 
 from reshard.cli.app import run as run_command
 from reshard.errors import ReshardError
+from tests.server import live as live_module
 from tests.server.claimed import claimed
 from tests.server.live import environment, live
 from tests.server.tokens import bearer
@@ -200,6 +201,14 @@ def test_what_cannot_be_served_is_refused_with_exit_code_1(
     assert run_command(["serve", *arguments]) == 1
     assert words in " ".join(capsys.readouterr().err.split())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_variable_that_is_no_setting_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_module, "environment", lambda: {**environment(), "RESHARD_PROT": "1"})
+    with live(tmp_path, module=IDLE) as server:
+        assert "named as the variable RESHARD_PROT, which is ignored" in server.log.read_text()
 
 
 def test_the_state_folder_is_its_owners_alone(tmp_path: Path) -> None:

@@ -61,16 +61,17 @@ def _place(error: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _several(errors: Sequence[Mapping[str, Any]]) -> tuple[tuple[Any, ...], str]:
-    said = [_expected(e).removeprefix("expected ") for e in errors]
+    said = [expected(e).removeprefix("expected ") for e in errors]
     return _place(errors[0]), f"expected {' or '.join(said)}{_found(errors[0])}"
 
 
 def mistake(error: Mapping[str, Any]) -> str:
     """One of pydantic's errors in words; values are cut to ``LONGEST`` characters."""
-    return _expected(error) + _found(error)
+    return expected(error) + _found(error)
 
 
-def _expected(error: Mapping[str, Any]) -> str:
+def expected(error: Mapping[str, Any]) -> str:
+    """One of pydantic's errors in words, without the value, which may be a secret."""
     words = _EXPECTED.get(error["type"])
     return str(error["msg"]) if words is None else words.format(**error.get("ctx", {}))
 
