@@ -177,7 +177,7 @@ def conversion_report(report: ConversionReport) -> Document:
 def conversion_reports(
     source: str, reports: Sequence[Document], read_bytes: int | None
 ) -> Document:
-    """The object of ``convert`` with ``--target``; ``read_bytes`` is null where a server converted."""
+    """The object of ``convert`` with ``--target``; ``read_bytes`` is null where an older server converted."""
     return {
         "command": "convert",
         "source": source,

@@ -29,8 +29,8 @@ def convert_there(
     token_file: Path | None,
     request: Mapping[str, Any],
     progress: Watcher | None,
-) -> list[dict[str, Any]]:
-    """The reports of all targets, as ``--json`` prints them.
+) -> tuple[list[dict[str, Any]], int | None]:
+    """The reports of all targets, as ``--json`` prints them, and what was read for all together.
 
     A signal leaves the conversion to the server: Detached, which says how to look at it.
     """
@@ -40,7 +40,7 @@ def convert_there(
             reports = handle.wait(progress=progress or False)
         except (Stopped, KeyboardInterrupt) as stop:
             raise _detached(handle, stop) from None
-    return list(map(dict, reports))
+    return list(map(dict, reports)), handle.conversion.read_bytes
 
 
 def layout_there(layout: str | None) -> dict[str, Any] | str | None:

@@ -124,6 +124,7 @@ def convert(
     if not as_json:
         for one in targets:
             _announce(src, one.dst, one.layout, one.mesh, changes, compression, verify)
+    read_bytes: int | None
     with watching(as_json) as progress:
         if server is None:
             reports, documents, read_bytes = _convert_here(
@@ -131,8 +132,7 @@ def convert(
             )
         else:
             request = {"source": src, **_asked(targets, options), **limits}
-            reports, documents = _convert_there(server, token_file, request, progress)
-            read_bytes = None
+            reports, documents, read_bytes = _convert_there(server, token_file, request, progress)
     document = documents[0] if target is None else conversion_reports(src, documents, read_bytes)
     if as_json:
         print_json(document)
@@ -181,11 +181,12 @@ def _asked(targets: Sequence[NamedTarget], options: dict[str, Any]) -> dict[str,
 
 def _convert_there(
     server: str, token_file: Path | None, request: dict[str, Any], progress: Watcher | None
-) -> tuple[Sequence[ConversionReport], list[dict[str, Any]]]:
+) -> tuple[Sequence[ConversionReport], list[dict[str, Any]], int | None]:
+    """As ``_convert_here``; an older server does not tell what was read."""
     from reshard.cli.remote import convert_there, report_of
 
-    documents = convert_there(server, token_file, request, progress)
-    return list(map(report_of, documents)), documents
+    documents, read_bytes = convert_there(server, token_file, request, progress)
+    return list(map(report_of, documents)), documents, read_bytes
 
 
 def _announce(

@@ -137,6 +137,10 @@ class Conversion(Answer):
         None,
         description="The report of each target, with digests (docs/json-output.md, convert); null in listings.",
     )
+    read_bytes: int | None = Field(
+        None,
+        description="Encoded bytes of the source that the attempt which succeeded read, for all targets together.",
+    )
     error: dict[str, Any] | None = Field(None, description="A problem document.")
     attempts: int = 0
     priority: int = 0

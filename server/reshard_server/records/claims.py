@@ -135,6 +135,7 @@ def finish(
     *,
     result: list[dict[str, Any]] | None = None,
     error: dict[str, Any] | None = None,
+    read_bytes: int | None = None,
     progress: ProgressState | None = None,
 ) -> bool:
     """Ends the conversion, and counts that; False where the claim does not stand.
@@ -143,7 +144,8 @@ def finish(
         progress: the last; None leaves what was told before.
     """
     now = time.time()
-    values = {"state": state, "result": result, "error": error, "ended_at": now, **_FREE}
+    values: dict[str, Any] = {"state": state, "result": result, "error": error, **_FREE}
+    values |= {"read_bytes": read_bytes, "ended_at": now}
     if progress is not None:
         values["progress"] = progress.model_dump(mode="json")
     change = CONVERSIONS.update().where(*_standing(claim, HELD)).returning(_C.started_at)

@@ -24,6 +24,7 @@ def conversion_of(row: sa.Row[Any]) -> Conversion:
         request=_REQUEST.validate_python(row.request),
         progress=ProgressState.model_validate(row.progress) if row.progress else None,
         result=row.result,
+        read_bytes=row.read_bytes,
         error=row.error,
         attempts=row.attempts,
         priority=row.priority,

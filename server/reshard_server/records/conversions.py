@@ -32,6 +32,7 @@ from reshard_server.records.tables import CONVERSION_LABELS, CONVERSIONS, IDEMPO
 from reshard_server.records.totals import count_ended
 
 _C = CONVERSIONS.c
+_OF_ATTEMPTS = ("progress", "result", "read_bytes", "error", "started_at", "ended_at")
 # What every request asks for is put together once: that takes longer than to ask SQLite.
 _INSERT = CONVERSIONS.insert().returning(*CONVERSIONS.c, sort_by_parameter_order=True)
 _INSERT_LABELS = CONVERSION_LABELS.insert()
@@ -193,7 +194,7 @@ def request_cancel(db: sa.Engine, conversion: str) -> Conversion | None:
 
 def requeue(db: sa.Engine, conversion: str) -> Conversion | None:
     """A failed or cancelled one is queued again, and its attempts are counted anew; else None."""
-    fresh = dict.fromkeys(("progress", "result", "error", "started_at", "ended_at"))
+    fresh = dict.fromkeys(_OF_ATTEMPTS)
     queued = {**fresh, "state": "queued", "attempts": 0}
     return get(db, conversion) if _change(db, conversion, {"failed", "cancelled"}, queued) else None
 

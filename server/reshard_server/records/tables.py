@@ -28,6 +28,7 @@ CONVERSIONS = sa.Table(
     sa.Column("source", sa.Text, nullable=False),
     sa.Column("progress", sa.JSON),
     sa.Column("result", sa.JSON),
+    sa.Column("read_bytes", sa.BigInteger),
     sa.Column("error", sa.JSON),
     sa.Column("attempts", sa.Integer, nullable=False, default=0),
     sa.Column("schedule", sa.String(128)),

@@ -52,6 +52,7 @@ CONVERSION: dict[str, Any] = {
         "seconds_left": 5.9,
     },
     "result": None,
+    "read_bytes": None,
     "error": None,
     "attempts": 1,
     "priority": 0,

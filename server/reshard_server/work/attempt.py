@@ -22,9 +22,14 @@ GRACE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """It converted; the reports."""
+    """It converted.
 
-    result: list[dict[str, Any]]
+    Attributes:
+        read_bytes: what it read of the source, for all targets together.
+    """
+
+    reports: list[dict[str, Any]]
+    read_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class _Heard:
                 self.progress = ProgressState.model_validate(message["progress"])
                 self.holding.tell(self.progress)
             elif "result" in message:
-                self.outcome = Done(message["result"])
+                self.outcome = Done(**message["result"])
             else:
                 self.outcome = Refused(message["problem"], bool(message.get("busy")))
 

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 TARGET_BUSY = TargetBusyError
 
 
-def convert_all(request: dict[str, Any], pace: Pace) -> list[dict[str, Any]]:
-    """Converts the source to all targets in one run; the reports, as ``docs/json-output.md`` describes them.
+def convert_all(request: dict[str, Any], pace: Pace) -> dict[str, Any]:
+    """Converts the source to all targets in one run.
+
+    Returns the ``reports``, as ``docs/json-output.md`` describes them, and ``read_bytes``, what this run read
+    of the source for all targets together.
 
     What an earlier attempt left of a target and cannot be gone on with is started over: it was ours,
     made before the source changed or the server got other settings.
@@ -35,10 +38,11 @@ def convert_all(request: dict[str, Any], pace: Pace) -> list[dict[str, Any]]:
                 f"what an earlier attempt had done was of no use, and it was started over: {error}"
             )
         else:
-            return [
+            reports = [
                 plain(_with_warning(conversion_report(report), warnings.get(number)))
                 for number, report in enumerate(made.reports)
             ]
+            return {"reports": reports, "read_bytes": made.read_bytes}
 
 
 def _target_of(error: ResumeError, request: dict[str, Any]) -> int:

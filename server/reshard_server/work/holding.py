@@ -88,9 +88,11 @@ class Holding:
         state: End,
         result: list[dict[str, Any]] | None = None,
         error: dict[str, Any] | None = None,
+        read_bytes: int | None = None,
     ) -> bool:
         """Ends the conversion; False where the claim was lost."""
-        told: dict[str, Any] = {"result": result, "error": error, "progress": self._progress}
+        told: dict[str, Any] = {"result": result, "error": error, "read_bytes": read_bytes}
+        told["progress"] = self._progress
         ended = bool(self._insist(lambda: claims.finish(self.db, self.claim, state, **told)))
         if ended:
             _log_end(state, error)

@@ -103,7 +103,8 @@ class Series:
         held = held_path(self.holding.db, conversion.id)
         wording = Wording.of(self.settings.roots, conversion.request, held)
         if isinstance(outcome, Done):
-            self.holding.finish("succeeded", result=wording.reports(outcome.result))
+            reports = wording.reports(outcome.reports)
+            self.holding.finish("succeeded", result=reports, read_bytes=outcome.read_bytes)
             return None
         if isinstance(outcome, Died):
             return self._after_death(outcome)

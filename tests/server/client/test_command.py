@@ -70,6 +70,7 @@ def test_several_targets_give_the_same_reports_as_here(
     assert [r["target"] for r in there["reports"]] == ["data/there/a", "data/there/b"]
     assert [tensors_of(r) for r in there["reports"]] == [tensors_of(r) for r in here["reports"]]
     assert (here["source"], there["source"]) == (str(data / "run"), "data/run")
+    assert there["read_bytes"] == here["read_bytes"] > 0
     for name in ("a", "b"):
         kernel = reshard.restore(data / "there" / name)["params"]["kernel"]
         np.testing.assert_array_equal(kernel, WEIGHTS)

@@ -163,6 +163,10 @@ def test_several_targets(served: Served, ann: Browser) -> None:
     assert "Target 1 data/b layout serving Picture of both meshes of target 1" in page.text
     assert "Target 2 data/c mesh x=2 Picture of both meshes of target 2" in page.text
     assert "data/a → data/b → data/c queued" in ann.go("/conversions").text
+    both = [report(), report()]
+    claims.finish(served.db, begun(served.db, new), "succeeded", result=both, read_bytes=4096)
+    read = "Read 4.00 KiB of the source's files, for all targets together"
+    assert read in ann.go(f"/conversions/{new}").text
 
 
 def test_listed_by_state_and_in_pages(served: Served, ann: Browser) -> None:

@@ -54,7 +54,8 @@ def test_it_tells_progress_and_the_result(slow_source: Path, tmp_path: Path) -> 
     child = start_child(request(slow_source, tmp_path / "out"))
     *told, last = heard(child)
     assert child.close() == 0
-    [report] = last["result"]
+    [report] = last["result"]["reports"]
+    assert last["result"]["read_bytes"] == report["read_bytes"] > 0
     assert report["target"] == str(tmp_path / "out")
     moved = [m["progress"]["moved_bytes"] for m in told]
     assert len(moved) > 1

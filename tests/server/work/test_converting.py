@@ -48,7 +48,8 @@ def test_the_source_is_read_once_for_all_targets(
         {"target": str(tmp_path / "b"), **OPTIONS, "verify": "readback"},
     ]
     reads = Reads(monkeypatch)
-    reports = convert_all(request(small_source, *goals), Pace(nobody))
+    made = convert_all(request(small_source, *goals), Pace(nobody))
+    reports = made["reports"]
     monkeypatch.undo()
     assert [report["target"] for report in reports] == [goal["target"] for goal in goals]
     read = sum(
@@ -59,6 +60,7 @@ def test_the_source_is_read_once_for_all_targets(
     )
     assert reports[0]["read_bytes"] == reports[1]["read_bytes"] > 0
     assert read < 1.5 * reports[0]["read_bytes"]
+    assert made["read_bytes"] == reports[0]["read_bytes"]
     for name in "ab":
         assert not reshard.verify(small_source, tmp_path / name).differences
 
@@ -67,10 +69,10 @@ def test_every_target_is_gone_on_with(slow_source: Path, tmp_path: Path) -> None
     goals = [{"target": str(tmp_path / n), "chunk_bytes": "512KiB", "mesh": "x=2"} for n in "ab"]
     with pytest.raises(Halted):
         convert_all(request(slow_source, *goals), stopped_after(20 << 20))
-    reports = convert_all(request(slow_source, *goals, begun=True), Pace(nobody))
+    reports = convert_all(request(slow_source, *goals, begun=True), Pace(nobody))["reports"]
     assert all(report["resumed_bytes"] > 0 for report in reports)
     assert [report["warnings"] for report in reports] == [reports[0]["warnings"]] * 2
-    again = convert_all(request(slow_source, *goals, begun=True), Pace(nobody))
+    again = convert_all(request(slow_source, *goals, begun=True), Pace(nobody))["reports"]
     assert all(report["already_done"] for report in again)
 
 
@@ -87,7 +89,7 @@ def test_what_is_of_no_use_is_started_over_for_its_target_alone(
         convert_all(request(slow_source, *other), Pace(nobody))
     assert caught.value.target == goals[number]["target"]
     assert staging_for(Path(goals[number]["target"])).journal.exists()
-    reports = convert_all(request(slow_source, *other, begun=True), Pace(nobody))
+    reports = convert_all(request(slow_source, *other, begun=True), Pace(nobody))["reports"]
     told = [any("of no use" in w for w in report["warnings"]) for report in reports]
     assert told == [n == number for n in range(2)]
     assert [report["resumed_bytes"] > 0 for report in reports] == [n != number for n in range(2)]
