@@ -52,9 +52,13 @@ class Together:
         while self._waiting:
             batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
             asked = [one for one, _ in batch]
-            found = await run_sync(
-                _outcomes, self.db, asked, self.queued_at_most, limiter=self.lookers
-            )
+            found: list[Made | Exception]
+            try:
+                found = await run_sync(
+                    _made, self.db, asked, self.queued_at_most, limiter=self.lookers
+                )
+            except Exception as error:  # noqa: BLE001 - told to whoever asked
+                found = [error] * len(batch)
             for (_, made), outcome in zip(batch, found, strict=True):
                 _tell(made, outcome)
 
@@ -68,15 +72,8 @@ def _tell(made: asyncio.Future[Made], outcome: Made | Exception) -> None:
         made.set_result(outcome)
 
 
-def _outcomes(db: sa.Engine, asked: Sequence[Asked], queued_at_most: int) -> list[Made | Exception]:
-    """What became of each; where the records cannot be asked, that is told to all."""
-    try:
-        return _made(db, asked, queued_at_most)
-    except Exception as error:  # noqa: BLE001 - told to whoever asked
-        return [error] * len(asked)
-
-
 def _made(db: sa.Engine, asked: Sequence[Asked], queued_at_most: int) -> list[Made | Exception]:
+    """What became of each."""
     try:
         return [(made, True) for made in create_all(db, asked, queued_at_most)]
     except ProblemError:
