@@ -25,11 +25,11 @@ def check_schedule(
     known = OF_CLOCK if isinstance(when, Clock) else OF_STEPS
     for i, goal in enumerate(body.targets):
         check_template(goal.target, known, f"/targets/{i}/target")
+        if not isinstance(when, Clock):
+            _check_outside(goal.target, when.directory, f"/targets/{i}/target")
     _check_sample(scheduling, caller, name, body, now)
     for i, goal in enumerate(body.targets):
         _check_distinct(goal.target, body, f"/targets/{i}/target", overwrite=goal.overwrite)
-        if not isinstance(when, Clock):
-            _check_outside(goal.target, when.directory, f"/targets/{i}/target")
 
 
 def first_look(body: ScheduleBody, now: float) -> float:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import sqlalchemy as sa
 
 from reshard.api import check_arguments
-from reshard.errors import ReshardError
+from reshard.errors import ReshardError, StorageError
 from reshard_server.access.paths import Roots
 from reshard_server.access.tokens import Caller
 from reshard_server.models.conversion import AnyPlanRequest, ConversionRequest, Goal, goals
@@ -42,12 +43,13 @@ def check_conversion(
 ) -> None:
     """Raises ProblemError, in the library's words where it has some, for what cannot be done."""
     with about("/source"):
-        serving.roots.readable(caller, request.source)
+        source = serving.roots.readable(caller, request.source)
     seen: dict[str, str] = {}
     for place, goal in _places(request):
         field = f"{place}/target"
         with about(field):
-            serving.roots.writable(caller, goal.target)
+            target = serving.roots.writable(caller, goal.target)
+            _refuse_overlap(source, target, request.source, goal.target)
         if goal.target in seen:
             raise ProblemError(
                 INVALID,
@@ -56,6 +58,22 @@ def check_conversion(
             )
         seen[goal.target] = field
         _check_goal(serving, request, goal, place)
+
+
+def _refuse_overlap(source: Path, target: Path, source_name: str, target_name: str) -> None:
+    """As the library would, once it is this conversion's turn."""
+    if target == source:
+        raise StorageError(
+            f"the target {target_name!r} is the source itself; choose another target"
+        )
+    if source in target.parents:
+        raise StorageError(
+            f"the target {target_name!r} lies inside the source {source_name!r}; choose a target outside of it"
+        )
+    if target in source.parents:
+        raise StorageError(
+            f"the source {source_name!r} lies inside the target {target_name!r}; choose another target"
+        )
 
 
 def _places(request: ConversionRequest | AnyPlanRequest) -> list[tuple[str, Goal]]:
