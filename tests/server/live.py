@@ -70,7 +70,12 @@ def live(folder: Path, *flags: str, module: str = "reshard", **settings: Any) ->
     command += ["--root", f"data={data}", "--settings", settings_file(folder, **settings), *flags]
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            list(map(str, command)), stdout=stream, stderr=stream, env=environment(), cwd=folder
+            list(map(str, command)),
+            stdout=stream,
+            stderr=stream,
+            env=environment(),
+            cwd=folder,
+            start_new_session=True,  # as a service: what it converts steps back for it, not for tests
         )
     try:
         yield Live(process, wait_for_address(process, log), log)

@@ -29,7 +29,7 @@ STOPPED = 143
 """Exit status after SIGTERM, as shells show it."""
 
 _PR_SET_PDEATHSIG = 1
-_NICENESS = 19
+_NICENESS = 10
 """Requests are answered first; without requests it costs nothing."""
 
 _STDIN = 0

@@ -23,7 +23,7 @@ import json, sys, time
 from reshard_server.work.process import start_child
 child = start_child(json.loads(sys.argv[1]))
 print(child.process.pid, flush=True)
-for message in child.listen_until(time.monotonic() + 60):
+for message in child.listen_until(time.monotonic() + 300):
     print("said", flush=True)
 """
 
@@ -41,7 +41,7 @@ def request(source: Path, target: Path, **goal: Any) -> Message:
 
 
 def heard(child: ChildProcess) -> list[Message]:
-    return list(child.listen_until(time.monotonic() + 60))
+    return list(child.listen_until(time.monotonic() + 300))
 
 
 def await_move(child: ChildProcess) -> None:

@@ -131,7 +131,7 @@ def test_a_server_killed_between_publishing_and_recording_tells_the_digests(worl
     world.wait_for(job, moved())
     [child] = first.children()
     first.signal(signal.SIGSTOP)  # so that it hears nothing of the end
-    assert is_gone(child, 60)
+    assert is_gone(child, 300)
     assert (world.data / "out").exists()
     first.kill()
     assert world.get(job).state == "running"

@@ -80,6 +80,7 @@ class World:
             stdout=subprocess.PIPE,
             stderr=log.open("w"),
             text=True,
+            start_new_session=True,  # as a service: what it converts steps back for it, not for tests
         )
         replica = Replica(process, log)
         self.replicas.append(replica)
@@ -97,7 +98,7 @@ class World:
         return found
 
     def wait_for(
-        self, conversion: str, holds: Callable[[Conversion], bool], seconds: float = 60
+        self, conversion: str, holds: Callable[[Conversion], bool], seconds: float = 300
     ) -> Conversion:
         """The conversion as soon as something holds of it."""
         deadline = time.monotonic() + seconds
@@ -106,7 +107,7 @@ class World:
             time.sleep(0.02)
         return found
 
-    def ended(self, conversion: str, seconds: float = 60) -> Conversion:
+    def ended(self, conversion: str, seconds: float = 300) -> Conversion:
         return self.wait_for(conversion, lambda c: c.done, seconds)
 
     def is_equal(self, target: str = "out") -> bool:
