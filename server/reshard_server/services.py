@@ -27,6 +27,9 @@ from reshard_server.work.durable import Durable
 from reshard_server.work.questions import Questions
 from reshard_server.work.wording import RootNames
 
+CHECKERS = 4
+"""Threads that look at paths for conversions that are asked for: where a storage hangs they do, and no others."""
+
 LOOKERS = 4
 """Threads that ask the records for requests; more would only wait for each other and for the interpreter."""
 
@@ -37,6 +40,7 @@ class Services:
 
     Attributes:
         lookers: the threads that look into the records for requests about conversions.
+        checkers: the threads that check what is asked for.
         together: records the conversions that are asked for.
     """
 
@@ -54,6 +58,7 @@ class Services:
     drain: Drain
     metrics: Metrics
     lookers: CapacityLimiter
+    checkers: CapacityLimiter
     together: Together
 
 
@@ -96,6 +101,7 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
                 drain,
                 metrics,
                 lookers,
+                CapacityLimiter(CHECKERS),
                 Together(database, settings.queued_per_token, lookers),
             )
         finally:

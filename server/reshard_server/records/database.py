@@ -33,12 +33,25 @@ def open_database(settings: Settings) -> sa.Engine:
     engine = _engine(settings)
     try:
         METADATA.create_all(engine)
+        _refuse_other_versions(engine)
     except sa.exc.SQLAlchemyError as error:
         raise StorageError(
             f"cannot open the database of the server's records ({_shown(engine)}): {_reason(error)}; check that it is "
             "there, and that this user may write to it"
         ) from error
     return engine
+
+
+def _refuse_other_versions(engine: sa.Engine) -> None:
+    """Tables that are there are left as they are, so one of another version may lack what is needed."""
+    found = sa.inspect(engine)
+    for table in METADATA.sorted_tables:
+        there = {column["name"] for column in found.get_columns(table.name)}
+        if lacking := sorted(set(table.c.keys()) - there):
+            raise StorageError(
+                f"the server's records ({_shown(engine)}) were made by another version: the table {table.name!r} has "
+                f"no {', '.join(lacking)}; go back to that version, or begin with an empty state folder or database"
+            )
 
 
 def _engine(settings: Settings) -> sa.Engine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Header, Query, Response
 
 from reshard_server.logs import ABOUT
@@ -62,7 +63,7 @@ async def create_conversion(
     Everything that can be checked without reading the checkpoint is checked now.
     """
     serving.drain.refuse_new()
-    await looked_up(serving, check_conversion, serving, caller, body)
+    await run_sync(check_conversion, serving, caller, body, limiter=serving.checkers)
     made, is_new = await serving.together.create(Asked(caller.name, body, idempotency_key))
     ABOUT.get().conversion = made.id
     if is_new:
