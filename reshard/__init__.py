@@ -56,6 +56,7 @@ from reshard.saving.save import save
 from reshard.variables.distribute import distribute_tensor
 from reshard.variables.indexed_slices import IndexedSlices
 from reshard.variables.sharded import ShardedVariable
+from reshard.version import __version__
 
 __all__ = [
     "CorruptError",
@@ -88,6 +89,7 @@ __all__ = [
     "VariableIndexError",
     "VariableTypeError",
     "VerificationError",
+    "__version__",
     "convert",
     "convert_to_many",
     "distribute_tensor",

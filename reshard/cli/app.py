@@ -23,6 +23,7 @@ from reshard.cli.failures import INTERRUPTED, detached, interrupted, misused, re
 from reshard.cli.options import examples
 from reshard.cli.signals import Detached, Stopped, stop_on_signals
 from reshard.errors import ReshardError
+from reshard.version import __version__
 
 _EPILOG = examples(
     "reshard inspect ckpt/1000",
@@ -65,12 +66,7 @@ def _prose(command: Callable[..., None]) -> str:
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            typer.echo(f"reshard {version('reshard')}")
-        except PackageNotFoundError:
-            typer.echo("reshard (not installed)")
+        typer.echo(f"reshard {__version__}")
         raise typer.Exit
 
 
@@ -114,10 +110,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character gets its escape, never a traceback.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    # A tree of 100,000 tensors is millions of objects that live to the end: to look through them again
-    # and again for cycles took a tenth of a conversion.
-    gc.set_threshold(50_000, 50, 100)
     # Nothing here multiplies matrices; numpy's threads for that would only wait, busily.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     stop_on_signals()
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    # The interpreter would look for cycles once more in everything that ends with it.
+    gc.freeze()
+    sys.exit(code)

@@ -23,6 +23,7 @@ from reshard.formats.slices import FILE_NAME
 from reshard.layout.layout_file import LayoutFile, layout_to_mapping
 from reshard.planning.move import Move, Plan
 from reshard.storage.local import storage_error
+from reshard.version import __version__
 
 MAX_SHOWN = 60
 """Characters of a setting in a message; layouts may be long."""
@@ -125,7 +126,7 @@ def _settings(options: Options) -> dict[str, str]:
         "style": str(options.style),
         "max_memory": _bytes_text(options.max_memory),
         "workers": str(options.workers),
-        "reshard": _version(),
+        "reshard": __version__,
     }
 
 
@@ -143,15 +144,6 @@ def _layout_text(layout: Layout | None) -> str:
     if isinstance(layout, LayoutFile):
         return str(layout_to_mapping(layout))
     return repr(layout)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("reshard")
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def plan_digest(plan: Plan, target: TargetCheckpoint, options: Options) -> str:

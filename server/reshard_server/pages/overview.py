@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from reshard import __version__
 from reshard_server.models.conversion import Conversion, State
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visiting import Visiting, Visitor
@@ -39,17 +38,10 @@ def show_overview(visitor: Visiting, serving: Serving) -> Response:
         going_on=bool(found["Running"] or found["Waiting"]),
         schedules=[stored.told(None) for stored in listed],
         roots=[r for r in serving.settings.roots if visitor.caller.may_read(r)],
-        version=_version(),
+        version=__version__,
     )
 
 
 def _newest(serving: Services, visitor: Visitor, states: tuple[State, ...]) -> list[Conversion]:
     token = None if visitor.caller.is_admin else visitor.name
     return conversions.page(serving.database, Filters(token, states), SHOWN).conversions
-
-
-def _version() -> str:
-    try:
-        return version("reshard")
-    except PackageNotFoundError:  # run from a folder that was never installed
-        return "unknown"
