@@ -7,7 +7,7 @@ import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reshard.engine.buffers import ALIGNMENT
+from reshard.engine.buffers import aligned
 from reshard.engine.cast import cast_into
 from reshard.engine.opaque import opaque_dtype
 from reshard.engine.task import CastStats
@@ -147,9 +147,7 @@ def aligned_empty(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
     if nbytes >= MAPPED_BYTES:
         return np.frombuffer(_mapped(nbytes), np.uint8)
-    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + nbytes]
+    return aligned(nbytes)
 
 
 def _mapped(nbytes: int) -> mmap.mmap:
