@@ -15,14 +15,11 @@ class Workplace:
     Attributes:
         source: what stock Orbax saved from the (4, 2) mesh.
         options: what every command line of this project is given besides.
-        keeps_targets: whether what was written stays until the end. Removing tens of thousands of
-            files makes the next ones slow to create on some file systems, for minutes.
     """
 
     root: Path
     source: Path
     options: tuple[str, ...] = ()
-    keeps_targets: bool = False
 
     @property
     def target(self) -> Path:

@@ -47,9 +47,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="reshard-bench-") as folder:
         root = Path(folder)
         _check_disk(root, size, len(names) * arguments.rounds)
-        work = Workplace(
-            root, _source(arguments, root), _options(arguments), keeps_targets=bool(size.small)
-        )
+        work = Workplace(root, _source(arguments, root), _options(arguments))
         write_layouts(work, bool(size.small))
         affordable, left_out = _affordable(names, size)
         results = run_rounds(affordable, work, arguments.rounds, arguments.limit)
