@@ -26,10 +26,10 @@ class Band:
         """The band within a chunk of ``shape``, counted from the chunk's start."""
         if not shape:
             return Box((), ())
-        behind = tuple(shape[len(self.lead) + 1 :])
+        behind = shape[len(self.lead) + 1 :]
         return Box(
-            (*self.lead, self.start, *(0 for _ in behind)),
-            (*(i + 1 for i in self.lead), self.stop, *behind),
+            (*self.lead, self.start, *(0,) * len(behind)),
+            (*[i + 1 for i in self.lead], self.stop, *behind),
         )
 
 

@@ -12,28 +12,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reshard.engine.bands import Band, band_capacity, bands, row_bytes
 from reshard.engine.blame import about, of_target
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
 from reshard.engine.coverage import PRIME, coverage_of
+from reshard.engine.decoded import decoded, group_capacity, groups, is_woven
 from reshard.engine.digest import CRC64NVME, linear_of_box
 from reshard.engine.expected import changes_bytes, expected_crc
-from reshard.engine.lanes import Lane, StoredChunks
 from reshard.engine.mirror import Mirror
 from reshard.engine.output import Output
 from reshard.engine.passthrough import pass_through, pass_to_all
 from reshard.engine.sinks import (
     ChunkSink,
-    Part,
     PieceSink,
     source_element_type,
     target_element_type,
 )
-from reshard.engine.task import ChunkPart, SourceChunk, Task, TaskResult
+from reshard.engine.task import ChunkPart, Task, TaskResult
 from reshard.engine.whole import move_whole
 from reshard.errors import VerificationError
 from reshard.layout.box import Box
@@ -121,12 +119,12 @@ class _Buffers:
 
     @classmethod
     def of(cls, task: Task) -> _Buffers:
-        band = max((_band_capacity(task, group) for group in _groups(task)), default=0)
+        band = max((group_capacity(task, group) for group in groups(task)), default=0)
         pieces = max((_piece_bytes(t, band) for t in task.all if t.strategy != "block"), default=0)
         blocks = [t for t in task.all if t.strategy == "block"]
         chunks = sum(_aligned(nbytes) for t in blocks for nbytes in _target_bytes(t))
         mirror = max(pieces, BAND_BYTES if blocks else 0)
-        return cls(band, band if _is_woven(task) else 0, pieces, mirror, chunks)
+        return cls(band, band if is_woven(task) else 0, pieces, mirror, chunks)
 
     @property
     def total(self) -> int:
@@ -145,15 +143,6 @@ def _piece_bytes(task: Task, band: int) -> int:
 def _target_bytes(task: Task) -> Iterator[int]:
     itemsize = storage_bytes(task.placement.target_dtype)
     return (math.prod(t.stored_shape) * itemsize for t in task.targets)
-
-
-def _is_woven(task: Task) -> bool:
-    return any(t.strategy == "weave" for t in task.all)
-
-
-def _groups(task: Task) -> list[tuple[SourceChunk, ...]]:
-    """Source chunks that are decoded in lock step: all of a weave, else one after the other."""
-    return [task.sources] if _is_woven(task) else [(s,) for s in task.sources]
 
 
 def _transfer(
@@ -219,8 +208,8 @@ def _filled(task: Task, lanes: Bytes, rows: Bytes, fills: Sequence[_Filling]) ->
     """Every band is decoded and summed once, and put into every target's place."""
     digest = moved = cover = 0
     changed = [fill for fill in fills if fill.changes]
-    for group in _groups(task):
-        for band, box in _decoded(task, group, lanes, rows):
+    for group in groups(task):
+        for band, box in decoded(task, group, lanes, rows):
             crc = linear_of_box(CRC64NVME, band, box, task.placement.shape)
             digest ^= crc
             moved += band.nbytes
@@ -256,83 +245,3 @@ def _check_unchanged(task: Task, band: Array, box: Box, crc: int) -> None:
             f"{task.placement.target!r}: the elements at {box} changed in memory between decoding and writing; "
             "the output was discarded; check this machine's memory, then run again"
         )
-
-
-def _decoded(
-    task: Task, group: Sequence[SourceChunk], memory: Bytes, rows: Bytes
-) -> Iterator[tuple[Array, Box]]:
-    """What is wanted of each band of a group of chunks, and its box in the placement's coordinates."""
-    dtype = source_element_type(task)
-    with ExitStack() as stack:
-        lanes = [stack.enter_context(closing(_lane(task, chunk))) for chunk in group]
-        for band in _group_bands(task, group, lanes[0].part):
-            if lanes[0].is_behind(band):
-                return
-            parts = _read(lanes, band, memory, dtype)
-            if parts:
-                yield parts[0] if len(parts) == 1 else _side_by_side(parts, rows)
-        for lane in lanes:
-            lane.check_end()
-
-
-def _side_by_side(parts: Sequence[Part], rows: Bytes) -> Part:
-    """The lanes' parts as one array, whose rows are as wide as all of them."""
-    joint = _joint_box(parts)
-    dtype = parts[0][0].dtype
-    whole: Array = rows[: joint.size * dtype.itemsize].view(dtype).reshape(joint.shape)
-    for elements, box in parts:
-        whole[box.relative_to(joint.start).slices] = elements
-    return whole, joint
-
-
-def _lane(task: Task, chunk: SourceChunk) -> Lane:
-    placement = task.placement
-    stored = StoredChunks(placement.source, placement.source_dtype, task.source_encoding, task.fill)
-    box = placement.from_source(chunk.box)
-    return Lane(stored, chunk, box.intersect(task.unit) or box, box.start)
-
-
-def _read(lanes: Sequence[Lane], band: Band, memory: Bytes, dtype: np.dtype[Any]) -> list[Part]:
-    parts: list[Part] = []
-    at = 0
-    for lane in lanes:
-        nbytes = lane.nbytes(band)
-        part = lane.read(band, memory[at : at + nbytes], dtype)
-        at += nbytes
-        if part is not None:
-            parts.append(part)
-    return parts
-
-
-def _joint_box(parts: Sequence[Part]) -> Box:
-    """What parts that lie side by side cover together."""
-    start = tuple(map(min, zip(*(box.start for _, box in parts), strict=True)))
-    stop = tuple(map(max, zip(*(box.stop for _, box in parts), strict=True)))
-    return Box(start, stop)
-
-
-def _group_bands(task: Task, group: Sequence[SourceChunk], part: Box | None) -> Iterator[Band]:
-    """``part`` is what is wanted of the first chunk: all have it alike in the dimensions that are cut."""
-    shape, lane_dim, rows = _group_shape(task, group)
-    return bands(shape, lane_dim, rows, task.band_bytes, part)
-
-
-def _band_capacity(task: Task, group: Sequence[SourceChunk]) -> int:
-    shape, lane_dim, rows = _group_shape(task, group)
-    return band_capacity(shape, lane_dim, rows, task.band_bytes)
-
-
-def _group_shape(
-    task: Task, group: Sequence[SourceChunk]
-) -> tuple[tuple[int, ...], int, list[int]]:
-    """Common leading shape, first dimension along which lanes differ, and joint bytes per row."""
-    first = group[0]
-    rank = len(first.stored_shape)
-    lane_dim = min((_first_difference(first.index, s.index) for s in group[1:]), default=rank)
-    itemsize = storage_bytes(task.placement.source_dtype)
-    rows = [sum(r) for r in zip(*(row_bytes(s.stored_shape, itemsize) for s in group), strict=True)]
-    return first.stored_shape, lane_dim, rows or [itemsize]
-
-
-def _first_difference(a: Sequence[int], b: Sequence[int]) -> int:
-    return next(d for d, (i, j) in enumerate(zip(a, b, strict=True)) if i != j)

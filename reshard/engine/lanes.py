@@ -55,32 +55,42 @@ class Lane:
         self.wanted = wanted
         self._origin = tuple(origin)
         self._itemsize = storage_bytes(stored.dtype)
+        self._is_whole = self._inside().shape == chunk.stored_shape
         self._skipped = False
         self._stream = open_chunk(stored, chunk)
 
     @property
     def part(self) -> Box | None:
         """What is wanted of the chunk, counted from its start; None for all of it."""
-        inside = self.wanted.relative_to(self._origin)
+        inside = self._inside()
         return None if inside.shape == self.chunk.box.shape else inside
 
-    def nbytes(self, band: Band) -> int:
-        return band.box(self.chunk.stored_shape).size * self._itemsize
+    def _inside(self) -> Box:
+        return self.wanted.relative_to(self._origin)
 
-    def read(self, band: Band, out: Bytes, dtype: np.dtype[Any]) -> tuple[Array, Box] | None:
-        """The wanted part of ``band`` as a view of ``out``, and its box in the caller's coordinates.
+    def read(
+        self, band: Band, memory: Bytes, dtype: np.dtype[Any]
+    ) -> tuple[int, tuple[Array, Box] | None]:
+        """How many bytes of ``memory`` the band takes, and what is wanted of it.
 
-        None where the band holds nothing that is wanted; then its bytes are passed over.
+        That is a view of ``memory`` and its box in the caller's coordinates; None where the band holds
+        nothing that is wanted. Then its bytes are passed over.
         """
         local = band.box(self.chunk.stored_shape)
-        box = local.shift(self._origin).intersect(self.wanted)
+        shape = local.shape
+        nbytes = math.prod(shape) * self._itemsize
+        here = local.shift(self._origin)
+        box = here if self._is_whole else here.intersect(self.wanted)
         if box is None:
-            self._stream.skip(len(out))
+            self._stream.skip(nbytes)
             self._skipped = True
-            return None
+            return nbytes, None
+        out = memory[:nbytes]
         self._stream.readinto(out.data)
-        inside = box.relative_to(self._origin).relative_to(local.start)
-        return out.view(dtype).reshape(local.shape)[inside.slices], box
+        elements = out.view(dtype).reshape(shape)
+        if not self._is_whole:
+            elements = elements[box.relative_to(here.start).slices]
+        return nbytes, (elements, box)
 
     def is_behind(self, band: Band) -> bool:
         """Whether this band, and so every later one, lies behind everything wanted."""

@@ -184,7 +184,7 @@ def _digest_chunk(task: ReadTask, chunk: SourceChunk, itemsize: int) -> int:
     crc, is_padded = 0, False
     with closing(Lane(task.stored, chunk, chunk.box, chunk.box.start)) as lane:
         for band in bands(shape, len(shape), rows, BAND_BYTES):
-            part = lane.read(band, memory[: lane.nbytes(band)], opaque_dtype(itemsize))
+            _, part = lane.read(band, memory, opaque_dtype(itemsize))
             if part is not None:
                 view, box = part
                 crc ^= linear_of_box(CRC64NVME, view, box, task.shape)

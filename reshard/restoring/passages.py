@@ -150,10 +150,9 @@ class Stream:
             if self._lane.is_behind(band):
                 return
             direct = self._read.direct(self._box(band))
-            out = memory[: self._lane.nbytes(band)] if direct is None else direct
-            part = self._lane.read(band, out, dtype)
+            nbytes, part = self._lane.read(band, memory if direct is None else direct, dtype)
             if part is not None:
-                self._passed_bytes += len(out)
+                self._passed_bytes += nbytes
                 yield (*part, direct is not None)
         self._lane.check_end()
 
