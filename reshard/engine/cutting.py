@@ -110,6 +110,9 @@ def runs(
     >>> runs((2, 0), (2, 8), (8, 8), 4), runs((2, 4), (2, 4), (8, 8), 4)
     ([(64, 64)], [(80, 16), (112, 16)])
     """
+    if shape[1:] == stored[1:]:
+        row = math.prod(stored[1:]) * itemsize
+        return [(start[0] * row, shape[0] * row)] if shape else [(0, row)]
     inner = len(shape) - 1
     run = itemsize
     while inner > 0 and shape[inner] == stored[inner]:

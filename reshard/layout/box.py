@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import add, ge, sub
+from operator import add, ge, le, sub
 from types import EllipsisType
 
 
@@ -49,10 +49,7 @@ class Box:
 
     def contains(self, other: Box) -> bool:
         """Whether every element of ``other`` is in this box."""
-        return all(
-            a <= c and d <= b
-            for a, b, c, d in zip(self.start, self.stop, other.start, other.stop, strict=True)
-        )
+        return all(map(le, self.start, other.start)) and all(map(ge, self.stop, other.stop))
 
     def shift(self, offset: Sequence[int]) -> Box:
         """The same box moved by ``offset`` elements per dimension."""

@@ -79,13 +79,15 @@ def size_if_there(path: str | Path) -> int | None:
 
 def write_all(fd: int, data: memoryview, offset: int, path: str) -> None:
     """Writes all of ``data`` (contiguous bytes) at ``offset``; a short write is continued."""
-    with storage_errors("write", path):
-        done = 0
+    done = 0
+    try:
         while done < len(data):
             written = os.pwrite(fd, data[done : done + WRITE_BYTES], offset + done)
             if written == 0:
                 raise OSError(errno.EIO, "the system wrote nothing and gave no reason")
             done += written
+    except OSError as error:
+        raise storage_error("write", path, error) from error
 
 
 def read_at(fd: int, nbytes: int, offset: int) -> bytes:
