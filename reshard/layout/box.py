@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import starmap
 from operator import add, ge, le, sub
 from types import EllipsisType
 
@@ -49,7 +50,9 @@ class Box:
 
     def contains(self, other: Box) -> bool:
         """Whether every element of ``other`` is in this box."""
-        return all(map(le, self.start, other.start)) and all(map(ge, self.stop, other.stop))
+        starts = zip(self.start, other.start, strict=True)
+        stops = zip(self.stop, other.stop, strict=True)
+        return all(starmap(le, starts)) and all(starmap(ge, stops))
 
     def shift(self, offset: Sequence[int]) -> Box:
         """The same box moved by ``offset`` elements per dimension."""
