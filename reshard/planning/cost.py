@@ -29,6 +29,10 @@ READ_BYTES_PER_SECOND = 0.5e9
 BAND_BYTES = 2 << 20
 """Decoded bytes at once: large enough that calls cost little, small enough to stay in cache."""
 
+TASK_BAND_BYTES = 4 << 20
+"""The same for a task of a conversion, which makes more calls for each band: its workers wait for the
+interpreter's lock oftener than for memory."""
+
 CACHED_BYTES = 8 << 20
 """Bands above this leave the processor's cache between decoding and writing."""
 

@@ -27,6 +27,7 @@ from reshard.layout.grid import Cuts, Grid
 from reshard.planning.cost import (
     BAND_BYTES,
     READ_BYTES_PER_SECOND,
+    TASK_BAND_BYTES,
     Fill,
     chunks_per_unit,
     decoded_bytes,
@@ -195,7 +196,7 @@ def _least_band(source: Side, lanes: int, first_lane_dim: int) -> int:
 
 
 def _fit_band(need: Callable[[int], int], memory: int, least: int) -> int:
-    band = max(BAND_BYTES, least)
+    band = max(TASK_BAND_BYTES, least)
     while band > least and need(band) > memory:
         band = max(least, band // 2)
     return band
