@@ -1,6 +1,6 @@
 """What remains where nothing is planned or rearranged: ``python -m benchmarks.floor SOURCE TARGET [--passes crswt]``.
 
-Every file is read in bands of 2 MiB and written again by as many threads as a conversion has, in writes of its size,
+Every file is read in bands of 4 MiB and written again by as many threads as a conversion has, in writes of its size,
 with its calls to the file system and nothing else. ``--passes`` adds what a conversion of raw chunks does to
 each byte besides: c the CRC32C of the source, s its CRC-64/NVME, r one copy into another order (here: the same),
 w the CRC32C of the target, t its CRC-64/NVME. Compare with ``cp -r`` and with ``reshard convert``.
@@ -11,22 +11,33 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 from awscrt.checksums import crc32c, crc64nvme
 
+from reshard.engine.buffers import aligned
 from reshard.storage.local import start_writeback, write_all
 from reshard.storage.syncing import sync_tree
 
-BAND_BYTES = 2 << 20
+BAND_BYTES = 4 << 20
 WORKERS = 3
+
+
+class _Buffers(threading.local):
+    """A thread's two buffers, reused for every file."""
+
+    def __init__(self) -> None:
+        self.band, self.other = aligned(BAND_BYTES), aligned(BAND_BYTES)
+
+
+_BUFFERS = _Buffers()
 
 
 def move(source: Path, target: Path, passes: str) -> None:
     """Reads one file, does the passes over it, and writes it."""
-    band, other = np.empty(BAND_BYTES, np.uint8), np.empty(BAND_BYTES, np.uint8)
+    band, other = _BUFFERS.band, _BUFFERS.other
     into = os.open(target, os.O_WRONLY | os.O_CREAT, 0o666)
     with source.open("rb", buffering=0) as file:
         at = 0
