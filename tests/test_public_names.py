@@ -21,7 +21,7 @@ PUBLIC = [
     "NotACheckpointError", "PlanError", "ReshardError", "ResumeError", "SaveSliceInfo", "ShardedVariable",
     "SourceChangedError", "StorageError", "SyncError", "TargetBusyError", "TargetExistsError", "TensorLayout",
     "TreeError", "VariableError",
-    "VariableIndexError", "VariableTypeError", "VerificationError", "convert", "convert_to_many",
+    "VariableIndexError", "VariableTypeError", "VerificationError", "__version__", "convert", "convert_to_many",
     "distribute_tensor", "fingerprint", "inspect", "layout_map_scope", "open_checkpoint", "plan", "plan_to_many", "restore",
     "save", "verify",
 ]  # fmt: skip
