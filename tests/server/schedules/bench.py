@@ -77,7 +77,7 @@ class Bench:
         self, name: str = "s", token: str = "ann", now: float | None = None, **body: Any
     ) -> StoredSchedule:
         """A schedule, stored as the API stores it."""
-        at = time.time() if now is None else now
+        at = self.now if now is None else now
         made = BODY.validate_python({**STEPS, **body})
         caller = self.one.tokens.named(token)
         assert caller is not None
