@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -21,6 +22,9 @@ from reshard.storage.syncing import fsync
 
 _LOCK = "lock"
 _PARTIAL = ".reshard-partial"
+
+_HOLDER_SECONDS = 0.5
+"""Between taking a lock and writing into it who has it, at most, on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +174,7 @@ def _lock(staging: Staging) -> int:
 def _held_by_another(fd: int, staging: Staging) -> TargetBusyError:
     """The error that names who holds the lock, as far as that can be read; closes ``fd``."""
     try:
-        holder = os.pread(fd, 32, 0).decode(errors="replace") or "unknown"
+        holder = _holder(fd) or "unknown"
     except OSError:
         holder = "unknown"
     finally:
@@ -179,6 +183,14 @@ def _held_by_another(fd: int, staging: Staging) -> TargetBusyError:
         f"another run (process {holder}) is writing {str(staging.target)!r} now; wait for it to end, "
         "or choose another target"
     )
+
+
+def _holder(fd: int) -> str:
+    """What the lock's holder wrote into it, for which it gets a moment: it may have the lock only just."""
+    deadline = time.monotonic() + _HOLDER_SECONDS
+    while not (written := os.pread(fd, 32, 0)) and time.monotonic() < deadline:
+        time.sleep(_HOLDER_SECONDS / 50)
+    return written.decode(errors="replace")
 
 
 def _open_lock(path: Path) -> int | None:

@@ -8,13 +8,14 @@ import fcntl
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reshard.errors import StorageError, TargetExistsError
+from reshard.errors import StorageError, TargetBusyError, TargetExistsError
 from reshard.storage import publishing, staging, syncing
 from reshard.storage.publishing import publish
 from reshard.storage.staging import Staging, staged, staging_for
@@ -510,3 +511,22 @@ def test_target_below_a_link_that_leads_to_itself(tmp_path):
 def test_the_staging_folder_is_named_after_the_target(tmp_path):
     folder = tmp_path / ".dst.reshard-partial"
     assert staging_for(tmp_path / "dst") == Staging(tmp_path / "dst", folder, folder / "checkpoint")
+
+
+@pytest.mark.parametrize(("written", "named"), [(b"4711", "4711"), (b"", "unknown")])
+def test_whoever_took_the_lock_only_just_is_waited_for(
+    tmp_path: Path, written: bytes, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "_HOLDER_SECONDS", 10.0 if written else 0.05)
+    folder = staging_for(tmp_path / "target").folder
+    folder.mkdir()
+    with (folder / "lock").open("wb", buffering=0) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        writing = threading.Timer(0.1, lock.write, [written])
+        writing.start()
+        with (
+            pytest.raises(TargetBusyError, match=rf"another run \(process {named}\) is writing"),
+            staged(tmp_path / "target"),
+        ):
+            pass
+        writing.join()
