@@ -1,6 +1,6 @@
 """What remains where nothing is planned or rearranged: ``python -m benchmarks.floor SOURCE TARGET [--passes crswt]``.
 
-Every file is read in bands of 4 MiB and written again by as many threads as a conversion has, in writes of its size,
+Every file is read in bands and written again by as many threads as a conversion has, in writes of its size,
 with its calls to the file system and nothing else. ``--passes`` adds what a conversion of raw chunks does to
 each byte besides: c the CRC32C of the source, s its CRC-64/NVME, r one copy into another order (here: the same),
 w the CRC32C of the target, t its CRC-64/NVME. Compare with ``cp -r`` and with ``reshard convert``.
@@ -18,10 +18,10 @@ from pathlib import Path
 from awscrt.checksums import crc32c, crc64nvme
 
 from reshard.engine.buffers import aligned
+from reshard.planning.cost import TASK_BAND_BYTES
 from reshard.storage.local import start_writeback, write_all
 from reshard.storage.syncing import sync_tree
 
-BAND_BYTES = 4 << 20
 WORKERS = 3
 
 
@@ -29,7 +29,7 @@ class _Buffers(threading.local):
     """A thread's two buffers, reused for every file."""
 
     def __init__(self) -> None:
-        self.band, self.other = aligned(BAND_BYTES), aligned(BAND_BYTES)
+        self.band, self.other = aligned(TASK_BAND_BYTES), aligned(TASK_BAND_BYTES)
 
 
 _BUFFERS = _Buffers()

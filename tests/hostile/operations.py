@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import reshard.api
+from reshard.engine.compare import TensorVerdict
 from reshard.errors import ReshardError
 
 LONGEST_MESSAGE = 20_000
@@ -86,15 +87,16 @@ def _check_equal(seen: Seen, src: Path, dst: Path, unseen: Collection[str]) -> N
     """``unseen`` are tensors whose chunks travelled encoded, so that nobody looked into them."""
     found = reshard.api.verify(src, dst)
     differing = [
-        v
-        for v in found.tensors
-        if v.is_difference
-        # The damage travelled along, and is found in the target as well.
-        and not (v.name in unseen and v.status == "damaged" and v.digest_b is None)
+        v for v in found.tensors if v.is_difference and not (v.name in unseen and _is_on_both(v))
     ]
     # Damage to bytes of the source that nothing refers to is told, and leaves the target right.
     if found.damage or differing:
         seen.wrong.append(f"the target differs: {found}")
+
+
+def _is_on_both(verdict: TensorVerdict) -> bool:
+    """The damage travelled along: neither side's tensor can be decoded."""
+    return verdict.status == "damaged" and verdict.digest_a is None and verdict.digest_b is None
 
 
 @contextlib.contextmanager

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from reshard.formats.detect import open_reader
 from tests.hostile import campaign
 from tests.hostile.campaign import run_campaign
+from tests.hostile.operations import _OPTIONS, Seen, _check_equal, operate
 from tests.hostile.watch import Watch, snapshot
 
 SECONDS = 15.0
+KEEP = _OPTIONS.index({"compression": "keep"})
+"""A seed that converts so."""
 
 
 def test_random_damage_is_refused_or_harmless(specimens, tmp_path):
@@ -36,6 +40,27 @@ def test_the_same_seed_makes_the_same_case(specimens, tmp_path):
             made.append((said, files))
             shutil.rmtree(folder)
         assert made[0] == made[1]
+
+
+def test_damage_that_travels_encoded_is_no_difference_but_a_broken_target_is(specimens, tmp_path):
+    intact, damaged = specimens / "ocdbt-zarr2", tmp_path / "damaged"
+    shutil.copytree(intact, damaged)
+    chunk = open_reader(str(damaged)).locate("big", (0,))
+    assert chunk is not None
+    with Path(chunk.path).open("r+b") as file:
+        file.seek(chunk.offset + 4)  # a frame's flags behind its magic number; 8 is reserved
+        flags = file.read(1)[0]
+        file.seek(chunk.offset + 4)
+        file.write(bytes([flags | 8]))
+    seen = operate(damaged, tmp_path / "target", KEEP)
+    assert seen.outcomes["convert"] == "ok"
+    assert seen.outcomes["restore"] == "CorruptError"
+    assert seen.wrong == []
+
+    broken = Seen()
+    _check_equal(broken, intact, tmp_path / "target", {"big"})
+    assert len(broken.wrong) == 1
+    assert broken.wrong[0].startswith("the target differs: ")
 
 
 def _content(path: Path) -> object:
