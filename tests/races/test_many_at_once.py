@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
@@ -109,18 +110,19 @@ def test_threads_of_one_process_with_one_target(tmp_path):
     assert api.verify(source, target).differences == 0
 
 
+def descriptor_of(path: Path, process: int | str = "self") -> int:
+    """By which number a process has a file open."""
+    opened = Path(f"/proc/{process}/fd").iterdir()
+    return next(int(fd.name) for fd in opened if os.path.realpath(fd) == str(path))
+
+
 def test_a_child_that_was_forked_meanwhile_does_not_keep_the_lock(tmp_path):
     """It inherits the descriptor, and with it a part in the lock, which it outlives the run with."""
     target = tmp_path / "target"
     with staged(target) as staging:
-        stays, goes = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(goes)
-            os.read(stays, 1)
-            os._exit(0)
-        os.close(stays)
         lock = staging.folder / "lock"
+        child = subprocess.Popen(["sleep", "600"], pass_fds=[descriptor_of(lock)])
+        assert descriptor_of(lock, child.pid)
         held_by_us = os.open(lock, os.O_RDWR)
     try:
         fcntl.flock(held_by_us, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,8 +130,8 @@ def test_a_child_that_was_forked_meanwhile_does_not_keep_the_lock(tmp_path):
             pass
     finally:
         os.close(held_by_us)
-        os.close(goes)
-        os.waitpid(child, 0)
+        child.kill()
+        child.wait()
     assert not staging_for(target).folder.exists()
 
 
