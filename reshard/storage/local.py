@@ -14,9 +14,9 @@ from types import TracebackType
 
 from reshard.errors import StorageError
 
-WRITE_BYTES = 512 << 10
+WRITE_BYTES = 256 << 10
 """Smaller writes take the interpreter's lock again more often; larger ones make the kernel look for larger free
-blocks of memory, which virtual machines have often handed back to their host."""
+blocks of memory, which virtual machines have often handed back to their host: then each page costs a trip to it."""
 
 WRITEBACK_BYTES = 1 << 20
 """To begin with each smaller file by itself takes the device longer than all of them at the end."""
