@@ -89,7 +89,7 @@ def kill_until_done(source: Path, target: Path, words: list[str], longest_s: flo
         child = start(source, target, words)
         _wait_for_work(child, target)
         try:
-            code = child.wait(random.uniform(0, longest_s))  # noqa: S311
+            code = child.wait(random.uniform(0, longest_s))  # noqa: S311  a moment, not a secret
         except subprocess.TimeoutExpired:
             child.send_signal(signal.SIGKILL)
             code = child.wait()

@@ -111,7 +111,7 @@ def tree_bytes(path: Path) -> int:
     """Bytes of every file below ``path``; 0 where there is nothing."""
     total = 0
     for folder, _, names in os.walk(path):
-        total += sum(os.lstat(os.path.join(folder, name)).st_size for name in names)  # noqa: PTH118
+        total += sum(Path(folder, name).lstat().st_size for name in names)
     return total
 
 

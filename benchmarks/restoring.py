@@ -15,6 +15,7 @@ import jax  # isort: skip
 
 import reshard
 from reshard.layout.jax_bridge import layout_from_sharding
+from reshard.restoring.opened import RestoreReport
 
 
 def layouts() -> reshard.LayoutMap:
@@ -27,11 +28,11 @@ def layouts() -> reshard.LayoutMap:
 
 def main() -> None:
     """Restore the checkpoint that the command line names."""
-    reports: list[object] = []
+    reports: list[RestoreReport] = []
     started, before = time.perf_counter(), read_bytes()
     jax.block_until_ready(reshard.restore(sys.argv[1], layout=layouts(), report=reports.append))
     print(f"working_s={time.perf_counter() - started:.3f} read_bytes={read_bytes() - before}")
-    print(f"needed_bytes={reports[0].needed_bytes}")  # type: ignore[attr-defined]
+    print(f"needed_bytes={reports[0].needed_bytes}")
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def _warm(work: Workplace) -> None:
     for root in roots:
         for folder, _, names in os.walk(root):
             for name in names:
-                with open(os.path.join(folder, name), "rb", buffering=0) as file:  # noqa: PTH118, PTH123
+                with Path(folder, name).open("rb", buffering=0) as file:
                     while file.readinto(buffer):
                         pass
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ from reshard.cli.options import examples
 from reshard.cli.signals import Detached, Stopped, stop_on_signals
 from reshard.errors import ReshardError
 from reshard.version import __version__
+
+_STDOUT, _STDERR = 1, 2
 
 _EPILOG = examples(
     "reshard inspect ckpt/1000",
@@ -105,11 +108,22 @@ def run(args: Sequence[str]) -> int:
     return interrupted(KeyboardInterrupt(), as_json) if code == INTERRUPTED else code or 0
 
 
+def _open_closed_streams() -> None:
+    """Leads standard streams that were closed at the start nowhere, so that no file of a run gets their numbers."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(_STDOUT, "w")
+    sys.stderr = sys.stderr or os.fdopen(_STDERR, "w")
+
+
 def main() -> None:
     """What ``reshard`` on a command line calls."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character gets its escape, never a traceback.
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     # Nothing here multiplies matrices; numpy's threads for that would only wait, busily.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     stop_on_signals()

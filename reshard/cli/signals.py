@@ -44,7 +44,7 @@ def stop_on_signals() -> None:
             signal.signal(number, _stop)
 
 
-def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+def _stop(number: int, _frame: FrameType | None) -> None:
     for handled in _HANDLED:
         if signal.getsignal(handled) is _stop:
             signal.signal(handled, signal.SIG_DFL)

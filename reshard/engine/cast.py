@@ -103,5 +103,5 @@ def _integer_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
 
     if dtype.kind == "b":
         return 0, 1
-    info = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+    info = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call] # ml_dtypes has no types for it
     return int(info.min), int(info.max)

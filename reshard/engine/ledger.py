@@ -184,7 +184,7 @@ def decoded_bytes(move: Move, index: Index) -> int:
     return math.prod(spec.stored_shape(index)) * spec.itemsize
 
 
-def _closed_bytes(move: Move, index: Index, crc: int, has_trailer: bool) -> int:  # noqa: ARG001
+def _closed_bytes(move: Move, index: Index, _crc: int, has_trailer: bool) -> int:
     return decoded_bytes(move, index) + (TRAILER_BYTES if has_trailer else 0)
 
 

@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import reshard
 import reshard.api
 from reshard.cli.app import run
 from reshard.engine.compare import TensorVerdict, Verification
@@ -276,6 +278,21 @@ def test_an_ascii_terminal_gets_no_traceback(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "gr\\xf6\\xdfe" in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_get_no_traceback_and_no_file_their_numbers(
+    tmp_path: Path, closed: str
+) -> None:
+    reshard.save(tmp_path / "a", {"w": np.arange(64.0)})
+    command = f"{sys.executable} -m reshard convert {tmp_path}/a {tmp_path}/b --mesh x=2 {closed}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False, cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert reshard.verify(tmp_path / "a", tmp_path / "b").differences == 0
 
 
 def test_a_closed_pipe_is_quiet() -> None:

@@ -28,19 +28,20 @@ def content(path: Path) -> dict[str, bytes]:
 
 @contextmanager
 def within_time() -> Iterator[None]:
-    """A run that hangs is an error: AssertionError after ``LIMIT_S`` seconds."""
+    """A run that hangs is an error: AssertionError after ``LIMIT_S`` seconds; the test's own limit stands again after."""
 
     def too_long(_: int, frame: FrameType | None) -> None:
         where = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "nowhere"
         raise AssertionError(f"hangs at {where}")
 
     before = signal.signal(signal.SIGALRM, too_long)
-    signal.alarm(LIMIT_S)
+    left, _ = signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, left)
 
 
 @contextmanager

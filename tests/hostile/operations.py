@@ -18,7 +18,7 @@ LONGEST_MESSAGE = 20_000
 """Characters of an error: names in it are shortened, lists are cut."""
 
 _STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_OPTIONS: tuple[dict[str, object], ...] = (
+OPTIONS: tuple[dict[str, object], ...] = (
     {}, {"mesh": "data=2,model=4"}, {"compression": "zstd"}, {"compression": "keep"}, {"ocdbt": True},
     {"max_memory": "64MiB"}, {"verify": "readback"}, {"layout": {"mesh": {"axes": ["m"], "shape": [2]}, "rules": [{"match": "kernel", "axes": ["m"]}]}},
 )  # fmt: skip
@@ -39,7 +39,7 @@ class Seen:
 
 def operate(src: Path, dst: Path, seed: int) -> Seen:
     """Inspect, plan, lay out, verify, convert and restore, by the API and by the command line."""
-    seen, options = Seen(), _OPTIONS[seed % len(_OPTIONS)]
+    seen, options = Seen(), OPTIONS[seed % len(OPTIONS)]
     with _judged(seen, "inspect"):
         reshard.api.inspect(src)
     if seen.outcomes["inspect"] != "ok":  # the others open it just so
@@ -54,7 +54,7 @@ def operate(src: Path, dst: Path, seed: int) -> Seen:
         reshard.api.verify(src)
     with _judged(seen, "convert"):
         report = reshard.api.convert(src, dst, **options)  # type: ignore[arg-type]
-        _check_equal(seen, src, dst, {t.target for t in report.tensors if t.proof == "encoded"})
+        check_equal(seen, src, dst, {t.target for t in report.tensors if t.proof == "encoded"})
     with _judged(seen, "restore"):
         reshard.api.restore(src)
     _run_some_command(seen, src, dst, seed)
@@ -83,8 +83,8 @@ def _without_verify(options: dict[str, object]) -> dict[str, object]:
     return {k: v for k, v in options.items() if k != "verify"}
 
 
-def _check_equal(seen: Seen, src: Path, dst: Path, unseen: Collection[str]) -> None:
-    """``unseen`` are tensors whose chunks travelled encoded, so that nobody looked into them."""
+def check_equal(seen: Seen, src: Path, dst: Path, unseen: Collection[str]) -> None:
+    """Whether the target holds what the source does; ``unseen`` are tensors whose chunks travelled encoded, so that nobody looked into them."""
     found = reshard.api.verify(src, dst)
     differing = [
         v for v in found.tensors if v.is_difference and not (v.name in unseen and _is_on_both(v))

@@ -11,11 +11,11 @@ import pytest
 from reshard.formats.detect import open_reader
 from tests.hostile import campaign
 from tests.hostile.campaign import run_campaign
-from tests.hostile.operations import _OPTIONS, Seen, _check_equal, operate
+from tests.hostile.operations import OPTIONS, Seen, check_equal, operate
 from tests.hostile.watch import Watch, snapshot
 
 SECONDS = 15.0
-KEEP = _OPTIONS.index({"compression": "keep"})
+KEEP = OPTIONS.index({"compression": "keep"})
 """A seed that converts so."""
 
 
@@ -58,7 +58,7 @@ def test_damage_that_travels_encoded_is_no_difference_but_a_broken_target_is(spe
     assert seen.wrong == []
 
     broken = Seen()
-    _check_equal(broken, intact, tmp_path / "target", {"big"})
+    check_equal(broken, intact, tmp_path / "target", {"big"})
     assert len(broken.wrong) == 1
     assert broken.wrong[0].startswith("the target differs: ")
 

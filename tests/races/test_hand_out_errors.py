@@ -11,7 +11,6 @@ import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +21,7 @@ from reshard.engine.hand_out import hand_out
 from reshard.errors import CorruptError, ReshardError, StorageError
 from tests.leaks import nothing_leaks
 from tests.orbax_trees import save_pytree
-
-LAYOUT = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": [{"match": "big", "axes": [None, "x"]}]}
-KEPT = ("reshard-partial",)
+from tests.races.small_tasks import KEPT, convert
 
 
 @pytest.fixture
@@ -39,10 +36,6 @@ def source(tmp_path, monkeypatch):
 def chunks(source: Path) -> list[Path]:
     """The files of the source's chunks."""
     return [p for p in source.rglob("*") if p.is_file() and p.name[0].isdigit()]
-
-
-def convert(source: Path, target: Path, **options: Any) -> Any:
-    return api.convert(source, target, layout=LAYOUT, chunk_bytes=16 << 10, workers=4, **options)
 
 
 def refused_writes(monkeypatch, after: int) -> None:

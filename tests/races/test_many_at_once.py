@@ -7,6 +7,7 @@ import os
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -119,19 +120,18 @@ def descriptor_of(path: Path, process: int | str = "self") -> int:
 def test_a_child_that_was_forked_meanwhile_does_not_keep_the_lock(tmp_path):
     """It inherits the descriptor, and with it a part in the lock, which it outlives the run with."""
     target = tmp_path / "target"
-    with staged(target) as staging:
-        lock = staging.folder / "lock"
-        child = subprocess.Popen(["sleep", "600"], pass_fds=[descriptor_of(lock)])
-        assert descriptor_of(lock, child.pid)
-        held_by_us = os.open(lock, os.O_RDWR)
-    try:
+    with ExitStack() as ends:
+        with staged(target) as staging:
+            lock = staging.folder / "lock"
+            child = subprocess.Popen(["sleep", "600"], pass_fds=[descriptor_of(lock)])
+            ends.callback(child.wait)
+            ends.callback(child.kill)
+            assert descriptor_of(lock, child.pid) > 2
+            held_by_us = os.open(lock, os.O_RDWR)
+            ends.callback(os.close, held_by_us)
         fcntl.flock(held_by_us, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with staged(target):
             pass
-    finally:
-        os.close(held_by_us)
-        child.kill()
-        child.wait()
     assert not staging_for(target).folder.exists()
 
 
