@@ -9,6 +9,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from reshard.api import (
     convert,
     convert_to_many,
@@ -45,18 +48,20 @@ from reshard.errors import (
 )
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.mesh import DeviceMesh, TensorLayout
-from reshard.layout.partitioners import (
-    FixedShardsPartitioner,
-    MaxSizePartitioner,
-    MinSizePartitioner,
-)
 from reshard.layout.scope import layout_map_scope
-from reshard.layout.slice_info import SaveSliceInfo
-from reshard.saving.save import save
-from reshard.variables.distribute import distribute_tensor
-from reshard.variables.indexed_slices import IndexedSlices
-from reshard.variables.sharded import ShardedVariable
 from reshard.version import __version__
+
+if TYPE_CHECKING:
+    from reshard.layout.partitioners import (
+        FixedShardsPartitioner,
+        MaxSizePartitioner,
+        MinSizePartitioner,
+    )
+    from reshard.layout.slice_info import SaveSliceInfo
+    from reshard.saving.save import save
+    from reshard.variables.distribute import distribute_tensor
+    from reshard.variables.indexed_slices import IndexedSlices
+    from reshard.variables.sharded import ShardedVariable
 
 __all__ = [
     "CorruptError",
@@ -103,3 +108,28 @@ __all__ = [
     "save",
     "verify",
 ]
+
+_FOR_LIVE_WEIGHTS = {
+    "FixedShardsPartitioner": "reshard.layout.partitioners",
+    "IndexedSlices": "reshard.variables.indexed_slices",
+    "MaxSizePartitioner": "reshard.layout.partitioners",
+    "MinSizePartitioner": "reshard.layout.partitioners",
+    "SaveSliceInfo": "reshard.layout.slice_info",
+    "ShardedVariable": "reshard.variables.sharded",
+    "distribute_tensor": "reshard.variables.distribute",
+    "save": "reshard.saving.save",
+}
+"""Where names are that no conversion needs; their modules are loaded when one is first asked for."""
+
+
+def __getattr__(name: str) -> object:
+    """One of ``_FOR_LIVE_WEIGHTS`` (PEP 562); from then on it is found without this call."""
+    if name not in _FOR_LIVE_WEIGHTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_FOR_LIVE_WEIGHTS[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """Every name, whether it is loaded or not."""
+    return sorted({*globals(), *_FOR_LIVE_WEIGHTS})

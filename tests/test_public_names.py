@@ -72,3 +72,23 @@ def test_functions_stay_functions_once_every_module_is_loaded() -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_what_only_live_weights_need_is_loaded_when_it_is_asked_for() -> None:
+    code = (
+        "import sys, reshard\n"
+        "print(set(reshard.__all__) <= set(dir(reshard)))\n"
+        "print([n for n in sys.modules if n.startswith(('reshard.variables', 'reshard.saving'))])\n"
+        "reshard.ShardedVariable\n"
+        "print('reshard.variables.sharded' in sys.modules, 'ShardedVariable' in vars(reshard))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.stdout.split("\n") == ["True", "[]", "True True", ""], done.stderr
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'reshard' has no attribute 'convrt'$"):
+        reshard.convrt  # noqa: B018  # the look-up is what is tested

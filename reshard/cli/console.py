@@ -25,6 +25,11 @@ def stderr_console() -> Console:
     return _console(stderr=True)
 
 
+def say(line: str) -> None:
+    """Prints one plain line on stderr; ``rich``, which takes a while to load, is not needed for it."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def print_all(views: Iterable[RenderableType]) -> None:
     """Prints an answer, part by part."""
     console = stdout_console()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from reshard.cli.console import stderr_console
+from reshard.cli.console import say, stderr_console
 from reshard.cli.text import duration_text, rate_text, safe
 from reshard.layout.sizes import format_bytes
 
@@ -29,15 +31,29 @@ def watching(as_json: bool) -> AbstractContextManager[Watcher | None]:
     """What to hand to a run as ``progress``; nothing is shown with ``--json``."""
     if as_json:
         return nullcontext(None)
-    console = stderr_console()
-    return bar(console) if console.is_terminal else nullcontext(Lines(console))
+    return bar(stderr_console()) if sys.stderr.isatty() else nullcontext(Lines())
+
+
+def loading(watcher: Watcher | None, module: str) -> Watcher | None:
+    """``watcher``, which has ``module`` loaded while the run only waits for the device."""
+    if watcher is None:
+        return None
+
+    def watch(progress: Progress) -> None:
+        if progress.stage == "syncing":
+            threading.Thread(target=import_module, args=(module,), daemon=True).start()
+        watcher(progress)
+
+    return watch
 
 
 class Lines:
     """Plain lines for logs: the first after a few seconds, so that quick runs print none."""
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console = console
+    def __init__(
+        self, show: Callable[[str], None] = say, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._show = show
         self._clock = clock
         self._lock = threading.Lock()
         self._stage = ""
@@ -49,10 +65,10 @@ class Lines:
             if progress.stage != self._stage:
                 self._stage, self._started = progress.stage, now
                 if progress.resumed_bytes:
-                    self._console.print(going_on(progress), soft_wrap=True)
+                    self._show(going_on(progress))
             if now - self._printed >= SECONDS_BETWEEN_LINES:
                 self._printed = now
-                self._console.print(_line(progress, now - self._started), soft_wrap=True)
+                self._show(_line(progress, now - self._started))
 
 
 def _line(progress: Progress, seconds: float) -> str:

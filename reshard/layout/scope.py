@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from reshard.errors import LayoutError
-from reshard.layout.keras_deferral import keras_deferral
 
 if TYPE_CHECKING:
     from reshard.layout.layout_map import LayoutMap
@@ -40,6 +39,7 @@ def layout_map_scope(layout_map: LayoutMap) -> Iterator[LayoutMap]:
     ...     current_layout_map() is layouts
     True
     """
+    from reshard.layout.keras_deferral import keras_deferral
     from reshard.layout.layout_map import LayoutMap
 
     if not isinstance(layout_map, LayoutMap):

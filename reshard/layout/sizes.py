@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 
 from reshard.errors import LayoutError
 
@@ -34,6 +33,8 @@ def parse_bytes(text: str | int) -> int:
             f"{_brief(text)} is not a size in bytes; expected a number with a unit such as 1GiB, 256MiB, "
             "64KB, or whole bytes such as 4096"
         )
+    from decimal import Decimal
+
     size = int(Decimal(found[1]) * _UNITS[found[2].lower()])
     if size > MAX_BYTES:
         raise LayoutError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -66,7 +65,7 @@ def _limit(path: Path) -> int | None:
 
 def host_name() -> str:
     """The name that this host gives itself."""
-    return socket.gethostname()
+    return os.uname().nodename
 
 
 def boot_id(file: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:

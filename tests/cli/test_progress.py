@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from reshard.cli.progress import Bar, Lines, bar, short_name, watching
+import sys
+import threading
+
+from reshard.cli.progress import Bar, Lines, bar, loading, short_name, watching
 from reshard.engine.report import Progress, Stage
 from tests.cli.show import console, text_of
 
@@ -11,12 +14,12 @@ def progress(done: int, stage: Stage = "copying", tensor: str = "params/a/kernel
 
 def test_lines_come_every_few_seconds() -> None:
     now = 100.0
-    target = console()
-    lines = Lines(target, lambda: now)
+    shown: list[str] = []
+    lines = Lines(shown.append, lambda: now)
     for second in range(14):
         now = 100.0 + second
         lines(progress(10 * second))
-    assert text_of(target).splitlines() == [
+    assert shown == [
         "copying: 6%, 50.0 MiB of 800 MiB, 10.0 MiB/s, 1 min 15 s left, task 5 of 100, params/a/kernel",
         "copying: 12%, 100 MiB of 800 MiB, 10.0 MiB/s, 1 min 10 s left, task 10 of 100, params/a/kernel",
     ]
@@ -24,8 +27,8 @@ def test_lines_come_every_few_seconds() -> None:
 
 def test_a_stage_has_its_own_rate() -> None:
     now = 0.0
-    target = console()
-    lines = Lines(target, lambda: now)
+    shown: list[str] = []
+    lines = Lines(shown.append, lambda: now)
     now = 100.0
     lines(progress(800, "copying"))
     lines(progress(0, "reading back"))
@@ -33,20 +36,18 @@ def test_a_stage_has_its_own_rate() -> None:
     lines(progress(400, "reading back"))
     now = 120.0
     lines(progress(0, "syncing"))
-    last = text_of(target).splitlines()[1:]
+    last = shown[1:]
     assert last[0].startswith("reading back: 50%, 400 MiB of 800 MiB, 40.0 MiB/s, 10 s left")
     assert last[1] == "syncing to storage"
 
 
 def test_nothing_moved_and_nothing_to_move() -> None:
     now = 0.0
-    target = console()
-    lines = Lines(target, lambda: now)
+    shown: list[str] = []
+    lines = Lines(shown.append, lambda: now)
     now = 9.0
     lines(Progress(0, 0, 0, 0, ""))
-    assert text_of(target).startswith(
-        "copying: 100%, 0 B of 0 B, –, unknown time left, task 0 of 0"
-    )
+    assert shown[0].startswith("copying: 100%, 0 B of 0 B, –, unknown time left, task 0 of 0")
 
 
 def test_the_bar_shows_bytes_rate_and_tensor() -> None:
@@ -81,3 +82,20 @@ def test_programs_see_no_progress() -> None:
         assert watch is None
     with watching(as_json=False) as watch:
         assert isinstance(watch, Lines)
+
+
+def test_what_shows_the_result_is_loaded_while_the_device_is_waited_for(tmp_path, monkeypatch):
+    (tmp_path / "made_for_this_test.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    seen: list[Progress] = []
+    watch = loading(seen.append, "made_for_this_test")
+    assert watch is not None
+    watch(progress(400))
+    assert "made_for_this_test" not in sys.modules
+    watch(progress(0, "syncing"))
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and thread.daemon:
+            thread.join(5)
+    assert "made_for_this_test" in sys.modules
+    assert [p.stage for p in seen] == ["copying", "syncing"]
+    assert loading(None, "made_for_this_test") is None

@@ -54,6 +54,9 @@ CONVERT_EXAMPLES = examples(
     "    --server http://checkpoints:8080 --token-file token",
 )
 
+_REPORT = "reshard.cli.views.report"
+"""What shows the report; it brings rich, which takes some 50 ms to load."""
+
 Verify = Annotated[
     Literal["written", "readback"],
     typer.Option(
@@ -101,7 +104,7 @@ def convert(
     one after the other; the same command goes on with those that are missing.
     """
     from reshard.cli.json_output import conversion_reports, print_json
-    from reshard.cli.progress import watching
+    from reshard.cli.progress import loading, watching
 
     targets = targets_of(dst, layout, mesh, target)
     options = {
@@ -128,7 +131,7 @@ def convert(
     with watching(as_json) as progress:
         if server is None:
             reports, documents, read_bytes = _convert_here(
-                src, targets, target is not None, options, limits, progress
+                src, targets, target is not None, options, limits, loading(progress, _REPORT)
             )
         else:
             request = {"source": src, **_asked(targets, options), **limits}
@@ -199,7 +202,7 @@ def _announce(
     verify: str,
 ) -> None:
     """One line on stderr that says what will be done."""
-    from reshard.cli.console import stderr_console
+    from reshard.cli.console import say
     from reshard.cli.text import safe
 
     rules = (f"{kind} {rule}" for kind, given in changes for rule in given or ())
@@ -211,5 +214,4 @@ def _announce(
         *([f"compression {compression}"] if compression != "none" else []),
         f"verify {verify}",
     ]
-    line = f"converting {src} → {dst}: {', '.join(words)}"
-    stderr_console().print(safe(line), soft_wrap=True)
+    say(safe(f"converting {src} → {dst}: {', '.join(words)}"))

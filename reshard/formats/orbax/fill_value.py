@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _WORDS = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 
+_WITHOUT_ZERO = ("float8_e8m0fnu",)
+
 
 def fill_bytes(value: Any, dtype: str, where: str) -> bytes:
     """Little-endian bytes of the element that ``value`` stands for; zeros for null.
@@ -24,7 +26,7 @@ def fill_bytes(value: Any, dtype: str, where: str) -> bytes:
 
     Raises CorruptError where it stands for no element of that dtype.
     """
-    if value is None:
+    if value is None or _is_zero(value, dtype):
         return bytes(storage_bytes(dtype))
     try:
         element = _raw(value, dtype) or _number(value, numpy_dtype(dtype))
@@ -35,6 +37,12 @@ def fill_bytes(value: Any, dtype: str, where: str) -> bytes:
             f"{where}: fill_value should be an element of {dtype}, but is {shorten(value)}"
         )
     return element
+
+
+def _is_zero(value: Any, dtype: str) -> bool:
+    """Whether it is the usual fill, for which no package of number types need be loaded."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and str(value) in ("0", "0.0") and dtype not in _WITHOUT_ZERO
 
 
 def _raw(value: Any, dtype: str) -> bytes:
