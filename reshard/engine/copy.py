@@ -2,8 +2,9 @@
 
 What is decoded goes to one target, or to as many as share the read. Every element is decoded once
 into a band, rearranged (not at all where it already lies as a target wants it), and written once to
-each. The source's digest is taken from the decoded band, a target's from the bytes that are written
-and the place they are written to, after they were. What a cast or another order of axes must give is
+each. The source's digest is taken from the decoded band, unless it was recorded and every target has
+the same (then that is compared in the end); a target's from the bytes that are written and the place
+they are written to, after they were. What a cast or another order of axes must give is
 made a second time, and both ends sum up the places of their pieces (see ``expected`` and
 ``coverage``).
 """
@@ -33,6 +34,7 @@ from reshard.engine.sinks import (
 )
 from reshard.engine.task import ChunkPart, Task, TaskResult
 from reshard.engine.whole import move_whole
+from reshard.engine.woven import Woven
 from reshard.errors import VerificationError
 from reshard.layout.box import Box
 from reshard.layout.dtypes import storage_bytes
@@ -185,10 +187,10 @@ class _Filling:
         self.changes = changes_bytes(self.task)
         self._dtype = source_element_type(self.task)
 
-    def put(self, band: Array, box: Box) -> None:
+    def put(self, band: Array | Woven, box: Box) -> None:
         placement = self.task.placement
         with of_target(self.target), about(placement.target, source=placement.source):
-            self.sink.put(self.seen(band), box)
+            self.sink.put(band if isinstance(band, Woven) else self.seen(band), box)
 
     def expect(self, band: Array, box: Box) -> None:
         """Makes what the band must give a second time."""
@@ -205,26 +207,23 @@ class _Filling:
 
 
 def _filled(task: Task, lanes: Bytes, rows: Bytes, fills: Sequence[_Filling]) -> list[TaskResult]:
-    """Every band is decoded and summed once, and put into every target's place."""
+    """Every band is decoded once, put into every target's place, and summed up where nobody did before."""
     digest = moved = cover = 0
-    changed = [fill for fill in fills if fill.changes]
+    is_recorded = task.is_recorded and not any(fill.changes for fill in fills)
     for group in groups(task):
-        for band, box in decoded(task, group, lanes, rows):
-            crc = linear_of_box(CRC64NVME, band, box, task.placement.shape)
-            digest ^= crc
+        for band, box in decoded(task, group, lanes, rows, in_rows=not is_recorded):
             moved += band.nbytes
             cover += coverage_of(box)
-            for fill in fills:
-                fill.put(band, box)
-            if changed:
-                _check_unchanged(task, band, box, crc)
-            for fill in changed:
-                fill.expect(band, box)
+            if isinstance(band, Woven) or is_recorded:
+                for fill in fills:
+                    fill.put(band, box)
+            else:
+                digest ^= _put_and_sum(task, band, box, fills)
     read = sum(s.extent.length for s in task.sources if s.extent)
     return [
         TaskResult(
             fill.task.move,
-            digest,
+            fill.sink.digest if is_recorded else digest,
             fill.sink.digest,
             moved,
             read,
@@ -236,6 +235,19 @@ def _filled(task: Task, lanes: Bytes, rows: Bytes, fills: Sequence[_Filling]) ->
         )
         for fill, parts in [(fill, fill.close()) for fill in fills]
     ]
+
+
+def _put_and_sum(task: Task, band: Array, box: Box, fills: Sequence[_Filling]) -> int:
+    """Puts a band into every target's place; what it adds to the source's digest."""
+    crc = linear_of_box(CRC64NVME, band, box, task.placement.shape)
+    for fill in fills:
+        fill.put(band, box)
+    changed = [fill for fill in fills if fill.changes]
+    if changed:
+        _check_unchanged(task, band, box, crc)
+    for fill in changed:
+        fill.expect(band, box)
+    return crc
 
 
 def _check_unchanged(task: Task, band: Array, box: Box, crc: int) -> None:

@@ -6,7 +6,6 @@ as all of them; others come one after the other.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from reshard.engine.bands import Band, band_capacity, bands, row_bytes
 from reshard.engine.lanes import Lane, StoredChunks
 from reshard.engine.sinks import Part, source_element_type
 from reshard.engine.task import SourceChunk, Task
+from reshard.engine.woven import Woven
 from reshard.layout.box import Box
 from reshard.layout.dtypes import storage_bytes
 
@@ -38,9 +38,12 @@ def groups(task: Task) -> list[tuple[SourceChunk, ...]]:
 
 
 def decoded(
-    task: Task, group: Sequence[SourceChunk], memory: Bytes, rows: Bytes
-) -> Iterator[tuple[Array, Box]]:
-    """What is wanted of each band of a group of chunks, and its box in the placement's coordinates."""
+    task: Task, group: Sequence[SourceChunk], memory: Bytes, rows: Bytes, *, in_rows: bool
+) -> Iterator[tuple[Array | Woven, Box]]:
+    """What is wanted of each band of a group of chunks, and its box in the placement's coordinates.
+
+    Unless it is wanted ``in_rows``, a band of lanes of one shape is left to be taken apart as they are.
+    """
     dtype = source_element_type(task)
     with ExitStack() as stack:
         lanes = [stack.enter_context(closing(_lane(task, chunk))) for chunk in group]
@@ -51,43 +54,46 @@ def decoded(
             if len(parts) == 1:
                 yield parts[0]
             elif parts:
-                yield _side_by_side(parts, memory[:nbytes], rows)
+                yield _together(parts, memory[:nbytes], rows, in_rows)
         for lane in lanes:
             lane.check_end()
 
 
-def _side_by_side(parts: Sequence[Part], lanes: Bytes, rows: Bytes) -> Part:
-    """The lanes' parts, which lie one behind the other in ``lanes``, as one array as wide as all of them."""
+def _together(
+    parts: Sequence[Part], lanes: Bytes, rows: Bytes, in_rows: bool
+) -> tuple[Array | Woven, Box]:
+    """The lanes' parts, which lie one behind the other in ``lanes``, as one band as wide as all of them."""
     joint = _joint_box(parts)
+    woven = _woven(parts, lanes, joint)
+    if woven is not None and not in_rows:
+        return woven, joint
     dtype = parts[0][0].dtype
     whole: Array = rows[: joint.size * dtype.itemsize].view(dtype).reshape(joint.shape)
-    if (dim := _even_along(parts, joint)) is not None and whole.nbytes == lanes.nbytes:
-        # One copy, since the interpreter's lock is taken again after each.
-        shape = (len(parts), math.prod(joint.shape[:dim]), -1)
-        whole.reshape(shape[1], shape[0], -1)[...] = lanes.view(dtype).reshape(shape).swapaxes(0, 1)
+    if woven is not None:
+        woven.copy(tuple(slice(0, n) for n in joint.shape), whole)
     else:
         for elements, box in parts:
             whole[box.relative_to(joint.start).slices] = elements
     return whole, joint
 
 
-def _even_along(parts: Sequence[Part], joint: Box) -> int | None:
-    """The dimension along which parts of one shape follow one another in order; None for other parts."""
-    first, shape = parts[0][1], parts[0][0].shape
+def _woven(parts: Sequence[Part], lanes: Bytes, joint: Box) -> Woven | None:
+    """The parts as lanes of one shape that follow one another along one dimension; None for other parts."""
+    (elements, first), shape = parts[0], parts[0][0].shape
     across = [
         d
         for d, (one, all_of_them) in enumerate(zip(shape, joint.shape, strict=True))
         if one != all_of_them
     ]
-    if len(across) != 1:
+    if len(across) != 1 or joint.size * elements.itemsize != lanes.nbytes:
         return None
     dim = across[0]
     start, width = first.start[dim], shape[dim]
     is_even = all(
-        elements.shape == shape and box.start[dim] == start + number * width
-        for number, (elements, box) in enumerate(parts)
+        other.shape == shape and box.start[dim] == start + number * width
+        for number, (other, box) in enumerate(parts)
     )
-    return dim if is_even else None
+    return Woven(lanes.view(elements.dtype).reshape(len(parts), *shape), dim) if is_even else None
 
 
 def _lane(task: Task, chunk: SourceChunk) -> Lane:

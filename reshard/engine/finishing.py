@@ -11,11 +11,11 @@ from reshard.engine.ledger import MoveResult
 from reshard.engine.order import Order
 from reshard.engine.read_back import read_back
 from reshard.engine.read_digests import ReadLimits
+from reshard.engine.recorded import check_recorded
 from reshard.engine.report import Progress
 from reshard.engine.stored import check_stored
 from reshard.engine.tasks import Ends
-from reshard.engine.unseen_digests import with_unseen_digests
-from reshard.errors import CorruptError, SourceChangedError
+from reshard.errors import SourceChangedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def finish(
 ) -> list[MoveResult]:
     """Writes what is no tensor, and makes sure of what was asked to be made sure of."""
     plan, reader = order.summary.plan, order.prepared.reader
-    _check_recorded(order, results, finishing.limits)
+    check_recorded(plan, reader, results, finishing.limits)
     check_stored(plan, ends, root)
     ends.writer.finish(root, _digests(order, results))
     if order.options.check == "readback":
@@ -52,19 +52,6 @@ def _refuse_changed_source(order: Order) -> None:
             f"the source {order.summary.source!r} changed while it was read: the names, sizes or times of its files "
             "are not what they were; the output was discarded; run again when nothing writes to it"
         )
-
-
-def _check_recorded(order: Order, results: list[MoveResult], limits: ReadLimits) -> None:
-    """What was read must be what the source recorded of itself, if it recorded anything."""
-    plan, reader = order.summary.plan, order.prepared.reader
-    stored = with_unseen_digests(plan, reader, results, limits)
-    for move, found in zip(plan.moves, stored, strict=True):
-        recorded = reader.tensors[move.placement.source].digest
-        if recorded and found and recorded != found:
-            raise CorruptError(
-                f"{move.placement.source!r} in {order.summary.source!r} has digest {found}, but "
-                f"{recorded} was recorded when it was written: its bytes changed since; restore it from another copy"
-            )
 
 
 def _digests(order: Order, results: list[MoveResult]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from reshard.engine.mirror import Mirror
 from reshard.engine.opaque import opaque_dtype
 from reshard.engine.output import Put
 from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task
+from reshard.engine.woven import Woven
 from reshard.errors import VerificationError
 from reshard.formats.codecs import encode_chunk
 from reshard.layout.box import Box
@@ -60,13 +61,15 @@ class _Pieces:
         self._is_cast = task.placement.is_cast
         self.dtype = target_element_type(task)
 
-    def copy(self, elements: Array, out: Array) -> None:
-        """Fills ``out``, which has the target's axis order and dtype."""
+    def copy(self, band: Array | Woven, where: tuple[slice, ...], out: Array) -> None:
+        """Fills ``out``, which has the target's axis order and dtype, with the elements at ``where``."""
         turned = out.transpose(self._inverse)
-        if self._is_cast:
-            self.cast = self.cast + cast_into(turned, elements)
+        if isinstance(band, Woven):
+            band.copy(where, turned)
+        elif self._is_cast:
+            self.cast = self.cast + cast_into(turned, band[where])
         else:
-            turned[...] = elements
+            turned[...] = band[where]
 
     def place(self, piece: Piece, band: Box) -> Box:
         """Where a piece of ``band`` lies in the target tensor: within the band, and within its chunk."""
@@ -101,12 +104,12 @@ class PieceSink(_Pieces):
         self._crc = [0] * len(task.targets)
         self._nbytes = [0] * len(task.targets)
 
-    def put(self, band: Array, box: Box) -> None:
+    def put(self, band: Array | Woven, box: Box) -> None:
         """Writes a band of the source, which lies at ``box``, piece by piece."""
         self._written.clear()
         target, at = self.task.placement.to_target(box), 0
         for piece in self.cutter.pieces(box):
-            elements = self._elements(band[piece.in_band], at)
+            elements = self._elements(band, piece, at)
             at += elements.nbytes
             self._write(elements, piece, target)
         self.add_digest(self._written, target)
@@ -126,18 +129,21 @@ class PieceSink(_Pieces):
             size = end_chunk(self._files.fd(file), self._files.path(file), trailer, decoded_bytes)
         return ChunkPart(target.index, crc, nbytes, size)
 
-    def _elements(self, view: Array, at: int) -> Array:
+    def _elements(self, band: Array | Woven, piece: Piece, at: int) -> Array:
         """A piece as the target wants it: the band's own memory where that is it already."""
-        turned = view.transpose(self.order)
-        if turned.flags.c_contiguous and not self._is_cast:
-            return turned
-        nbytes = view.size * self._itemsize
+        where = piece.in_band
+        view = band.view(where) if isinstance(band, Woven) else band[where]
+        if view is not None and not self._is_cast:
+            turned = view.transpose(self.order)
+            if turned.flags.c_contiguous:
+                return turned
+        nbytes = math.prod(piece.shape) * self._itemsize
         if at + nbytes > len(self._scratch):
             raise self.defect(
                 f"pieces of more than the {len(self._scratch)} bytes of a band were cut"
             )
-        out: Array = self._scratch[at : at + nbytes].view(self.dtype).reshape(turned.shape)
-        self.copy(view, out)
+        out: Array = self._scratch[at : at + nbytes].view(self.dtype).reshape(piece.shape)
+        self.copy(band, where, out)
         return out
 
     def _write(self, elements: Array, piece: Piece, band: Box) -> None:
@@ -211,12 +217,12 @@ class ChunkSink(_Pieces):
         self._chunks = [self._buffer(t, arena) for t in task.targets]
         self._stored: dict[Index, Array] = {}
 
-    def put(self, band: Array, box: Box) -> None:
+    def put(self, band: Array | Woven, box: Box) -> None:
         """Copies a band of the source, which lies at ``box``, into the chunks."""
         target = self.task.placement.to_target(box)
         for piece in self.cutter.pieces(box):
             self.place(piece, target)
-            self.copy(band[piece.in_band], _inside(self._chunks[piece.number], piece))
+            self.copy(band, piece.in_band, _inside(self._chunks[piece.number], piece))
 
     def close(self) -> list[ChunkPart]:
         """Stores each chunk, then sums up what was stored, row by row across all of them."""

@@ -55,6 +55,8 @@ class Task:
         unit_number: which of the move's units this is, row-major.
         target: which of the run's targets it fills.
         beside: tasks that fill the same unit of other targets from the same read of ``sources``.
+        is_recorded: whether the source recorded a digest of all that the move takes of it, with which the
+            target's will be compared where their bytes are the same; then the source's is not taken again.
     """
 
     move: int
@@ -74,6 +76,7 @@ class Task:
     unit_number: int = 0
     target: int = 0
     beside: tuple[Task, ...] = ()
+    is_recorded: bool = False
 
     @property
     def all(self) -> tuple[Task, ...]:
@@ -124,7 +127,8 @@ class TaskResult:
     """What a task did.
 
     Attributes:
-        source_crc: linear contribution to the digest of the placement's box of the source.
+        source_crc: linear contribution to the digest of the placement's box of the source; that to the
+            target's where the source recorded its own.
         target_crc: linear contribution to the digest of the target tensor.
         moved_bytes: bytes of the source's elements that were moved.
         read_bytes: encoded bytes of the chunks that were read.

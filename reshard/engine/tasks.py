@@ -167,6 +167,8 @@ class _Read:
             unit_number=number,
             target=at.target,
             beside=beside,
+            is_recorded=bool(stored.digest)
+            and placement.source_box == Box.full(move.source.spec.shape),
         )
 
 

@@ -25,7 +25,7 @@ POINTS = [
     Point(APPEND, "after", 6),
     Point(LINE, "torn", 1),
     Point(LINE, "torn", 5),
-    Point("reshard.engine.finishing:_check_recorded", "after"),
+    Point("reshard.engine.finishing:check_recorded", "after"),
     Point("reshard.engine.convert:finish", "after"),
     Point("reshard.storage.publishing:_rename", "before"),
     Point("reshard.storage.publishing:_rename", "after"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from reshard.engine.run import MoveResult, run
 from reshard.engine.tasks import Ends, batches
 from reshard.formats.base import Encoding, Extent, StoredTensor
+from reshard.formats.slices import digest_of
 from reshard.layout.box import Box
 from reshard.layout.dtypes import numpy_dtype
 from reshard.layout.grid import Grid, Index
@@ -61,8 +62,11 @@ class Store:
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
     extents: dict[tuple[str, Index], Extent | None] = field(default_factory=dict)
 
-    def add(self, spec: TensorSpec, values: np.ndarray, encoding: Encoding) -> None:
-        self.tensors[spec.name] = StoredTensor(spec, encoding, bytes(spec.itemsize), True)
+    def add(
+        self, spec: TensorSpec, values: np.ndarray, encoding: Encoding, recorded: bool = False
+    ) -> None:
+        digest = digest_of(np.ascontiguousarray(values).tobytes()) if recorded else None
+        self.tensors[spec.name] = StoredTensor(spec, encoding, bytes(spec.itemsize), True, digest)
         with self.path.open("ab") as file:
             for number, index in enumerate(spec.storage.indices()):
                 chunk = padded(values, spec, index)
@@ -133,13 +137,14 @@ def carry_out(
 
 @dataclass(frozen=True)
 class Case:
-    """A move, what is in its source, and how both ends are stored."""
+    """A move, what is in its source, how both ends are stored, and whether the source recorded its digest."""
 
     move: Move
     values: np.ndarray
     source_encoding: Encoding
     target_encoding: Encoding
     packed: bool
+    recorded: bool
 
     @property
     def expected(self) -> np.ndarray:
@@ -184,7 +189,7 @@ def cases(draw: st.DrawFn, *, offsets: bool = False) -> Case:
     band = draw(st.sampled_from((1, 40, 300, 1 << 20)))
     move = by_hand(placement, *sides, strategy, units, band)
     packed = strategy == "block" and draw(st.booleans())
-    return Case(move, draw(_values(shape, dtype)), *encodings, packed)
+    return Case(move, draw(_values(shape, dtype)), *encodings, packed, draw(st.booleans()))
 
 
 def _chunks(shape: Sequence[int]) -> st.SearchStrategy[tuple[int, ...]]:

@@ -46,7 +46,7 @@ MIB = 1 << 20
 
 def store_of(case: Case, root: Path) -> Store:
     store = Store(root / "source")
-    store.add(case.move.source.spec, case.values, case.source_encoding)
+    store.add(case.move.source.spec, case.values, case.source_encoding, case.recorded)
     return store
 
 

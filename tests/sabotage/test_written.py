@@ -13,11 +13,12 @@ from reshard.engine.buffers import Arena
 from reshard.engine.cutting import Cutter, Piece
 from reshard.engine.run import run
 from reshard.engine.tasks import Ends, batches
+from reshard.engine.woven import Woven
 from reshard.errors import VerificationError
 from reshard.planning.move import Plan
 from reshard.planning.placement import Placement
 from tests.engine.stores import RAW_CRC, ZSTD, ZSTD_CRC, Folder, Store, by_hand, side, tensor
-from tests.sabotage.moves import WAYS, Moving, Nth, Way, moving
+from tests.sabotage.moves import APART, WAYS, Moving, Nth, Way, moving
 
 RAW_TARGETS = [w for w in WAYS if w.strategy != "block"]
 PLACES = (1, 2, 3, 5, 8, 12, 17)
@@ -195,7 +196,8 @@ def test_a_bit_that_flips_between_decoding_and_writing(way, make, monkeypatch):
     sink = sinks.ChunkSink if way.strategy == "block" else sinks.PieceSink
 
     def act(original, self, band, box):
-        first = band[(0,) * (band.ndim - 1) + (slice(1),)]
+        elements = band._lanes if isinstance(band, Woven) else band
+        first = elements[(0,) * (elements.ndim - 1) + (slice(1),)]
         first.view("u1")[0] ^= 4
         return original(self, band, box)
 
@@ -243,9 +245,10 @@ def test_a_copy_that_leaves_what_was_in_the_buffer(way, make, monkeypatch):
 
 @pytest.mark.parametrize("way", [w for w in WAYS if w.change != "none"], ids=str)
 def test_a_copy_in_the_wrong_order_of_axes(way, make, monkeypatch):
-    def act(original, self, elements, out):
-        turned = elements.transpose()
-        return original(self, np.ascontiguousarray(turned).reshape(elements.shape), out)
+    def act(original, self, band, where, out):
+        elements = band[where]
+        turned = np.ascontiguousarray(elements.transpose()).reshape(elements.shape)
+        return original(self, turned, (slice(None),) * turned.ndim, out)
 
     def arm(patch, n):
         return put(patch, sinks._Pieces, "copy", n, act)
@@ -267,6 +270,36 @@ def test_a_cast_that_is_done_twice(way, through, make, monkeypatch):
         return put(patch, sinks, "cast_into", n, act)
 
     assert strike(monkeypatch, make(way), arm) > 0
+
+
+def lanes_left_out(*_: Any) -> None:
+    """Whoever wants a piece finds in its memory what was there."""
+
+
+def lanes_turned_round(
+    original: Any, woven: Woven, where: tuple[slice, ...], out: np.ndarray
+) -> None:
+    original(woven, where, out)
+    out[...] = out[:, ::-1].copy()
+
+
+def other_lanes(original: Any, woven: Woven, where: tuple[slice, ...], out: np.ndarray) -> None:
+    original(Woven(woven._lanes[::-1], woven._dim), where, out)
+
+
+@pytest.mark.parametrize(
+    "defect", [lanes_left_out, lanes_turned_round, other_lanes], ids=lambda d: d.__name__
+)
+@pytest.mark.parametrize("way", [APART[8], APART[24]], ids=str)
+def test_lanes_that_are_taken_apart_wrongly(way, defect, make, monkeypatch):
+    assert strike(monkeypatch, make(way), lambda p, n: put(p, Woven, "copy", n, defect)) > 0
+
+
+def test_a_piece_that_is_taken_from_another_lane(make, monkeypatch):
+    def act(original, woven, where):
+        return original(Woven(woven._lanes[::-1], woven._dim), where)
+
+    assert strike(monkeypatch, make(APART[12]), lambda p, n: put(p, Woven, "view", n, act)) > 0
 
 
 # Places in files, and whole chunks ---------------------------------------------------------------

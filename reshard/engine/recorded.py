@@ -1,0 +1,57 @@
+"""Recorded: what became of the source against the digests that it recorded of itself.
+
+A tensor that travels encoded is read for it where nothing else vouches for its bytes. One whose
+target has the same bytes has had no digest taken of what was read: the target's is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reshard.engine.ledger import MoveResult
+from reshard.engine.read_digests import ReadLimits, tensor_digests
+from reshard.engine.unseen_digests import with_unseen_digests
+from reshard.errors import CorruptError, MemoryBudgetError, VerificationError
+from reshard.formats.base import Reader
+from reshard.planning.move import Move, Plan
+
+
+def check_recorded(
+    plan: Plan, reader: Reader, results: Sequence[MoveResult], limits: ReadLimits
+) -> None:
+    """Compares every move's digest with the one that its source recorded, if it recorded any.
+
+    Raises CorruptError where the source changed since, VerificationError where something else was written.
+    """
+    stored = with_unseen_digests(plan, reader, results, limits)
+    for move, found in zip(plan.moves, stored, strict=True):
+        recorded = reader.tensors[move.placement.source].digest
+        if recorded and found and recorded != found:
+            raise _difference(move, reader, found, limits)
+
+
+def _difference(
+    move: Move, reader: Reader, found: str, limits: ReadLimits
+) -> CorruptError | VerificationError:
+    """Whose fault it is: the source, read once more, tells.
+
+    Raises CorruptError, naming the chunk, where one of the source does not have its own checksum.
+    """
+    name, target = move.placement.source, move.placement.target
+    recorded = reader.tensors[name].digest
+    try:
+        now = tensor_digests(reader, limits, [name])[name]
+    except MemoryBudgetError:
+        return VerificationError(
+            f"{target!r}: what was written has digest {found}, but {recorded} was recorded of its source; the output "
+            f"was discarded; run reshard verify {reader.uri} with more memory: if it finds nothing, check this machine's"
+        )
+    if now == recorded:
+        return VerificationError(
+            f"{target!r}: what was written has digest {found}, but what was read has {recorded}; the output was "
+            "discarded; check this machine's memory, then run again"
+        )
+    return CorruptError(
+        f"{name!r} in {reader.uri!r} has digest {now}, but {recorded} was recorded when it was written: "
+        "its bytes changed since; restore it from another copy"
+    )

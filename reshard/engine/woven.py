@@ -1,0 +1,62 @@
+"""Woven: chunks that lie side by side, whose bands are taken apart into pieces without being laid so first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+
+class Woven:
+    """Bands of one shape, one lane each, which are together one band as wide as all of them."""
+
+    def __init__(self, lanes: Array, dim: int) -> None:
+        """``lanes`` has the shape (number of lanes, ...); they lie side by side along ``dim`` of a lane, in order."""
+        self._lanes = lanes
+        self._dim = dim
+        self._width: int = lanes.shape[1 + dim]
+
+    @property
+    def nbytes(self) -> int:
+        return self._lanes.nbytes
+
+    def view(self, where: tuple[slice, ...]) -> Array | None:
+        """The elements at ``where`` of the joint band (of which nothing is empty), if a single lane has them all."""
+        first, last = self._ends(where)
+        return self._part(first, where) if first == last else None
+
+    def copy(self, where: tuple[slice, ...], out: Array) -> None:
+        """Fills ``out`` with the elements at ``where`` of the joint band, of which nothing is empty."""
+        dim, width, along = self._dim, self._width, where[self._dim]
+        first, last = self._ends(where)
+        if along.start % width == 0 and along.stop % width == 0:
+            # One copy, since the interpreter's lock is taken again after each.
+            lanes = self._lanes[(slice(first, last + 1), *_along(where, dim, slice(None)))]
+            shape = (*out.shape[:dim], len(lanes), width, *out.shape[dim + 1 :])
+            out.reshape(shape)[...] = np.moveaxis(lanes, 0, dim)
+            return
+        for lane in range(first, last + 1):
+            start, stop = max(along.start, lane * width), min(along.stop, (lane + 1) * width)
+            there = (slice(None),) * dim + (slice(start - along.start, stop - along.start),)
+            out[there] = self._part(lane, _along(where, dim, slice(start, stop)))
+
+    def _ends(self, where: tuple[slice, ...]) -> tuple[int, int]:
+        """The first lane and the last."""
+        along = where[self._dim]
+        return along.start // self._width, (along.stop - 1) // self._width
+
+    def _part(self, lane: int, where: tuple[slice, ...]) -> Array:
+        along, before = where[self._dim], lane * self._width
+        part: Array = self._lanes[lane][
+            _along(where, self._dim, slice(along.start - before, along.stop - before))
+        ]
+        return part
+
+
+def _along(where: tuple[slice, ...], dim: int, along: slice) -> tuple[slice, ...]:
+    return (*where[:dim], along, *where[dim + 1 :])

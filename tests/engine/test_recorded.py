@@ -1,0 +1,114 @@
+"""What is told where a target does not have the digest that its source recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reshard.engine.read_digests import ReadLimits
+from reshard.engine.recorded import check_recorded
+from reshard.engine.sinks import PieceSink
+from reshard.engine.task import Task
+from reshard.engine.tasks import Ends, batches
+from reshard.errors import CorruptError, VerificationError
+from reshard.formats.slices import digest_of
+from reshard.layout.box import Box
+from reshard.layout.grid import Grid
+from reshard.planning.move import Move, Plan
+from reshard.planning.placement import Placement
+from tests.engine.stores import RAW, RAW_CRC, Folder, Store, by_hand, carry_out, side, tensor
+
+VALUES = np.arange(64, dtype=np.float32).reshape(8, 8) + 1
+LIMITS = ReadLimits(64 << 20, 1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "source")
+    store.add(tensor("w", (8, 8), (8, 4)), VALUES, RAW, recorded=True)
+    return store
+
+
+def columns_to_rows(store: Store) -> Move:
+    spec, target = store.tensors["w"].spec, tensor("w", (8, 8), (4, 8))
+    sides = side(spec, RAW), side(target, RAW_CRC)
+    return by_hand(Placement.whole(spec, target), *sides, "weave", target.storage, 64)
+
+
+def converted(store: Store, root: Path, limits: ReadLimits = LIMITS) -> None:
+    move = columns_to_rows(store)
+    results = carry_out([move], store, root, Folder(), {"w": RAW_CRC})
+    check_recorded(Plan((move,), 64 << 20, 1), store, results, limits)
+
+
+def tasks(move: Move, store: Store) -> list[Task]:
+    plan, ends = Plan((move,), 64 << 20, 1), Ends(store, Folder(), {"w": RAW_CRC})
+    return [task for batch in batches(plan, ends) for task in batch]
+
+
+def flip_last_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_recorded_digest_stands_for_the_source(store, tmp_path):
+    assert all(task.is_recorded for task in tasks(columns_to_rows(store), store))
+    converted(store, tmp_path / "t")
+    np.testing.assert_array_equal(
+        Folder().read(tmp_path / "t", tensor("w", (8, 8), (4, 8)), RAW_CRC), VALUES
+    )
+
+
+def test_no_record_or_that_of_more_than_is_taken_stands_for_nothing(store):
+    whole = columns_to_rows(store)
+    half = Box((0, 0), (4, 8))
+    target = side(tensor("w", (4, 8), (4, 8)), RAW_CRC)
+    placement = Placement("w", half, "w", half, (0, 1), "float32", "float32")
+    part = by_hand(placement, whole.source, target, "weave", Grid((4, 8), ((0, 4), (0, 8))), 64)
+    assert not any(task.is_recorded for task in tasks(part, store))
+    store.tensors["w"] = replace(store.tensors["w"], digest=None)
+    assert not any(task.is_recorded for task in tasks(whole, store))
+
+
+def test_a_source_that_changed_since(store, tmp_path):
+    flip_last_byte(store.path)
+    changed = VALUES.copy()
+    changed.view("u1")[-1, -1] ^= 1
+    now, before = digest_of(changed.tobytes()), digest_of(VALUES.tobytes())
+    with pytest.raises(
+        CorruptError,
+        match=f"^'w' in 'made' has digest {now}, but {before} was recorded when it was written: "
+        "its bytes changed since; restore it from another copy$",
+    ):
+        converted(store, tmp_path / "t")
+
+
+def test_something_else_was_written(store, tmp_path, monkeypatch):
+    put = PieceSink.put
+
+    def flipped(sink, band, box):
+        band._lanes.view("u1")[..., 0] ^= 1
+        put(sink, band, box)
+
+    monkeypatch.setattr(PieceSink, "put", flipped)
+    before = digest_of(VALUES.tobytes())
+    with pytest.raises(
+        VerificationError,
+        match=rf"^'w': what was written has digest \w{{16}}, but what was read has {before}; the output was "
+        "discarded; check this machine's memory, then run again$",
+    ):
+        converted(store, tmp_path / "t")
+
+
+def test_there_is_no_memory_to_tell(store, tmp_path):
+    flip_last_byte(store.path)
+    with pytest.raises(
+        VerificationError,
+        match=r"^'w': what was written has digest \w{16}, but \w{16} was recorded of its source; the output was "
+        r"discarded; run reshard verify made with more memory: if it finds nothing, check this machine's$",
+    ):
+        converted(store, tmp_path / "t", ReadLimits(1, 1))
