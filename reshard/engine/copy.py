@@ -209,7 +209,7 @@ class _Filling:
 def _filled(task: Task, lanes: Bytes, rows: Bytes, fills: Sequence[_Filling]) -> list[TaskResult]:
     """Every band is decoded once, put into every target's place, and summed up where nobody did before."""
     digest = moved = cover = 0
-    is_recorded = task.is_recorded and not any(fill.changes for fill in fills)
+    is_recorded = all(fill.task.is_recorded and not fill.changes for fill in fills)
     for group in groups(task):
         for band, box in decoded(task, group, lanes, rows, in_rows=not is_recorded):
             moved += band.nbytes
