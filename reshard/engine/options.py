@@ -101,7 +101,7 @@ def parse_compression(text: str) -> Encoding | None:
     if name in _LEVELS:
         number = _level(text, level) if level else _DEFAULT_LEVEL[name]
         if number in _LEVELS[name]:
-            return Encoding(name, number, checksum=True)  # type: ignore[arg-type]
+            return Encoding(name, number, checksum=True)  # type: ignore[arg-type] # a key of _LEVELS
     raise PlanError(
         f"compression {text!r} is not known; expected none, zstd[:level up to 22], gzip[:0-9], blosc or keep"
     )

@@ -175,7 +175,7 @@ def _filled(fill: bytes, count: int) -> memoryview:
 
     if not any(fill):
         # Pages that are only read stay the kernel's one zero page.
-        return memoryview(np.zeros(count * len(fill), np.uint8))  # type: ignore[arg-type]
+        return memoryview(np.zeros(count * len(fill), np.uint8))  # type: ignore[arg-type] # arrays are buffers
     return memoryview(fill * count)
 
 

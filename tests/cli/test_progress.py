@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import io
 import sys
-import threading
+import time
 
 from reshard.cli.progress import Bar, Lines, bar, loading, short_name, watching
 from reshard.engine.report import Progress, Stage
@@ -84,6 +85,13 @@ def test_programs_see_no_progress() -> None:
         assert isinstance(watch, Lines)
 
 
+def test_what_is_no_terminal_gets_no_bar_whatever_the_environment_says(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with watching(as_json=False) as watch:
+        assert isinstance(watch, Lines)
+
+
 def test_what_shows_the_result_is_loaded_while_the_device_is_waited_for(tmp_path, monkeypatch):
     (tmp_path / "made_for_this_test.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
@@ -93,9 +101,9 @@ def test_what_shows_the_result_is_loaded_while_the_device_is_waited_for(tmp_path
     watch(progress(400))
     assert "made_for_this_test" not in sys.modules
     watch(progress(0, "syncing"))
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and thread.daemon:
-            thread.join(5)
+    deadline = time.monotonic() + 60
+    while "made_for_this_test" not in sys.modules and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert "made_for_this_test" in sys.modules
     assert [p.stage for p in seen] == ["copying", "syncing"]
     assert loading(None, "made_for_this_test") is None

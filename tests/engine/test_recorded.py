@@ -87,6 +87,18 @@ def test_a_source_that_changed_since(store, tmp_path):
         converted(store, tmp_path / "t")
 
 
+def test_a_chunk_of_which_no_task_read_all_is_named(tmp_path):
+    store = Store(tmp_path / "source")
+    store.add(tensor("w", (8, 8), (8, 4)), VALUES, RAW_CRC, recorded=True)
+    data = bytearray(store.path.read_bytes())
+    data[-5] ^= 1  # the last byte before the checksum
+    store.path.write_bytes(data)
+    with pytest.raises(
+        CorruptError, match=r"^tensor 'w', chunk \[0, 1\]: its CRC32C is recorded as"
+    ):
+        converted(store, tmp_path / "t")
+
+
 def test_something_else_was_written(store, tmp_path, monkeypatch):
     put = PieceSink.put
 

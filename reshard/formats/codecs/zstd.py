@@ -50,7 +50,7 @@ class ZstdStream(SourceStream):
         allowed = window_bytes(level)
         self._check_header(self._frame.header, allowed)
         decoder = zstandard.ZstdDecompressor(max_window_size=allowed)
-        self._reader = decoder.stream_reader(self._frame, read_size=INPUT_BYTES)  # type: ignore[arg-type]
+        self._reader = decoder.stream_reader(self._frame, read_size=INPUT_BYTES)  # type: ignore[arg-type] # only read is called
 
     def _check_header(self, header: Any, allowed: int) -> None:
         size = self._decoded_bytes

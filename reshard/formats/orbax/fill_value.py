@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _WORDS = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 
 _WITHOUT_ZERO = ("float8_e8m0fnu",)
+"""Types of powers of two alone, in which 0 becomes NaN."""
 
 
 def fill_bytes(value: Any, dtype: str, where: str) -> bytes:

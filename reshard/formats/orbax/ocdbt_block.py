@@ -71,11 +71,11 @@ class Block:
                 "folder from a copy"
             )
         if compression == 0:
-            return self._source  # type: ignore[return-value]
+            return self._source  # type: ignore[return-value] # only read is called
         from zstandard import ZstdDecompressor
 
         decoder = ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
-        return decoder.stream_reader(self._source, read_size=_BLOCK_BYTES)  # type: ignore[arg-type]
+        return decoder.stream_reader(self._source, read_size=_BLOCK_BYTES)  # type: ignore[arg-type] # as above
 
     def _is_none(self, kind: str) -> CorruptError:
         return CorruptError(f"{self._where} is no {kind}; restore the folder from a copy")
