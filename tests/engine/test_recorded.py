@@ -93,10 +93,10 @@ def test_a_chunk_of_which_no_task_read_all_is_named(tmp_path):
     data = bytearray(store.path.read_bytes())
     data[-5] ^= 1  # the last byte before the checksum
     store.path.write_bytes(data)
-    with pytest.raises(
-        CorruptError, match=r"^tensor 'w', chunk \[0, 1\]: its CRC32C is recorded as"
-    ):
-        converted(store, tmp_path / "t")
+    move = columns_to_rows(store)
+    results = carry_out([move], store, tmp_path / "t", Folder(), {"w": RAW_CRC})
+    with pytest.raises(CorruptError, match=r"^tensor 'w', chunk \[0, 1\]: its CRC32C is recorded"):
+        check_recorded(Plan((move,), 64 << 20, 1), store, results, LIMITS)
 
 
 def test_something_else_was_written(store, tmp_path, monkeypatch):
