@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from reshard.engine.blame import about, of_target
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
 from reshard.engine.coverage import PRIME, coverage_of
-from reshard.engine.decoded import decoded, group_capacity, groups, is_woven
+from reshard.engine.decoded import decoded, group_capacity, groups, is_woven, lane_bytes
 from reshard.engine.digest import CRC64NVME, linear_of_box
 from reshard.engine.expected import changes_bytes, expected_crc
 from reshard.engine.mirror import Mirror
@@ -106,7 +106,7 @@ class _Buffers:
     """What a task takes from its arena, in bytes.
 
     Attributes:
-        lanes: decoded bands of all lanes, one behind the other.
+        lanes: decoded bands of all lanes, one behind the other, or all of their chunks.
         band: the lanes' rows side by side; nothing for a single lane, whose rows are the band.
         scratch: the band's pieces as they are written to one target.
         mirror: the band as one target has it.
@@ -126,7 +126,8 @@ class _Buffers:
         blocks = [t for t in task.all if t.strategy == "block"]
         chunks = sum(_aligned(nbytes) for t in blocks for nbytes in _target_bytes(t))
         mirror = max(pieces, BAND_BYTES if blocks else 0)
-        return cls(band, band if is_woven(task) else 0, pieces, mirror, chunks)
+        lanes = max((lane_bytes(task, group) for group in groups(task)), default=0)
+        return cls(lanes, band if is_woven(task) else 0, pieces, mirror, chunks)
 
     @property
     def total(self) -> int:

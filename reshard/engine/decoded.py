@@ -1,20 +1,21 @@
 """What is decoded of a task's source chunks, band by band, chunks that lie side by side as one.
 
-Chunks of a weave are decoded in lock step, each a lane, and their bands laid side by side in rows as wide
-as all of them; others come one after the other.
+Chunks of a weave pass in lock step, each a lane, and their bands are laid side by side in rows as wide as all
+of them; others come one after the other. Each is decoded in a stream, band by band, or at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.bands import Band, band_capacity, bands, row_bytes
-from reshard.engine.lanes import Lane, StoredChunks
+from reshard.engine.lanes import Lane, StoredChunks, chunk_bytes
 from reshard.engine.sinks import Part, source_element_type
 from reshard.engine.task import SourceChunk, Task
-from reshard.engine.woven import Woven
+from reshard.engine.woven import Woven, woven_of
 from reshard.layout.box import Box
 from reshard.layout.dtypes import storage_bytes
 
@@ -46,25 +47,28 @@ def decoded(
     """
     dtype = source_element_type(task)
     with ExitStack() as stack:
-        lanes = [stack.enter_context(closing(_lane(task, chunk))) for chunk in group]
+        lanes = [
+            stack.enter_context(closing(_lane(task, chunk, whole)))
+            for chunk, whole in zip(group, _wholes(task, group, memory), strict=True)
+        ]
         for band in _group_bands(task, group, lanes[0].part):
             if lanes[0].is_behind(band):
                 return
-            nbytes, parts = _read(lanes, band, memory, dtype)
+            parts = _read(lanes, band, memory, dtype)
             if len(parts) == 1:
                 yield parts[0]
             elif parts:
-                yield _together(parts, memory[:nbytes], rows, in_rows)
+                yield _together(parts, memory, rows, in_rows)
         for lane in lanes:
             lane.check_end()
 
 
 def _together(
-    parts: Sequence[Part], lanes: Bytes, rows: Bytes, in_rows: bool
+    parts: Sequence[Part], memory: Bytes, rows: Bytes, in_rows: bool
 ) -> tuple[Array | Woven, Box]:
-    """The lanes' parts, which lie one behind the other in ``lanes``, as one band as wide as all of them."""
+    """The lanes' parts, views of ``memory``, as one band as wide as all of them."""
     joint = _joint_box(parts)
-    woven = _woven(parts, lanes, joint)
+    woven = woven_of(parts, memory, joint)
     if woven is not None and not in_rows:
         return woven, joint
     dtype = parts[0][0].dtype
@@ -77,36 +81,27 @@ def _together(
     return whole, joint
 
 
-def _woven(parts: Sequence[Part], lanes: Bytes, joint: Box) -> Woven | None:
-    """The parts as lanes of one shape that follow one another along one dimension; None for other parts."""
-    (elements, first), shape = parts[0], parts[0][0].shape
-    across = [
-        d
-        for d, (one, all_of_them) in enumerate(zip(shape, joint.shape, strict=True))
-        if one != all_of_them
-    ]
-    if len(across) != 1 or joint.size * elements.itemsize != lanes.nbytes:
-        return None
-    dim = across[0]
-    start, width = first.start[dim], shape[dim]
-    is_even = all(
-        other.shape == shape and box.start[dim] == start + number * width
-        for number, (other, box) in enumerate(parts)
-    )
-    return Woven(lanes.view(elements.dtype).reshape(len(parts), *shape), dim) if is_even else None
+def _wholes(task: Task, group: Sequence[SourceChunk], memory: Bytes) -> Sequence[Bytes | None]:
+    """Where in ``memory`` each chunk of a group is decoded at once; None for each that is streamed."""
+    if not task.at_once:
+        return [None] * len(group)
+    ends = accumulate((_chunk_bytes(task, chunk) for chunk in group), initial=0)
+    return [memory[start:end] for start, end in pairwise(ends)]
 
 
-def _lane(task: Task, chunk: SourceChunk) -> Lane:
+def _chunk_bytes(task: Task, chunk: SourceChunk) -> int:
+    return chunk_bytes(chunk, task.placement.source_dtype)
+
+
+def _lane(task: Task, chunk: SourceChunk, whole: Bytes | None) -> Lane:
     placement = task.placement
     stored = StoredChunks(placement.source, placement.source_dtype, task.source_encoding, task.fill)
     box = placement.from_source(chunk.box)
-    return Lane(stored, chunk, box.intersect(task.unit) or box, box.start)
+    return Lane(stored, chunk, box.intersect(task.unit) or box, box.start, whole)
 
 
-def _read(
-    lanes: Sequence[Lane], band: Band, memory: Bytes, dtype: np.dtype[Any]
-) -> tuple[int, list[Part]]:
-    """How many bytes of ``memory`` the lanes' bands take, and what is wanted of each."""
+def _read(lanes: Sequence[Lane], band: Band, memory: Bytes, dtype: np.dtype[Any]) -> list[Part]:
+    """What is wanted of each lane's band; those of streams lie one behind the other in ``memory``."""
     parts: list[Part] = []
     at = 0
     for lane in lanes:
@@ -114,7 +109,7 @@ def _read(
         at += nbytes
         if part is not None:
             parts.append(part)
-    return at, parts
+    return parts
 
 
 def _joint_box(parts: Sequence[Part]) -> Box:
@@ -128,6 +123,13 @@ def _group_bands(task: Task, group: Sequence[SourceChunk], part: Box | None) -> 
     """``part`` is what is wanted of the first chunk: all have it alike in the dimensions that are cut."""
     shape, lane_dim, rows = _group_shape(task, group)
     return bands(shape, lane_dim, rows, task.band_bytes, part)
+
+
+def lane_bytes(task: Task, group: Sequence[SourceChunk]) -> int:
+    """Memory that the lanes of a group take together: their bands, or all of each chunk."""
+    if task.at_once:
+        return sum(_chunk_bytes(task, chunk) for chunk in group)
+    return group_capacity(task, group)
 
 
 def group_capacity(task: Task, group: Sequence[SourceChunk]) -> int:

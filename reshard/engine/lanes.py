@@ -1,9 +1,10 @@
-"""Lane: one source chunk decoded in a stream, band by band."""
+"""Lane: one source chunk that passes band by band, decoded in a stream or at once."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,31 +34,63 @@ class StoredChunks:
     fill: bytes
 
 
-def open_chunk(stored: StoredChunks, chunk: SourceChunk) -> DecodeStream:
+def open_chunk(stored: StoredChunks, chunk: SourceChunk, *, at_once: bool = False) -> DecodeStream:
     """The chunk's decoded bytes, padding included, in order; of one that is not stored its fill."""
-    decoded_bytes = math.prod(chunk.stored_shape) * storage_bytes(stored.dtype)
+    decoded_bytes = chunk_bytes(chunk, stored.dtype)
     if chunk.extent is None:
         return open_fill(stored.fill, decoded_bytes)
     where = f"tensor {stored.name!r}, chunk {list(chunk.index)}"
     return open_stream(
-        stored.encoding, chunk.extent, decoded_bytes, where, box=chunk.box, dtype=stored.dtype
+        stored.encoding,
+        chunk.extent,
+        decoded_bytes,
+        where,
+        box=chunk.box,
+        dtype=stored.dtype,
+        at_once=at_once,
     )
+
+
+def chunk_bytes(chunk: SourceChunk, dtype: str) -> int:
+    """Bytes of the decoded chunk, padding included."""
+    return math.prod(chunk.stored_shape) * storage_bytes(dtype)
+
+
+def decode_into(
+    memory: Bytes, stored: StoredChunks, chunk: SourceChunk, *, at_once: bool = True
+) -> None:
+    """Fills ``memory``, which is as large as the chunk, with all of it, and checks that nothing is left over."""
+    with closing(open_chunk(stored, chunk, at_once=at_once)) as stream:
+        stream.readinto(memory.data)
+        stream.close_checked()
 
 
 class Lane:
     """A chunk's elements in row-major order, of which only those inside a box are wanted."""
 
     def __init__(
-        self, stored: StoredChunks, chunk: SourceChunk, wanted: Box, origin: Sequence[int]
+        self,
+        stored: StoredChunks,
+        chunk: SourceChunk,
+        wanted: Box,
+        origin: Sequence[int],
+        whole: Bytes | None = None,
     ) -> None:
-        """Opens the chunk; ``wanted`` and ``origin`` (the chunk's start) are in the caller's coordinates."""
+        """Opens the chunk; ``wanted`` and ``origin`` (the chunk's start) are in the caller's coordinates.
+
+        Given memory for the ``whole`` chunk, decodes it into that at once, and bands are parts of it.
+        """
         self.chunk = chunk
         self.wanted = wanted
         self._origin = tuple(origin)
         self._itemsize = storage_bytes(stored.dtype)
         self._is_whole = self._inside().shape == chunk.stored_shape
-        self._skipped = False
-        self._stream = open_chunk(stored, chunk)
+        self._bytes: _Streamed | _Decoded
+        if whole is None:
+            self._bytes = _Streamed(open_chunk(stored, chunk))
+        else:
+            decode_into(whole, stored, chunk)
+            self._bytes = _Decoded(whole)
 
     @property
     def part(self) -> Box | None:
@@ -71,10 +104,10 @@ class Lane:
     def read(
         self, band: Band, memory: Bytes, dtype: np.dtype[Any]
     ) -> tuple[int, tuple[Array, Box] | None]:
-        """How many bytes of ``memory`` the band takes, and what is wanted of it.
+        """How many bytes the band has, and what is wanted of it.
 
-        That is a view of ``memory`` and its box in the caller's coordinates; None where the band holds
-        nothing that is wanted. Then its bytes are passed over.
+        That is a view of ``memory``, or of the whole chunk's where there is one, and its box in the caller's
+        coordinates; None where the band holds nothing that is wanted. Then its bytes are passed over.
         """
         local = band.box(self.chunk.stored_shape)
         shape = local.shape
@@ -82,12 +115,9 @@ class Lane:
         here = local.shift(self._origin)
         box = here if self._is_whole else here.intersect(self.wanted)
         if box is None:
-            self._stream.skip(nbytes)
-            self._skipped = True
+            self._bytes.skip(nbytes)
             return nbytes, None
-        out = memory[:nbytes]
-        self._stream.readinto(out.data)
-        elements = out.view(dtype).reshape(shape)
+        elements = self._bytes.take(nbytes, memory).view(dtype).reshape(shape)
         if not self._is_whole:
             elements = elements[box.relative_to(here.start).slices]
         return nbytes, (elements, box)
@@ -100,8 +130,53 @@ class Lane:
 
     def check_end(self) -> None:
         """After the last band: nothing may be left over, and a checksum must fit (unless bands were skipped)."""
+        self._bytes.check_end()
+
+    def close(self) -> None:
+        self._bytes.close()
+
+
+class _Streamed:
+    """Bytes that are decoded when they are taken, into the memory of whoever takes them."""
+
+    def __init__(self, stream: DecodeStream) -> None:
+        self._stream = stream
+        self._skipped = False
+
+    def take(self, nbytes: int, memory: Bytes) -> Bytes:
+        out = memory[:nbytes]
+        self._stream.readinto(out.data)
+        return out
+
+    def skip(self, nbytes: int) -> None:
+        self._stream.skip(nbytes)
+        self._skipped = True
+
+    def check_end(self) -> None:
         if not self._skipped:
             self._stream.close_checked()
 
     def close(self) -> None:
         self._stream.close()
+
+
+class _Decoded:
+    """Bytes that were decoded and checked before: what is taken stays where it is."""
+
+    def __init__(self, memory: Bytes) -> None:
+        self._memory = memory
+        self._at = 0
+
+    def take(self, nbytes: int, _: Bytes) -> Bytes:
+        start = self._at
+        self.skip(nbytes)
+        return self._memory[start : self._at]
+
+    def skip(self, nbytes: int) -> None:
+        self._at += nbytes
+
+    def check_end(self) -> None:
+        """Checked when it was decoded."""
+
+    def close(self) -> None:
+        """Nothing is open."""

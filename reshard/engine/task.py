@@ -48,7 +48,8 @@ class Task:
         move: index of the move in its plan.
         unit: box in the placement's coordinates.
         target_shape: shape of the whole target tensor, for its digest.
-        band_bytes: decoded bytes held at once.
+        band_bytes: decoded bytes that pass at once.
+        at_once: whether source chunks are decoded at once, so that all that pass side by side are in memory whole.
         fill: bytes of one element of a source chunk that is not stored.
         memory_bytes: what the plan allows this task.
         open_files: target files that it may have open at once.
@@ -73,6 +74,7 @@ class Task:
     band_bytes: int
     memory_bytes: int
     open_files: int
+    at_once: bool = False
     unit_number: int = 0
     target: int = 0
     beside: tuple[Task, ...] = ()

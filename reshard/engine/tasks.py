@@ -162,6 +162,7 @@ class _Read:
             target_encoding=ends.encodings[placement.target],
             target_shape=move.target.spec.shape,
             band_bytes=move.band_bytes,
+            at_once=move.at_once,
             memory_bytes=move.price.task_bytes,
             open_files=self._open_files,
             unit_number=number,

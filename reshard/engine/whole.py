@@ -6,15 +6,13 @@ bands into pieces and to sum pieces up row by row takes longer than moving so fe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.blame import about, of_target
 from reshard.engine.coverage import coverage_of
 from reshard.engine.digest import CRC64NVME, linear_of_box
-from reshard.engine.lanes import StoredChunks, open_chunk
+from reshard.engine.lanes import StoredChunks, chunk_bytes, decode_into
 from reshard.engine.output import Output
 from reshard.engine.sinks import source_element_type, store_chunk
 from reshard.engine.task import ChunkPart, Task, TaskResult
@@ -37,10 +35,8 @@ def move_whole(task: Task, outputs: Sequence[Output], memory: Bytes) -> list[Tas
         task.placement.source, task.placement.source_dtype, task.source_encoding, task.fill
     )
     dtype = source_element_type(task)
-    memory = memory[: math.prod(source.stored_shape) * dtype.itemsize]
-    with closing(open_chunk(stored, source)) as stream:
-        stream.readinto(memory.data)
-        stream.close_checked()
+    memory = memory[: chunk_bytes(source, task.placement.source_dtype)]
+    decode_into(memory, stored, source, at_once=task.at_once)
     elements: Array = memory.view(dtype).reshape(source.stored_shape)
     read_crc = linear_of_box(CRC64NVME, elements, source.box, task.placement.shape)
     return [_written(t, outputs[t.target], memory, read_crc) for t in task.all]

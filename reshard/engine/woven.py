@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from reshard.layout.box import Box
+
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from reshard.engine.buffers import Bytes
 
     Array = npt.NDArray[Any]
 
@@ -60,3 +66,45 @@ class Woven:
 
 def _along(where: tuple[slice, ...], dim: int, along: slice) -> tuple[slice, ...]:
     return (*where[:dim], along, *where[dim + 1 :])
+
+
+def woven_of(parts: Sequence[tuple[Array, Box]], memory: Bytes, joint: Box) -> Woven | None:
+    """Parts of ``joint``, views of ``memory``, as lanes; None where they do not follow one another along one
+    dimension in one shape, or lie at uneven distances."""
+    first, shape = parts[0][1], parts[0][0].shape
+    across = [
+        d
+        for d, (one, all_of_them) in enumerate(zip(shape, joint.shape, strict=True))
+        if one != all_of_them
+    ]
+    if len(across) != 1:
+        return None
+    dim = across[0]
+    start, width = first.start[dim], shape[dim]
+    is_even = all(
+        other.shape == shape and box.start[dim] == start + number * width
+        for number, (other, box) in enumerate(parts)
+    )
+    lanes = _evenly_spaced([elements for elements, _ in parts], memory) if is_even else None
+    return None if lanes is None else Woven(lanes, dim)
+
+
+def _evenly_spaced(arrays: Sequence[Array], memory: Bytes) -> Array | None:
+    """Views of ``memory`` of one shape as one array of them; None where they lie at uneven distances."""
+    first = arrays[0]
+    places = [_address(array) for array in arrays]
+    step = places[1] - places[0]
+    if any(b - a != step for a, b in pairwise(places)) or step <= 0:
+        return None
+    return np.ndarray(
+        (len(arrays), *first.shape),
+        first.dtype,
+        memory.data,
+        places[0] - _address(memory),
+        (step, *first.strides),
+    )
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address

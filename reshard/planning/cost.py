@@ -33,6 +33,13 @@ TASK_BAND_BYTES = 4 << 20
 """The same for a task of a conversion, which makes more calls for each band: its workers wait for the
 interpreter's lock oftener than for memory."""
 
+AT_ONCE_BYTES = 32 << 20
+"""Chunks that a task decodes at once, all together: for larger ones, filling memory for the first time and
+fetching it again costs more than is gained (measured)."""
+
+AT_ONCE_GAIN = 1.25
+"""How much quicker a chunk is decoded at once than in a stream (measured)."""
+
 CACHED_BYTES = 8 << 20
 """Bands above this leave the processor's cache between decoding and writing."""
 
@@ -48,6 +55,21 @@ RECORD_BYTES = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """How a task's elements pass, and the memory that this takes.
+
+    Attributes:
+        band_bytes: decoded bytes that pass at once.
+        at_once: whether source chunks are decoded at once, and not in a stream.
+        task_bytes: memory of one task.
+    """
+
+    band_bytes: int
+    at_once: bool
+    task_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fill:
     """One target of a read: what is placed where, how both ends are stored, and in which way."""
 
@@ -57,22 +79,37 @@ class Fill:
     target: Side
 
 
-def task_bytes(fills: Sequence[Fill], units: Grid, band_bytes: int) -> int:
+def task_bytes(
+    fills: Sequence[Fill], units: Grid, band_bytes: int, *, at_once: bool = False
+) -> int:
     """Memory of a task that decodes a unit once and fills all of ``fills`` from it.
 
-    Decoders and the decoded band (side by side where lanes are woven); pieces as they are written,
+    Decoders and the decoded band, or chunks and one decoder where they are decoded ``at_once``; that band
+    side by side where lanes are woven; pieces as they are written,
     and the rows of a target that they make together, for one target after the other; the target
     chunks that are assembled, for all of them at once; an encoder.
     """
     first = fills[0]
     woven = any(fill.strategy == "weave" for fill in fills)
     lanes = _source_chunks(first, units) if woven else 1
-    decoded = lanes * first.source.stream_bytes + band_bytes * (2 if woven else 1)
+    if at_once:
+        decoded = lanes * stored_chunk_bytes(first.source) + first.source.at_once_bytes
+    else:
+        decoded = lanes * first.source.stream_bytes + band_bytes
+    joined = band_bytes if woven else 0
     pieces = max((_piece_bytes(f, band_bytes) for f in fills if _in_pieces(f)), default=0)
     assembled = sum(_assembled_bytes(f, units) for f in fills if f.strategy == "block")
     rows = BAND_BYTES if any(f.strategy == "block" for f in fills) else 0
     encoder = max((f.target.stream_bytes for f in fills if not _in_pieces(f)), default=0)
-    return decoded + 2 * pieces + assembled + rows + encoder + _fixed_bytes(fills, units)
+    return decoded + joined + 2 * pieces + assembled + rows + encoder + _fixed_bytes(fills, units)
+
+
+def gains_at_once(fills: Sequence[Fill], units: Grid) -> bool:
+    """Whether the chunks of a unit had better be decoded at once, where there is memory for it."""
+    source = fills[0].source
+    woven = any(fill.strategy == "weave" for fill in fills)
+    lanes = _source_chunks(fills[0], units) if woven else 1
+    return source.at_once_bytes > 0 and lanes * stored_chunk_bytes(source) <= AT_ONCE_BYTES
 
 
 def _in_pieces(fill: Fill) -> bool:
@@ -101,9 +138,7 @@ def _target_chunks(fill: Fill, units: Grid) -> int:
     return chunks_per_unit(units, fill.placement.target_grid(fill.target.spec.storage))
 
 
-def price(
-    fill: Fill, units: Grid, task_bytes: int, band_bytes: int, *, is_decoded: bool = False
-) -> Price:
+def price(fill: Fill, units: Grid, pace: Pace, *, is_decoded: bool = False) -> Price:
     """What filling one target over ``units`` costs; ``is_decoded``: another target pays for
     decoding and the source's digest."""
     strategy, placement, source, target = (
@@ -126,29 +161,34 @@ def price(
         writes = target_grid.count
     else:
         writes = _scattered_writes(placement, passing, target_grid, target)
-    seconds = _seconds(fill, 0 if is_decoded else decoded, moved, writes, units.count)
+    seconds = _seconds(fill, moved, writes, units.count)
     if strategy != "copy":
         # The source passes chunk by chunk, or row by row of a whole unit where lanes are woven.
         read = units if strategy == "weave" else source_grid
         if not is_decoded:
+            seconds += 0.0 if source.raw else _decode_seconds(decoded, pace)
             seconds += _digest_seconds(read, source.spec.itemsize, moved)
         seconds += _digest_seconds(passing, target.spec.itemsize, moved)
     if strategy == "weave":
         seconds += (
-            decoded / band_bytes * chunks_per_unit(units, source_grid) * SECONDS_PER_LANE_BAND
+            decoded / pace.band_bytes * chunks_per_unit(units, source_grid) * SECONDS_PER_LANE_BAND
         )
-    if band_bytes > CACHED_BYTES:
+    if pace.band_bytes > CACHED_BYTES:
         seconds += moved / COPY_BYTES_PER_SECOND
-    return Price(units.count, decoded, stored, written, writes, task_bytes, seconds)
+    return Price(units.count, decoded, stored, written, writes, pace.task_bytes, seconds)
 
 
-def _seconds(fill: Fill, decoded: int, moved: int, writes: int, tasks: int) -> float:
+def _seconds(fill: Fill, moved: int, writes: int, tasks: int) -> float:
+    """What it takes to copy, encode and write, decoding and checksums aside."""
     if fill.strategy == "copy":
         return moved / COPY_BYTES_PER_SECOND / 2 + writes * SECONDS_PER_WRITE
-    decode = 0.0 if fill.source.raw else decoded / DECODE_BYTES_PER_SECOND
     encode = 0.0 if fill.target.raw else moved / ENCODE_BYTES_PER_SECOND
     copy = moved / COPY_BYTES_PER_SECOND * (1.3 if fill.strategy == "block" else 1.0)
-    return decode + encode + copy + writes * SECONDS_PER_WRITE + tasks * SECONDS_PER_TASK
+    return encode + copy + writes * SECONDS_PER_WRITE + tasks * SECONDS_PER_TASK
+
+
+def _decode_seconds(nbytes: int, pace: Pace) -> float:
+    return nbytes / DECODE_BYTES_PER_SECOND / (AT_ONCE_GAIN if pace.at_once else 1.0)
 
 
 def chunks_per_unit(units: Grid, grid: Grid) -> int:

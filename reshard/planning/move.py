@@ -37,12 +37,14 @@ class Side:
         codec: two sides with equal codec, dtype, chunk shape and cuts hold identical bytes.
         raw: elements lie at fixed offsets, so that a source can be read and a target written in pieces.
         stream_bytes: memory of one decoder (source) or of encoding one chunk (target).
+        at_once_bytes: memory of decoding one chunk at once, besides the chunk; 0 where that gains nothing.
     """
 
     spec: TensorSpec
     codec: str
     raw: bool
     stream_bytes: int
+    at_once_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ class Move:
 
     Attributes:
         units: the boxes, in the placement's coordinates, that one task each fills.
-        band_bytes: decoded bytes in memory at once for each task.
+        band_bytes: decoded bytes that pass at once in each task.
+        at_once: whether each task decodes source chunks at once, and not in a stream.
     """
 
     placement: Placement
@@ -88,6 +91,7 @@ class Move:
     units: Grid
     band_bytes: int
     price: Price
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,7 @@ def _as_asked(request: Request, move: Move) -> Move:
         move.units,
         move.band_bytes,
         move.price,
+        move.at_once,
     )
 
 
@@ -238,6 +239,7 @@ def _stored(side: Side) -> Hashable:
         side.codec,
         side.raw,
         side.stream_bytes,
+        side.at_once_bytes,
     )
 
 

@@ -18,7 +18,7 @@ some are assembled in memory, raw ones may still take their pieces as they pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial, reduce
 from itertools import pairwise
@@ -29,8 +29,10 @@ from reshard.planning.cost import (
     READ_BYTES_PER_SECOND,
     TASK_BAND_BYTES,
     Fill,
+    Pace,
     chunks_per_unit,
     decoded_bytes,
+    gains_at_once,
     price,
     stored_chunk_bytes,
     task_bytes,
@@ -89,7 +91,7 @@ def ways(requests: Sequence[Request], memory: int, max_lanes: int) -> Iterator[W
     if identical:
         return  # what travels encoded is never decoded, so that it has nothing to share
     if all(map(_is_chunk_by_chunk, requests)):
-        yield _whole(requests)  # first: at equal price it has the least to do besides
+        yield _whole(requests, memory)  # first: at equal price it has the least to do besides
     is_raw = [request.target.raw for request in requests]
     if all(is_raw):
         rank = len(requests[0].placement.shape)
@@ -132,17 +134,18 @@ def _divides(chunk: Sequence[int], shape: Sequence[int]) -> bool:
     return all(n % c == 0 for n, c in zip(shape, chunk, strict=True))
 
 
-def _whole(requests: Sequence[Request]) -> Way:
+def _whole(requests: Sequence[Request], memory: int) -> Way:
     units, chunk = requests[0].target.spec.storage, stored_chunk_bytes(requests[0].source)
     fills = _fills(requests, ["whole"] * len(requests))
-    return _way(fills, units, chunk, task_bytes(fills, units, chunk))
+    return _way(fills, units, _pace(fills, units, memory, chunk, chunk))
 
 
 def _copy(requests: Sequence[Request]) -> Way:
     first = requests[0]
     units = first.placement.target_grid(first.target.spec.storage)
     need = max(request.copy_bytes for request in requests)
-    return _way(_fills(requests, ["copy"] * len(requests)), units, SMALLEST_BAND_BYTES, need)
+    pace = Pace(SMALLEST_BAND_BYTES, False, need)
+    return _way(_fills(requests, ["copy"] * len(requests)), units, pace)
 
 
 def _scatter(
@@ -159,10 +162,9 @@ def _scatter(
         if lanes == 1 and first_lane_dim < len(units.shape):
             return
         fills = _fills(requests, ["weave" if lanes > 1 else "scatter"] * len(requests))
-        need = partial(task_bytes, fills, units)
-        band = _fit_band(need, memory, _least_band(source, lanes, first_lane_dim))
         if lanes <= max_lanes:
-            yield _way(fills, units, band, need(band))
+            least = _least_band(source, lanes, first_lane_dim)
+            yield _way(fills, units, _pace(fills, units, memory, least))
         units = _fewer_lanes(units, source_grid)
 
 
@@ -195,11 +197,29 @@ def _least_band(source: Side, lanes: int, first_lane_dim: int) -> int:
     )
 
 
-def _fit_band(need: Callable[[int], int], memory: int, least: int) -> int:
-    band = max(TASK_BAND_BYTES, least)
+def _pace(
+    fills: Sequence[Fill],
+    units: Grid,
+    memory: int,
+    least: int = SMALLEST_BAND_BYTES,
+    most: int = TASK_BAND_BYTES,
+) -> Pace:
+    """Chunks decoded at once where that gains and fits; else in streams, in the widest bands that fit, or the least."""
+    if gains_at_once(fills, units):
+        at_once = _widest_bands(fills, units, memory, least, most, at_once=True)
+        if at_once.task_bytes <= memory:
+            return at_once
+    return _widest_bands(fills, units, memory, least, most, at_once=False)
+
+
+def _widest_bands(
+    fills: Sequence[Fill], units: Grid, memory: int, least: int, most: int, *, at_once: bool
+) -> Pace:
+    need = partial(task_bytes, fills, units, at_once=at_once)
+    band = max(most, least)
     while band > least and need(band) > memory:
         band = max(least, band // 2)
-    return band
+    return Pace(band, at_once, need(band))
 
 
 def _block(
@@ -213,14 +233,13 @@ def _block(
     )
     units = _source_grid(requests).common(assembled)
     while True:
-        need_of_band = partial(task_bytes, fills, units)
-        band = _fit_band(need_of_band, memory, SMALLEST_BAND_BYTES)
-        need = need_of_band(band)
-        halved = None if need <= memory else _best_halving(requests[0], units, assembled)
+        pace = _pace(fills, units, memory)
+        fits = pace.task_bytes <= memory
+        halved = None if fits else _best_halving(requests[0], units, assembled)
         if halved is None:
             break
         units = halved
-    yield _way(fills, units, band, need)
+    yield _way(fills, units, pace)
 
 
 def _best_halving(request: Request, units: Grid, assembled: Grid) -> Grid | None:
@@ -256,7 +275,7 @@ def _fills(requests: Sequence[Request], strategies: Sequence[Strategy]) -> list[
     ]
 
 
-def _way(fills: Sequence[Fill], units: Grid, band: int, need: int) -> Way:
+def _way(fills: Sequence[Fill], units: Grid, pace: Pace) -> Way:
     return tuple(
         Move(
             fill.placement,
@@ -264,8 +283,9 @@ def _way(fills: Sequence[Fill], units: Grid, band: int, need: int) -> Way:
             fill.target,
             fill.strategy,
             units,
-            band,
-            price(fill, units, need, band, is_decoded=number > 0),
+            pace.band_bytes,
+            price(fill, units, pace, is_decoded=number > 0),
+            pace.at_once,
         )
         for number, fill in enumerate(fills)
     )

@@ -114,12 +114,19 @@ def side(spec: TensorSpec, encoding: Encoding) -> Side:
 
 
 def by_hand(
-    placement: Placement, source: Side, target: Side, strategy: Strategy, units: Grid, band: int
+    placement: Placement,
+    source: Side,
+    target: Side,
+    strategy: Strategy,
+    units: Grid,
+    band: int,
+    *,
+    at_once: bool = False,
 ) -> Move:
     """A move that no planner chose."""
     nbytes = math.prod(placement.shape) * source.spec.itemsize
     price = Price(units.count, nbytes, nbytes, 0, 0, 16 << 20, 0.0)
-    return Move(placement, source, target, strategy, units, band, price)
+    return Move(placement, source, target, strategy, units, band, price, at_once)
 
 
 def carry_out(
@@ -187,7 +194,7 @@ def cases(draw: st.DrawFn, *, offsets: bool = False) -> Case:
         strategy = "block"
     units = draw(_units(strategy, placement, *sides))
     band = draw(st.sampled_from((1, 40, 300, 1 << 20)))
-    move = by_hand(placement, *sides, strategy, units, band)
+    move = by_hand(placement, *sides, strategy, units, band, at_once=draw(st.booleans()))
     packed = strategy == "block" and draw(st.booleans())
     return Case(move, draw(_values(shape, dtype)), *encodings, packed, draw(st.booleans()))
 

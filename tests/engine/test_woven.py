@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.engine.woven import Woven
+from reshard.engine.woven import Woven, woven_of
+from reshard.layout.box import Box
 
 
 @st.composite
@@ -45,3 +46,55 @@ def test_a_piece_of_one_lane_is_not_copied(case):
         assert np.shares_memory(found, lanes)
     else:
         assert found is None
+
+
+def parts_in(memory: np.ndarray, starts: list[int], shape: tuple[int, ...], dim: int) -> list:
+    """Views of ``memory``, which begin at these bytes, as parts that follow one another along ``dim``."""
+    nbytes = int(np.prod(shape)) * 4
+    found = []
+    for number, start in enumerate(starts):
+        at = tuple(number * n if d == dim else 0 for d, n in enumerate(shape))
+        elements = memory[start : start + nbytes].view("<u4").reshape(shape)
+        found.append((elements, Box.full(shape).shift(at)))
+    return found
+
+
+def joint_of(parts: list) -> Box:
+    return Box((0,) * parts[0][1].rank, parts[-1][1].stop)
+
+
+@given(st.integers(2, 5), st.integers(0, 40), st.integers(0, 1), st.booleans())
+def test_lanes_at_even_distances_are_one_array(lanes, gap, dim, is_part):
+    memory = np.random.default_rng(0).integers(0, 256, 4096, np.uint8)
+    starts = [64 + number * (48 + 4 * gap) for number in range(lanes)]
+    parts = parts_in(memory, starts, (3, 4), dim)
+    if is_part:
+        parts = [(e[1:], Box(b.start, (b.stop[0] - 1, b.stop[1]))) for e, b in parts]
+        if dim == 0:
+            parts = [(e, b.shift((-number, 0))) for number, (e, b) in enumerate(parts)]
+    woven = woven_of(parts, memory, joint_of(parts))
+    assert woven is not None
+    expected = np.concatenate([elements for elements, _ in parts], axis=dim)
+    out = np.empty(expected.shape, "<u4")
+    woven.copy(tuple(slice(0, n) for n in expected.shape), out)
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_parts_that_are_no_lanes_are_left_as_they_are():
+    memory = np.zeros(4096, np.uint8)
+    uneven = parts_in(memory, [0, 48, 100], (3, 4), 1)
+    backward = parts_in(memory, [96, 48, 0], (3, 4), 1)
+    for parts in uneven, backward:
+        assert woven_of(parts, memory, joint_of(parts)) is None
+    wider = parts_in(memory, [0, 48], (3, 4), 1)
+    wider[1] = parts_in(memory, [48], (3, 5), 1)[0]
+    assert woven_of(wider, memory, Box((0, 0), (3, 9))) is None
+    square = [
+        (e, Box.full((3, 4)).shift(at))
+        for (e, _), at in zip(
+            parts_in(memory, [0, 48, 96, 144], (3, 4), 1),
+            [(0, 0), (0, 4), (3, 0), (3, 4)],
+            strict=True,
+        )
+    ]
+    assert woven_of(square, memory, Box((0, 0), (6, 8))) is None

@@ -157,6 +157,44 @@ def test_other_chunks_are_cut(shape, source_chunk, target_chunk):
     assert move.strategy == "scatter"
 
 
+def at_once(req, chunk_bytes):
+    """The same request from a codec that gains by decoding at once."""
+    return replace(req, source=replace(req.source, at_once_bytes=3 * MIB + chunk_bytes))
+
+
+def test_chunks_are_decoded_at_once_where_memory_allows_and_they_are_not_too_large():
+    shape, narrow = (4096, 4096), (4096, 512)
+    eight, sixty_four = (1024, 2048), (4096, 4096)
+    req = at_once(request(shape, eight, narrow), 8 * MIB)
+    (free,) = make_plan([req], 256 * MIB, 2).moves
+    (tight,) = make_plan([req], 32 * MIB, 2).moves
+    assert (free.at_once, tight.at_once) == (True, False)
+    lanes = 2 if free.strategy == "weave" else 1
+    assert free.price.task_bytes >= lanes * 8 * MIB + req.source.at_once_bytes
+    (large,) = make_plan(
+        [at_once(request(shape, sixty_four, narrow), 64 * MIB)], 1024 * MIB, 2
+    ).moves
+    assert not large.at_once
+    (other,) = make_plan([request(shape, eight, narrow)], 256 * MIB, 2).moves
+    assert not other.at_once
+
+
+@given(requests(), st.sampled_from([0, 24 * MIB, 256 * MIB]))
+def test_decoding_at_once_needs_no_more_memory_than_there_is(req, more):
+    memory = smallest_memory(req) + more
+    gaining = at_once(req, MIB)
+    assert smallest_memory(gaining) <= smallest_memory(req)
+    (move,) = make_plan([gaining], memory, 1).moves
+    assert move.price.task_bytes <= memory
+
+
+def test_small_chunks_move_whole_at_the_price_of_decoding_at_once():
+    req = at_once(request((64, 64), (16, 64), (16, 64)), 4096)
+    (move,) = make_plan([req], 64 * MIB, 2).moves
+    assert (move.strategy, move.at_once) == ("whole", True)
+    assert move.price.task_bytes >= req.source.at_once_bytes + 4096
+
+
 def test_a_cast_never_moves_whole():
     req = request((64, 64), (64, 64), (64, 64))
     target = replace(req.target, spec=replace(req.target.spec, dtype="float16"))

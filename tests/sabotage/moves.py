@@ -32,6 +32,7 @@ class Way:
     Attributes:
         recorded: whether the source recorded its digest.
         columns: width of the target's chunks; the source's are 12 wide.
+        at_once: whether source chunks are decoded at once.
     """
 
     strategy: Strategy
@@ -41,12 +42,14 @@ class Way:
     workers: int = 1
     recorded: bool = False
     columns: int = 6
+    at_once: bool = False
 
     def __str__(self) -> str:
         """For the names of tests."""
         ends = "-".join(e.compressor for e in (self.source, self.target))
         known = f"-recorded-{self.columns}" if self.recorded else ""
-        return f"{self.strategy}-{ends}-{self.change}-{self.workers}{known}"
+        pace = "-at-once" if self.at_once else ""
+        return f"{self.strategy}-{ends}-{self.change}-{self.workers}{known}{pace}"
 
 
 WAYS = [
@@ -56,6 +59,9 @@ WAYS = [
     Way("scatter", ZSTD, RAW_CRC, "turned"),
     Way("weave", ZSTD, RAW_CRC, workers=4),
     Way("weave", RAW_CRC, RAW_CRC, "cast"),
+    Way("scatter", ZSTD, RAW_CRC, at_once=True),
+    Way("weave", ZSTD, RAW_CRC, workers=4, at_once=True),
+    Way("weave", ZSTD, RAW_CRC, recorded=True, columns=8, at_once=True),
     Way("block", ZSTD, RAW_CRC, workers=4),
     Way("block", ZSTD, ZSTD_CRC),
     Way("block", RAW_CRC, ZSTD_CRC, "cast"),
@@ -126,7 +132,7 @@ def moving(way: Way, folder: Path) -> Moving:
         "block": Grid(SHAPE, ((0, 16, 32), (0, 24))),
     }[way.strategy]
     sides = side(source, way.source), side(target, way.target)
-    move = by_hand(placement, *sides, way.strategy, units, 200)
+    move = by_hand(placement, *sides, way.strategy, units, 200, at_once=way.at_once)
     return Moving(way, move, store, folder / "target")
 
 

@@ -10,11 +10,12 @@ from reshard.formats.codecs.gzip import GzipStream, gzip_decoder_bytes
 from reshard.formats.codecs.raw import FillStream, RawStream
 from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import DecodeStream
-from reshard.formats.codecs.zstd import ZstdStream, zstd_decoder_bytes
+from reshard.formats.codecs.zstd import ZstdStream, zstd_at_once_bytes, zstd_decoder_bytes
 from reshard.layout.box import Box
 
 __all__ = [
     "DecodeStream",
+    "at_once_bytes",
     "decoder_bytes",
     "encode_chunk",
     "encoder_bytes",
@@ -32,6 +33,7 @@ def open_stream(
     *,
     box: Box | None = None,
     dtype: str = "",
+    at_once: bool = False,
 ) -> DecodeStream:
     """The decoded bytes of one chunk, of which there must be ``decoded_bytes``.
 
@@ -39,6 +41,7 @@ def open_stream(
         where: names tensor and chunk in messages, such as ``"tensor 'a/b', chunk (0, 1)"``.
         box: the chunk's elements in the tensor, and
         dtype: their type: both needed where the compressor is ``"tensorstore"``.
+        at_once: whether the first ``readinto`` will ask for everything, and ``at_once_bytes`` may be taken.
 
     Raises StorageError where the file cannot be read, CorruptError where sizes contradict.
     """
@@ -48,7 +51,7 @@ def open_stream(
         return ArrayStream(encoding.spec, box, dtype, decoded_bytes, where)
     source = Source(extent, where, encoding.checksum)
     try:
-        return _decoder(encoding, source, decoded_bytes)
+        return _decoder(encoding, source, decoded_bytes, at_once)
     except BaseException:
         source.close()
         raise
@@ -70,14 +73,19 @@ def decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
     return array_decoder_bytes(decoded_bytes) if encoding.compressor == "tensorstore" else 0
 
 
+def at_once_bytes(encoding: Encoding, decoded_bytes: int) -> int:
+    """Upper bound of the memory that decoding a chunk at once takes besides the chunk; 0 where it gains nothing."""
+    return zstd_at_once_bytes(encoding.level, decoded_bytes) if encoding.compressor == "zstd" else 0
+
+
 def is_seekable(encoding: Encoding) -> bool:
     """Whether ``skip`` costs nothing, so that a part of a chunk can be read alone."""
     return encoding.compressor == "none"
 
 
-def _decoder(encoding: Encoding, source: Source, decoded_bytes: int) -> DecodeStream:
+def _decoder(encoding: Encoding, source: Source, decoded_bytes: int, at_once: bool) -> DecodeStream:
     if encoding.compressor == "zstd":
-        return ZstdStream(source, decoded_bytes, encoding.level)
+        return ZstdStream(source, decoded_bytes, encoding.level, at_once=at_once)
     if encoding.compressor == "gzip":
         return GzipStream(source, decoded_bytes)
     if encoding.compressor == "blosc":

@@ -1,0 +1,179 @@
+"""Chunks that are decoded at once: the same bytes and the same errors as in a stream, and their memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+
+from reshard.errors import CorruptError
+from reshard.formats.base import Encoding, Extent
+from reshard.formats.codecs import at_once_bytes, decoder_bytes, encode_chunk, open_stream
+
+WHERE = "tensor 'a/b', chunk (0, 1)"
+NBYTES = 6 << 20
+ZSTD = Encoding("zstd", 3)
+ZSTD_CRC = Encoding("zstd", 3, checksum=True)
+ENCODINGS = [
+    ZSTD,
+    ZSTD_CRC,
+    Encoding("zstd", None),
+    Encoding(),
+    Encoding(checksum=True),
+    Encoding("gzip", 1),
+    Encoding("blosc", spec='{"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}'),
+]
+
+
+@pytest.fixture(scope="module")
+def values() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(NBYTES // 4).astype(np.float32)
+
+
+def placed(data: bytes, folder: Path) -> Extent:
+    (folder / "data").write_bytes(b"before" + data + b"after")
+    return Extent(str(folder / "data"), 6, len(data))
+
+
+def decode(encoding: Encoding, extent: Extent, nbytes: int = NBYTES) -> bytes:
+    data = bytearray(nbytes)
+    with closing(open_stream(encoding, extent, nbytes, WHERE, at_once=True)) as stream:
+        stream.readinto(memoryview(data))
+        assert stream.close_checked()
+    return bytes(data)
+
+
+def encoded(values: np.ndarray, encoding: Encoding = ZSTD) -> bytes:
+    return b"".join(encode_chunk(encoding, values.data))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
+def test_all_of_a_chunk_is_what_it_is_in_a_stream(encoding, values, tmp_path):
+    extent = placed(encoded(values, encoding), tmp_path)
+    assert decode(encoding, extent) == values.tobytes()
+
+
+@pytest.mark.parametrize("sized", [True, False], ids=["with its size", "without"])
+def test_a_frame_without_its_size_decodes_too(sized, values, tmp_path):
+    frame = zstandard.ZstdCompressor(write_content_size=sized).compress(values.tobytes())
+    assert decode(ZSTD, placed(frame, tmp_path)) == values.tobytes()
+
+
+@pytest.mark.parametrize("encoding", [ZSTD, ZSTD_CRC], ids=str)
+@pytest.mark.parametrize("lost", [1, 4, 5, 9, 100_000])
+def test_a_chunk_cut_off_is_corrupt(encoding, lost, values, tmp_path):
+    data = encoded(values, encoding)
+    with pytest.raises(CorruptError, match=r"tensor 'a/b', chunk \(0, 1\): .*restore it"):
+        decode(encoding, placed(data[:-lost], tmp_path))
+
+
+def test_a_chunk_cut_off_without_checksums_says_how_far_it_goes(values, tmp_path):
+    frame = zstandard.ZstdCompressor(write_checksum=False).compress(values.tobytes())
+    with pytest.raises(
+        CorruptError, match=r"its encoded bytes end after \d+ of 6291456 decoded bytes"
+    ):
+        decode(ZSTD, placed(frame[:-1], tmp_path))
+
+
+def test_what_follows_is_corrupt(values, tmp_path):
+    data = encoded(values)
+    with pytest.raises(CorruptError, match="5 bytes follow the end of its zstd frame"):
+        decode(ZSTD, placed(data + b"12345", tmp_path))
+    with pytest.raises(CorruptError, match=f"{len(data)} bytes follow the end of its zstd frame"):
+        decode(ZSTD, placed(data + data, tmp_path))
+
+
+@pytest.mark.parametrize("place", [20, 1 << 20, -5, -1])
+def test_a_flipped_byte_is_corrupt(place, values, tmp_path):
+    for encoding in ZSTD, ZSTD_CRC:
+        data = bytearray(encoded(values, encoding))
+        data[place] ^= 4
+        with pytest.raises(CorruptError):
+            decode(encoding, placed(bytes(data), tmp_path))
+
+
+@pytest.mark.parametrize("off", [-4, 4])
+def test_a_chunk_of_another_size_is_corrupt(off, values, tmp_path):
+    extent = placed(encoded(values), tmp_path)
+    with pytest.raises(CorruptError, match="should hold"):
+        decode(ZSTD, extent, NBYTES + off)
+    frame = zstandard.ZstdCompressor(write_content_size=False).compress(values.tobytes())
+    with pytest.raises(CorruptError):
+        decode(ZSTD, placed(frame, tmp_path), NBYTES + off)
+
+
+def test_what_gains_nothing_has_no_price():
+    for encoding in ENCODINGS:
+        price = at_once_bytes(encoding, NBYTES)
+        assert (price > NBYTES) is (encoding.compressor == "zstd")
+    assert at_once_bytes(ZSTD, 1 << 30) < decoder_bytes(ZSTD, 1 << 30) + (1 << 30) + (8 << 20)
+
+
+MEASURE = """
+import json, sys
+from reshard.formats.base import Encoding, Extent
+from reshard.formats.codecs import open_stream
+encoding, path, length, nbytes = json.loads(sys.argv[1])
+encoding = Encoding(**encoding)
+def status(key):
+    return next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith(key)) * 1024
+def run(extent, nbytes, out):
+    stream = open_stream(encoding, extent, nbytes, "chunk", at_once=True)
+    try:
+        stream.readinto(out[:nbytes])
+        stream.close_checked()
+    except Exception as error:
+        print(type(error).__name__, file=sys.stderr)
+out = memoryview(bytearray(nbytes))
+out[:] = bytes(nbytes)
+small = open(path + ".small", "rb").read()
+run(Extent("", 0, len(small), small), 4096, out)  # loads libraries
+before = status("VmRSS")
+open("/proc/self/clear_refs", "w").write("5")
+run(Extent(path, 0, length), nbytes, out)
+print(status("VmHWM") - before)
+"""
+
+
+def grown(encoding: Encoding, data: bytes, nbytes: int, folder: Path) -> tuple[int, str]:
+    """Bytes that a fresh process grows by when it decodes ``data``, and the error that it met."""
+    (folder / "chunk").write_bytes(data)
+    (folder / "chunk.small").write_bytes(encoded(np.zeros(1024, np.float32), encoding))
+    argument = json.dumps([dataclasses.asdict(encoding), str(folder / "chunk"), len(data), nbytes])
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, argument], capture_output=True, text=True, check=True
+    )
+    return int(done.stdout), done.stderr.strip()
+
+
+@pytest.mark.parametrize("encoding", [ZSTD, ZSTD_CRC], ids=str)
+@pytest.mark.parametrize("sized", [True, False], ids=["with its size", "without"])
+def test_decoding_at_once_stays_within_its_price(encoding, sized, values, tmp_path):
+    nbytes = 4 * NBYTES
+    compressor = zstandard.ZstdCompressor(level=3, write_content_size=sized)
+    frame = compressor.compress(np.tile(values, 4).tobytes())
+    data = frame if not encoding.checksum else _with_crc(frame)
+    found, error = grown(encoding, data, nbytes, tmp_path)
+    assert error == ""
+    assert found <= at_once_bytes(encoding, nbytes) + (2 << 20)
+
+
+def test_a_chunk_far_longer_than_what_it_holds_is_not_read_at_once(values, tmp_path):
+    """It is refused for what follows the frame, in the memory of a stream."""
+    data = encoded(values) + bytes(64 << 20)
+    found, error = grown(ZSTD, data, NBYTES, tmp_path)
+    assert error == "CorruptError"
+    assert found <= decoder_bytes(ZSTD, NBYTES) + (2 << 20)
+
+
+def _with_crc(frame: bytes) -> bytes:
+    from awscrt.checksums import crc32c
+
+    return frame + crc32c(frame).to_bytes(4, "little")
