@@ -51,45 +51,52 @@ class Arena:
 
 
 class ArenaPool:
-    """Arenas that wait for the next task of the same size.
+    """Arenas that wait for the next task, so that as little memory as can be is filled for the first time.
 
     All of them, and what the tasks that have one take besides, are never more than ``max_bytes``,
     unless a single task needs more: what waits makes room.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, workers: int) -> None:
+        """``workers``: how many tasks at most have an arena at the same time."""
         self._max_bytes = max_bytes
+        self._share = max_bytes // workers
         self._free: list[Arena] = []
         self._lent: dict[Arena, int] = {}
-        self._lock = threading.Lock()
+        self._released = threading.Condition()
 
     def acquire(self, nbytes: int, beside_bytes: int = 0) -> Arena:
-        """An arena of at least ``nbytes`` and not much more.
+        """An arena of at least ``nbytes``: one that waits, or a new one as soon as there is room for it.
 
         ``beside_bytes`` is what its task takes besides (decoders, encoders) until it is released.
         """
-        with self._lock:
-            arena = self._fitting(nbytes)
+        with self._released:
+            arena = self._fitting(nbytes, beside_bytes)
             if arena is None or not self._make_room(arena.nbytes + beside_bytes):
                 arena = None  # what was found is let go before the next is made
-                self._make_room(nbytes + beside_bytes)
+                need = nbytes + beside_bytes
+                self._released.wait_for(lambda: self._make_room(need) or not self._lent)
                 arena = Arena(nbytes)
             self._lent[arena] = arena.nbytes + beside_bytes
         arena.reset()
         return arena
 
     def release(self, arena: Arena) -> None:
-        with self._lock:
+        with self._released:
             del self._lent[arena]
             if self._all_bytes() + arena.nbytes <= self._max_bytes:
                 self._free.append(arena)
+            self._released.notify_all()
 
-    def _fitting(self, nbytes: int) -> Arena | None:
-        for arena in self._free:
-            if nbytes <= arena.nbytes <= nbytes + nbytes // 4:
-                self._free.remove(arena)
-                return arena
-        return None
+    def _fitting(self, nbytes: int, beside_bytes: int) -> Arena | None:
+        """The smallest that waits and is large enough, if not larger than any worker may have one."""
+        most = max(nbytes + nbytes // 4, self._share - beside_bytes)
+        fitting = [arena for arena in self._free if nbytes <= arena.nbytes <= most]
+        if not fitting:
+            return None
+        found = min(fitting, key=lambda arena: arena.nbytes)
+        self._free.remove(found)
+        return found
 
     def _make_room(self, nbytes: int) -> bool:
         """Lets go of what waits until ``nbytes`` more are within the limit, or nothing waits."""

@@ -15,12 +15,21 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.blame import about, of_target
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
 from reshard.engine.coverage import PRIME, coverage_of
-from reshard.engine.decoded import decoded, group_capacity, groups, is_woven, lane_bytes
+from reshard.engine.decoded import (
+    LaneMemory,
+    decoded,
+    encoded_bytes,
+    group_capacity,
+    groups,
+    is_woven,
+    lane_bytes,
+)
 from reshard.engine.digest import CRC64NVME, linear_of_box
 from reshard.engine.expected import changes_bytes, expected_crc
 from reshard.engine.mirror import Mirror
@@ -66,8 +75,9 @@ def execute(
 
 def _execute_one(task: Task, outputs: Sequence[Output], pool: ArenaPool | None) -> list[TaskResult]:
     if task.strategy == "whole":
-        with _lent(pool, task.band_bytes, task.memory_bytes) as arena:
-            return move_whole(task, outputs, arena.take(task.band_bytes))
+        encoded = encoded_bytes(task)
+        with _lent(pool, _aligned(task.band_bytes) + encoded, task.memory_bytes) as arena:
+            return move_whole(task, outputs, arena.take(task.band_bytes), arena.take(encoded))
     if task.strategy == "copy":
         return _pass_on(task, outputs)
     sizes = _Buffers.of(task)
@@ -107,6 +117,8 @@ class _Buffers:
 
     Attributes:
         lanes: decoded bands of all lanes, one behind the other, or all of their chunks.
+        encoded: what is read of one chunk, where chunks are decoded at once; that is over before bands pass, so
+            that it lies where they will.
         band: the lanes' rows side by side; nothing for a single lane, whose rows are the band.
         scratch: the band's pieces as they are written to one target.
         mirror: the band as one target has it.
@@ -114,6 +126,7 @@ class _Buffers:
     """
 
     lanes: int
+    encoded: int
     band: int
     scratch: int
     mirror: int
@@ -127,15 +140,27 @@ class _Buffers:
         chunks = sum(_aligned(nbytes) for t in blocks for nbytes in _target_bytes(t))
         mirror = max(pieces, BAND_BYTES if blocks else 0)
         lanes = max((lane_bytes(task, group) for group in groups(task)), default=0)
-        return cls(lanes, band if is_woven(task) else 0, pieces, mirror, chunks)
+        joined = band if is_woven(task) else 0
+        return cls(lanes, encoded_bytes(task), joined, pieces, mirror, chunks)
 
     @property
     def total(self) -> int:
-        return sum(map(_aligned, (self.lanes, self.band, self.scratch, self.mirror))) + self.chunks
+        return _aligned(self.lanes) + _aligned(self.passing) + self.chunks
+
+    @property
+    def passing(self) -> int:
+        """What is in use while bands pass, or else while chunks are read."""
+        return max(self.encoded, sum(map(_aligned, (self.band, self.scratch, self.mirror))))
 
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _cut(memory: Bytes, sizes: Sequence[int]) -> list[Bytes]:
+    """Parts of ``memory`` of these sizes, each aligned as it is."""
+    starts = accumulate(map(_aligned, sizes), initial=0)
+    return [memory[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
 
 def _piece_bytes(task: Task, band: int) -> int:
@@ -151,8 +176,9 @@ def _target_bytes(task: Task) -> Iterator[int]:
 def _transfer(
     task: Task, outputs: Sequence[Output], arena: Arena, sizes: _Buffers
 ) -> list[TaskResult]:
-    lanes, rows = arena.take(sizes.lanes), arena.take(sizes.band)
-    mirror, scratch = arena.take(sizes.mirror), arena.take(sizes.scratch)
+    lanes, passing = arena.take(sizes.lanes), arena.take(sizes.passing)
+    rows, mirror, scratch = _cut(passing, (sizes.band, sizes.mirror, sizes.scratch))
+    memory = LaneMemory(lanes, passing[: sizes.encoded], rows)
     with ExitStack() as stack:
         fills = []
         for one in task.all:
@@ -165,7 +191,7 @@ def _transfer(
                 files = stack.enter_context(_open_files(one, outputs))
                 pieces = PieceSink(one, files, rows_of_one, scratch)
                 fills.append(_Filling(one, pieces, output.target))
-        return _filled(task, lanes, rows, fills)
+        return _filled(task, memory, fills)
 
 
 @dataclass(slots=True)
@@ -207,12 +233,12 @@ class _Filling:
             return tuple(self.sink.close())
 
 
-def _filled(task: Task, lanes: Bytes, rows: Bytes, fills: Sequence[_Filling]) -> list[TaskResult]:
+def _filled(task: Task, memory: LaneMemory, fills: Sequence[_Filling]) -> list[TaskResult]:
     """Every band is decoded once, put into every target's place, and summed up where nobody did before."""
     digest = moved = cover = 0
     is_recorded = all(fill.task.is_recorded and not fill.changes for fill in fills)
     for group in groups(task):
-        for band, box in decoded(task, group, lanes, rows, in_rows=not is_recorded):
+        for band, box in decoded(task, group, memory, in_rows=not is_recorded):
             moved += band.nbytes
             cover += coverage_of(box)
             if isinstance(band, Woven) or is_recorded:

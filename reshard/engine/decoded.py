@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.bands import Band, band_capacity, bands, row_bytes
-from reshard.engine.lanes import Lane, StoredChunks, chunk_bytes
+from reshard.engine.lanes import Lane, StoredChunks, Whole, chunk_bytes
 from reshard.engine.sinks import Part, source_element_type
 from reshard.engine.task import SourceChunk, Task
 from reshard.engine.woven import Woven, woven_of
+from reshard.formats.codecs import encoded_room
 from reshard.layout.box import Box
 from reshard.layout.dtypes import storage_bytes
 
@@ -38,8 +40,24 @@ def groups(task: Task) -> list[tuple[SourceChunk, ...]]:
     return [task.sources] if is_woven(task) else [(s,) for s in task.sources]
 
 
+@dataclass(frozen=True, slots=True)
+class LaneMemory:
+    """What a group of chunks is decoded into.
+
+    Attributes:
+        lanes: bands of all lanes, or all of their chunks, one behind the other.
+        encoded: for what is read of one chunk, where chunks are decoded at once; else nothing. Shares its place
+            with what is in use while bands pass.
+        rows: lanes laid side by side; nothing for a single lane.
+    """
+
+    lanes: Bytes
+    encoded: Bytes
+    rows: Bytes
+
+
 def decoded(
-    task: Task, group: Sequence[SourceChunk], memory: Bytes, rows: Bytes, *, in_rows: bool
+    task: Task, group: Sequence[SourceChunk], memory: LaneMemory, *, in_rows: bool
 ) -> Iterator[tuple[Array | Woven, Box]]:
     """What is wanted of each band of a group of chunks, and its box in the placement's coordinates.
 
@@ -49,30 +67,32 @@ def decoded(
     with ExitStack() as stack:
         lanes = [
             stack.enter_context(closing(_lane(task, chunk, whole)))
-            for chunk, whole in zip(group, _wholes(task, group, memory), strict=True)
+            for chunk, whole in zip(
+                group, _wholes(task, group, memory.lanes, memory.encoded), strict=True
+            )
         ]
         for band in _group_bands(task, group, lanes[0].part):
             if lanes[0].is_behind(band):
                 return
-            parts = _read(lanes, band, memory, dtype)
+            parts = _read(lanes, band, memory.lanes, dtype)
             if len(parts) == 1:
                 yield parts[0]
             elif parts:
-                yield _together(parts, memory, rows, in_rows)
+                yield _together(parts, memory, in_rows)
         for lane in lanes:
             lane.check_end()
 
 
 def _together(
-    parts: Sequence[Part], memory: Bytes, rows: Bytes, in_rows: bool
+    parts: Sequence[Part], memory: LaneMemory, in_rows: bool
 ) -> tuple[Array | Woven, Box]:
-    """The lanes' parts, views of ``memory``, as one band as wide as all of them."""
+    """The lanes' parts as one band as wide as all of them."""
     joint = _joint_box(parts)
-    woven = woven_of(parts, memory, joint)
+    woven = woven_of(parts, memory.lanes, joint)
     if woven is not None and not in_rows:
         return woven, joint
     dtype = parts[0][0].dtype
-    whole: Array = rows[: joint.size * dtype.itemsize].view(dtype).reshape(joint.shape)
+    whole: Array = memory.rows[: joint.size * dtype.itemsize].view(dtype).reshape(joint.shape)
     if woven is not None:
         woven.copy(tuple(slice(0, n) for n in joint.shape), whole)
     else:
@@ -81,19 +101,21 @@ def _together(
     return whole, joint
 
 
-def _wholes(task: Task, group: Sequence[SourceChunk], memory: Bytes) -> Sequence[Bytes | None]:
+def _wholes(
+    task: Task, group: Sequence[SourceChunk], memory: Bytes, encoded: Bytes
+) -> Sequence[Whole | None]:
     """Where in ``memory`` each chunk of a group is decoded at once; None for each that is streamed."""
     if not task.at_once:
         return [None] * len(group)
     ends = accumulate((_chunk_bytes(task, chunk) for chunk in group), initial=0)
-    return [memory[start:end] for start, end in pairwise(ends)]
+    return [Whole(memory[start:end], encoded) for start, end in pairwise(ends)]
 
 
 def _chunk_bytes(task: Task, chunk: SourceChunk) -> int:
     return chunk_bytes(chunk, task.placement.source_dtype)
 
 
-def _lane(task: Task, chunk: SourceChunk, whole: Bytes | None) -> Lane:
+def _lane(task: Task, chunk: SourceChunk, whole: Whole | None) -> Lane:
     placement = task.placement
     stored = StoredChunks(placement.source, placement.source_dtype, task.source_encoding, task.fill)
     box = placement.from_source(chunk.box)
@@ -130,6 +152,14 @@ def lane_bytes(task: Task, group: Sequence[SourceChunk]) -> int:
     if task.at_once:
         return sum(_chunk_bytes(task, chunk) for chunk in group)
     return group_capacity(task, group)
+
+
+def encoded_bytes(task: Task) -> int:
+    """Memory for what is read of any one chunk of the task, where chunks are decoded at once."""
+    if not task.at_once:
+        return 0
+    largest = max((_chunk_bytes(task, chunk) for chunk in task.sources), default=0)
+    return encoded_room(task.source_encoding, largest)
 
 
 def group_capacity(task: Task, group: Sequence[SourceChunk]) -> int:

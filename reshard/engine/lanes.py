@@ -34,7 +34,9 @@ class StoredChunks:
     fill: bytes
 
 
-def open_chunk(stored: StoredChunks, chunk: SourceChunk, *, at_once: bool = False) -> DecodeStream:
+def open_chunk(
+    stored: StoredChunks, chunk: SourceChunk, encoded: memoryview | None = None
+) -> DecodeStream:
     """The chunk's decoded bytes, padding included, in order; of one that is not stored its fill."""
     decoded_bytes = chunk_bytes(chunk, stored.dtype)
     if chunk.extent is None:
@@ -47,7 +49,7 @@ def open_chunk(stored: StoredChunks, chunk: SourceChunk, *, at_once: bool = Fals
         where,
         box=chunk.box,
         dtype=stored.dtype,
-        at_once=at_once,
+        encoded=encoded,
     )
 
 
@@ -56,13 +58,27 @@ def chunk_bytes(chunk: SourceChunk, dtype: str) -> int:
     return math.prod(chunk.stored_shape) * storage_bytes(dtype)
 
 
-def decode_into(
-    memory: Bytes, stored: StoredChunks, chunk: SourceChunk, *, at_once: bool = True
-) -> None:
-    """Fills ``memory``, which is as large as the chunk, with all of it, and checks that nothing is left over."""
-    with closing(open_chunk(stored, chunk, at_once=at_once)) as stream:
+def decode_into(memory: Bytes, stored: StoredChunks, chunk: SourceChunk, encoded: Bytes) -> None:
+    """Fills ``memory``, which is as large as the chunk, with all of it, and checks that nothing is left over.
+
+    ``encoded`` is memory for what is read, of ``encoded_room`` bytes, or nothing.
+    """
+    with closing(open_chunk(stored, chunk, encoded.data)) as stream:
         stream.readinto(memory.data)
         stream.close_checked()
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Memory in which a chunk is decoded at once.
+
+    Attributes:
+        decoded: as large as the chunk.
+        encoded: for what is read, until it is decoded; of ``encoded_room`` bytes.
+    """
+
+    decoded: Bytes
+    encoded: Bytes
 
 
 class Lane:
@@ -74,11 +90,11 @@ class Lane:
         chunk: SourceChunk,
         wanted: Box,
         origin: Sequence[int],
-        whole: Bytes | None = None,
+        whole: Whole | None = None,
     ) -> None:
         """Opens the chunk; ``wanted`` and ``origin`` (the chunk's start) are in the caller's coordinates.
 
-        Given memory for the ``whole`` chunk, decodes it into that at once, and bands are parts of it.
+        Given memory for the ``whole`` chunk, decodes it at once, and bands are parts of it.
         """
         self.chunk = chunk
         self.wanted = wanted
@@ -89,8 +105,8 @@ class Lane:
         if whole is None:
             self._bytes = _Streamed(open_chunk(stored, chunk))
         else:
-            decode_into(whole, stored, chunk)
-            self._bytes = _Decoded(whole)
+            decode_into(whole.decoded, stored, chunk, whole.encoded)
+            self._bytes = _Decoded(whole.decoded)
 
     @property
     def part(self) -> Box | None:

@@ -74,7 +74,7 @@ def run_joint(
     """
     # Buffers are lent within this process only; elsewhere every task makes its own.
     in_threads = executor is None or isinstance(executor, ThreadPoolExecutor)
-    pool = ArenaPool(max_memory) if in_threads else None
+    pool = ArenaPool(max_memory, workers) if in_threads else None
     outputs = tuple(Output("") if kept is None else kept.output for kept in books)
     work = partial(_finished, outputs=outputs, pool=pool)
     read_bytes = 0

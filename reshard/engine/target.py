@@ -21,7 +21,7 @@ from reshard.formats.base import (
     TargetCheckpoint,
     TargetTensor,
 )
-from reshard.formats.codecs import at_once_bytes, decoder_bytes, encoder_bytes, is_seekable
+from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes, is_seekable
 from reshard.formats.leaf_paths import renamed
 from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
@@ -161,7 +161,7 @@ def _request(stored: StoredTensor, tensor: TargetTensor, options: Options) -> Re
             codec_name(stored.encoding),
             is_seekable(stored.encoding),
             decoder_bytes(stored.encoding, _chunk_bytes(source)),
-            at_once_bytes(stored.encoding, _chunk_bytes(source)),
+            encoded_room(stored.encoding, _chunk_bytes(source)),
         ),
         Side(
             target,

@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-def move_whole(task: Task, outputs: Sequence[Output], memory: Bytes) -> list[TaskResult]:
+def move_whole(
+    task: Task, outputs: Sequence[Output], memory: Bytes, encoded: Bytes
+) -> list[TaskResult]:
     """Moves the task's one chunk to all its targets, through ``memory``, which holds it decoded.
 
+    ``encoded`` is memory for what is read, where it is decoded at once.
     The source's digest is taken when it was decoded, a target's when it was written, of what was.
     """
     (source,) = task.sources
@@ -36,7 +39,7 @@ def move_whole(task: Task, outputs: Sequence[Output], memory: Bytes) -> list[Tas
     )
     dtype = source_element_type(task)
     memory = memory[: chunk_bytes(source, task.placement.source_dtype)]
-    decode_into(memory, stored, source, at_once=task.at_once)
+    decode_into(memory, stored, source, encoded)
     elements: Array = memory.view(dtype).reshape(source.stored_shape)
     read_crc = linear_of_box(CRC64NVME, elements, source.box, task.placement.shape)
     return [_written(t, outputs[t.target], memory, read_crc) for t in task.all]

@@ -84,32 +84,40 @@ def task_bytes(
 ) -> int:
     """Memory of a task that decodes a unit once and fills all of ``fills`` from it.
 
-    Decoders and the decoded band, or chunks and one decoder where they are decoded ``at_once``; that band
-    side by side where lanes are woven; pieces as they are written,
-    and the rows of a target that they make together, for one target after the other; the target
+    Decoders and the decoded band, or all of the chunks that pass side by side and one decoder where they are
+    decoded ``at_once``; that band side by side where lanes are woven; pieces as they are written,
+    and the rows of a target that they make together, for one target after the other; in the place of these
+    two, before, what is read of a chunk that is decoded at once; the target
     chunks that are assembled, for all of them at once; an encoder.
     """
-    first = fills[0]
-    woven = any(fill.strategy == "weave" for fill in fills)
-    lanes = _source_chunks(first, units) if woven else 1
-    if at_once:
-        decoded = lanes * stored_chunk_bytes(first.source) + first.source.at_once_bytes
-    else:
-        decoded = lanes * first.source.stream_bytes + band_bytes
-    joined = band_bytes if woven else 0
+    source, lanes = fills[0].source, _lanes(fills, units)
     pieces = max((_piece_bytes(f, band_bytes) for f in fills if _in_pieces(f)), default=0)
     assembled = sum(_assembled_bytes(f, units) for f in fills if f.strategy == "block")
     rows = BAND_BYTES if any(f.strategy == "block" for f in fills) else 0
     encoder = max((f.target.stream_bytes for f in fills if not _in_pieces(f)), default=0)
-    return decoded + joined + 2 * pieces + assembled + rows + encoder + _fixed_bytes(fills, units)
+    passing = (band_bytes if _is_woven(fills) else 0) + 2 * pieces + rows
+    if at_once:
+        decoded = lanes * stored_chunk_bytes(source) + source.stream_bytes
+        passing = max(passing, source.encoded_bytes)
+    else:
+        decoded = lanes * source.stream_bytes + band_bytes
+    return decoded + passing + assembled + encoder + _fixed_bytes(fills, units)
 
 
 def gains_at_once(fills: Sequence[Fill], units: Grid) -> bool:
     """Whether the chunks of a unit had better be decoded at once, where there is memory for it."""
     source = fills[0].source
-    woven = any(fill.strategy == "weave" for fill in fills)
-    lanes = _source_chunks(fills[0], units) if woven else 1
-    return source.at_once_bytes > 0 and lanes * stored_chunk_bytes(source) <= AT_ONCE_BYTES
+    together = _lanes(fills, units) * stored_chunk_bytes(source)
+    return source.encoded_bytes > 0 and together <= AT_ONCE_BYTES
+
+
+def _lanes(fills: Sequence[Fill], units: Grid) -> int:
+    """Source chunks that pass side by side."""
+    return _source_chunks(fills[0], units) if _is_woven(fills) else 1
+
+
+def _is_woven(fills: Sequence[Fill]) -> bool:
+    return any(fill.strategy == "weave" for fill in fills)
 
 
 def _in_pieces(fill: Fill) -> bool:

@@ -37,14 +37,14 @@ class Side:
         codec: two sides with equal codec, dtype, chunk shape and cuts hold identical bytes.
         raw: elements lie at fixed offsets, so that a source can be read and a target written in pieces.
         stream_bytes: memory of one decoder (source) or of encoding one chunk (target).
-        at_once_bytes: memory of decoding one chunk at once, besides the chunk; 0 where that gains nothing.
+        encoded_bytes: memory for what is read of a chunk that is decoded at once; 0 where that gains nothing.
     """
 
     spec: TensorSpec
     codec: str
     raw: bool
     stream_bytes: int
-    at_once_bytes: int = 0
+    encoded_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,7 +239,7 @@ def _stored(side: Side) -> Hashable:
         side.codec,
         side.raw,
         side.stream_bytes,
-        side.at_once_bytes,
+        side.encoded_bytes,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -28,7 +30,7 @@ def test_taking_too_much_is_refused():
 
 
 def test_an_arena_that_was_released_is_lent_again_and_begins_anew():
-    pool = ArenaPool(1000)
+    pool = ArenaPool(1000, 4)
     first = pool.acquire(100)
     first.take(100)
     pool.release(first)
@@ -37,15 +39,45 @@ def test_an_arena_that_was_released_is_lent_again_and_begins_anew():
     assert again.take(90).ctypes.data == first.memory.ctypes.data
 
 
-def test_a_far_larger_arena_is_not_lent_for_a_small_need():
-    pool = ArenaPool(1000)
-    pool.release(pool.acquire(500))
-    assert pool.acquire(100).nbytes == 100
+def test_a_larger_arena_is_lent_unless_it_exceeds_the_share_of_a_worker():
+    pool = ArenaPool(1000, 4)
+    larger, largest = pool.acquire(250), pool.acquire(500)
+    pool.release(largest)
+    pool.release(larger)
+    assert pool.acquire(100, 50).nbytes == 100
+    assert pool.acquire(100, 0) is larger
+    assert pool.acquire(100, 0).nbytes == 100
+
+
+def test_the_smallest_that_is_large_enough_is_lent():
+    pool = ArenaPool(1000, 4)
+    arenas = [pool.acquire(nbytes) for nbytes in (240, 120, 200)]
+    for arena in arenas:
+        pool.release(arena)
+    assert pool.acquire(110) is arenas[1]
+    assert pool.acquire(110) is arenas[2]
+
+
+def test_a_task_waits_until_there_is_room_for_it():
+    pool = ArenaPool(1000, 4)
+    small, beside = pool.acquire(250), pool.acquire(100, 100)
+    with ThreadPoolExecutor(1) as thread:
+        large = thread.submit(pool.acquire, 700)
+        with pytest.raises(TimeoutError):
+            large.result(0.05)
+        pool.release(small)
+        assert large.result(10).nbytes == 700
+    pool.release(beside)
+
+
+def test_a_task_larger_than_everything_runs_alone():
+    pool = ArenaPool(1000, 4)
+    assert pool.acquire(3000).nbytes == 3000
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=40))
 def test_what_waits_never_exceeds_the_limit(sizes):
-    pool = ArenaPool(1000)
+    pool = ArenaPool(1000, 4)
     lent = []
     for number, nbytes in enumerate(sizes):
         while lent and sum(a.nbytes for a in lent) + nbytes + nbytes // 4 > 1000:
@@ -57,14 +89,14 @@ def test_what_waits_never_exceeds_the_limit(sizes):
 
 
 def test_what_waits_makes_room_for_what_a_task_takes_besides():
-    pool = ArenaPool(1000)
+    pool = ArenaPool(1000, 4)
     pool.release(pool.acquire(400))
     pool.acquire(100, 700)
     assert pool._free == []
 
 
 def test_an_arena_that_was_released_is_let_go_where_decoders_need_its_place():
-    pool = ArenaPool(1000)
+    pool = ArenaPool(1000, 4)
     one, _ = pool.acquire(400), pool.acquire(100, 500)
     pool.release(one)
     assert pool._free == [one]
@@ -75,6 +107,6 @@ def test_an_arena_that_was_released_is_let_go_where_decoders_need_its_place():
 
 
 def test_two_tasks_never_share_an_arena():
-    pool = ArenaPool(1000)
+    pool = ArenaPool(1000, 4)
     one, two = pool.acquire(100), pool.acquire(100)
     assert not np.shares_memory(one.memory, two.memory)

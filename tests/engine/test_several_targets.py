@@ -20,7 +20,7 @@ from reshard.engine.sinks import ChunkSink, PieceSink
 from reshard.engine.tasks import DoneUnits, Ends, ToFill, joint_batches
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.base import Encoding
-from reshard.formats.codecs import at_once_bytes, decoder_bytes, encoder_bytes
+from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes
 from reshard.formats.slices import digest_of
 from reshard.layout.dtypes import numpy_dtype
 from reshard.layout.grid import Grid
@@ -79,8 +79,8 @@ class Several:
 def ended(spec, encoding: Encoding, *, is_target: bool, packed: bool = False) -> Side:
     nbytes = int(np.prod(spec.chunk_shape, dtype=int)) * spec.itemsize
     stream = encoder_bytes(encoding, nbytes) if is_target else decoder_bytes(encoding, nbytes)
-    at_once = 0 if is_target else at_once_bytes(encoding, nbytes)
-    return Side(spec, str(encoding), encoding.compressor == "none" and not packed, stream, at_once)
+    room = 0 if is_target else encoded_room(encoding, nbytes)
+    return Side(spec, str(encoding), encoding.compressor == "none" and not packed, stream, room)
 
 
 @st.composite

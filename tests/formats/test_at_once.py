@@ -15,7 +15,12 @@ import zstandard
 
 from reshard.errors import CorruptError
 from reshard.formats.base import Encoding, Extent
-from reshard.formats.codecs import at_once_bytes, decoder_bytes, encode_chunk, open_stream
+from reshard.formats.codecs import (
+    decoder_bytes,
+    encode_chunk,
+    encoded_room,
+    open_stream,
+)
 
 WHERE = "tensor 'a/b', chunk (0, 1)"
 NBYTES = 6 << 20
@@ -44,7 +49,8 @@ def placed(data: bytes, folder: Path) -> Extent:
 
 def decode(encoding: Encoding, extent: Extent, nbytes: int = NBYTES) -> bytes:
     data = bytearray(nbytes)
-    with closing(open_stream(encoding, extent, nbytes, WHERE, at_once=True)) as stream:
+    memory = memoryview(bytearray(encoded_room(encoding, nbytes)))
+    with closing(open_stream(encoding, extent, nbytes, WHERE, encoded=memory)) as stream:
         stream.readinto(memoryview(data))
         assert stream.close_checked()
     return bytes(data)
@@ -111,21 +117,22 @@ def test_a_chunk_of_another_size_is_corrupt(off, values, tmp_path):
 
 def test_what_gains_nothing_has_no_price():
     for encoding in ENCODINGS:
-        price = at_once_bytes(encoding, NBYTES)
-        assert (price > NBYTES) is (encoding.compressor == "zstd")
-    assert at_once_bytes(ZSTD, 1 << 30) < decoder_bytes(ZSTD, 1 << 30) + (1 << 30) + (8 << 20)
+        room = encoded_room(encoding, NBYTES)
+        assert (room > NBYTES) is (encoding.compressor == "zstd")
+    assert 1 << 30 < encoded_room(ZSTD, 1 << 30) < (1 << 30) + (8 << 20)
 
 
 MEASURE = """
 import json, sys
 from reshard.formats.base import Encoding, Extent
-from reshard.formats.codecs import open_stream
+from reshard.formats.codecs import encoded_room, open_stream
 encoding, path, length, nbytes = json.loads(sys.argv[1])
 encoding = Encoding(**encoding)
 def status(key):
     return next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith(key)) * 1024
 def run(extent, nbytes, out):
-    stream = open_stream(encoding, extent, nbytes, "chunk", at_once=True)
+    room = memoryview(bytearray(encoded_room(encoding, nbytes)))
+    stream = open_stream(encoding, extent, nbytes, "chunk", encoded=room)
     try:
         stream.readinto(out[:nbytes])
         stream.close_checked()
@@ -162,15 +169,19 @@ def test_decoding_at_once_stays_within_its_price(encoding, sized, values, tmp_pa
     data = frame if not encoding.checksum else _with_crc(frame)
     found, error = grown(encoding, data, nbytes, tmp_path)
     assert error == ""
-    assert found <= at_once_bytes(encoding, nbytes) + (2 << 20)
+    assert found <= price(encoding, nbytes) + (2 << 20)
 
 
 def test_a_chunk_far_longer_than_what_it_holds_is_not_read_at_once(values, tmp_path):
-    """It is refused for what follows the frame, in the memory of a stream."""
+    """It is refused for what follows the frame, in the memory that was planned."""
     data = encoded(values) + bytes(64 << 20)
     found, error = grown(ZSTD, data, NBYTES, tmp_path)
     assert error == "CorruptError"
-    assert found <= decoder_bytes(ZSTD, NBYTES) + (2 << 20)
+    assert found <= price(ZSTD, NBYTES) + (2 << 20)
+
+
+def price(encoding: Encoding, nbytes: int) -> int:
+    return decoder_bytes(encoding, nbytes) + encoded_room(encoding, nbytes)
 
 
 def _with_crc(frame: bytes) -> bytes:

@@ -159,7 +159,7 @@ def test_other_chunks_are_cut(shape, source_chunk, target_chunk):
 
 def at_once(req, chunk_bytes):
     """The same request from a codec that gains by decoding at once."""
-    return replace(req, source=replace(req.source, at_once_bytes=3 * MIB + chunk_bytes))
+    return replace(req, source=replace(req.source, encoded_bytes=chunk_bytes + (chunk_bytes >> 8)))
 
 
 def test_chunks_are_decoded_at_once_where_memory_allows_and_they_are_not_too_large():
@@ -170,7 +170,7 @@ def test_chunks_are_decoded_at_once_where_memory_allows_and_they_are_not_too_lar
     (tight,) = make_plan([req], 32 * MIB, 2).moves
     assert (free.at_once, tight.at_once) == (True, False)
     lanes = 2 if free.strategy == "weave" else 1
-    assert free.price.task_bytes >= lanes * 8 * MIB + req.source.at_once_bytes
+    assert free.price.task_bytes >= lanes * 8 * MIB + req.source.encoded_bytes
     (large,) = make_plan(
         [at_once(request(shape, sixty_four, narrow), 64 * MIB)], 1024 * MIB, 2
     ).moves
@@ -192,7 +192,7 @@ def test_small_chunks_move_whole_at_the_price_of_decoding_at_once():
     req = at_once(request((64, 64), (16, 64), (16, 64)), 4096)
     (move,) = make_plan([req], 64 * MIB, 2).moves
     assert (move.strategy, move.at_once) == ("whole", True)
-    assert move.price.task_bytes >= req.source.at_once_bytes + 4096
+    assert move.price.task_bytes >= req.source.encoded_bytes + 4096
 
 
 def test_a_cast_never_moves_whole():

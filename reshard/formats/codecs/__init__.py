@@ -10,14 +10,14 @@ from reshard.formats.codecs.gzip import GzipStream, gzip_decoder_bytes
 from reshard.formats.codecs.raw import FillStream, RawStream
 from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import DecodeStream
-from reshard.formats.codecs.zstd import ZstdStream, zstd_at_once_bytes, zstd_decoder_bytes
+from reshard.formats.codecs.zstd import ZstdStream, zstd_decoder_bytes, zstd_encoded_bytes
 from reshard.layout.box import Box
 
 __all__ = [
     "DecodeStream",
-    "at_once_bytes",
     "decoder_bytes",
     "encode_chunk",
+    "encoded_room",
     "encoder_bytes",
     "is_seekable",
     "open_fill",
@@ -33,7 +33,7 @@ def open_stream(
     *,
     box: Box | None = None,
     dtype: str = "",
-    at_once: bool = False,
+    encoded: memoryview | None = None,
 ) -> DecodeStream:
     """The decoded bytes of one chunk, of which there must be ``decoded_bytes``.
 
@@ -41,7 +41,7 @@ def open_stream(
         where: names tensor and chunk in messages, such as ``"tensor 'a/b', chunk (0, 1)"``.
         box: the chunk's elements in the tensor, and
         dtype: their type: both needed where the compressor is ``"tensorstore"``.
-        at_once: whether the first ``readinto`` will ask for everything, and ``at_once_bytes`` may be taken.
+        encoded: memory of ``encoded_room`` bytes, where the first ``readinto`` will ask for everything.
 
     Raises StorageError where the file cannot be read, CorruptError where sizes contradict.
     """
@@ -51,7 +51,7 @@ def open_stream(
         return ArrayStream(encoding.spec, box, dtype, decoded_bytes, where)
     source = Source(extent, where, encoding.checksum)
     try:
-        return _decoder(encoding, source, decoded_bytes, at_once)
+        return _decoder(encoding, source, decoded_bytes, encoded)
     except BaseException:
         source.close()
         raise
@@ -73,9 +73,12 @@ def decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
     return array_decoder_bytes(decoded_bytes) if encoding.compressor == "tensorstore" else 0
 
 
-def at_once_bytes(encoding: Encoding, decoded_bytes: int) -> int:
-    """Upper bound of the memory that decoding a chunk at once takes besides the chunk; 0 where it gains nothing."""
-    return zstd_at_once_bytes(encoding.level, decoded_bytes) if encoding.compressor == "zstd" else 0
+def encoded_room(encoding: Encoding, decoded_bytes: int) -> int:
+    """Bytes of memory, besides a decoder's, with which a chunk is decoded at once; 0 where that gains nothing.
+
+    The decoder takes what it takes for a stream: a zstd frame that does not say its size needs its window.
+    """
+    return zstd_encoded_bytes(decoded_bytes) if encoding.compressor == "zstd" else 0
 
 
 def is_seekable(encoding: Encoding) -> bool:
@@ -83,9 +86,11 @@ def is_seekable(encoding: Encoding) -> bool:
     return encoding.compressor == "none"
 
 
-def _decoder(encoding: Encoding, source: Source, decoded_bytes: int, at_once: bool) -> DecodeStream:
+def _decoder(
+    encoding: Encoding, source: Source, decoded_bytes: int, encoded: memoryview | None
+) -> DecodeStream:
     if encoding.compressor == "zstd":
-        return ZstdStream(source, decoded_bytes, encoding.level, at_once=at_once)
+        return ZstdStream(source, decoded_bytes, encoding.level, encoded)
     if encoding.compressor == "gzip":
         return GzipStream(source, decoded_bytes)
     if encoding.compressor == "blosc":

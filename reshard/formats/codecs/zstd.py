@@ -41,27 +41,24 @@ def zstd_decoder_bytes(level: int | None) -> int:
     return window_bytes(level) + 2 * INPUT_BYTES + SKIP_BYTES + _DECODER_BYTES
 
 
-def zstd_at_once_bytes(level: int | None, decoded_bytes: int) -> int:
-    """Memory of decoding a whole frame at once, besides the decoded bytes.
-
-    A frame that does not say its size needs its window all the same.
-    """
-    return zstd_decoder_bytes(level) + _most_encoded_bytes(decoded_bytes)
-
-
-def _most_encoded_bytes(decoded_bytes: int) -> int:
-    """What an encoder writes at most (zstd.h, ZSTD_COMPRESSBOUND), rounded up."""
+def zstd_encoded_bytes(decoded_bytes: int) -> int:
+    """The most that an encoder writes (zstd.h, ZSTD_COMPRESSBOUND), rounded up."""
     return decoded_bytes + (decoded_bytes >> 8) + 64
 
 
 class ZstdStream(SourceStream):
     """A single zstd frame; output and window are bounded by what was planned, not by its header.
 
-    ``at_once``: all of it will be asked for by the first call, so all of it is read for that.
+    Given memory in which its ``encoded`` bytes have room, reads them all at once; it is decoded without a window
+    if the first call asks for everything.
     """
 
     def __init__(
-        self, source: Source, decoded_bytes: int, level: int | None, *, at_once: bool = False
+        self,
+        source: Source,
+        decoded_bytes: int,
+        level: int | None,
+        encoded: memoryview | None = None,
     ) -> None:
         super().__init__(source, decoded_bytes)
         import zstandard
@@ -71,9 +68,11 @@ class ZstdStream(SourceStream):
         allowed = window_bytes(level)
         self._check_header(self._frame.header, allowed)
         decoder = zstandard.ZstdDecompressor(max_window_size=allowed)
-        at_once = at_once and INPUT_BYTES < source.length <= _most_encoded_bytes(decoded_bytes)
-        read_size = source.length if at_once else INPUT_BYTES
-        self._reader = decoder.stream_reader(self._frame, read_size=read_size)  # type: ignore[arg-type] # only read is called
+        if encoded is not None and INPUT_BYTES < source.length <= len(encoded):
+            frame = self._frame.read_into(encoded[: source.length])
+            self._reader = decoder.stream_reader(frame)
+        else:
+            self._reader = decoder.stream_reader(self._frame, read_size=INPUT_BYTES)  # type: ignore[arg-type] # only read is called
 
     def _check_header(self, header: Any, allowed: int) -> None:
         size = self._decoded_bytes
@@ -152,7 +151,13 @@ class _Frame:
             self._follow(self._kept + data)
         return data
 
-    def _follow(self, data: bytes) -> None:
+    def read_into(self, memory: memoryview) -> memoryview:
+        """``memory`` with all of the source, which it is as large as."""
+        self._source.readinto(memory)
+        self._follow(memory)
+        return memory
+
+    def _follow(self, data: bytes | memoryview) -> None:
         start = self._source.position - len(data)
         while self._next_block + 3 <= start + len(data):
             place = self._next_block - start
@@ -161,6 +166,6 @@ class _Frame:
             if head & 1:
                 self.end = self._next_block + 4 * self.header.has_checksum
                 return
-        self._kept = (
-            data[self._next_block - start :] if self._next_block < start + len(data) else b""
-        )
+        self._kept = bytes(
+            data[self._next_block - start :]
+        )  # nothing, where the block lies further on
