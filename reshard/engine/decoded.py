@@ -67,9 +67,7 @@ def decoded(
     with ExitStack() as stack:
         lanes = [
             stack.enter_context(closing(_lane(task, chunk, whole)))
-            for chunk, whole in zip(
-                group, _wholes(task, group, memory.lanes, memory.encoded), strict=True
-            )
+            for chunk, whole in zip(group, _wholes(task, group, memory), strict=True)
         ]
         for band in _group_bands(task, group, lanes[0].part):
             if lanes[0].is_behind(band):
@@ -101,14 +99,12 @@ def _together(
     return whole, joint
 
 
-def _wholes(
-    task: Task, group: Sequence[SourceChunk], memory: Bytes, encoded: Bytes
-) -> Sequence[Whole | None]:
+def _wholes(task: Task, group: Sequence[SourceChunk], memory: LaneMemory) -> Sequence[Whole | None]:
     """Where in ``memory`` each chunk of a group is decoded at once; None for each that is streamed."""
     if not task.at_once:
         return [None] * len(group)
     ends = accumulate((_chunk_bytes(task, chunk) for chunk in group), initial=0)
-    return [Whole(memory[start:end], encoded) for start, end in pairwise(ends)]
+    return [Whole(memory.lanes[start:end], memory.encoded) for start, end in pairwise(ends)]
 
 
 def _chunk_bytes(task: Task, chunk: SourceChunk) -> int:

@@ -105,10 +105,14 @@ def task_bytes(
 
 
 def gains_at_once(fills: Sequence[Fill], units: Grid) -> bool:
-    """Whether the chunks of a unit had better be decoded at once, where there is memory for it."""
+    """Whether the chunks of a unit had better be decoded at once, where there is memory for it.
+
+    A chunk that several units share had not: a stream ends where what a unit wants of it does.
+    """
     source = fills[0].source
     together = _lanes(fills, units) * stored_chunk_bytes(source)
-    return source.encoded_bytes > 0 and together <= AT_ONCE_BYTES
+    chunks = fills[0].placement.source_grid(source.spec.storage)
+    return source.encoded_bytes > 0 and together <= AT_ONCE_BYTES and units.common(chunks) == units
 
 
 def _lanes(fills: Sequence[Fill], units: Grid) -> int:

@@ -188,6 +188,15 @@ def test_decoding_at_once_needs_no_more_memory_than_there_is(req, more):
     assert move.price.task_bytes <= memory
 
 
+def test_chunks_that_several_units_share_are_streamed():
+    """A block too large is cut, and each unit wants a part of the same chunks."""
+    req = at_once(request((8192, 8192), (8192, 256), (256, 8192), raw_target=False), 8 * MIB)
+    (whole,) = make_plan([req], 1024 * MIB, 2).moves
+    (cut,) = make_plan([req], 128 * MIB, 2).moves
+    assert (whole.strategy, whole.at_once) == ("block", True)
+    assert (cut.strategy, cut.at_once) == ("block", False)
+
+
 def test_small_chunks_move_whole_at_the_price_of_decoding_at_once():
     req = at_once(request((64, 64), (16, 64), (16, 64)), 4096)
     (move,) = make_plan([req], 64 * MIB, 2).moves
