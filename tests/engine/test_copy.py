@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import tensorstore as ts
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reshard.engine.copy import execute
@@ -17,6 +18,7 @@ from reshard.engine.output import Output
 from reshard.engine.tasks import Ends, batches
 from reshard.errors import CorruptError
 from reshard.formats.base import Encoding
+from reshard.formats.codecs import zstd
 from reshard.formats.orbax.zarr3_json import zarr_json
 from reshard.formats.slices import digest_of
 from reshard.layout.box import Box
@@ -62,6 +64,19 @@ def test_a_whole_tensor_arrives_bit_for_bit_in_every_way(case):
     assert result.source_digest == digest_of(np.ascontiguousarray(case.values).tobytes())
     assert result.target_digest == digest_of(found.tobytes())
     assert result.moved_bytes == case.values.nbytes
+
+
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.filter_too_much])
+@given(cases().filter(lambda c: c.move.at_once and c.source_encoding.compressor == "zstd"))
+def test_what_is_read_at_once_may_lie_where_bands_pass_later(case):
+    """Small chunks are read at once too, so that their bytes share a place with pieces and rows."""
+    with tempfile.TemporaryDirectory() as folder, patch.object(zstd, "INPUT_BYTES", 1):
+        root, target = Path(folder), Folder(case.packed)
+        encodings = {"out/w": case.target_encoding}
+        (result,) = carry_out([case.move], store_of(case, root), root / "t", target, encodings)
+        found = target.read(root / "t", case.move.target.spec, case.target_encoding)
+    assert_same_bits(found, case.expected)
+    assert result.source_digest == digest_of(np.ascontiguousarray(case.values).tobytes())
 
 
 @settings(deadline=None, max_examples=150)

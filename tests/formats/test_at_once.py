@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -21,6 +17,7 @@ from reshard.formats.codecs import (
     encoded_room,
     open_stream,
 )
+from tests.formats.decoding import growth
 
 WHERE = "tensor 'a/b', chunk (0, 1)"
 NBYTES = 6 << 20
@@ -122,44 +119,6 @@ def test_what_gains_nothing_has_no_price():
     assert 1 << 30 < encoded_room(ZSTD, 1 << 30) < (1 << 30) + (8 << 20)
 
 
-MEASURE = """
-import json, sys
-from reshard.formats.base import Encoding, Extent
-from reshard.formats.codecs import encoded_room, open_stream
-encoding, path, length, nbytes = json.loads(sys.argv[1])
-encoding = Encoding(**encoding)
-def status(key):
-    return next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith(key)) * 1024
-def run(extent, nbytes, out):
-    room = memoryview(bytearray(encoded_room(encoding, nbytes)))
-    stream = open_stream(encoding, extent, nbytes, "chunk", encoded=room)
-    try:
-        stream.readinto(out[:nbytes])
-        stream.close_checked()
-    except Exception as error:
-        print(type(error).__name__, file=sys.stderr)
-out = memoryview(bytearray(nbytes))
-out[:] = bytes(nbytes)
-small = open(path + ".small", "rb").read()
-run(Extent("", 0, len(small), small), 4096, out)  # loads libraries
-before = status("VmRSS")
-open("/proc/self/clear_refs", "w").write("5")
-run(Extent(path, 0, length), nbytes, out)
-print(status("VmHWM") - before)
-"""
-
-
-def grown(encoding: Encoding, data: bytes, nbytes: int, folder: Path) -> tuple[int, str]:
-    """Bytes that a fresh process grows by when it decodes ``data``, and the error that it met."""
-    (folder / "chunk").write_bytes(data)
-    (folder / "chunk.small").write_bytes(encoded(np.zeros(1024, np.float32), encoding))
-    argument = json.dumps([dataclasses.asdict(encoding), str(folder / "chunk"), len(data), nbytes])
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, argument], capture_output=True, text=True, check=True
-    )
-    return int(done.stdout), done.stderr.strip()
-
-
 @pytest.mark.parametrize("encoding", [ZSTD, ZSTD_CRC], ids=str)
 @pytest.mark.parametrize("sized", [True, False], ids=["with its size", "without"])
 def test_decoding_at_once_stays_within_its_price(encoding, sized, values, tmp_path):
@@ -167,7 +126,7 @@ def test_decoding_at_once_stays_within_its_price(encoding, sized, values, tmp_pa
     compressor = zstandard.ZstdCompressor(level=3, write_content_size=sized)
     frame = compressor.compress(np.tile(values, 4).tobytes())
     data = frame if not encoding.checksum else _with_crc(frame)
-    found, error = grown(encoding, data, nbytes, tmp_path)
+    found, error = growth(encoding, data, nbytes, tmp_path, at_once=True)
     assert error == ""
     assert found <= price(encoding, nbytes) + (2 << 20)
 
@@ -175,7 +134,7 @@ def test_decoding_at_once_stays_within_its_price(encoding, sized, values, tmp_pa
 def test_a_chunk_far_longer_than_what_it_holds_is_not_read_at_once(values, tmp_path):
     """It is refused for what follows the frame, in the memory that was planned."""
     data = encoded(values) + bytes(64 << 20)
-    found, error = grown(ZSTD, data, NBYTES, tmp_path)
+    found, error = growth(ZSTD, data, NBYTES, tmp_path, at_once=True)
     assert error == "CorruptError"
     assert found <= price(ZSTD, NBYTES) + (2 << 20)
 
