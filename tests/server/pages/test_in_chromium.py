@@ -194,6 +194,7 @@ def press_until(page: Page, name: str) -> None:
 def test_by_keyboard_alone(browser: Browser, server: Live) -> None:
     with person(browser, server.url) as someone:
         page = someone.go("/sign-in")
+        expect(page.get_by_label("Token")).to_be_focused()
         page.keyboard.type("ann-secret-token")
         page.keyboard.press("Enter")
         page.wait_for_url(f"{server.url}/")
