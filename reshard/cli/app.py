@@ -7,24 +7,20 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from inspect import getdoc
 from typing import Annotated
 
 import typer
 
-from reshard.cli.commands.convert import CONVERT_EXAMPLES, convert
-from reshard.cli.commands.demo import DEMO_EXAMPLES, demo
-from reshard.cli.commands.fingerprint import FINGERPRINT_EXAMPLES, fingerprint
-from reshard.cli.commands.inspect import INSPECT_EXAMPLES, inspect
-from reshard.cli.commands.layout import LAYOUT_EXAMPLES, layout
-from reshard.cli.commands.plan import PLAN_EXAMPLES, plan
-from reshard.cli.commands.serve import SERVE_EXAMPLES, serve
-from reshard.cli.commands.verify import VERIFY_EXAMPLES, verify
 from reshard.cli.failures import INTERRUPTED, detached, interrupted, misused, refused, stopped
 from reshard.cli.options import examples
 from reshard.cli.signals import Detached, Stopped, stop_on_signals
 from reshard.errors import ReshardError
 from reshard.version import __version__
+
+COMMANDS = ("inspect", "layout", "plan", "convert", "verify", "fingerprint", "serve", "demo")
+"""Each is a module of ``reshard.cli.commands``: a function of its name, and its EXAMPLES."""
 
 _STDOUT, _STDERR = 1, 2
 
@@ -37,8 +33,8 @@ _EPILOG = examples(
 )
 
 
-def make_app() -> typer.Typer:
-    """The typer application with every command."""
+def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
+    """The typer application with the commands of ``names``."""
     app = typer.Typer(
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
@@ -46,18 +42,10 @@ def make_app() -> typer.Typer:
         epilog=_EPILOG,
     )
     app.callback(help=_prose(about))(about)
-    commands: tuple[tuple[Callable[..., None], str], ...] = (
-        (inspect, INSPECT_EXAMPLES),
-        (layout, LAYOUT_EXAMPLES),
-        (plan, PLAN_EXAMPLES),
-        (convert, CONVERT_EXAMPLES),
-        (verify, VERIFY_EXAMPLES),
-        (fingerprint, FINGERPRINT_EXAMPLES),
-        (serve, SERVE_EXAMPLES),
-        (demo, DEMO_EXAMPLES),
-    )
-    for command, epilog in commands:
-        app.command(help=_prose(command), epilog=epilog)(command)
+    for name in names:
+        module = import_module(f"reshard.cli.commands.{name}")
+        command: Callable[..., None] = getattr(module, name)
+        app.command(help=_prose(command), epilog=module.EXAMPLES)(command)
     return app
 
 
@@ -92,7 +80,9 @@ def about(
 def run(args: Sequence[str]) -> int:
     """One run of the command line; its exit code."""
     as_json = "--json" in args
-    command = typer.main.get_command(make_app())
+    # To put every command together would take 30 ms of each start.
+    names = args[:1] if args and args[0] in COMMANDS else COMMANDS
+    command = typer.main.get_command(make_app(names))
     try:
         code = command.main(list(args) or ["--help"], prog_name="reshard", standalone_mode=False)
     except ReshardError as error:

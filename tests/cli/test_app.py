@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +226,9 @@ def test_usage_errors(calls: Calls, capsys: Capture, words: str, message: str) -
     assert calls == []
 
 
-COMMANDS = ("inspect", "plan", "convert", "verify", "layout", "demo")
+COMMANDS = (
+    "inspect", "plan", "convert", "verify", "layout", "fingerprint", "serve", "demo",
+)  # fmt: skip
 
 
 def test_help_lists_the_commands(capsys: Capture) -> None:
@@ -244,7 +246,7 @@ def test_help_has_an_example_that_parses(
     assert run([command, "--help"]) == 0
     out = capsys.readouterr().out
     assert f"$ reshard {command} " in out or f"$ reshard {command}\n" in out.replace(" \n", "\n")
-    assert "--json" in out
+    assert "--json" in out or command == "serve"  # which ends without a report
     assert not calls
 
 
@@ -271,6 +273,24 @@ def test_help_loads_nothing_heavy_and_is_quick() -> None:
     done = fresh("-c", code)
     assert "loaded: []" in done.stdout
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("words", "loaded"),
+    [(["layout", "--help"], ["layout"]), (["--help"], COMMANDS), (["convrt"], COMMANDS)],
+)
+def test_only_the_command_that_is_asked_for_is_loaded(
+    words: list[str], loaded: Sequence[str]
+) -> None:
+    code = (
+        "import json, sys\n"
+        "from reshard.cli.app import run\n"
+        f"run({words!r})\n"
+        "print(json.dumps([m for m in sys.modules if m.startswith('reshard.cli.commands.')]))"
+    )
+    found = json.loads(fresh("-c", code).stdout.splitlines()[-1])
+
+    assert sorted(found) == sorted(f"reshard.cli.commands.{name}" for name in loaded)
 
 
 def test_an_ascii_terminal_gets_no_traceback(tmp_path: Path) -> None:

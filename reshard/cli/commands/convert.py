@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from reshard.cli.progress import Watcher
     from reshard.engine.report import ConversionReport
 
-CONVERT_EXAMPLES = examples(
+EXAMPLES = examples(
     "reshard convert ckpt/1000 served --layout serving.yaml",
     "reshard convert ckpt/1000 served --layout serving.yaml \\",
     "    --select '^params/' --cast '.=bfloat16'",

@@ -8,7 +8,7 @@ import typer
 
 from reshard.cli.options import Json, MaxMemory, ShowAll, Source, Workers, examples
 
-FINGERPRINT_EXAMPLES = examples(
+EXAMPLES = examples(
     "reshard fingerprint ckpt/1000",
     "reshard fingerprint ckpt/1000 && reshard verify ckpt/1000",
     "reshard fingerprint ckpt/1000 --overwrite",

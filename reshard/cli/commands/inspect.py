@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reshard.cli.options import Json, ShowAll, Source, examples
 
-INSPECT_EXAMPLES = examples(
+EXAMPLES = examples(
     "reshard inspect ckpt/1000",
     "reshard inspect ckpt/1000 --json | jq '.tensors[].name'",
 )

@@ -8,7 +8,7 @@ import typer
 
 from reshard.cli.options import Json, Mesh, ShowAll, Source, examples
 
-LAYOUT_EXAMPLES = examples(
+EXAMPLES = examples(
     "reshard layout serving.yaml ckpt/1000",
     "reshard layout serving.yaml ckpt/1000 --mesh data=4,model=2",
 )

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from reshard.engine.conversion import ConversionPlan, JointConversionPlan
 
-PLAN_EXAMPLES = examples(
+EXAMPLES = examples(
     "reshard plan ckpt/1000 served --layout serving.yaml",
     "reshard plan ckpt/1000 served --layout serving.yaml --shares",
     "reshard plan ckpt/1000 served --layout serving.yaml --mesh model=4 \\",

@@ -13,7 +13,7 @@ from reshard.errors import MissingPackageError, ReshardError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SERVE_EXAMPLES = examples(
+EXAMPLES = examples(
     "reshard serve --root data=/srv/checkpoints --insecure",
     "reshard serve --make-token training --scope read --scope convert \\",
     "    --read data --write data >> tokens.toml",

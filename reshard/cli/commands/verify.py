@@ -9,7 +9,7 @@ import typer
 from reshard.cli.failures import DIFFERENT, FAILED
 from reshard.cli.options import Json, MaxMemory, ShowAll, Workers, examples
 
-VERIFY_EXAMPLES = examples(
+EXAMPLES = examples(
     "reshard verify served",
     "reshard verify ckpt/1000 served",
     "reshard verify served && rsync -a served/ serving-host:/models/",
