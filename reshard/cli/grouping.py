@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 T = TypeVar("T")
 
 _NUMBER = re.compile(r"(\d+)", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Group(Generic[T]):
+class Group(Struct, Generic[T], frozen=True):
     """Members that are alike; ``name`` stands for all of their names."""
 
     name: str

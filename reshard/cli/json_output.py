@@ -9,8 +9,9 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
 
 if TYPE_CHECKING:
     from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
@@ -162,7 +163,7 @@ def conversion_report(report: ConversionReport) -> Document:
         "command": "convert",
         "source": report.source,
         "target": report.target,
-        "tensors": [asdict(t) for t in report.tensors],
+        "tensors": [to_builtins(t) for t in report.tensors],
         "nbytes": sum(t.nbytes for t in report.tensors),
         "read_bytes": report.read_bytes,
         "moved_bytes": report.moved_bytes,
@@ -217,7 +218,7 @@ def verification(found: Verification) -> Document:
         "differences": found.differences,
         "damage": found.damage,
         "warnings": found.warnings,
-        "files": [asdict(f) for f in found.files],
+        "files": [to_builtins(f) for f in found.files],
         "tensors": [
             {
                 "name": t.name,

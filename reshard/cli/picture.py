@@ -18,8 +18,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.style import Style
 from rich.text import Text
 
@@ -38,8 +38,7 @@ _COLOURS = (39, 208, 76, 213, 220, 51, 141, 203, 114, 75, 180, 228, 110, 175, 14
 """Of the 256-colour palette, light enough for black letters."""
 
 
-@dataclass(frozen=True)
-class Holders:
+class Holders(Struct, frozen=True):
     """The devices that hold one box: the first few, the last one, and how many there are."""
 
     first: tuple[int, ...]
@@ -85,8 +84,7 @@ def _device(mesh: DeviceMesh, coordinate: Sequence[int]) -> int:
     return device
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(Struct, frozen=True):
     """A tensor cut into shards; without a layout over a mesh they are numbered, row-major."""
 
     grid: Grid
@@ -127,8 +125,7 @@ class Split:
         return self.holders(tuple(index))
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """Room for a picture, in characters, and what its lines are made of."""
 
     width: int

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import Struct
 
 from reshard.cli.options import OUTPUT, halves
 
@@ -39,8 +39,7 @@ Targets = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class NamedTarget:
+class NamedTarget(Struct, frozen=True):
     """A target with the layout file or the mesh that was named for it."""
 
     dst: str

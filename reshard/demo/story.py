@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from reshard.errors import ReshardError, TargetExistsError
 
@@ -29,8 +30,7 @@ unmatched: replicate
 """
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """One command of the demo: why it is run, and its words (after ``reshard`` or ``python``)."""
 
     title: str

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reshard.layout.box import Box
 
 
-@dataclass(frozen=True, slots=True)
-class Band:
+class Band(Struct, frozen=True):
     """Rows ``start:stop`` of dimension ``len(lead)`` at the fixed leading indices ``lead``.
 
     In dimensions behind it a band is as wide as the chunk, so that chunks which differ only there

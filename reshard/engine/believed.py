@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
 
 from reshard.engine.digest import CRC32C
 from reshard.engine.digest import finish as finish_crc
@@ -34,8 +35,7 @@ Chunk = tuple[int, Index]
 """A move's number, and the index of a chunk of its target."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """What a journal says of a chunk.
 
     Attributes:

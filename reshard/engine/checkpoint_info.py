@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from reshard.engine.record_warnings import record_warnings
 from reshard.formats.base import Container, Encoding, Item, Leaf, Reader, Style
@@ -10,8 +10,7 @@ from reshard.layout.mesh import DeviceMesh
 from reshard.layout.tensor_spec import TensorSpec
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(Struct, frozen=True):
     """One tensor: what it is, how it is stored, and the digest that was recorded of it, if any."""
 
     spec: TensorSpec
@@ -21,8 +20,7 @@ class TensorInfo:
     item: str
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointInfo:
+class CheckpointInfo(Struct, frozen=True):
     """A checkpoint's content, from its metadata alone.
 
     Attributes:

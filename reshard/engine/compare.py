@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from reshard.engine.read_digests import ReadLimits, tensor_digests
 from reshard.engine.report import Progress
@@ -25,8 +26,7 @@ Status = Literal[
 AGREEING: frozenset[Status] = frozenset({"equal", "recorded", "checksum"})
 
 
-@dataclass(frozen=True, slots=True)
-class TensorVerdict:
+class TensorVerdict(Struct, frozen=True):
     """What comparing one tensor gave.
 
     Attributes:
@@ -50,8 +50,7 @@ class TensorVerdict:
         return self.status in ("different", "damaged", "only in A", "only in B")
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(Struct, frozen=True):
     """What comparing two checkpoints, or one with its record, gave.
 
     Attributes:

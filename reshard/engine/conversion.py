@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.engine.blame import of_target
 from reshard.engine.layouts import layout_warnings
@@ -25,8 +27,7 @@ from reshard.storage.local import storage_errors
 from reshard.storage.target_checks import check_apart, check_target
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedTensor:
+class PlannedTensor(Struct, frozen=True):
     """One tensor of a plan, with both ends.
 
     Attributes:
@@ -39,8 +40,7 @@ class PlannedTensor:
     partition: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConversionPlan:
+class ConversionPlan(Struct, frozen=True):
     """What a conversion will do, before it does it.
 
     Attributes:
@@ -59,8 +59,7 @@ class ConversionPlan:
     free_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """A plan with the open source and the target that it is about."""
 
     reader: Reader
@@ -68,8 +67,7 @@ class Prepared:
     summary: ConversionPlan
 
 
-@dataclass(frozen=True, slots=True)
-class JointConversionPlan:
+class JointConversionPlan(Struct, frozen=True):
     """What a conversion to several targets will do, before it does it.
 
     Attributes:
@@ -82,8 +80,7 @@ class JointConversionPlan:
     joint: JointPlan
 
 
-@dataclass(frozen=True, slots=True)
-class JointPrepared:
+class JointPrepared(Struct, frozen=True):
     """What is prepared for each target, and the plan for all."""
 
     targets: tuple[Prepared, ...]

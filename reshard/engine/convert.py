@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from reshard.engine.blame import of_target
 from reshard.engine.conversion import JointPrepared, prepare_joint
@@ -105,8 +107,7 @@ def _refuse_no_executor(executor: Any) -> None:
         )
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(Struct):
     """What all targets of a run have in common, and what became of each.
 
     Attributes:
@@ -195,8 +196,7 @@ def _published_meanwhile(order: Order) -> Reader | None:
     return None if order.options.overwrite else open_result(str(order.path), order.identity)
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
+class _Target(Struct, frozen=True):
     """A target that a run writes.
 
     Attributes:

@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from reshard.engine.blame import about, of_target
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
@@ -111,8 +112,7 @@ def _lent(pool: ArenaPool | None, nbytes: int, task_bytes: int) -> Iterator[Aren
         pool.release(arena)
 
 
-@dataclass(frozen=True, slots=True)
-class _Buffers:
+class _Buffers(Struct, frozen=True):
     """What a task takes from its arena, in bytes.
 
     Attributes:
@@ -186,33 +186,34 @@ def _transfer(
             rows_of_one = Mirror(one.target_shape, target_element_type(one), mirror)
             if one.strategy == "block":
                 chunks = ChunkSink(one, output.root, rows_of_one, output.put, arena)
-                fills.append(_Filling(one, chunks, output.target))
+                fills.append(_Filling.of(one, chunks, output.target))
             else:
                 files = stack.enter_context(_open_files(one, outputs))
                 pieces = PieceSink(one, files, rows_of_one, scratch)
-                fills.append(_Filling(one, pieces, output.target))
+                fills.append(_Filling.of(one, pieces, output.target))
         return _filled(task, memory, fills)
 
 
-@dataclass(slots=True)
-class _Filling:
+class _Filling(Struct):
     """One target that is filled from what is decoded.
 
     Attributes:
         target: named in errors, where there are several.
         changes: whether its bytes are others than the source's, so that they are made a second time.
+        dtype: as what it sees the source's elements.
     """
 
     task: Task
     sink: ChunkSink | PieceSink
     target: str | None
-    changes: bool = field(init=False)
+    changes: bool
+    dtype: np.dtype[Any]
     expected: int = 0
-    _dtype: np.dtype[Any] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.changes = changes_bytes(self.task)
-        self._dtype = source_element_type(self.task)
+    @classmethod
+    def of(cls, task: Task, sink: ChunkSink | PieceSink, target: str | None) -> _Filling:
+        """A target of which nothing is filled yet."""
+        return cls(task, sink, target, changes_bytes(task), source_element_type(task))
 
     def put(self, band: Array | Woven, box: Box) -> None:
         placement = self.task.placement
@@ -225,7 +226,7 @@ class _Filling:
 
     def seen(self, band: Array) -> Array:
         """The band as this target takes it: another may see the same bits as numbers, or only as bits."""
-        return band if band.dtype == self._dtype else band.view(self._dtype)
+        return band if band.dtype == self.dtype else band.view(self.dtype)
 
     def close(self) -> tuple[ChunkPart, ...]:
         placement = self.task.placement

@@ -13,13 +13,13 @@ cost 256 KiB a stride (64 KiB for 32 bits) and are kept in a bounded cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,8 +40,7 @@ FEW = 8
 """Up to so many values are combined one by one: cheaper than a step with tables."""
 
 
-@dataclass(frozen=True, slots=True)
-class Crc:
+class Crc(Struct, frozen=True):
     """A reflected CRC with all-ones initial value and final inversion, computed by awscrt.
 
     Attributes:

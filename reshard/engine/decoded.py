@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from reshard.engine.bands import Band, band_capacity, bands, row_bytes
 from reshard.engine.lanes import Lane, StoredChunks, Whole, chunk_bytes
@@ -40,8 +41,7 @@ def groups(task: Task) -> list[tuple[SourceChunk, ...]]:
     return [task.sources] if is_woven(task) else [(s,) for s in task.sources]
 
 
-@dataclass(frozen=True, slots=True)
-class LaneMemory:
+class LaneMemory(Struct, frozen=True):
     """What a group of chunks is decoded into.
 
     Attributes:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.engine.open_within import check_leaves_to_read, left_to_read
 from reshard.engine.read_digests import ReadLimits, tensor_digests
@@ -23,8 +25,7 @@ from reshard.formats.orbax.fingerprint_files import (
 from reshard.formats.orbax.reader import OrbaxReader
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(Struct, frozen=True):
     """What was recorded.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from reshard.engine.identity import source_state
 from reshard.engine.ledger import MoveResult
@@ -18,8 +19,7 @@ from reshard.engine.tasks import Ends
 from reshard.errors import SourceChangedError
 
 
-@dataclass(frozen=True, slots=True)
-class Finishing:
+class Finishing(Struct, frozen=True):
     """What finishing takes.
 
     Attributes:

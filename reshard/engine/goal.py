@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     LayoutLike = Path | Mapping[str, Any] | LayoutFile | LayoutMap | None
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
+class Goal(Struct, frozen=True):
     """One target of ``convert_to_many`` or ``plan_to_many``: its folder, and how it is to be made.
 
     Attributes: as the arguments of ``reshard.plan`` and ``reshard.convert`` of the same names.

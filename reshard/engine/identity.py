@@ -11,8 +11,9 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from reshard.engine.layouts import Layout, SameAxes
 from reshard.engine.options import Options
@@ -34,8 +35,7 @@ _OF_THE_RUN = frozenset({"max_memory", "workers", "reshard"})
 """Settings that change how the work is cut, but no byte of the output."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """Which conversion of which source.
 
     Attributes:

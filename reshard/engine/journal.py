@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from reshard.engine.identity import Identity
 from reshard.engine.task import CastStats, ChunkPart, Finished, TaskResult
@@ -35,8 +36,7 @@ VERSION = 1
 _NO_CAST = CastStats()
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(Struct, frozen=True):
     """Whose journal it is.
 
     Attributes:
@@ -55,7 +55,7 @@ class Journal:
 
     def __init__(self, path: Path, header: Header) -> None:
         self._lines = LineFile(path)
-        document = {"format": FORMAT, "version": VERSION, **asdict(header)}
+        document = {"format": FORMAT, "version": VERSION, **to_builtins(header)}
         try:
             self._lines.append(json.dumps(document, sort_keys=True))
         except BaseException:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from reshard.engine.bands import Band
 from reshard.engine.task import SourceChunk
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredChunks:
+class StoredChunks(Struct, frozen=True):
     """What all chunks of a tensor share: name, dtype, encoding, and what a missing one holds."""
 
     name: str
@@ -68,8 +68,7 @@ def decode_into(memory: Bytes, stored: StoredChunks, chunk: SourceChunk, encoded
         stream.close_checked()
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(Struct, frozen=True):
     """Memory in which a chunk is decoded at once.
 
     Attributes:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.engine.checkpoint_info import CheckpointInfo
 from reshard.engine.layouts import Layout, layout_warnings, split
@@ -16,8 +18,7 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.transforms import Rewrite, rewrites
 
 
-@dataclass(frozen=True, slots=True)
-class LaidOut:
+class LaidOut(Struct, frozen=True):
     """A tensor with the slices that a layout gives it.
 
     Attributes:
@@ -48,8 +49,7 @@ class LaidOut:
         return math.prod(self.slices.largest) * self.target.itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutPreview:
+class LayoutPreview(Struct, frozen=True):
     """Every tensor that a layout keeps, and what there is to watch out for."""
 
     tensors: tuple[LaidOut, ...]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.layout.grid import Grid
@@ -16,8 +17,7 @@ from reshard.layout.resolve import layout_for, overlaps, unmatched_rules
 from reshard.layout.tensor_spec import TensorSpec
 
 
-@dataclass(frozen=True, slots=True)
-class SameAxes:
+class SameAxes(Struct, frozen=True):
     """Every tensor split by the axes that its source was, over another mesh."""
 
     mesh: DeviceMesh
@@ -26,8 +26,7 @@ class SameAxes:
 Layout = LayoutFile | LayoutMap | SameAxes
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(Struct, frozen=True):
     """Layout and slices of one target tensor, and how it is partitioned beyond mesh axes."""
 
     layout: TensorLayout | None
@@ -106,7 +105,7 @@ def _split_by_map(target: TensorSpec, layout: LayoutMap) -> Split:
             return Split(None, Grid.whole(target.shape))
         found = TensorLayout((), layout.device_mesh)
     padded = (*found.axes, *[None] * (len(target.shape) - len(found.axes)))
-    found = replace(found.abstract, axes=padded)
+    found = TensorLayout(padded, found.abstract.device_mesh)
     return Split(found, found.grid(target.shape, target.name))
 
 

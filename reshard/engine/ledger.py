@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from reshard.engine.blame import about
 from reshard.engine.closing import close_chunk
@@ -23,8 +24,7 @@ from reshard.layout.grid import Index
 from reshard.planning.move import Move, Plan
 
 
-@dataclass(slots=True)
-class MoveState:
+class MoveState(Struct):
     """What is known of a move while it runs.
 
     Attributes:
@@ -45,8 +45,7 @@ class MoveState:
     open_chunks: dict[Index, tuple[int, int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class MoveResult:
+class MoveResult(Struct, frozen=True):
     """What became of a move: digests as 16 hex digits, None where chunks travelled encoded."""
 
     source_digest: str | None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
+
+from msgspec import Struct, field
 
 from reshard.engine.layouts import Layout
 from reshard.errors import PlanError
@@ -17,8 +18,7 @@ _LEVELS = {"zstd": range(-131072, 23), "gzip": range(10)}
 _DEFAULT_LEVEL = {"zstd": 1, "gzip": 6}
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """How to convert.
 
     Attributes:
@@ -49,8 +49,7 @@ class Options:
         check_choice("verify", self.check, get_args(Check))
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """One target of a conversion, and how it is to be made.
 
     Attributes:

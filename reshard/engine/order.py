@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.engine.conversion import ConversionPlan, Prepared
 from reshard.engine.identity import Identity, plan_digest
@@ -13,8 +15,7 @@ from reshard.formats.detect import local_path
 from reshard.storage.staging import staging_for
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """A prepared conversion to one target, and how it is to be carried out.
 
     Attributes:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 Put = Callable[[str, "tuple[int, ...]", "bytes | memoryview"], None]
 """Stores a whole chunk: tensor, index, and the encoded bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """Where tasks write.
 
     Attributes:

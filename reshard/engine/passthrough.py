@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reshard.engine.blame import about
 from reshard.engine.coverage import coverage
@@ -34,8 +35,7 @@ _CRC_OF_CHECKED = 0x48674BC7
 """CRC32C of any bytes that are followed by their own CRC32C, little-endian."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
+class _Copy(Struct, frozen=True):
     """One target of the chunks that are passed on: its files, or what stores whole chunks."""
 
     task: Task

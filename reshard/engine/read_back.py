@@ -7,8 +7,9 @@ travelled encoded were never decoded, so that both of their ends are read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from reshard.engine.read_digests import ReadLimits, check_memory, tensor_digests
 from reshard.engine.report import Progress

@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import closing
-from dataclasses import dataclass
 from operator import itemgetter
+
+from msgspec import Struct
 
 from reshard.engine.bands import band_capacity, bands, row_bytes
 from reshard.engine.buffers import Arena
@@ -30,8 +31,7 @@ BATCH_BYTES = 8 << 20
 BATCH_CHUNKS = 128
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLimits:
+class ReadLimits(Struct, frozen=True):
     """What reading may use; ``executor`` None makes threads for the time of the reading."""
 
     max_memory: int
@@ -39,8 +39,7 @@ class ReadLimits:
     executor: Executor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadTask:
+class ReadTask(Struct, frozen=True):
     """Chunks of one tensor of which the digest is wanted."""
 
     stored: StoredChunks
@@ -49,8 +48,7 @@ class ReadTask:
     memory_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadResult:
+class ReadResult(Struct, frozen=True):
     """Linear contribution of a task's chunks to its tensor's digest.
 
     Attributes:

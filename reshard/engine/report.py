@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from reshard.engine.task import CastStats
 from reshard.planning.move import Strategy
@@ -23,8 +24,7 @@ Stage = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """How far a run is; bytes are the source's, as decoded.
 
     Attributes:
@@ -55,8 +55,7 @@ def tell_files(
     return read
 
 
-@dataclass(frozen=True, slots=True)
-class TensorReport:
+class TensorReport(Struct, frozen=True):
     """What became of one tensor.
 
     Where the target was finished before, only what it records of itself is known: ``target``, ``shape``,
@@ -81,8 +80,7 @@ class TensorReport:
     cast: CastStats | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConversionReport:
+class ConversionReport(Struct, frozen=True):
     """What a conversion did.
 
     Attributes:
@@ -109,8 +107,7 @@ class ConversionReport:
     already_done: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class JointReport:
+class JointReport(Struct, frozen=True):
     """What a conversion to several targets did.
 
     Attributes:

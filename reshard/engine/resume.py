@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from reshard.engine.believed import Chunk, damaged, missing, recorded_chunks
 from reshard.engine.identity import Identity, differences
@@ -28,8 +29,7 @@ from reshard.storage.staging import Staging, emptied, identified
 from reshard.storage.syncing import fsync
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """What is to be done.
 
     Attributes:
@@ -43,8 +43,7 @@ class Work:
     progress: Callable[[Progress], None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(Struct, frozen=True):
     """A run that may write: its folder, its journal, and what was done before it."""
 
     staging: Staging

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from reshard.engine.blame import of_target
 from reshard.engine.buffers import ArenaPool
@@ -28,8 +29,7 @@ from reshard.planning.move import Plan
 __all__ = ["Books", "MoveResult", "run", "run_joint"]
 
 
-@dataclass(frozen=True, slots=True)
-class Books:
+class Books(Struct, frozen=True):
     """Where the tasks of one target write, and where what they did is added up.
 
     Attributes:

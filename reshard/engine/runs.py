@@ -10,9 +10,10 @@ as long as they can be::
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
+
+from msgspec import Struct
 
 from reshard.engine.crc_linear import SHORT_RUN_BYTES
 
@@ -35,8 +36,7 @@ _LOOKUP_NS = 2.5
 _LOOKUP_RUN_NS = 25.0
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
+class Runs(Struct, frozen=True):
     """How a box lies in its tensor's row-major bytes.
 
     Attributes:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import add
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from reshard.engine.bands import bands, row_bytes
 from reshard.engine.blame import about
@@ -271,8 +272,7 @@ def _inside(chunk: Array, piece: Piece) -> Array:
     return inside
 
 
-@dataclass(frozen=True, slots=True)
-class StoredChunk:
+class StoredChunk(Struct, frozen=True):
     """What was stored as which chunk, for whoever sums it up afterwards.
 
     Attributes:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.engine.layouts import Split, split
 from reshard.engine.options import Options
@@ -35,8 +37,7 @@ MAX_CHUNKS = 1 << 20
 """Per tensor; each is a file, and one of 1 GiB in chunks of a byte would never end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """What is to be written, and a request to the planner per tensor.
 
     Attributes:

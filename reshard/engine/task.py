@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from reshard.formats.base import Encoding, Extent
 from reshard.layout.box import Box
@@ -11,8 +11,7 @@ from reshard.planning.move import Strategy
 from reshard.planning.placement import Placement
 
 
-@dataclass(frozen=True, slots=True)
-class SourceChunk:
+class SourceChunk(Struct, frozen=True):
     """A chunk to read.
 
     Attributes:
@@ -27,8 +26,7 @@ class SourceChunk:
     stored_shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TargetChunk:
+class TargetChunk(Struct, frozen=True):
     """A chunk to write; ``file`` is None where the writer itself stores it."""
 
     index: Index
@@ -37,8 +35,7 @@ class TargetChunk:
     stored_shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """Fill ``unit`` of a placement: read ``sources``, write ``targets``.
 
     Running it twice gives the same bytes. ``sources`` and ``targets`` are in row-major order of
@@ -86,8 +83,7 @@ class Task:
         return (self, *self.beside)
 
 
-@dataclass(frozen=True, slots=True)
-class CastStats:
+class CastStats(Struct, frozen=True):
     """What a cast lost.
 
     Attributes:
@@ -108,8 +104,7 @@ class CastStats:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkPart:
+class ChunkPart(Struct, frozen=True):
     """What a task contributed to one target chunk.
 
     Attributes:
@@ -124,8 +119,7 @@ class ChunkPart:
     stored_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskResult:
+class TaskResult(Struct, frozen=True):
     """What a task did.
 
     Attributes:
@@ -154,8 +148,7 @@ class TaskResult:
     target_cover: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """A task that is done: which unit of the result's move it filled, row-major, and what it did.
 
     Attributes:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from reshard.engine.task import SourceChunk, TargetChunk, Task
 from reshard.formats.base import Encoding, Reader, Writer
@@ -25,8 +26,7 @@ BATCH_TASKS = 64
 """Small tasks travel together: handing one over costs as much as moving 100 KiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
+class Ends(Struct, frozen=True):
     """Where tasks read and write; ``encodings`` is by target name."""
 
     reader: Reader
@@ -54,8 +54,7 @@ def batches(plan: Plan, ends: Ends, done: DoneUnits | None = None) -> Iterator[t
     return joint_batches(JointPlan.alone(plan), [ToFill(ends, done)])
 
 
-@dataclass(frozen=True, slots=True)
-class ToFill:
+class ToFill(Struct, frozen=True):
     """A target: where its tasks read and write, and which of them are done."""
 
     ends: Ends

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reshard.engine.journal import has_finished, read_header
 from reshard.engine.ledger import Ledger
@@ -28,8 +29,7 @@ OF_THE_SOURCE = (SourceChangedError, FormatError)
 """These are about all targets, whichever of them was at work."""
 
 
-@dataclass(slots=True)
-class Open:
+class Open(Struct):
     """A target that a run writes, with its held staging folder.
 
     Attributes:

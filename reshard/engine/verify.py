@@ -7,9 +7,11 @@ reported, and read all the same as far as it makes sense.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.engine.compare import Verification, compare_recorded, compare_stored
 from reshard.engine.open_within import check_leaves_to_read, left_to_read
@@ -34,8 +36,7 @@ from reshard.formats.orbax.folder_record import (
 from reshard.formats.orbax.reader import OrbaxReader
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(Struct, frozen=True):
     """A checkpoint to verify.
 
     Attributes:

@@ -8,9 +8,10 @@ engine moves the bytes between the two, and neither knows of plans.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
+
+from msgspec import Struct, field
 
 from reshard.layout.box import Box
 from reshard.layout.grid import Grid, Index
@@ -20,8 +21,7 @@ from reshard.layout.tensor_spec import TensorSpec
 Compressor = Literal["none", "zstd", "blosc", "gzip", "tensorstore"]
 
 
-@dataclass(frozen=True, slots=True)
-class Encoding:
+class Encoding(Struct, frozen=True):
     """How a chunk's bytes are stored: row-major little-endian elements, compressed, then checked.
 
     Attributes:
@@ -39,8 +39,7 @@ class Encoding:
     spec: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(Struct, frozen=True):
     """Where one encoded chunk lies: ``length`` bytes of a local file from ``offset``, or inline.
 
     Attributes:
@@ -54,8 +53,7 @@ class Extent:
     inline: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
+class StoredTensor(Struct, frozen=True):
     """A tensor of a checkpoint as a Reader sees it.
 
     Attributes:
@@ -77,16 +75,14 @@ class StoredTensor:
     partition: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PathKey:
+class PathKey(Struct, frozen=True):
     """One step of a leaf's path: a dict key or attribute, or a position in a sequence."""
 
     key: str
     is_sequence: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(Struct, frozen=True):
     """One leaf of a checkpoint's tree.
 
     Attributes:
@@ -106,8 +102,7 @@ class Leaf:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """A part of a checkpoint: a tree of leaves, or something else that is copied as it is.
 
     Attributes:
@@ -130,8 +125,7 @@ Record = Literal["checked", "unchecked", "ignored"]
 """What opening makes of a checkpoint's record of itself: obey it, use what fits, or leave it unread."""
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(Struct, frozen=True):
     """What holds the items, so that a target of the same format can be given the same form.
 
     Attributes:
@@ -183,8 +177,7 @@ class Reader(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class TargetTensor:
+class TargetTensor(Struct, frozen=True):
     """A tensor to be written.
 
     Attributes:
@@ -202,8 +195,7 @@ class TargetTensor:
     slices: Grid | tuple[Box, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TargetCheckpoint:
+class TargetCheckpoint(Struct, frozen=True):
     """Everything a Writer must know before the first byte.
 
     Attributes:

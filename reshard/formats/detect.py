@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, StorageError
 from reshard.formats.base import Reader, Record
@@ -18,8 +19,7 @@ from reshard.storage.staging import staging_above
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
-@dataclass(frozen=True, slots=True)
-class KnownFormat:
+class KnownFormat(Struct, frozen=True):
     """A format that can be read.
 
     Attributes:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reshard.errors import PlanError
 from reshard.layout.dtypes import storage_bytes
@@ -27,8 +28,7 @@ _ALIGNMENT = 8
 METADATA = "__metadata__"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A tensor of a safetensors file."""
 
     name: str

@@ -34,9 +34,10 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
+
+from msgspec import Struct, field
 
 from reshard.errors import FormatError
 from reshard.layout.box import Box
@@ -54,8 +55,7 @@ MAX_SLICES = 10_000_000
 _TAIL = b'"}\n'
 
 
-@dataclass(frozen=True, slots=True)
-class SliceEntry:
+class SliceEntry(Struct, frozen=True):
     """What slices.json says of one tensor; one of ``parts``, ``cuts`` and ``slices`` is set.
 
     Attributes:
@@ -110,8 +110,7 @@ class SliceEntry:
         return self.slices or () if grid is None else map(grid.box, grid.indices())
 
 
-@dataclass(frozen=True, slots=True)
-class SliceFile:
+class SliceFile(Struct, frozen=True):
     """A slices.json: tensors by name, and digests of files by their path below its folder.
 
     Attributes:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import starmap
 from operator import add, ge, le, sub
 from types import EllipsisType
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Box:
+
+class Box(Struct, frozen=True):
     """The elements ``start[d] <= i < stop[d]`` in each dimension ``d``.
 
     >>> Box((0, 2), (4, 6)).intersect(Box((2, 0), (8, 3)))

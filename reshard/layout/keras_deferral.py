@@ -10,9 +10,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from msgspec import Struct
 
 from reshard.errors import VariableError
 
@@ -25,8 +26,7 @@ _WAITING = "uninitialized_variables"
 _REFUSED_BY_KERAS = "You are attempting to create a variable while in a stateless scope"
 
 
-@dataclass(frozen=True)
-class WaitingInitializer:
+class WaitingInitializer(Struct, frozen=True):
     """Stands where a lazy Keras variable has its initializer, and refuses to be read as a value."""
 
     initializer: Callable[..., Any]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
+
+from msgspec import Struct, field
 
 from reshard.errors import LayoutError, StorageError
 
@@ -33,8 +34,7 @@ MAX_SCALAR_CHARACTERS = 64
 _STRING = "tag:yaml.org,2002:str"
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(Struct, frozen=True):
     """Plain data, and where it was written.
 
     Attributes:

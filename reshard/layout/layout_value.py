@@ -5,15 +5,15 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
+
+from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.layout.layout_text import Document, Steps
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(Struct, frozen=True):
     """A part of a document, with checks that name its file, line and key when they fail.
 
     Every method raises LayoutError where the value is not what it asks for.

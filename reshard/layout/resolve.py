@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.layout.grid import Grid
@@ -19,8 +20,7 @@ from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout, show_axes
 from reshard.layout.partitioners import div_cuts
 
 
-@dataclass(frozen=True)
-class Resolved:
+class Resolved(Struct, frozen=True):
     """How one tensor is split.
 
     Attributes:
@@ -38,8 +38,7 @@ class Resolved:
     partition_index: int | None = None
 
 
-@dataclass(frozen=True)
-class Overlap:
+class Overlap(Struct, frozen=True):
     """Tensors that two rules match: ``winner`` decided, ``shadowed`` would have, coming later."""
 
     winner: str

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reshard.layout.dtypes import storage_bytes
 from reshard.layout.grid import Grid
 from reshard.layout.mesh import TensorLayout
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(Struct, frozen=True):
     """Name, shape and dtype of a tensor, how storage cuts it, and who needs which slice.
 
     Two grids that are never assumed equal: ``storage`` is what is on disk, ``layout`` (or

@@ -12,15 +12,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn
+
+from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.layout.box import Box
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(Struct, frozen=True):
     """What a part of the tensor holds of a box, with its number of elements and the box itself."""
 
     start: tuple[int, ...]
@@ -29,8 +29,7 @@ class _Piece:
     whole: Box
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """A region of the tensor, and the pieces of boxes in it."""
 
     region: Box

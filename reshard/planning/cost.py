@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+
+from msgspec import Struct
 
 from reshard.layout.grid import Cuts, Grid
 from reshard.planning.move import Price, Side, Strategy
@@ -54,8 +55,7 @@ RECORD_BYTES = 1 << 10
 """What a task keeps of each chunk that it reads or writes: where it lies, its box, its checksum (measured)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """How a task's elements pass, and the memory that this takes.
 
     Attributes:
@@ -69,8 +69,7 @@ class Pace:
     task_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
+class Fill(Struct, frozen=True):
     """One target of a read: what is placed where, how both ends are stored, and in which way."""
 
     strategy: Strategy

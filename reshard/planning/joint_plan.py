@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reshard.planning.move import Move, Plan, peak_of
 
 
-@dataclass(frozen=True, slots=True)
-class MoveAt:
+class MoveAt(Struct, frozen=True):
     """One move: number ``move`` of the plan of target number ``target``."""
 
     target: int
     move: int
 
 
-@dataclass(frozen=True, slots=True)
-class JointPlan:
+class JointPlan(Struct, frozen=True):
     """Plans for several targets of one source, which are carried out in one run.
 
     Attributes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
@@ -29,8 +30,7 @@ block: target chunks are assembled in memory and written whole; for compressed t
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(Struct, frozen=True):
     """How one end of a move stores its tensor.
 
     Attributes:
@@ -47,8 +47,7 @@ class Side:
     encoded_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """What a move costs.
 
     Attributes:
@@ -74,8 +73,7 @@ class Price:
         return self.decoded_bytes / self.source_bytes if self.source_bytes else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """One placement with the way it is carried out.
 
     Attributes:
@@ -94,8 +92,7 @@ class Move:
     at_once: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """Everything that moves, and what it costs.
 
     Attributes:

@@ -6,8 +6,9 @@ nothing else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from reshard.errors import PlanError
 from reshard.layout.box import Box
@@ -15,8 +16,7 @@ from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """``target[target_box] = cast(source[source_box].transpose(axis_order), target_dtype)``.
 
     Attributes:

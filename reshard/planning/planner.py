@@ -11,7 +11,8 @@ targets are joined to one read of it, one after the other, wherever that costs l
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reshard.errors import MemoryBudgetError, PlanError
 from reshard.planning.joint_plan import JointPlan, MoveAt
@@ -45,8 +46,7 @@ def open_files_per_task(workers: int) -> int:
     return max(16, OPEN_FILES // workers)
 
 
-@dataclass(frozen=True, slots=True)
-class _Room:
+class _Room(Struct, frozen=True):
     """What a plan may use.
 
     Attributes:
@@ -183,8 +183,7 @@ def _same_boxes(requests: Sequence[Sequence[Request]]) -> list[list[MoveAt]]:
     return list(found.values())
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(Struct, frozen=True):
     """Which of some requests share a read, and the way in which they do."""
 
     numbers: tuple[int, ...]

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reshard.layout.box import Box
 from reshard.layout.grid import Grid, Index
 from reshard.planning.move import Move
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """The part of a target shard's elements that one source shard held.
 
     Attributes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reshard.errors import PlanError
 from reshard.layout.changes import Changes
@@ -17,8 +18,7 @@ from reshard.layout.dtypes import DTYPES
 from reshard.layout.tensor_spec import TensorSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Rewrite:
+class Rewrite(Struct, frozen=True):
     """A leaf that is kept, its name in the target, and the dtype it is cast to (None: unchanged)."""
 
     source: str

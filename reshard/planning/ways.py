@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial, reduce
 from itertools import pairwise
+
+from msgspec import Struct
 
 from reshard.layout.grid import Cuts, Grid
 from reshard.planning.cost import (
@@ -47,8 +48,7 @@ COPY_BYTES = 4 << 20
 """Passing on a range of a file, which the kernel copies."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """A placement and how both its ends are stored.
 
     Attributes:

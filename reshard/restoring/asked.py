@@ -7,8 +7,9 @@ state finds what was saved of it: ``opt_state/0/mu/dense/kernel``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
 
 from reshard.errors import TreeError
 from reshard.formats.live_trees import refuse_circles
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 Kind = Literal["jax", "numpy", "scalar", "string", "shards", "key"]
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """One leaf of a target.
 
     Attributes:
@@ -39,8 +39,7 @@ class Asked:
     is_placed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A target tree taken apart; ``leaves`` in the tree's order."""
 
     leaves: Mapping[str, Asked]

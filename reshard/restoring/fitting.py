@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from reshard.errors import MissingPackageError
 from reshard.formats.base import Leaf, StoredTensor
@@ -15,8 +16,7 @@ from reshard.restoring.dtypes import is_lossless, narrowed_by_jax
 from reshard.restoring.mismatches import Mismatches
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """A leaf of the checkpoint that is to be restored.
 
     Attributes:

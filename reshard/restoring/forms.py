@@ -8,8 +8,9 @@ it is copied to its devices and let go.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from reshard.errors import LayoutError, ReshardError
 from reshard.layout.box import Box
@@ -45,15 +46,13 @@ class Form(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class DefaultDevice:
+class DefaultDevice(Struct, frozen=True):
     """Where jax puts what nobody placed; ``device`` is what ``jax.default_device`` takes."""
 
     device: Any
 
 
-@dataclass(frozen=True, slots=True)
-class NumpyArray:
+class NumpyArray(Struct, frozen=True):
     """A numpy array of the whole tensor, or where ``is_scalar`` its one element as a Python value."""
 
     shape: tuple[int, ...]
@@ -74,8 +73,7 @@ class NumpyArray:
         return placed[0]
 
 
-@dataclass(frozen=True, slots=True)
-class JaxArray:
+class JaxArray(Struct, frozen=True):
     """A jax array: ``devices[i]`` are those of this process that need ``holds[i]``."""
 
     shape: tuple[int, ...]
@@ -101,8 +99,7 @@ class JaxArray:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Uncommitted:
+class Uncommitted(Struct, frozen=True):
     """A jax array where jax puts what nobody placed, free to follow others to their devices."""
 
     shape: tuple[int, ...]
@@ -124,8 +121,7 @@ class Uncommitted:
         return placed[0]
 
 
-@dataclass(frozen=True, slots=True)
-class InShards:
+class InShards(Struct, frozen=True):
     """A ShardedVariable: ``places[i]`` is where the shard of ``holds[i]`` goes."""
 
     name: str
@@ -150,8 +146,7 @@ class InShards:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """PRNG keys, from the form of their data."""
 
     name: str

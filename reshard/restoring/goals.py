@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from reshard.errors import LayoutError
 from reshard.formats.base import Reader, StoredTensor
@@ -33,8 +34,7 @@ Missing = Literal["error", "keep"]
 Unexpected = Literal["error", "ignore"]
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(Struct, frozen=True):
     """Everything that is asked of a restore."""
 
     changes: Changes = field(default_factory=Changes)
@@ -45,8 +45,7 @@ class Wish:
     unexpected: Unexpected = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
+class Goal(Struct, frozen=True):
     """What to do.
 
     Attributes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import mmap
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from reshard.engine.buffers import aligned
 from reshard.engine.cast import cast_into
@@ -29,8 +30,7 @@ MAPPED_BYTES = 1 << 20
 """Buffers from here on are mapped: a system call each is nothing beside filling them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """The elements of ``box``, along ``axis`` only every ``step``-th from its start.
 
     A shard of a 'mod' table holds every k-th row; everything else is a plain box.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reshard.engine.task import SourceChunk
 from reshard.formats.base import Reader
@@ -46,8 +47,7 @@ class OpenUnit:
             placed[number] = form.place(number, buffer.array)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One chunk of an open unit, or None where the unit needs none."""
 
     opened: OpenUnit
@@ -55,8 +55,7 @@ class Step:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """Steps that one worker carries out, one after the other; ``memory_bytes`` is taken until it ends."""
 
     steps: tuple[Step, ...]

@@ -6,10 +6,11 @@ import itertools
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
+
+from msgspec import Struct
 
 from reshard.engine.arguments import changes_of, limits_of, path_of
 from reshard.engine.options import check_choice
@@ -44,8 +45,7 @@ if TYPE_CHECKING:
     LayoutLike = PathLike | Mapping[str, Any] | LayoutFile | LayoutMap | None
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreReport:
+class RestoreReport(Struct, frozen=True):
     """What a restore took, in this process.
 
     Attributes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.formats.base import StoredTensor
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     import jax
 
 
-@dataclass(frozen=True, slots=True)
-class Partitions:
+class Partitions(Struct, frozen=True):
     """What a ``partition`` argument asks for.
 
     Attributes:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
 
 from reshard.engine.bands import Band, bands, row_bytes
 from reshard.engine.lanes import Lane, StoredChunks
@@ -31,8 +32,7 @@ MIN_RUN_BYTES = 1 << 10
 """Shorter rows of a raw chunk cost more to read one by one than together with what lies between."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkRead:
+class ChunkRead(Struct, frozen=True):
     """A chunk and the buffers that need elements of it, no element twice.
 
     Attributes:

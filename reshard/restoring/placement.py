@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
 
 from reshard.engine.layouts import layout_of
 from reshard.errors import LayoutError
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     import jax
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(Struct, frozen=True):
     """Where one tensor goes.
 
     Attributes:
@@ -114,8 +114,7 @@ def _is_spot(node: Any) -> bool:
     return isinstance(node, TensorLayout | jax.sharding.Sharding)
 
 
-@dataclass(frozen=True, slots=True)
-class _ByMap:
+class _ByMap(Struct, frozen=True):
     layouts: LayoutMap
 
     def spot(self, name: str, shape: tuple[int, ...], dtype: str) -> Spot:  # noqa: ARG002
@@ -133,8 +132,7 @@ class _ByMap:
         return []  # A map is often made for more than one checkpoint.
 
 
-@dataclass(frozen=True, slots=True)
-class _ByFile:
+class _ByFile(Struct, frozen=True):
     file: LayoutFile
 
     def spot(self, name: str, shape: tuple[int, ...], dtype: str) -> Spot:
@@ -153,8 +151,7 @@ class _ByFile:
         return []
 
 
-@dataclass(frozen=True, slots=True)
-class _ByTree:
+class _ByTree(Struct, frozen=True):
     leaves: Mapping[str, Any]
 
     @classmethod

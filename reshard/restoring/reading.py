@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from reshard.engine.digest import CRC64NVME, linear_of_box
 from reshard.engine.opaque import opaque_dtype
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from reshard.engine.buffers import Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkResult:
+class ChunkResult(Struct, frozen=True):
     """What reading a chunk gave.
 
     Attributes:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.engine.layouts import Layout, Split, split
 from reshard.errors import LayoutError
@@ -18,8 +20,7 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.transforms import rewrites
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """What a shard holds of one tensor.
 
     Attributes:
@@ -33,8 +34,7 @@ class Part:
     box: Box
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Struct, frozen=True):
     """One of the ``count`` shards of a layout."""
 
     number: int

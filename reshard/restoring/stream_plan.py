@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import StoredTensor
@@ -41,8 +42,7 @@ COPIES = 2
 """A band is assembled, and handed over as bytes of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamPlan:
+class StreamPlan(Struct, frozen=True):
     """How a box is streamed.
 
     Attributes:
@@ -57,8 +57,7 @@ class StreamPlan:
     memory_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Streaming:
+class Streaming(Struct, frozen=True):
     """A box of a stored tensor, to be streamed in a dtype."""
 
     stored: StoredTensor

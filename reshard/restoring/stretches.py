@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
+
+from msgspec import Struct
 
 from reshard.engine.bands import row_bytes
 from reshard.layout.box import Box
@@ -43,8 +44,7 @@ def _in_row(shape: Sequence[int], row: int, start: int, stop: int) -> Iterator[B
         yield Box((row, *box.start), (row + 1, *box.stop))
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """Bands of at most ``rows`` indices of dimension ``dim``, one index of each before it."""
 
     dim: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reshard.engine.lanes import StoredChunks
 from reshard.errors import MemoryBudgetError
@@ -19,8 +20,7 @@ from reshard.restoring.units import Unit, parts, units
 MIB = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class TensorRead:
+class TensorRead(Struct, frozen=True):
     """A tensor of a checkpoint and what it becomes.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from reshard.engine.digest import CRC64NVME, finish
 from reshard.engine.task import CastStats
@@ -16,8 +17,7 @@ from reshard.restoring.tensor_read import TensorRead
 from reshard.restoring.units import Unit
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Struct, frozen=True):
     """The value of one tensor, and what it took.
 
     Attributes:
@@ -33,8 +33,7 @@ class Restored:
     is_verified: bool
 
 
-@dataclass(slots=True)
-class TensorState:
+class TensorState(Struct):
     """A tensor while it is restored.
 
     Attributes:

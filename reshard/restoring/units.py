@@ -13,15 +13,15 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reshard.layout.box import Box
 from reshard.layout.grid import Cuts, Grid, Index
 from reshard.restoring.holds import Hold
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(Struct, frozen=True):
     """Holds, by their numbers, that are filled from the same chunks."""
 
     numbers: tuple[int, ...]

@@ -7,7 +7,8 @@ processes' shards, they are made smaller until none does.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reshard.engine.layouts import Layout, split
 from reshard.engine.target import MAX_CHUNKS
@@ -21,8 +22,7 @@ from reshard.saving.given_layouts import bare_spec
 from reshard.saving.tensors import LiveTensor
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """One chunk of one tensor, written by one process."""
 
     name: str

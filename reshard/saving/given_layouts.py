@@ -7,8 +7,9 @@ the same. jax arrays on one device keep their sharding too. numpy arrays take wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from reshard.engine.layouts import Layout, SameAxes, Split, layout_of, split
 from reshard.errors import LayoutError, TreeError

@@ -8,8 +8,10 @@ same device memory, which is dropped after use.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from reshard.layout.box import Box
 from reshard.saving.tensors import LiveTensor, Shard
@@ -68,7 +70,9 @@ def kept(tensors: dict[str, LiveTensor], wanted: set[int]) -> dict[str, LiveTens
     again = {id(data): _under_way(data) for data in mine}
     held = {key: _held(data) for key, data in again.items()}
     return {
-        name: replace(t, shards=tuple(replace(s, data=held.get(id(s.data))) for s in t.shards))
+        name: replace(
+            t, shards=tuple(dataclasses.replace(s, data=held.get(id(s.data))) for s in t.shards)
+        )
         for name, t in tensors.items()
     }
 

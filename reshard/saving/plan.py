@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from reshard.engine.layouts import Layout
 from reshard.errors import FormatError, LayoutError, MemoryBudgetError, TreeError
@@ -31,8 +32,7 @@ from reshard.saving.tensors import LiveTensor, live_tensor
 from reshard.saving.tree import LiveLeaf, live_leaves, refuse
 
 
-@dataclass(frozen=True, slots=True)
-class SaveOptions:
+class SaveOptions(Struct, frozen=True):
     """How to save.
 
     Attributes:
@@ -50,8 +50,7 @@ class SaveOptions:
     overwrite: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SavePlan:
+class SavePlan(Struct, frozen=True):
     """A save as this process will do its part of it.
 
     Attributes:

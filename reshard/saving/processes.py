@@ -13,8 +13,9 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from reshard import errors
 from reshard.errors import MemoryBudgetError, ReshardError, StorageError
@@ -49,8 +50,7 @@ class Group(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Alone:
+class Alone(Struct, frozen=True):
     """A process without others."""
 
     index: int = 0
@@ -61,8 +61,7 @@ class Alone:
         return [work()]
 
 
-@dataclass(frozen=True, slots=True)
-class Together:
+class Together(Struct, frozen=True):
     """The processes of ``jax.distributed``.
 
     Attributes:

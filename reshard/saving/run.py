@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from reshard.engine.digest import CRC64NVME, finish
 from reshard.engine.target_folder import refuse_other_content
@@ -31,8 +32,7 @@ from reshard.storage.syncing import sync_files
 from reshard.storage.target_checks import check_new
 
 
-@dataclass(slots=True)
-class Run:
+class Run(Struct):
     """A save under way: planned and staged, nothing written yet."""
 
     group: Group

@@ -6,9 +6,10 @@ import logging
 import os
 import threading
 from collections.abc import Iterable
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from reshard.errors import MissingPackageError, PlanError, StorageError
 

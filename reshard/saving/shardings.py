@@ -6,9 +6,10 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.layout.box import Box
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     import jax
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """How an array of one shape lies on its devices.
 
     Attributes:

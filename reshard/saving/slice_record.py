@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from reshard.engine.digest import CRC64NVME, finish, linear_of_box
 from reshard.formats.base import Container, Encoding, Item, TargetCheckpoint, TargetTensor
@@ -20,8 +21,7 @@ from reshard.saving.tree import live_leaves
 from reshard.variables.sharded import ShardedVariable
 
 
-@dataclass(frozen=True, slots=True)
-class SliceRecord:
+class SliceRecord(Struct, frozen=True):
     """A tree's slices, and this process's hold of the data that it sums up.
 
     Attributes:

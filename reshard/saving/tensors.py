@@ -5,10 +5,13 @@ Replicas count once. A shard is a box, or, of a "mod" table, every k-th row of o
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.errors import TreeError
 from reshard.formats.base import Leaf
@@ -24,7 +27,7 @@ FIRST = (0,)
 """Who holds what every process has for itself: the first one writes it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Shard:
     """Elements of a tensor: ``box``, or of dimension ``axis`` every ``step``-th index of it.
 
@@ -35,7 +38,7 @@ class Shard:
 
     box: Box
     holders: tuple[int, ...]
-    data: Any = field(default=None, compare=False, repr=False)
+    data: Any = dataclasses.field(default=None, compare=False, repr=False)
     axis: int = 0
     step: int = 1
 
@@ -63,8 +66,7 @@ class Shard:
         return local, tuple(places)
 
 
-@dataclass(frozen=True, slots=True)
-class LiveTensor:
+class LiveTensor(Struct, frozen=True):
     """One tensor of the tree.
 
     Attributes:
@@ -199,7 +201,7 @@ def _of_rows(name: str, data: Any, rows: range, variable: ShardedVariable) -> It
             _with(shard.box.start, axis, held[0]),
             _with(shard.box.stop, axis, held[-1] + 1),
         )
-        yield replace(shard, box=box, axis=axis, step=held.step)
+        yield dataclasses.replace(shard, box=box, axis=axis, step=held.step)
 
 
 def _slices(box: Box) -> tuple[slice, ...]:

@@ -7,8 +7,9 @@ Everything that cannot be saved is refused together, before anything is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from reshard.errors import TreeError
 from reshard.formats.base import Leaf, PathKey
@@ -24,16 +25,14 @@ SHOWN_PROBLEMS = 20
 """Leaves that an error lists; the rest it counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class LiveLeaf:
+class LiveLeaf(Struct, frozen=True):
     """A leaf and its array: jax, numpy, a ShardedVariable, or None where the leaf has none."""
 
     leaf: Leaf
     array: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """What a leaf's value is: an array and what is recorded of it, or why it cannot be saved."""
 
     meta: Mapping[str, Any]

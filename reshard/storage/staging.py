@@ -13,8 +13,10 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.errors import TargetBusyError
 from reshard.storage.local import close_after_reading, storage_error, storage_errors
@@ -27,8 +29,7 @@ _HOLDER_SECONDS = 0.5
 """Between taking a lock and writing into it who has it, at most, on a busy machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Staging:
+class Staging(Struct, frozen=True):
     """Where a run writes.
 
     Attributes:

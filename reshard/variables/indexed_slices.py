@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from reshard.errors import VariableTypeError
 
 
-@dataclass(frozen=True, slots=True)
-class IndexedSlices:
+class IndexedSlices(Struct, frozen=True):
     """``values[i]`` belongs to row ``indices[i]``; what the ``scatter_*`` methods take.
 
     ``indices`` are whole numbers in one dimension, ``values`` has as many rows. What they must fit is

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from reshard.errors import VariableError, VariableIndexError, VariableTypeError
 from reshard.variables.reading import gathered, read
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     import jax
 
 
-@dataclass(frozen=True, slots=True)
-class Narrowed:
+class Narrowed(Struct, frozen=True):
     """What is needed along one dimension, as a rising range or array, and how to index that."""
 
     needed: Any

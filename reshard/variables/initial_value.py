@@ -6,8 +6,9 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from reshard.errors import VariableError, VariableTypeError
 from reshard.variables.distribute import distribute_tensor
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 _MOST_ELEMENTS = (1 << 63) - 1
 
 
-@dataclass(frozen=True)
-class InitialValue:
+class InitialValue(Struct, frozen=True):
     """``call`` makes the whole value, or ``array`` is it; exactly one of them is set."""
 
     shape: tuple[int, ...]

@@ -20,6 +20,8 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from reshard.errors import VariableError
 
 if TYPE_CHECKING:
@@ -28,8 +30,7 @@ if TYPE_CHECKING:
 STRATEGIES = ("div", "mod")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """What one shard gives to a list of wanted rows: its rows at ``places``, to go to ``at``.
 
     Both are ranges, or arrays of as many whole numbers.

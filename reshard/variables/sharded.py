@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
+
+from msgspec import Struct
 
 from reshard.errors import VariableError
 from reshard.layout.box import Box
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
-class Static:
+class Static(Struct, frozen=True):
     """What a variable is besides its shards; part of the tree's structure to jax."""
 
     name: str

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from reshard.engine.compare import compare_recorded, compare_stored
 from reshard.engine.read_digests import ReadLimits, tensor_digests

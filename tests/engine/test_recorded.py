@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from reshard.engine.read_digests import ReadLimits
 from reshard.engine.recorded import check_recorded

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import asdict
 
 from reshard.formats.base import Encoding
 from reshard.formats.codecs import encode_chunk
@@ -52,7 +52,7 @@ def growth(
     file, small = folder / "chunk", np.arange(1024, dtype=np.float32)
     file.write_bytes(data)
     (folder / "chunk.small").write_bytes(b"".join(encode_chunk(encoding, small.data)))
-    argument = [dataclasses.asdict(encoding), str(file), len(data), nbytes, at_once]
+    argument = [asdict(encoding), str(file), len(data), nbytes, at_once]
     done = subprocess.run(
         [sys.executable, "-c", _MEASURE, json.dumps(argument)],
         capture_output=True,

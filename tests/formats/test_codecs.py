@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 import struct
 import subprocess
@@ -16,6 +15,7 @@ import tensorstore as ts
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from reshard.errors import CorruptError, FormatError, StorageError
 from reshard.formats.base import Encoding, Extent
@@ -519,7 +519,7 @@ print(status("VmHWM") - before)
 )
 def test_encoding_stays_within_its_price(case):
     encoding, nbytes = CASES[case][1], 12 << 20
-    argument = json.dumps([dataclasses.asdict(encoding), nbytes])
+    argument = json.dumps([asdict(encoding), nbytes])
     done = subprocess.run(
         [sys.executable, "-c", ENCODE, argument], capture_output=True, text=True, check=True
     )

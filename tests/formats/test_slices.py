@@ -1,12 +1,12 @@
 import json
 import math
 import os
-from dataclasses import replace
 
 import pytest
 from awscrt.checksums import crc64nvme
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, StorageError
 from reshard.formats.slices import (

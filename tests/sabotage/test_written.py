@@ -410,7 +410,7 @@ def test_chunks_that_are_copied_as_each_other(tmp_path, monkeypatch):
     original = copy.pass_through
 
     def swapped(task, files, put):
-        from dataclasses import replace
+        from msgspec.structs import replace
 
         moved = (replace(task.sources[0], index=(1, 0)), *task.sources[1:])
         return original(replace(task, sources=moved), files, put)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.errors import TargetExistsError
 from reshard.formats.file_digests import digest_of_file, files_below
@@ -34,8 +36,7 @@ from reshard.storage.local import storage_errors
 from reshard.storage.syncing import fsync
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedFolder:
+class RecordedFolder(Struct, frozen=True):
     """A folder that gets a slices.json.
 
     Attributes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.file_digests import digests_of_files, files_below

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from reshard.errors import CorruptError, ReshardError
 from reshard.formats.file_digests import (
@@ -42,8 +43,7 @@ _ITEM_FILES = ("_METADATA", "_sharding", "_strings.json", MANIFEST)
 _ARRAY_METADATAS = "array_metadatas"
 
 
-@dataclass(frozen=True, slots=True)
-class FileVerdict:
+class FileVerdict(Struct, frozen=True):
     """What comparing one file with its record gave.
 
     Attributes:
@@ -68,8 +68,7 @@ class FileVerdict:
         return self.status not in ("recorded", "added")
 
 
-@dataclass(frozen=True, slots=True)
-class FolderRecord:
+class FolderRecord(Struct, frozen=True):
     """One slices.json: where it lies below the checkpoint, and what it says.
 
     Attributes:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.base import Encoding, Item, Leaf, StoredTensor
@@ -38,8 +40,7 @@ if TYPE_CHECKING:
 _KEY_IMPLEMENTATION = "random_key_impl"
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayFiles:
+class ArrayFiles(Struct, frozen=True):
     """Where the values of one tensor are looked up."""
 
     param_name: str
@@ -51,8 +52,7 @@ class ArrayFiles:
         return f"{self.param_name}/{below}" if self.param_name else below
 
 
-@dataclass(frozen=True, slots=True)
-class OpenItem:
+class OpenItem(Struct, frozen=True):
     """One item, read: ``item`` completed with what belongs to the whole tree."""
 
     item: Item

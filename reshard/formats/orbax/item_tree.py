@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reshard.errors import FormatError
 from reshard.formats.base import Container, Item, Leaf, PathKey, TargetCheckpoint, TargetTensor
@@ -20,8 +21,7 @@ V1_HANDLERS = "orbax.checkpoint.experimental.v1."
 _CONTAINER_FILES = frozenset({"_CHECKPOINT_METADATA", "commit_success.txt", "orbax.checkpoint"})
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenLeaf:
+class WrittenLeaf(Struct, frozen=True):
     """A leaf with its place in the tree that is written.
 
     Attributes:
@@ -40,8 +40,7 @@ class WrittenLeaf:
         return tuple(step.key for step in self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class ItemTree:
+class ItemTree(Struct, frozen=True):
     """An item that is a tree: where it goes below the checkpoint, and its leaves in tree order."""
 
     item: Item

@@ -12,8 +12,9 @@ Numbers are varints unless said otherwise, and lie column by column.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, NoReturn
+
+from msgspec import Struct
 
 from reshard.errors import CorruptError
 from reshard.formats.base import Extent
@@ -90,8 +91,7 @@ class Block:
         self._source.close()
 
 
-@dataclass(frozen=True, slots=True)
-class DataFile:
+class DataFile(Struct, frozen=True):
     """A file that a node names, below the database: its base path holds for the nodes in it too."""
 
     base: str

@@ -16,11 +16,12 @@ import heapq
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Extent
@@ -187,8 +188,7 @@ def _length(place: Place) -> int:
     return len(place) if isinstance(place, bytes) else place[2]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """Where a node lies, and the prefix that its keys lack.
 
     Attributes:

@@ -15,10 +15,11 @@ reads those; for all others it need not be imported, which takes a tenth of a se
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Extent
@@ -37,8 +38,7 @@ _LEVEL_BYTES = 4
 _SINGLE, _NUMBERED = 0, 1
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
+class Root(Struct, frozen=True):
     """Where the root of a tree lies.
 
     Attributes:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from reshard.formats.base import Extent
 from reshard.formats.limits import MAX_INLINE_BYTES, MAX_NODE_BYTES
@@ -29,8 +30,7 @@ MAX_ENTRIES = 1 << 20
 _MAGIC = 0x0CDB20DE
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One entry of a node.
 
     Attributes:

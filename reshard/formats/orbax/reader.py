@@ -8,10 +8,11 @@ array's zarr metadata. ``locate`` then finds a chunk's bytes by a bisect (OCDBT)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, StorageError
 from reshard.formats.base import Container, Extent, Leaf, Record, StoredTensor

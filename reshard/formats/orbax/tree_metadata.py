@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import PathKey
@@ -31,8 +32,7 @@ _UNSAFE = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|[\0\ud800-\udfff]")
 """An empty part of a path, ``.``, ``..``, a NUL, or half a character of UTF-16."""
 
 
-@dataclass(frozen=True, slots=True)
-class TreeLeaf:
+class TreeLeaf(Struct, frozen=True):
     """One entry of ``_METADATA``.
 
     Attributes:
@@ -55,8 +55,7 @@ class TreeLeaf:
         return not self.value["skip_deserialize"] and not self.is_string
 
 
-@dataclass(frozen=True, slots=True)
-class TreeMetadata:
+class TreeMetadata(Struct, frozen=True):
     """What ``_METADATA`` says.
 
     Attributes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Encoding
@@ -17,8 +18,7 @@ BY_TENSORSTORE = Encoding("tensorstore")
 SUPPORTED = "none, zstd, gzip and blosc, each with or without crc32c, and what TensorStore decodes"
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Struct, frozen=True):
     """The parts of a ``sharding_indexed`` codec that say where its inner chunks lie."""
 
     chunk_shape: Any
@@ -26,8 +26,7 @@ class Shard:
     checksum: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(Struct, frozen=True):
     """How a chunk is encoded, and the shard it lies in, if it lies in one."""
 
     encoding: Encoding

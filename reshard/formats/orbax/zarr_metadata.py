@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Encoding
@@ -34,8 +35,7 @@ _ZARR2_NAMES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ShardIndexing:
+class ShardIndexing(Struct, frozen=True):
     """How a zarr 3 shard, which is one stored value, holds inner chunks.
 
     Attributes:
@@ -49,8 +49,7 @@ class ShardIndexing:
     checksum: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ZarrArray:
+class ZarrArray(Struct, frozen=True):
     """What is known of an array from its metadata file.
 
     Attributes:

@@ -7,8 +7,9 @@ looked at.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from reshard.cli.json_output import conversion_plan
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from reshard.cli.views.inspection import inspection_view
 from reshard.engine.checkpoint_info import CheckpointInfo

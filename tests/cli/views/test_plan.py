@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from reshard.cli.views.plan import plan_groups, plan_view
 from reshard.cli.views.shares import shares_view

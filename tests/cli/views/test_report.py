@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from reshard.cli.views.report import report_view
 from reshard.engine.task import CastStats
