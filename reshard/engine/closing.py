@@ -6,7 +6,7 @@ import os
 
 from reshard.engine.digest import CRC32C, finish
 from reshard.formats.codecs.source import TRAILER_BYTES
-from reshard.storage.local import open_new, start_writeback, storage_errors, write_all
+from reshard.storage.local import open_new, storage_errors, write_all
 
 
 def close_chunk(path: str, crc32c: int | None, stored_bytes: int) -> int:
@@ -20,15 +20,11 @@ def close_chunk(path: str, crc32c: int | None, stored_bytes: int) -> int:
 
 
 def end_chunk(fd: int, path: str, crc32c: int | None, stored_bytes: int) -> int:
-    """Gives a chunk its CRC32C trailer (from ``crc32c``, its linear part) and its full size, in bytes.
-
-    Its way to the device begins here, so that the sync at the end finds little left to do.
-    """
+    """Gives a chunk its CRC32C trailer (from ``crc32c``, its linear part) and its full size, in bytes."""
     with storage_errors("finish", path):
         if crc32c is None:
             os.ftruncate(fd, stored_bytes)
         else:
             trailer = finish(CRC32C, crc32c, stored_bytes).to_bytes(TRAILER_BYTES, "little")
             write_all(fd, memoryview(trailer), stored_bytes, path)
-        start_writeback(fd, stored_bytes)
     return stored_bytes if crc32c is None else stored_bytes + TRAILER_BYTES

@@ -108,10 +108,13 @@ class Ledger:
         self._count(result, _closed_bytes)
         self._resumed_bytes += result.moved_bytes
 
-    def add(self, result: TaskResult) -> None:
-        """Counts what this run did, and closes the chunks that are complete now."""
-        self._count(result, self._close)
-        self.tell(self._plan.moves[result.move].placement.target)
+    def add(self, result: TaskResult) -> list[tuple[str, int]]:
+        """Counts what this run did, and closes the chunks that are complete now; their files, with sizes."""
+        complete = self._count(result, self._close)
+        move = self._plan.moves[result.move]
+        self.tell(move.placement.target)
+        named = ((self._file(move, index), nbytes) for index, nbytes in complete)
+        return [(f"{self._root}/{file}", nbytes) for file, nbytes in named if file is not None]
 
     def tell(self, tensor: str) -> None:
         """Says how far the run is, where somebody listens."""
@@ -134,7 +137,8 @@ class Ledger:
             for move, state in zip(self._plan.moves, self._states, strict=True)
         ]
 
-    def _count(self, result: TaskResult, close: Close) -> None:
+    def _count(self, result: TaskResult, close: Close) -> list[tuple[Index, int]]:
+        """Counts a result; the chunks that are complete now, with their sizes as they are stored."""
         state, move = self._states[result.move], self._plan.moves[result.move]
         state.source_crc ^= result.source_crc
         state.expected_crc ^= (
@@ -147,34 +151,39 @@ class Ledger:
         state.read_bytes += result.read_bytes
         state.has_digest &= result.has_digest
         state.cast = state.cast + result.cast
-        for part in result.parts:
-            _add_part(move, state, part, self._is_checked(move), close)
+        has_trailer = self._is_checked(move)
+        sizes = [(p.index, _add_part(move, state, p, has_trailer, close)) for p in result.parts]
         self._moved_bytes += result.moved_bytes
         self._tasks_done += 1
+        return [(index, nbytes) for index, nbytes in sizes if nbytes is not None]
 
     def _is_checked(self, move: Move) -> bool:
         return self._ends.encodings[move.placement.target].checksum
 
     def _close(self, move: Move, index: Index, crc: int, has_trailer: bool) -> int:
-        file = self._ends.writer.chunk_file(move.target.spec.name, index)
-        nbytes = decoded_bytes(move, index)
+        path, nbytes = f"{self._root}/{self._file(move, index)}", decoded_bytes(move, index)
         with about(move.target.spec.name):
-            return close_chunk(f"{self._root}/{file}", crc if has_trailer else None, nbytes)
+            return close_chunk(path, crc if has_trailer else None, nbytes)
+
+    def _file(self, move: Move, index: Index) -> str | None:
+        return self._ends.writer.chunk_file(move.target.spec.name, index)
 
 
 def _add_part(
     move: Move, state: MoveState, part: ChunkPart, has_trailer: bool, close: Close
-) -> None:
+) -> int | None:
+    """Counts what a chunk got; its size as it is stored, or None where it is not complete."""
     stored_bytes = part.stored_bytes
     if stored_bytes is None:
         crc, nbytes = state.open_chunks.pop(part.index, (0, 0))
         crc, nbytes = crc ^ part.crc32c, nbytes + part.nbytes
         if nbytes < move.target.spec.storage.box(part.index).size * move.target.spec.itemsize:
             state.open_chunks[part.index] = (crc, nbytes)
-            return
+            return None
         stored_bytes = close(move, part.index, crc, has_trailer)
     state.closed_chunks += 1
     state.written_bytes += stored_bytes
+    return stored_bytes
 
 
 def decoded_bytes(move: Move, index: Index) -> int:

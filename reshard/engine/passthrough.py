@@ -24,7 +24,6 @@ from reshard.storage.local import (
     OpenFiles,
     close_after_reading,
     read_range,
-    start_writeback,
     storage_errors,
     write_all,
 )
@@ -208,8 +207,6 @@ def _copy_range(extent: Extent, out: int, path: str, *others: tuple[int, str]) -
                 write_all(fd, memoryview(data), done, name)
             crc = crc32c(data, crc)
             done += len(data)
-        for fd, _ in outs:
-            start_writeback(fd, extent.length)
     finally:
         close_after_reading(source)
     return crc

@@ -25,6 +25,7 @@ from reshard.engine.task import Finished, Task
 from reshard.engine.tasks import Ends
 from reshard.planning.cost import RECORD_BYTES
 from reshard.planning.move import Plan
+from reshard.storage.writeback import Writeback
 
 __all__ = ["Books", "MoveResult", "run", "run_joint"]
 
@@ -79,19 +80,21 @@ def run_joint(
     work = partial(_finished, outputs=outputs, pool=pool)
     read_bytes = 0
     ended = hand_out(batches, work, _batch_bytes, max_memory, workers, executor)
-    with closing(ended):
+    with Writeback() as writeback, closing(ended):
         for reads in ended:
             read_bytes += sum(tasks[0].result.read_bytes for tasks in reads)
             for number, kept in enumerate(books):
                 if kept is not None:
-                    _enter(kept, [t for tasks in reads for t in tasks if t.target == number])
+                    done = [t for tasks in reads for t in tasks if t.target == number]
+                    _enter(kept, done, writeback)
     return read_bytes
 
 
-def _enter(books: Books, finished: Sequence[Finished]) -> None:
+def _enter(books: Books, finished: Sequence[Finished], writeback: Writeback) -> None:
     with of_target(books.output.target):
         for task in finished:
-            books.ledger.add(task.result)
+            for path, nbytes in books.ledger.add(task.result):
+                writeback.begin(path, nbytes)
         if books.record is not None and finished:
             books.record(finished)
 

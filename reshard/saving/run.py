@@ -30,6 +30,7 @@ from reshard.storage.publishing import publish
 from reshard.storage.staging import Staging, staged, staging_for
 from reshard.storage.syncing import sync_files
 from reshard.storage.target_checks import check_new
+from reshard.storage.writeback import Writeback
 
 
 class Run(Struct):
@@ -70,8 +71,9 @@ class Run(Struct):
         plan, root = self.plan, self.staging.root
         if self.group.index == 0:
             plan.writer.prepare(root)
-        pieces = PieceWriter(plan, plan.tensors, str(root), self.options.max_memory)
-        for_each(plan.pieces, pieces.write, self.options.workers)
+        with Writeback() as writeback:
+            pieces = PieceWriter(plan, plan.tensors, str(root), self.options.max_memory, writeback)
+            for_each(plan.pieces, pieces.write, self.options.workers)
         if self.group.index:
             files = [plan.writer.chunk_file(p.name, p.index) for p in plan.pieces]
             sync_files(root, [file for file in files if file is not None])

@@ -17,7 +17,8 @@ from reshard.saving.chunks import Piece
 from reshard.saving.host_chunk import host_chunk
 from reshard.saving.plan import SavePlan
 from reshard.saving.tensors import LiveTensor
-from reshard.storage.local import open_new, start_writeback, storage_errors, write_all
+from reshard.storage.local import open_new, storage_errors, write_all
+from reshard.storage.writeback import Writeback
 
 
 class _Budget:
@@ -45,12 +46,18 @@ class PieceWriter:
     """Writes pieces below ``root`` and sums them up; safe from any thread."""
 
     def __init__(
-        self, plan: SavePlan, tensors: Mapping[str, LiveTensor], root: str, max_memory: int
+        self,
+        plan: SavePlan,
+        tensors: Mapping[str, LiveTensor],
+        root: str,
+        max_memory: int,
+        writeback: Writeback,
     ) -> None:
         self._plan = plan
         self._tensors = tensors
         self._root = root
         self._budget = _Budget(max_memory)
+        self._writeback = writeback
         self._sums: dict[str, int] = defaultdict(int)
         self._lock = threading.Lock()
 
@@ -83,10 +90,10 @@ class PieceWriter:
             for part in encoded:
                 write_all(fd, memoryview(part), size, path)
                 size += len(part)
-            start_writeback(fd, size)
         finally:
             with storage_errors("close", path):
                 os.close(fd)
+        self._writeback.begin(path, size)
 
 
 def for_each(pieces: tuple[Piece, ...], work: Callable[[Piece], None], workers: int) -> None:

@@ -18,11 +18,6 @@ WRITE_BYTES = 256 << 10
 """Smaller writes take the interpreter's lock again more often; larger ones make the kernel look for larger free
 blocks of memory, which virtual machines have often handed back to their host: then each page costs a trip to it."""
 
-WRITEBACK_BYTES = 1 << 20
-"""To begin with each smaller file by itself takes the device longer than all of them at the end."""
-
-_SYNC_FILE_RANGE_WRITE = 2
-
 _REMEDY = {
     errno.ENOSPC: "free space on that file system (or choose another) and run the same command again",
     errno.EDQUOT: "raise the quota or free space and run the same command again",
@@ -166,17 +161,6 @@ def open_new(path: str) -> int:
         except FileNotFoundError:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             return os.open(path, flags, 0o666)
-
-
-def start_writeback(fd: int, nbytes: int) -> None:
-    """Asks the kernel to begin writing a file of ``nbytes`` to the device; waits for nothing.
-
-    A hint only: durability comes from the sync at the end, which reports every failure. Small files
-    are left to that sync, which writes many of them in one go.
-    """
-    if nbytes < WRITEBACK_BYTES:
-        return
-    libc().sync_file_range(fd, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE)
 
 
 @cache

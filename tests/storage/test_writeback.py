@@ -1,0 +1,146 @@
+"""Writeback: what is begun, what is left to the sync, and that whoever writes never waits for the device."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import reshard
+from reshard.storage import writeback
+from reshard.storage.writeback import WRITEBACK_BYTES, Writeback
+
+LAYOUT = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": [{"match": "w", "axes": [None, "x"]}]}
+
+
+class Device:
+    """Stands for the kernel: notes what it is asked to write, and takes nothing while it is busy."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.came = threading.Semaphore(0)
+        self.free = threading.Event()
+        self.free.set()
+
+    def write(self, path: str) -> None:
+        self.asked.append(path)
+        self.came.release()
+        assert self.free.wait(60)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    found = Device()
+    monkeypatch.setattr(writeback, "_begin", found.write)
+    return found
+
+
+def threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name == "reshard.writeback"]
+
+
+def test_large_files_are_begun_in_turn_and_small_ones_left(device: Device) -> None:
+    with Writeback() as begun:
+        begun.begin("small", WRITEBACK_BYTES - 1)
+        assert not threads()
+        begun.begin("a", WRITEBACK_BYTES)
+        begun.begin("b", 10 * WRITEBACK_BYTES)
+        assert device.came.acquire(timeout=60) and device.came.acquire(timeout=60)
+    assert device.asked == ["a", "b"]
+    assert not threads()
+
+
+def test_a_busy_device_keeps_nobody_waiting(device: Device) -> None:
+    device.free.clear()
+    with Writeback() as begun:
+        for name in "abc":
+            begun.begin(name, WRITEBACK_BYTES)
+        assert device.came.acquire(timeout=60)
+        threading.Timer(0.2, device.free.set).start()
+    assert device.asked == ["a"]
+    assert not threads()
+
+
+def test_no_thread_and_no_file_are_no_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writeback._begin(str(tmp_path / "missing"))
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with Writeback() as begun:
+        begun.begin("a", WRITEBACK_BYTES)
+
+
+def test_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    class Library:
+        @staticmethod
+        def sync_file_range(fd: int, *_: object) -> None:
+            asked.append(fd)
+
+    monkeypatch.setattr(writeback, "libc", lambda: Library)
+    (tmp_path / "file").write_bytes(b"1")
+    (tmp_path / "link").symlink_to("file")
+    writeback._begin(str(tmp_path / "link"))
+    assert not asked
+    writeback._begin(str(tmp_path / "file"))
+    assert len(asked) == 1
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The large files that are to be begun."""
+    found: list[str] = []
+
+    def begin(_: Writeback, path: str, nbytes: int) -> None:
+        if nbytes >= WRITEBACK_BYTES:
+            found.append(Path(path).name)
+
+    monkeypatch.setattr(Writeback, "begin", begin)
+    return found
+
+
+def saved(folder: Path) -> Path:
+    large = np.arange(2 << 20, dtype=np.int32).reshape(1024, 2048)
+    reshard.save(folder / "saved", {"w": large, "b": np.zeros(3, np.float32)})
+    return folder / "saved"
+
+
+def large_files(folder: Path) -> list[str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path.name for path in files if path.stat().st_size >= WRITEBACK_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("compression", "layout"), [("none", LAYOUT), ("zstd:1", LAYOUT), ("keep", None)]
+)
+@pytest.mark.parametrize("in_processes", [False, True])
+def test_every_large_chunk_of_a_conversion_is_begun_once(
+    tmp_path: Path,
+    asked: list[str],
+    compression: str,
+    layout: dict[str, object] | None,
+    in_processes: bool,
+) -> None:
+    source, target = saved(tmp_path), tmp_path / "out"
+    asked.clear()
+    with ExitStack() as stack:
+        executor = None
+        if in_processes:
+            executor = stack.enter_context(ProcessPoolExecutor(2, get_context("spawn")))
+        reshard.convert(source, target, layout=layout, compression=compression, executor=executor)
+    assert asked and sorted(asked) == large_files(target)
+
+
+def test_every_large_chunk_of_a_save_is_begun_once(tmp_path: Path, asked: list[str]) -> None:
+    folder = saved(tmp_path)
+    assert asked and sorted(asked) == large_files(folder)
