@@ -69,8 +69,8 @@ def _measure(name: str, work: Workplace, limit_s: float, results: Results, where
         results.left_out[name] = f"there is no output of {', '.join(missing)} to read"
     if results.is_out(name):
         return
-    _warm(work)
     touch_free_memory(TOUCHED_TREES * tree_bytes(work.source))
+    _warm(work)  # afterwards, since touching takes some of the page cache
     cost = _attempt(name, work, limit_s, results)
     _clear(work)
     if cost:
