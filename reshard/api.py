@@ -101,7 +101,7 @@ def plan(
         rename, cast: pairs of a pattern and a replacement, or a dtype; the first that matches counts.
         max_memory: bytes, or text such as ``"512MiB"``; the default is a quarter of the memory
             that the machine or its cgroup allows, or 1 GiB, the smaller.
-        workers: tasks at once; the default is the number of processors and one more, at most 16.
+        workers: tasks at once; the default is the number of processors, at least 2 and at most 16.
         compression: ``none``, ``zstd[:level]``, ``gzip[:level]``, ``blosc`` or ``keep``.
         chunk_bytes: target chunks above this are subdivided; the default is 256 MiB.
         ocdbt: pack the target into one OCDBT database instead of plain files.
@@ -317,7 +317,7 @@ def restore(
         unexpected: ``"ignore"`` leaves out what the target does not ask for.
         max_memory: bytes, or text such as ``"512MiB"``, of what is taken beside the result; the
             default is a quarter of the memory that the machine or its cgroup allows, or 1 GiB.
-        workers: chunks read at once; the default is the number of processors and one more, at most 16.
+        workers: chunks read at once; the default is the number of processors, at least 2 and at most 16.
         verify: whether tensors that are read whole are compared with the digests recorded of them.
         progress: called from this thread after each piece of work.
         report: called once at the end with a ``RestoreReport``.

@@ -200,7 +200,7 @@ Workers = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="Tasks that run at once. Default: the number of processors and one more, at most 16.",
+        help="Tasks that run at once. Default: the number of processors, at least 2 and at most 16.",
         rich_help_panel=RESOURCES,
     ),
 ]

@@ -98,7 +98,7 @@ def save(
         chunk_bytes: chunks above this are subdivided; the default is 256 MiB.
         max_memory: bytes (or ``"512MiB"``) for chunks on their way to disk, beside the arrays. With
             ``wait=False`` the copies of arrays on devices come on top.
-        workers: threads that write; the default is one more than processors, at most 16.
+        workers: threads that write; the default is the number of processors, at least 2 and at most 16.
         ocdbt: one OCDBT database instead of plain files; for a single process.
         style: form of the checkpoint, ``"v0"`` or ``"v1"`` as Orbax calls them.
         overwrite: whether a checkpoint that is there may be replaced.

@@ -77,8 +77,8 @@ def boot_id(file: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
 
 
 def default_workers() -> int:
-    """Tasks at once: one more than processors, since a task also waits for files and for the interpreter."""
-    return min(len(os.sched_getaffinity(0)) + 1, MAX_DEFAULT_WORKERS)
+    """Tasks at once: as many as processors; two at least, since a task also waits for files."""
+    return max(2, min(len(os.sched_getaffinity(0)), MAX_DEFAULT_WORKERS))
 
 
 def free_bytes(path: Path) -> int:

@@ -104,7 +104,7 @@ def test_default_memory_is_a_quarter_or_a_gibibyte(allowed, expected, monkeypatc
     assert default_max_memory() == expected
 
 
-@pytest.mark.parametrize(("processors", "workers"), [(1, 2), (2, 3), (8, 9), (64, 16)])
+@pytest.mark.parametrize(("processors", "workers"), [(1, 2), (2, 2), (8, 8), (64, 16)])
 def test_default_workers(processors, workers, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)))
     assert default_workers() == workers
