@@ -21,8 +21,9 @@ help: ## list the targets
 
 install: $(INSTALLED) ## create .venv with the locked versions
 
-demo: $(INSTALLED) ## reshard a real Orbax checkpoint from a 4x2 mesh to a mesh of 8
-	$(BIN)/reshard demo
+demo: $(INSTALLED) ## reshard a real Orbax checkpoint from a 4x2 mesh to a mesh of 8; kept in demo/
+	@rm -rf demo
+	$(BIN)/reshard demo --dir demo
 
 oracles: $(TENSORFLOW) $(OPENAPI) ## create .oracles with what tests ask: TensorFlow, a linter of OpenAPI
 

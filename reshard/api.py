@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from reshard.engine.checkpoint_info import CheckpointInfo
     from reshard.engine.compare import Verification
     from reshard.engine.conversion import ConversionPlan, JointConversionPlan
+    from reshard.engine.diff_report import DiffReport
     from reshard.engine.fingerprint import Fingerprint
     from reshard.engine.goal import LayoutLike
     from reshard.engine.lay_out import LayoutPreview
@@ -26,17 +27,31 @@ if TYPE_CHECKING:
     from reshard.engine.read_digests import ReadLimits
     from reshard.engine.report import ConversionReport, JointReport, Progress
     from reshard.formats.base import Style
-    from reshard.layout.mesh import DeviceMesh
+    from reshard.formats.choice import Step
+    from reshard.layout.device_mesh import MeshLike
+    from reshard.layout.layout_file import MissingAxes
     from reshard.restoring.goals import Missing, Unexpected
     from reshard.restoring.opened import OpenedCheckpoint, RestoreReport
 
 
-def inspect(path: Path) -> CheckpointInfo:
-    """What a checkpoint holds: names, shapes, dtypes, chunks, layouts. Reads metadata only."""
+def inspect(path: Path, *, step: Step | None = None, item: str | None = None) -> CheckpointInfo:
+    """What a checkpoint holds: names, shapes, dtypes, chunks, layouts. Reads metadata only.
+
+    Args:
+        path: a checkpoint, or with ``step`` the folder of a training run.
+        step: which step of the run, a number or ``"latest"``.
+        item: one item of a checkpoint that has several; names then begin below it.
+
+    ``step`` and ``item`` become a plain path before anything is read: ``run``, step 5 and item ``"model"``
+    are ``run/5/model``. Raises PlanError where they make no sense for what is there, NotACheckpointError
+    where there is no such step or item, IncompleteCheckpointError for a step that was never committed.
+
+    >>> inspect("run", step="latest", item="model")  # doctest: +SKIP
+    """
     from reshard.engine.checkpoint_info import describe
     from reshard.formats.detect import open_reader
 
-    return describe(open_reader(path_of("checkpoint", path)))
+    return describe(open_reader(_chosen("checkpoint", path, step, item)))
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -44,13 +59,16 @@ def is_checkpoint(path: Path) -> bool:
 
     A quick look for listings; ``inspect`` tells what is wrong with the others.
     """
-    from reshard.formats.steps import is_committed
+    from reshard.formats.detect import is_committed
 
     return is_committed(path_of("checkpoint", path))
 
 
 def steps(path: Path) -> dict[int, str]:
     """The committed steps of a training run's folder (a CheckpointManager's), ascending, and their folders' names.
+
+    A step's folder is named by its number alone or behind ``step_``, ``checkpoint_`` or ``ckpt_``; all of a run
+    are named alike. Checkpoints of other names, such as ``small_7``, are no steps.
 
     Raises StorageError where the folder cannot be listed.
     """
@@ -60,25 +78,59 @@ def steps(path: Path) -> dict[int, str]:
 
 
 def lay_out(
-    src: Path, layout: LayoutLike, *, mesh: str | DeviceMesh | None = None
+    src: Path,
+    layout: LayoutLike = None,
+    *,
+    mesh: str | MeshLike | None = None,
+    missing_axes: MissingAxes = "error",
+    step: Step | None = None,
+    item: str | None = None,
 ) -> LayoutPreview:
     """How a layout would cut each tensor of a checkpoint; reads metadata only.
 
-    Arguments as for ``plan``. Raises what ``plan`` would raise for this layout.
+    Without a layout and a mesh: how each tensor is cut as it is. Arguments as for ``plan``. Raises what
+    ``plan`` would raise for this layout.
     """
     from reshard.engine.lay_out import preview
     from reshard.engine.layouts import layout_of
 
-    found = layout_of(layout, mesh)
-    return preview(inspect(src), found)
+    found = layout_of(layout, mesh, missing_axes)
+    return preview(inspect(src, step=step, item=item), found)
+
+
+def starter_layout(
+    src: Path,
+    *,
+    mesh: str | MeshLike | None = None,
+    missing_axes: MissingAxes = "error",
+    step: Step | None = None,
+    item: str | None = None,
+) -> str:
+    """A layout file (YAML, with comments) that gives every tensor of a checkpoint the axes that it has.
+
+    Names are merged into few patterns. Over ``mesh`` instead of the checkpoint's own if one is given; then
+    LayoutError where the axes do not fit, and ``missing_axes`` as for ``plan``. A checkpoint that records no
+    axes gets a proposal. Reads metadata only.
+
+    >>> Path("serving.yaml").write_text(starter_layout("ckpt/100", mesh="model=8"))  # doctest: +SKIP
+    """
+    from reshard.engine.layouts import SameAxes, layout_of
+    from reshard.engine.starter import starter_text
+
+    found = layout_of(None, mesh, missing_axes)
+    over = found.mesh if isinstance(found, SameAxes) else None
+    return starter_text(inspect(src, step=step, item=item), over, missing_axes)
 
 
 def plan(
     src: Path,
-    dst: Path,
+    dst: Path | None = None,
     *,
+    step: Step | None = None,
+    item: str | None = None,
     layout: LayoutLike = None,
-    mesh: str | DeviceMesh | None = None,
+    mesh: str | MeshLike | None = None,
+    missing_axes: MissingAxes = "error",
     select: Rules = (),
     drop: Rules = (),
     rename: PairRules = (),
@@ -94,11 +146,22 @@ def plan(
     """What ``convert`` with the same arguments would do, and what it would cost; moves nothing.
 
     Args:
-        layout: a layout file's path or content, or a LayoutMap; None keeps the source's layouts.
-        mesh: takes the place of the layout file's mesh; ``"data=4,model=2"``. Without a layout
-            every tensor keeps the source's axes, over this mesh.
+        dst: where the target would go; None leaves out what depends on it: its free space, and whether
+            something is there already.
+        step, item: which step of a run, and which item of several; as for ``inspect``.
+        layout: a layout file's path or content, a LayoutMap, or a tree of TensorLayouts, jax shardings,
+            PartitionSpecs or ``jax.ShapeDtypeStruct``s, of which a leaf stands for everything below it.
+            None keeps the source's layouts.
+        mesh: a DeviceMesh, a ``jax.sharding.Mesh`` or ``"data=4,model=2"``. It takes the place of the
+            layout file's mesh, and is that of a tree's PartitionSpecs. Without a layout every tensor
+            keeps the source's axes, over this mesh.
+        missing_axes: ``"replicate"`` leaves out axes, of the source or of a layout file, that ``mesh`` lacks, so
+            that what they split is replicated, and says so in a warning; ``"error"`` refuses.
         select, drop: patterns searched in names: what is kept, and what is left out of that.
-        rename, cast: pairs of a pattern and a replacement, or a dtype; the first that matches counts.
+        rename: pairs of a pattern and a replacement; the first that matches counts.
+        cast: pairs of a pattern and a dtype, or of ``"float"``, ``"int"``, ``"complex"``, ``"bool"`` or a
+            dtype and a dtype: every tensor of the first becomes the second. ``"float8_e4m3fn:saturate"``
+            makes what is too large the largest value. The first that applies counts.
         max_memory: bytes, or text such as ``"512MiB"``; the default is a quarter of the memory
             that the machine or its cgroup allows, or 1 GiB, the smaller.
         workers: tasks at once; the default is the number of processors, at least 2 and at most 16.
@@ -108,10 +171,10 @@ def plan(
         style: form of the target, ``"v0"`` or ``"v1"``; None keeps the source's.
         overwrite: whether an existing target may be replaced.
     """
-    from reshard.engine.conversion import prepare
+    from reshard.engine.conversion import foresee, prepare
 
     goal = Goal(
-        dst,
+        "" if dst is None else dst,
         layout,
         mesh,
         select,
@@ -123,15 +186,21 @@ def plan(
         ocdbt,
         style,
         overwrite,
+        missing_axes=missing_axes,
     )
     wanted = _wanted(goal, limits_of(max_memory, workers))
-    return prepare(path_of("source", src), wanted.target, wanted.options).summary
+    source = _chosen("source", src, step, item)
+    if dst is None:
+        return foresee(source, wanted.options)
+    return prepare(source, wanted.target, wanted.options).summary
 
 
 def plan_to_many(
     src: Path,
     goals: Sequence[Goal],
     *,
+    step: Step | None = None,
+    item: str | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
 ) -> JointConversionPlan:
@@ -143,13 +212,14 @@ def plan_to_many(
     from reshard.engine.conversion import prepare_joint
 
     wanted = _all_wanted(goals, limits_of(max_memory, workers))
-    return prepare_joint(path_of("source", src), wanted).summary
+    return prepare_joint(_chosen("source", src, step, item), wanted).summary
 
 
 def check_arguments(
     *,
     layout: LayoutLike = None,
-    mesh: str | DeviceMesh | None = None,
+    mesh: str | MeshLike | None = None,
+    missing_axes: MissingAxes = "error",
     select: Rules = (),
     drop: Rules = (),
     rename: PairRules = (),
@@ -181,6 +251,7 @@ def check_arguments(
         ocdbt,
         style,
         overwrite,
+        missing_axes=missing_axes,
     )
     limits = limits_of(max_memory, workers)
     check_rules(_wanted(goal, limits).options.changes)
@@ -191,8 +262,11 @@ def convert(
     src: Path,
     dst: Path,
     *,
+    step: Step | None = None,
+    item: str | None = None,
     layout: LayoutLike = None,
-    mesh: str | DeviceMesh | None = None,
+    mesh: str | MeshLike | None = None,
+    missing_axes: MissingAxes = "error",
     select: Rules = (),
     drop: Rules = (),
     rename: PairRules = (),
@@ -208,6 +282,7 @@ def convert(
     restart: bool = False,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
+    before_publish: Callable[[str], None] | None = None,
 ) -> ConversionReport:
     """Converts the checkpoint ``src`` to ``dst``, which appears whole or not at all.
 
@@ -222,6 +297,8 @@ def convert(
         restart: start over, whatever an unfinished run to ``dst`` has left.
         executor: where tasks run; None makes threads.
         progress: called from this thread after each task.
+        before_publish: called with the target's path once it is proven and on the disk, right before it
+            appears; where it raises, the target stays unpublished and the same call resumes there.
 
     Raises ResumeError where an unfinished run to ``dst`` was another conversion, or of a source that
     changed since; SourceChangedError where the source changed while it was read.
@@ -230,21 +307,26 @@ def convert(
 
     goal = Goal(
         dst, layout, mesh, select, drop, rename, cast, compression, chunk_bytes, ocdbt, style, overwrite,
-        verify, restart,
+        verify, restart, missing_axes,
     )  # fmt: skip
     wanted = _wanted(goal, limits_of(max_memory, workers))
-    source, options = path_of("source", src), wanted.options
-    return convert(source, wanted.target, options, executor, progress, restart=restart)
+    source, options = _chosen("source", src, step, item), wanted.options
+    return convert(
+        source, wanted.target, options, executor, progress, before_publish, restart=restart
+    )
 
 
 def convert_to_many(
     src: Path,
     goals: Sequence[Goal],
     *,
+    step: Step | None = None,
+    item: str | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
+    before_publish: Callable[[str], None] | None = None,
 ) -> JointReport:
     """Converts the checkpoint ``src`` to several targets in one run, which reads it once where memory allows.
 
@@ -255,9 +337,11 @@ def convert_to_many(
 
     Args:
         goals: the targets, none of which may be, or lie in, another or the source.
+        step, item: which step of a run, and which item of several; as for ``inspect``.
         max_memory: of the whole run, all targets together.
         workers, executor: as for ``convert``.
         progress: told of all targets together.
+        before_publish: called for each target; as for ``convert``.
 
     Raises what ``convert`` raises; an error that is about one target names it, also as its ``target``.
 
@@ -266,7 +350,8 @@ def convert_to_many(
     from reshard.engine.convert import convert_joint
 
     wanted = _all_wanted(goals, limits_of(max_memory, workers))
-    return convert_joint(path_of("source", src), wanted, executor, progress)
+    source = _chosen("source", src, step, item)
+    return convert_joint(source, wanted, executor, progress, before_publish)
 
 
 def restore(
@@ -277,6 +362,8 @@ def restore(
     select: Rules | None = None,
     cast: PairRules | None = None,
     *,
+    step: Step | None = None,
+    item: str | None = None,
     drop: Rules | None = None,
     rename: PairRules | None = None,
     axis: int | None = None,
@@ -296,19 +383,25 @@ def restore(
     empty containers as they were saved, PRNG keys as jax's own.
 
     Args:
+        step, item: which step of a run, and which item of several; as for ``inspect``.
         target: a tree of ``jax.ShapeDtypeStruct``, jax or numpy arrays, ShardedVariables, numbers and
             strings; its structure is kept, its names must be those of the checkpoint, and its shapes
             and dtypes those that are stored (a dtype that loses nothing, such as float32 for
             bfloat16, is converted to). A struct's sharding says where it goes, and without one it
             goes to jax's default device.
         layout: a LayoutMap, the path or content of a layout file, or a tree of TensorLayouts or jax
-            shardings, of which a leaf stands for everything below it; then jax arrays are made. A mesh
+            shardings (or structs that have one), of which a leaf stands for everything below it; then
+            jax arrays are made. A mesh
             without devices takes ``jax.devices()`` in order where their number is its size. It
-            overrides a target's shardings where it names a tensor.
+            overrides a target's shardings where it names a tensor. What was saved as a numpy array
+            and is not named stays one.
         partition: a number of shards, a partitioner, or a mapping from regular expressions to
             these; then ShardedVariables are made, and what matches nothing stays whole.
         select, drop: patterns searched in names: what is kept, and what is left out of that.
-        rename, cast: pairs of a pattern and a replacement, or a dtype; the first that matches counts.
+        rename: pairs of a pattern and a replacement; the first that matches counts.
+        cast: pairs of a pattern and a dtype, or of ``"float"``, ``"int"``, ``"complex"``, ``"bool"`` or a
+            dtype and a dtype: every tensor of the first becomes the second. ``"float8_e4m3fn:saturate"``
+            makes what is too large the largest value. The first that applies counts.
             What may lose something is cast only so, and an int becomes a float only by name.
         axis: the dimension that ``partition`` splits; the default is 0, or the recorded one.
         partition_strategy: ``"div"`` or ``"mod"``; None keeps what was recorded, or ``"div"``.
@@ -320,7 +413,8 @@ def restore(
         workers: chunks read at once; the default is the number of processors, at least 2 and at most 16.
         verify: whether tensors that are read whole are compared with the digests recorded of them.
         progress: called from this thread after each piece of work.
-        report: called once at the end with a ``RestoreReport``.
+        report: called once at the end with a ``RestoreReport``. Without it what the layout says of
+            no tensor is told as a ``LayoutWarning``.
 
     Raises one TreeError that names every missing, unexpected and wrongly shaped or typed tensor,
     before a tensor's byte is read; LayoutError, PlanError or MemoryBudgetError likewise for what makes
@@ -328,7 +422,7 @@ def restore(
     """
     from reshard.restoring.opened import OpenedCheckpoint
 
-    return OpenedCheckpoint(path).restore(
+    return OpenedCheckpoint(_chosen("checkpoint", path, step, item)).restore(
         target,
         layout,
         partition,
@@ -349,43 +443,117 @@ def restore(
     )
 
 
-def open_checkpoint(path: Path) -> OpenedCheckpoint:
+def open_checkpoint(
+    path: Path, *, step: Step | None = None, item: str | None = None
+) -> OpenedCheckpoint:
     """Reads a checkpoint's metadata; its tensors are restored later, in any number of goes.
 
-    ``restore`` of what it returns takes the arguments of ``reshard.restore`` behind the path. Raises
-    what ``inspect`` raises.
+    Arguments as for ``inspect``, and it raises what ``inspect`` raises. ``restore`` of what it returns takes
+    the arguments of ``reshard.restore`` but path, step and item.
 
-    >>> opened = open_checkpoint("ckpt/100")  # doctest: +SKIP
+    >>> opened = open_checkpoint("run", step=100)  # doctest: +SKIP
     >>> table = opened.restore(select=["^table$"], partition=4)["table"]  # doctest: +SKIP
     """
     from reshard.restoring.opened import OpenedCheckpoint
 
-    return OpenedCheckpoint(path)
+    return OpenedCheckpoint(_chosen("checkpoint", path, step, item))
 
 
 def verify(
     a: Path,
     b: Path | None = None,
     *,
+    step: Step | None = None,
+    item: str | None = None,
+    select: Rules | None = None,
+    drop: Rules | None = None,
+    rename: PairRules | None = None,
+    cast: PairRules | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Verification:
     """Compares two checkpoints bit by bit, or one with what it recorded of itself when it was written.
 
-    Every tensor and every recorded file is read, and all damage is in what is returned. Raises where
-    there is no checkpoint, or one that recorded nothing of itself and cannot be read.
+    ``step`` and ``item`` choose ``a``, as for ``inspect``. Every tensor and every recorded file is read, and
+    all damage is in what is returned. Where ``convert`` made B of A by rules, B records them: then each
+    tensor of B is compared with the one that it was made of, and where it was cast, with a cast of that
+    to the last bit.
+
+    Args:
+        select, drop, rename, cast: rules by which B was made of A, as for ``plan``, in place of all those that
+            B records. None leaves B's in force where all four are None, and else means no such rule.
+        max_memory: bytes, or text such as ``"512MiB"``.
+        workers: chunks read at once.
+        progress: called from this thread after each piece of work.
+
+    Raises where there is no checkpoint, or one that recorded nothing of itself and cannot be read;
+    PlanError for rules without B, and for rules that make no sense for A.
+
+    >>> verify("ckpt/1000", "served").dropped  # doctest: +SKIP
+    ('opt_state/0/mu/w',)
     """
     from reshard.engine.verify import verify_checkpoints
+    from reshard.errors import PlanError
 
     limits = limits_of(max_memory, workers)
     other = None if b is None else path_of("checkpoint", b)
-    return verify_checkpoints(path_of("checkpoint", a), other, limits, progress)
+    given = any(rule is not None for rule in (select, drop, rename, cast))
+    if given and other is None:
+        raise PlanError(
+            "select, drop, rename and cast say how B was made of A, but there is no B; name it, or leave them out"
+        )
+    rules = changes_of(select, drop, rename, cast) if given else None
+    return verify_checkpoints(_chosen("checkpoint", a, step, item), other, limits, progress, rules)
+
+
+def diff(
+    a: Path,
+    b: Path,
+    *,
+    step: Step | None = None,
+    item: str | None = None,
+    select: Rules = (),
+    drop: Rules = (),
+    max_memory: int | str | None = None,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> DiffReport:
+    """Which tensors of two checkpoints differ, and by how much, whatever their meshes and chunks.
+
+    Reads every chunk of both, once where ``max_memory`` allows, whatever digests they recorded. A
+    tensor is equal where shape, dtype and every bit are; else its differing elements are counted, and
+    the largest difference and the relative norm are told (``reshard.engine.diff_report.TensorDiff``
+    says exactly what). The same call gives the same
+    numbers, in whatever order its tasks end; with another budget, other workers or other chunks
+    the norm may differ in its last digits.
+
+    Args:
+        step, item: which step of a run, and which item of several, ``a`` is; as for ``inspect``.
+        select, drop: patterns searched in names: what is compared, and what is left out of that.
+        max_memory: bytes, or text such as ``"512MiB"``, of all buffers and metadata.
+        workers: tasks at once.
+        progress: called from this thread after each task.
+
+    Raises CorruptError, naming tensor and chunk, where stored bytes are wrong; MemoryBudgetError, before
+    anything is read, where the budget is too small; PlanError for a pattern that matches nothing.
+
+    >>> found = diff("ckpt/100", "ckpt/200", select=["^params/"])  # doctest: +SKIP
+    >>> found.tensors["params/kernel"].relative  # doctest: +SKIP
+    """
+    from reshard.engine.diff import diff_checkpoints
+
+    changes = changes_of(select, drop, (), ())
+    limits = limits_of(max_memory, workers)
+    one, other = _chosen("checkpoint", a, step, item), path_of("checkpoint", b)
+    return diff_checkpoints(one, other, changes, limits, progress)
 
 
 def fingerprint(
     path: Path,
     *,
+    step: Step | None = None,
+    item: str | None = None,
     overwrite: bool = False,
     max_memory: int | str | None = None,
     workers: int | None = None,
@@ -398,6 +566,7 @@ def fingerprint(
     programs do not mind it. ``verify``, ``convert`` and ``restore`` compare with it from then on.
 
     Args:
+        step, item: which step of a run, and which item of several; as for ``inspect``.
         overwrite: whether a record that is there may be replaced.
         max_memory: bytes, or text such as ``"512MiB"``.
         workers: chunks read at once.
@@ -409,7 +578,14 @@ def fingerprint(
     from reshard.engine.fingerprint import fingerprint_checkpoint
 
     limits = limits_of(max_memory, workers)
-    return fingerprint_checkpoint(path_of("checkpoint", path), limits, overwrite, progress)
+    source = _chosen("checkpoint", path, step, item)
+    return fingerprint_checkpoint(source, limits, overwrite, progress)
+
+
+def _chosen(what: str, path: Path, step: Step | None, item: str | None) -> str:
+    from reshard.formats.choice import chosen
+
+    return chosen(path_of(what, path), step, item)
 
 
 def _all_wanted(goals: Sequence[Goal], limits: ReadLimits) -> list[Wanted]:
@@ -429,7 +605,7 @@ def _wanted(goal: Goal, limits: ReadLimits) -> Wanted:
     from reshard.planning.chunking import SPLIT_ABOVE_BYTES
 
     changes = changes_of(goal.select, goal.drop, goal.rename, goal.cast)
-    layout = layout_of(goal.layout, goal.mesh)
+    layout = layout_of(goal.layout, goal.mesh, goal.missing_axes)
     limit = bytes_of("chunk_bytes", goal.chunk_bytes)
     options = Options(
         max_memory=limits.max_memory,

@@ -24,6 +24,8 @@
     └── VerificationError  two checkpoints differ, or one differs from its record
 
 A message says what was expected, what was found, where, and what to do.
+
+``LayoutWarning`` is no error: see there.
 """
 
 
@@ -40,6 +42,14 @@ class ReshardError(Exception):
 
 class LayoutError(ReshardError, ValueError):
     """A mesh, layout, layout map or layout file that makes no sense."""
+
+
+class LayoutWarning(UserWarning):
+    """A layout that does less than it seems to say, such as a key that matches no tensor.
+
+    Given by calls that return no report. ``warnings.simplefilter("error", LayoutWarning)`` makes
+    errors of them.
+    """
 
 
 class FormatError(ReshardError):

@@ -20,6 +20,7 @@ WRONG: tuple[dict[str, Any], ...] = (
     {"layout": {"select": ["("]}},
     {"layout": {"mesh": 3}},
     {"mesh": "data"},
+    {"missing_axes": "drop"},
     {"compression": "lzma"},
     {"max_memory": "much"},
     {"chunk_bytes": 0},

@@ -51,7 +51,7 @@ def test_every_way_of_saving_is_recorded_whole(save, tree, tmp_path):
     added = {name for name in after if name not in before}
     assert added == {p.removeprefix(f"{path}/") for p in found.written}
     assert {name.rpartition("/")[2] for name in added} == {"slices.json"}
-    assert set(found.tensors) == {t.spec.name for t in reshard.inspect(path).tensors}
+    assert set(found.tensors) == set(reshard.inspect(path).tensors)
     verified = reshard.verify(path)
     assert {t.status for t in verified.tensors} == {"recorded"}
     assert {f.status for f in verified.files} == {"recorded"}
@@ -314,6 +314,36 @@ def test_a_source_without_a_record_is_named_in_plans_and_reports(plain, tmp_path
     assert reshard.inspect(plain).warnings == (expected,)
     assert reshard.verify(plain).warnings == (expected,)
     assert reshard.inspect(tmp_path / "out").warnings == ()
+    # The digests that the conversion recorded vouch for a source that still agrees with them.
+    assert reshard.verify(plain, tmp_path / "out").warnings == ()
+    assert reshard.verify(tmp_path / "out", plain).warnings == ()
+
+
+def test_the_notice_is_given_once_per_command(plain, tmp_path, capsys):
+    (plain / "slices.json").unlink()
+    other = shutil.copytree(plain, tmp_path / "other")
+    words = [str(plain), *(w for n in "pqr" for w in ("--target", f"={tmp_path / n}"))]
+    for command in (["plan", *words], ["convert", *words], ["inspect", str(plain)],
+                    ["verify", str(plain), str(other)]):  # fmt: skip
+        assert run(command) == 0
+        assert " ".join(capsys.readouterr().out.split()).count("damage from before now") == 1
+    assert run(["verify", str(plain)]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("damage from before now") == 1
+    assert "no digest was recorded" not in out
+    text = (
+        f"neither {str(plain)!r} nor {str(other)!r} carries a checksum of all its data, so damage from before now "
+        "cannot be seen; reshard fingerprint records digests, by which later damage is found"
+    )
+    assert reshard.verify(plain, other).warnings == (text,)
+
+
+def test_once_it_is_acknowledged_nothing_is_said(plain, tmp_path, capsys):
+    reshard.fingerprint(plain, overwrite=True)
+    for command in (["plan", str(plain)], ["convert", str(plain), str(tmp_path / "o")], ["inspect", str(plain)],
+                    ["verify", str(plain)], ["verify", str(plain), str(tmp_path / "o")]):  # fmt: skip
+        assert run(command) == 0
+        assert "warning" not in capsys.readouterr().out
 
 
 def test_a_file_that_nobody_reads_is_named_but_no_damage(plain, capsys):

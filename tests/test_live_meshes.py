@@ -1,4 +1,4 @@
-"""A mesh of live devices converts as its abstract one does, and no device reaches a file."""
+"""A mesh of live devices converts as what is recorded of it: its axes, and ids where the order says something."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import pytest
 
 import reshard
 from reshard.engine.layouts import SameAxes, layout_of, split
@@ -17,7 +18,9 @@ from reshard.layout.mesh import DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from tests.orbax_trees import save_standard, small_tree
 
-LIVE = DeviceMesh((8,), ("model",), jax.devices()[::-1])
+LIVE = DeviceMesh((8,), ("model",), jax.devices())
+TURNED = DeviceMesh((8,), ("model",), jax.devices()[::-1])
+WITH_IDS = DeviceMesh((8,), ("model",), device_ids=range(7, -1, -1))
 FILES = ("slices.json", "_sharding", "_METADATA")
 
 
@@ -31,10 +34,13 @@ def recorded(path: Path) -> dict[str, bytes]:
     return {found.name: found.read_bytes() for found in path.rglob("*") if found.name in FILES}
 
 
-def test_a_live_layout_map_records_what_its_abstract_one_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("live", "abstract"), [(LIVE, LIVE.abstract), (TURNED, WITH_IDS)])
+def test_a_live_layout_map_records_what_its_abstract_one_does(
+    tmp_path: Path, live: DeviceMesh, abstract: DeviceMesh
+) -> None:
     source = save_standard(tmp_path / "source", small_tree())
     found = []
-    for name, mesh in (("live", LIVE), ("abstract", LIVE.abstract)):
+    for name, mesh in (("live", live), ("abstract", abstract)):
         layouts = layouts_over(mesh)
         planned = reshard.plan(source, tmp_path / name, layout=layouts)
         assert pickle.loads(pickle.dumps(planned)) is not None
@@ -44,9 +50,11 @@ def test_a_live_layout_map_records_what_its_abstract_one_does(tmp_path: Path) ->
     assert found[0] == found[1]
 
 
-def test_neither_file_holds_devices() -> None:
-    layout = TensorLayout((None, "model"), LIVE)
-    assert sharding_value(layout) == sharding_value(layout.abstract)
+@pytest.mark.parametrize("live", [LIVE, TURNED])
+def test_neither_file_holds_devices(live: DeviceMesh) -> None:
+    layout = TensorLayout((None, "model"), live)
+    assert sharding_value(layout, 2) == sharding_value(layout.recorded, 2)
+    assert ("device_mesh" in sharding_value(layout, 2)) == (live is TURNED)
 
     def rendered(*layouts: TensorLayout) -> bytes:
         entries = [
@@ -55,16 +63,17 @@ def test_neither_file_holds_devices() -> None:
         ]
         return render_slices(SliceFile({e.name: e for e in entries}, {}))
 
-    assert rendered(layout, layout.abstract) == rendered(layout.abstract, layout.abstract)
+    assert rendered(layout, layout.recorded) == rendered(layout.recorded, layout.recorded)
 
 
-def test_what_the_engine_plans_with_is_abstract() -> None:
+@pytest.mark.parametrize(("live", "abstract"), [(LIVE, LIVE.abstract), (TURNED, WITH_IDS)])
+def test_what_the_engine_plans_with_is_abstract(live: DeviceMesh, abstract: DeviceMesh) -> None:
     def tensor(layout: TensorLayout | None = None) -> Any:
         return TensorSpec("kernel", (8, 16), "int8", Grid.whole((8, 16)), layout=layout)
 
-    layouts = layout_of(layouts_over(LIVE), None)
-    assert split(tensor(), tensor(), layouts).layout == TensorLayout((None, "model"), LIVE.abstract)
-    assert split(tensor(), tensor(), layout_of(reshard.LayoutMap(LIVE), None)).layout == (
-        TensorLayout((None, None), LIVE.abstract)
+    layouts = layout_of(layouts_over(live), None)
+    assert split(tensor(), tensor(), layouts).layout == TensorLayout((None, "model"), abstract)
+    assert split(tensor(), tensor(), layout_of(reshard.LayoutMap(live), None)).layout == (
+        TensorLayout((None, None), abstract)
     )
-    assert layout_of(None, LIVE) == SameAxes(LIVE.abstract)
+    assert layout_of(None, live) == SameAxes(abstract)

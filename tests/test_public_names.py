@@ -16,14 +16,14 @@ ROOT = Path(__file__).parents[1]
 
 PUBLIC = [
     "CorruptError", "DeviceMesh", "FixedShardsPartitioner", "FormatError", "Goal",
-    "IncompleteCheckpointError", "IndexedSlices", "LayoutError", "LayoutMap",
+    "IncompleteCheckpointError", "IndexedSlices", "LayoutError", "LayoutMap", "LayoutWarning",
     "MaxSizePartitioner", "MemoryBudgetError", "MinSizePartitioner", "MissingPackageError",
     "NotACheckpointError", "PlanError", "ReshardError", "ResumeError", "SaveSliceInfo", "ShardedVariable",
     "SourceChangedError", "StorageError", "SyncError", "TargetBusyError", "TargetExistsError", "TensorLayout",
     "TreeError", "VariableError",
     "VariableIndexError", "VariableTypeError", "VerificationError", "__version__", "convert", "convert_to_many",
-    "distribute_tensor", "fingerprint", "inspect", "layout_map_scope", "open_checkpoint", "plan", "plan_to_many", "restore",
-    "save", "verify",
+    "diff", "distribute_tensor", "fingerprint", "inspect", "lay_out", "layout_map_scope", "open_checkpoint", "plan",
+    "plan_to_many", "restore", "save", "starter_layout", "verify",
 ]  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def test_every_public_method_says_what_it_does(name: str) -> None:
 def test_every_error_is_public() -> None:
     errors = {n for n, e in vars(reshard.errors).items() if isinstance(e, type)}
     assert errors <= set(PUBLIC)
-    assert all(issubclass(getattr(reshard, n), reshard.ReshardError) for n in errors)
+    assert all(issubclass(getattr(reshard, n), reshard.ReshardError | Warning) for n in errors)
 
 
 def printed_by(code: str) -> list[str]:

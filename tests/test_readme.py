@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,15 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-import jax
-import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 import typer
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from reshard.cli.app import make_app, run
+from reshard.cli.app import make_app
 from reshard.layout.layout_file import load_layout
+from tests.docs.run_page import Did, run_page
 from tests.server.live import environment, wait_for_address
 
 ROOT = Path(__file__).parents[1]
@@ -59,56 +55,54 @@ def commands(page: Path) -> Iterator[list[str]]:
                 yield shlex.split(line[2:], comments=True)
 
 
-RESHARD = [words[1:] for words in commands(README) if words[0] == "reshard" and words[1] != "serve"]
-"""But for what runs until it is stopped: that has a test of its own."""
+RESHARD = [words[1:] for words in commands(README) if words[0] == "reshard"]
+ELSEWHERE = ("pip install", "reshard serve", "curl")
+"""What needs a registry, and what has a test of its own since it runs until it is stopped."""
+
+pytestmark = pytest.mark.xdist_group("readme")
+"""One worker runs them all, since they share one checkpoint."""
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ``train/step_1000``, saved by stock Orbax on 4×2 devices."""
-    folder = tmp_path_factory.mktemp("readme")
-    mesh = Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("data", "model"))
-    split = NamedSharding(mesh, PartitionSpec("data", "model"))
-    values = np.arange(64 * 32, dtype=np.float32).reshape(64, 32)
-    params = {"embed": values, "layers": {"0": {"kernel": values + 1}, "1": {"kernel": values + 2}}}
-    with ocp.StandardCheckpointer() as checkpointer:
-        tree = jax.device_put({"params": params, "mu": {"kernel": values}}, split)
-        checkpointer.save(folder / "train" / "step_1000", tree)
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a reader has cloned and installed: the Makefile, and the packages that this test runs with."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
+    (folder / ".venv" / ".installed").touch()
     return folder
 
 
-@pytest.fixture
-def at_work(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder as README has it: the checkpoint, and its layout file."""
-    shutil.copytree(trained / "train", tmp_path / "train")
-    (tmp_path / "serving.yaml").write_text(blocks(README, "yaml")[0], "utf-8")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+@pytest.fixture(scope="module")
+def readme(clone: Path) -> list[Did]:
+    """Every block of README, done in order by one reader, and what each said."""
+    return run_page(README, clone, skip=ELSEWHERE)
 
 
-@pytest.mark.parametrize("words", [w for w in RESHARD if w[0] != "demo"], ids=" ".join)
-def test_each_command_of_the_readme_works(
-    at_work: Path, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    if words[0] == "verify":
-        assert run(["convert", *words[1:]]) == 0
-    assert run(words) == 0, capsys.readouterr().err
-    assert (at_work / "serve").exists() == (words[0] in ("convert", "verify"))
+def test_every_block_works_as_it_is_pasted(readme: list[Did], clone: Path) -> None:
+    said = {did.step.line: did.said for did in readme if did.step.kind == "python"}
+    first, _, third = said.values()
+    assert first.startswith("48 tensors, 12589072 bytes, saved on ")
+    assert third == "1024 256 342,341:0,256\n"
+    made = sorted(p.parent.name for p in (clone / "demo").glob("*/1000"))
+    assert made == ["eight", "evaluate", "fleet", "half", "serve", "served", "train"]
 
 
+def test_only_what_is_named_is_left_out(readme: list[Did]) -> None:
+    done = [did.step.text.split()[0] for did in readme if did.step.kind == "command"]
+    assert {words[0] for words in commands(README)} - set(done) == {"pip", "curl"}
+
+
+@pytest.mark.usefixtures("readme")
 def test_the_two_minutes_of_the_service(
-    at_work: Path, tmp_path_factory: pytest.TempPathFactory
+    clone: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    (install,) = (
-        words
-        for words in commands(README)
-        if words[:2] == ["pip", "install"] and "server" in words[2]
-    )
-    assert install[2] == ".[server]"
+    assert ["pip", "install", ".[server]"] in commands(README)
     (serve,) = (words for words in commands(README) if words[:2] == ["reshard", "serve"])
     (curl,) = (words for words in commands(README) if words[0] == "curl")
-    words = [word.replace("/srv/checkpoints", str(at_work)) for word in serve[1:]]
-    with serving(words, tmp_path_factory.mktemp("server")) as url:
+    with serving(serve[1:], clone, tmp_path_factory.mktemp("server") / "log") as url:
         assert curl[-1].startswith("http://127.0.0.1:8080/")
         asked = [*curl[:-1], curl[-1].replace("http://127.0.0.1:8080", url)]
         done = subprocess.run(
@@ -120,13 +114,13 @@ def test_the_two_minutes_of_the_service(
             assert [x for x in events.iter_lines() if x.startswith("event:")][-1] == "event: end"
         ended = httpx.get(path).json()
         assert ended["state"] == "succeeded", ended["error"]
-    assert (at_work / "serve" / "step_1000" / "_METADATA").exists()
+    assert (clone / "demo" / "online" / "1000" / "default" / "_METADATA").exists()
 
 
 @contextmanager
-def serving(words: list[str], folder: Path) -> Iterator[str]:
-    """The URL of a server that was started with these words, but on a free port."""
-    command, log = [sys.executable, "-m", "reshard", *words, "--port", "0"], folder / "log"
+def serving(words: list[str], folder: Path, log: Path) -> Iterator[str]:
+    """The URL of a server that was started with these words in a folder, but on a free port."""
+    command = [sys.executable, "-m", "reshard", *words, "--port", "0"]
     with log.open("wb") as stream:
         process = subprocess.Popen(
             command, stdout=stream, stderr=stream, cwd=folder, env=environment()
@@ -141,16 +135,7 @@ def serving(words: list[str], folder: Path) -> Iterator[str]:
 def test_the_readme_shows_every_command() -> None:
     group = typer.main.get_command(make_app())
     assert isinstance(group, typer.core.TyperGroup)
-    assert {words[0] for words in RESHARD} | {"demo", "serve"} == set(group.commands)
-
-
-def test_the_python_of_the_readme_runs(at_work: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for code in blocks(README, "python"):
-        exec(compile(code, "README.md", "exec"), {})  # noqa: S102
-    said = capsys.readouterr().out
-    assert "4 tensors, 32768 bytes" in said
-    assert "64 32 22,21:0,32" in said
-    assert (at_work / "serve" / "step_1000" / "_METADATA").exists()
+    assert {words[0] for words in RESHARD} | {"demo"} == set(group.commands)
 
 
 def known_options() -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -16,19 +15,21 @@ import typer
 from reshard.cli.failures import INTERRUPTED, detached, interrupted, misused, refused, stopped
 from reshard.cli.options import examples
 from reshard.cli.signals import Detached, Stopped, stop_on_signals
+from reshard.cli.streams import open_streams
 from reshard.errors import ReshardError
 from reshard.version import __version__
 
-COMMANDS = ("inspect", "layout", "plan", "convert", "verify", "fingerprint", "serve", "demo")
+COMMANDS = (
+    "inspect", "layout", "plan", "convert", "verify", "diff", "fingerprint", "serve", "demo",
+)  # fmt: skip
 """Each is a module of ``reshard.cli.commands``: a function of its name, and its EXAMPLES."""
-
-_STDOUT, _STDERR = 1, 2
 
 _EPILOG = examples(
     "reshard inspect ckpt/1000",
     "reshard plan ckpt/1000 served --layout serving.yaml",
     "reshard convert ckpt/1000 served --layout serving.yaml",
     "reshard verify ckpt/1000 served",
+    "reshard diff ckpt/1000 ckpt/2000",
     "reshard fingerprint ckpt/1000",
 )
 
@@ -71,9 +72,10 @@ def about(
 ) -> None:
     """Converts sharded checkpoints from one device mesh to another.
 
-    Needs neither mesh's devices, stays within the memory you allow, and proves that not one bit
-    changed. Exit codes: 0 done, 1 refused or failed, 2 usage, 3 verification found a difference,
-    130 and 143 stopped by Ctrl-C and SIGTERM.
+    Needs neither mesh's devices, stays within the memory you allow, and publishes a target only if
+    the digest of what was written equals the digest of what was read, for every tensor (see
+    reshard convert --help, --verify). Exit codes: 0 done, 1 refused or failed, 2 usage, 3 a
+    difference was found, 130 and 143 stopped by Ctrl-C and SIGTERM.
     """
 
 
@@ -98,26 +100,16 @@ def run(args: Sequence[str]) -> int:
     return interrupted(KeyboardInterrupt(), as_json) if code == INTERRUPTED else code or 0
 
 
-def _open_closed_streams() -> None:
-    """Leads standard streams that were closed at the start nowhere, so that no file of a run gets their numbers."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
-    sys.stdout = sys.stdout or os.fdopen(_STDOUT, "w")
-    sys.stderr = sys.stderr or os.fdopen(_STDERR, "w")
-
-
 def main() -> None:
     """What ``reshard`` on a command line calls."""
-    _open_closed_streams()
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character gets its escape, never a traceback.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    out = open_streams()
     # Nothing here multiplies matrices; numpy's threads for that would only wait, busily.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     stop_on_signals()
     code = run(sys.argv[1:])
+    sys.stdout.flush()
+    if out.failure is not None:
+        code = code or refused(out.failure, as_json=False)
     # The interpreter would look for cycles once more in everything that ends with it.
     gc.freeze()
     sys.exit(code)

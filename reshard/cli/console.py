@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-PLAIN_COLUMNS = 120
+PLAIN_COLUMNS = 80
 """Width where the output is no terminal and COLUMNS says nothing."""
 
 
 def stdout_console() -> Console:
-    """For answers; as wide as the terminal, or as ``COLUMNS`` says, else 120."""
+    """For answers; as wide as the terminal, or as ``COLUMNS`` says, else 80."""
     return _console(stderr=False)
 
 
@@ -34,7 +34,7 @@ def print_all(views: Iterable[RenderableType]) -> None:
     """Prints an answer, part by part."""
     console = stdout_console()
     for view in views:
-        console.print(view)
+        console.print(view, crop=False)  # rows that were asked for whole are not cut off
 
 
 def _console(stderr: bool) -> Console:

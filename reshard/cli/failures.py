@@ -1,6 +1,6 @@
 """From an error to what is said and the exit code: one place, so that every command answers alike.
 
-0 done; 1 refused or failed; 2 the command line makes no sense; 3 verification found a difference;
+0 done; 1 refused or failed; 2 the command line makes no sense; 3 a difference was found;
 130 and 143 stopped by a signal. An error that is not ours is a bug and keeps its traceback.
 """
 

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.engine.compare import Verification
     from reshard.engine.conversion import ConversionPlan, JointConversionPlan, PlannedTensor
+    from reshard.engine.diff_report import DiffReport
     from reshard.engine.fingerprint import Fingerprint
     from reshard.engine.lay_out import LaidOut, LayoutPreview
     from reshard.engine.report import ConversionReport
+    from reshard.layout.grid import Grid
     from reshard.layout.mesh import DeviceMesh, TensorLayout
     from reshard.planning.move import Plan
 
@@ -50,12 +52,15 @@ def inspection(info: CheckpointInfo) -> Document:
         "format": info.format,
         "style": info.style,
         "nbytes": info.nbytes,
-        "tensors": list(map(_tensor, info.tensors)),
+        "tensors": list(map(_tensor, info.tensors.values())),
         "items": [
             {"name": i.name, "directory": i.directory, "is_tree": i.is_tree, "handler": i.handler}
             for i in info.items
         ],
-        "meshes": list(map(_mesh, info.meshes)),
+        "meshes": [
+            {**_mesh(m), "axis_types": m.axis_types, "device_ids": m.device_ids}
+            for m in info.meshes
+        ],
         "leaves": [{"name": x.name, "item": x.item, "is_tensor": x.tensor} for x in info.leaves],
         "warnings": info.warnings,
     }
@@ -116,6 +121,8 @@ def _planned(tensor: PlannedTensor, with_shares: bool) -> Document:
         "shape": target.shape,
         "source_dtype": source.dtype,
         "target_dtype": target.dtype,
+        **_shards("source", tensor.source_shards),
+        **_shards("target", tensor.target_shards),
         "source_chunk_shape": source.chunk_shape,
         "target_chunk_shape": target.chunk_shape,
         "source_chunks": source.storage.count,
@@ -133,6 +140,14 @@ def _planned(tensor: PlannedTensor, with_shares: bool) -> Document:
         "amplification": price.amplification,
         "task_bytes": price.task_bytes,
         **(_shares(tensor) if with_shares else {}),
+    }
+
+
+def _shards(side: str, shards: Grid | None) -> Document:
+    """Number of shards per dimension, and the shape of the largest."""
+    return {
+        f"{side}_shards": shards and shards.parts,
+        f"{side}_shard_shape": shards and shards.largest,
     }
 
 
@@ -218,17 +233,26 @@ def verification(found: Verification) -> Document:
         "differences": found.differences,
         "damage": found.damage,
         "warnings": found.warnings,
+        "rules": None
+        if found.rules is None
+        else {"from": found.rules_from, **to_builtins(found.rules)},
+        "dropped": found.dropped,
         "files": [to_builtins(f) for f in found.files],
-        "tensors": [
-            {
-                "name": t.name,
-                "status": t.status,
-                "digest_a": t.digest_a,
-                "digest_b": t.digest_b,
-                "detail": t.detail,
-            }
-            for t in found.tensors
-        ],
+        "tensors": [to_builtins(t) for t in found.tensors],
+    }
+
+
+def diff_document(found: DiffReport) -> Document:
+    """The object of ``diff``; ``equal`` is true where nothing differs."""
+    return {
+        "command": "diff",
+        "a": found.a,
+        "b": found.b,
+        "equal": not found.differences,
+        "differences": found.differences,
+        "tensors": [to_builtins(t) for t in found.tensors.values()],
+        "leaves": [to_builtins(x) for x in found.leaves.values()],
+        "seconds": found.seconds,
     }
 
 
@@ -245,7 +269,12 @@ def fingerprint(found: Fingerprint) -> Document:
     }
 
 
-def layout_document(file: str, source: str, preview: LayoutPreview) -> Document:
+def starter_document(source: str, text: str) -> Document:
+    """The object of ``layout --starter``."""
+    return {"command": "layout", "source": source, "starter": text}
+
+
+def layout_document(file: str | None, source: str, preview: LayoutPreview) -> Document:
     """The object of ``layout``."""
     return {
         "command": "layout",

@@ -13,6 +13,7 @@ _ARGUMENTS = (
     "chunk_bytes",
     "compression",
     "drop",
+    "item",
     "layout",
     "max_memory",
     "mesh",
@@ -20,12 +21,18 @@ _ARGUMENTS = (
     "rename",
     "restart",
     "select",
+    "step",
     "workers",
 )
+_MISSING_AXES = re.compile(r'(?<=\()missing_axes="replicate"(?=\))')
 _ONE = "|".join(_ARGUMENTS)
 _LIST = re.compile(rf"\((?:{_ONE})(?:, (?:{_ONE}))*\)")
 # Part of a path or of a tensor's name it is none: those have other characters beside it.
+_CHOICE = re.compile(r"(?<![^\s(])(step|item)=('[^'\s]*'|[0-9]+|N)(?![^\s),;:])")
 _WORD = re.compile(r"(?<![^\s(])(?:max_memory|chunk_bytes)(?![^\s),;:])")
+
+
+_QUOTE = "'"
 
 
 def as_options(message: str) -> str:
@@ -34,8 +41,10 @@ def as_options(message: str) -> str:
     >>> as_options("start over (restart), or allow max_memory of 64MiB")
     'start over (--restart), or allow --max-memory of 64MiB'
     """
+    message = _MISSING_AXES.sub("--missing-axes replicate", message)
     listed = _LIST.sub(lambda found: re.sub(_ONE, _option, found[0]), message)
-    return _WORD.sub(_option, listed)
+    chosen = _CHOICE.sub(lambda found: f"--{found[1]} {found[2].strip(_QUOTE)}", listed)
+    return _WORD.sub(_option, chosen)
 
 
 def _option(found: re.Match[str]) -> str:

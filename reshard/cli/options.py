@@ -19,6 +19,14 @@ LAYOUT, CHANGES, OUTPUT, RESOURCES = "Layout", "Changes on the way", "Output", "
 SERVER = "By a server"
 
 
+class Misuse(typer.BadParameter):
+    """A command line that makes no sense; what is said of it is a whole sentence already."""
+
+    def format_message(self) -> str:
+        """The message, without the ``Invalid value:`` that typer puts before it."""
+        return self.message
+
+
 def size(text: str) -> int:
     """Bytes that an option names; the usage error says what was expected."""
     try:
@@ -31,7 +39,7 @@ def size(text: str) -> int:
 
 
 def casts(rules: list[str] | None) -> list[tuple[str, str]]:
-    """``RE=DTYPE`` split at the last ``=``."""
+    """``RE=DTYPE`` or ``float=DTYPE``, split at the last ``=``."""
     return [_halves("--cast", "RE=DTYPE", rule, rule.rpartition("=")) for rule in rules or []]
 
 
@@ -42,7 +50,7 @@ def halves(option: str, form: str, rule: str) -> tuple[str, str]:
     """
     first, equals, second = _at_last_bare_equals(rule)
     if not equals or not second:
-        raise typer.BadParameter(f"{option} {rule!r}: expected {form}, such as {_EXAMPLES[option]}")
+        raise Misuse(f"{option} {rule!r}: expected {form}, such as {_EXAMPLES[option]}")
     return first, _ESCAPED_EQUALS.sub(r"\1=", second)
 
 
@@ -66,17 +74,57 @@ def _at_last_bare_equals(rule: str) -> tuple[str, str, str]:
 def _halves(option: str, form: str, rule: str, split: tuple[str, str, str]) -> tuple[str, str]:
     pattern, equals, new = split
     if not equals or not pattern or (not new and option == "--cast"):
-        raise typer.BadParameter(f"{option} {rule!r}: expected {form}, such as {_EXAMPLES[option]}")
+        raise Misuse(f"{option} {rule!r}: expected {form}, such as {_EXAMPLES[option]}")
     return pattern, new
 
 
 _EXAMPLES = {
-    "--cast": "'params/=bfloat16'",
+    "--cast": "float=bfloat16",
     "--rename": "'^params/=model/'",
     "--target": "serving.yaml=served",
 }
 
-Source = Annotated[str, typer.Argument(metavar="SRC", help="The checkpoint to read.")]
+_DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
+def source_of(src: str, step: str | None, item: str | None) -> str:
+    """The path of the checkpoint that SRC, --step and --item name; ``latest`` is looked up here, once."""
+    from reshard.formats.choice import chosen
+
+    return chosen(src, _step(step), item)
+
+
+def _step(text: str | None) -> int | Literal["latest"] | None:
+    if text is None:
+        return None
+    if text == "latest":
+        return "latest"
+    if not _DIGITS.fullmatch(text):
+        raise typer.BadParameter(f"--step {text!r}: expected the number of a step, or latest")
+    return int(text)
+
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SRC",
+        help="The checkpoint to read; with --step, the folder of a training run.",
+    ),
+]
+Step = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|latest",
+        help="Read this step of a training run, whose folder is then given; latest is the last one committed.",
+    ),
+]
+Item = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Read this item of a checkpoint that has several, such as model; names then begin below it.",
+    ),
+]
 Target = Annotated[
     str,
     typer.Argument(
@@ -98,6 +146,14 @@ Mesh = Annotated[
         metavar="AXIS=N,…",
         help="Target mesh in place of the file's, such as data=4,model=2. Without a file, every "
         "tensor keeps its axes, over this mesh.",
+        rich_help_panel=LAYOUT,
+    ),
+]
+MissingAxes = Annotated[
+    Literal["error", "replicate"],
+    typer.Option(
+        help="Axes of the source or of the file that --mesh lacks: error refuses them; replicate leaves them out, "
+        "so that what they split is replicated, and says which.",
         rich_help_panel=LAYOUT,
     ),
 ]
@@ -123,7 +179,8 @@ Rename = Annotated[
     typer.Option(
         metavar="RE=NEW",
         help=r"Replace what RE finds by NEW, which may use groups (\1); the first rule that finds "
-        r"something counts. Split at the last '='; write '\=' for one in NEW.",
+        r"something counts. A list whose items are renumbered 0 to n-1 stays a list. Split at the last "
+        r"'='; write '\=' for one in NEW.",
         rich_help_panel=CHANGES,
     ),
 ]
@@ -131,8 +188,11 @@ Cast = Annotated[
     list[str] | None,
     typer.Option(
         metavar="RE=DTYPE",
-        help="Store tensors whose name RE finds as DTYPE, such as bfloat16; losses are counted and "
-        "reported. The first rule that finds something counts.",
+        help="Store tensors whose name RE finds as DTYPE; losses are counted and reported. In place of RE, the "
+        "word float, int, complex or bool, or a dtype's name, takes every tensor of that dtype: float=bfloat16 "
+        "casts all floats (bfloat16 and float8 among them) and leaves counters and PRNG keys alone. Write (float) "
+        "to search names for that word. float8_e4m3fn:saturate makes what is too large the largest value. The "
+        "first rule that applies counts.",
         rich_help_panel=CHANGES,
     ),
 ]
@@ -150,7 +210,8 @@ ChunkBytes = Annotated[
     typer.Option(
         parser=size,
         metavar="SIZE",
-        help="Subdivide chunks above this. Default: 256MiB; a chunk is a target shard otherwise.",
+        help="Store a shard in several chunks where it is larger than this. Default: 256MiB. Shards below "
+        "1MiB share a chunk, and any other is one chunk; the layout stays as asked.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -222,7 +283,11 @@ TokenFile = Annotated[
     ),
 ]
 ShowAll = Annotated[
-    bool, typer.Option("--all", help="A row for each tensor, however many there are.")
+    bool,
+    typer.Option(
+        "--all",
+        help="A row for each tensor, however many there are, with whole names and every column.",
+    ),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="One JSON object on stdout, errors too; keys stay.")

@@ -73,7 +73,8 @@ def _tensor(document: Mapping[str, Any]) -> TensorReport:
 
 def _cast(document: Mapping[str, Any]) -> CastStats:
     error = float(document["largest_relative_error"])  # "inf", where it was not finite
-    return CastStats(document["overflows"], document["nans"], error)
+    # A server of an older version does not count these.
+    return CastStats(document["overflows"], document["nans"], error, document.get("saturated", 0))
 
 
 def _client(server: str, token: str | None) -> Client:

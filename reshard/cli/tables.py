@@ -1,126 +1,141 @@
-"""Tables: one style for all, cells that are never markup, and rows that are never too many."""
+"""Tables: one line a row, never wider than the screen, cells that are never markup.
+
+Where a table is too wide, columns of a rank above 0 are left out, the highest first; then names, and after them other
+texts, are shortened in the middle. With ``whole`` every cell is printed in full, however long the lines are.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
-from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
-from rich.table import Column, Table
+from msgspec import Struct
+from rich.cells import cell_len, chop_cells
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from reshard.cli.text import safe
 
 T = TypeVar("T")
 
-NARROWEST_NAME = 16
-"""A column of names is no narrower while other columns have words to break between."""
+NARROWEST_NAME = 12
+"""A column of names is no narrower while other columns have room."""
 
-COMFORTABLE_NAME = 24
-"""Names keep this much while other columns can do with less."""
+COMFORTABLE_NAME = 19
+"""Optional columns are left out before names get less than this."""
 
+COMFORTABLE_TEXT = 14
+NARROWEST_TEXT = 6
+GAP = 2
 MOST_ROWS = 40
 """A table that a person still reads; ``--all`` shows the rest."""
 
-
-class Name:
-    """A tensor's name, broken after slashes where it does not fit, with a note below it."""
-
-    def __init__(self, name: str, note: str = "") -> None:
-        self._name = safe(name)
-        self._note = safe(note)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        widest = max(len(self._name), len(self._note))
-        return Measurement(min(NARROWEST_NAME, widest), widest).clamp(0, options.max_width)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text("\n".join(broken(self._name, options.max_width)))
-        if self._note:
-            yield Text(self._note, style="dim")
+Cell = str | Text
 
 
-def broken(name: str, width: int) -> list[str]:
-    """Lines of at most ``width`` characters, ending in a slash where that is possible.
+class Column(Struct, frozen=True):
+    """A column of a table.
 
-    >>> broken("params/layers/attention/kernel", 16)
-    ['params/layers/', 'attention/kernel']
+    Attributes:
+        right: whether its cells are aligned to the right.
+        rank: 0 for what is always shown; of the others the highest are left out first.
     """
-    lines = [""]
-    for piece in re.findall(r"[^/]*/|[^/]+", name):
-        if len(lines[-1]) + len(piece) > width and lines[-1]:
-            lines.append("")
-        lines[-1] += piece
-        while len(lines[-1]) > width > 0:
-            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
-    return lines
+
+    title: str
+    right: bool = False
+    rank: int = 0
 
 
-Cell = str | Text | Name
-
-
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Fitted:
-    """Rows of cells; a column whose title begins with ``>`` is right-aligned.
-
-    Cells of several lines are written with newlines. The first column takes the room that is left.
-    """
-    made = Table(
-        title=Text(title) if title else None,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
+def table(
+    title: str,
+    columns: Sequence[str | Column],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    whole: bool = False,
+) -> Lines:
+    """Rows of cells; a column whose title begins with ``>`` is right-aligned. The first column holds names."""
+    return Lines(
+        title,
+        [_column(column) for column in columns],
+        [[_cell(cell) for cell in row] for row in rows],
+        whole,
     )
-    for column in columns:
-        justify: Literal["left", "right"] = "right" if column.startswith(">") else "left"
-        made.add_column(Text(column.lstrip(">")), justify=justify, overflow="fold")
-    for row in rows:
-        made.add_row(*map(_cell, row))
-    return Fitted(made)
 
 
-class Fitted:
-    """A table never wider than the console: cells are broken where they must be, never cut off."""
+def _column(column: str | Column) -> Column:
+    if isinstance(column, Column):
+        return column
+    return Column(column.lstrip(">"), right=column.startswith(">"))
 
-    def __init__(self, made: Table) -> None:
-        self._made = made
+
+def _cell(cell: Cell) -> Text:
+    return Text(safe(cell)) if isinstance(cell, str) else cell
+
+
+class Lines:
+    """A table as lines of text."""
+
+    def __init__(
+        self, title: str, columns: Sequence[Column], rows: Sequence[Sequence[Text]], whole: bool
+    ) -> None:
+        self._title, self._columns, self._rows, self._whole = title, columns, rows, whole
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns = self._made.columns
-        sizes = [_size(column, console, options) for column in columns]
-        # A space before the first column, one after the last, two between the others.
-        room = options.max_width - 2 * len(columns)
-        for column, width in zip(columns, fit(sizes, room), strict=True):
-            column.width = width
-        yield self._made
+        natural = [self._natural(number) for number in range(len(self._columns))]
+        room = sum(natural) + GAP * len(natural) if self._whole else options.max_width
+        shown = chosen(natural, [column.rank for column in self._columns], room)
+        widths = fit([natural[number] for number in shown], room - GAP * (len(shown) - 1))
+        columns = [self._columns[number] for number in shown]
+        yield Text("")
+        if self._title:
+            yield _line([Text(safe(self._title), style="bold")])
+        mark = "~" if options.ascii_only else "…"
+        yield _line(_padded([Text(c.title) for c in columns], widths, columns, mark))
+        rule = "-" if options.ascii_only else "─"
+        yield Text(rule * (sum(widths) + GAP * (len(widths) - 1)), no_wrap=True, overflow="ignore")
+        for row in self._rows:
+            yield _line(_padded([row[number] for number in shown], widths, columns, mark))
+        yield Text("")
+        if len(shown) < len(self._columns):
+            left = [c.title for number, c in enumerate(self._columns) if number not in shown]
+            yield Text(f"too narrow for: {', '.join(left)}; --all shows them", style="dim")
+
+    def _natural(self, number: int) -> int:
+        cells = (row[number].plain for row in self._rows)
+        return max(map(cell_len, (self._columns[number].title, *cells)))
 
 
-def _size(column: Column, console: Console, options: ConsoleOptions) -> Measurement:
-    found = [Measurement.get(console, options, cell) for cell in column.cells]
-    title = Measurement.get(console, options, column.header).maximum
-    most = max(title, *(m.maximum for m in found))
-    # Titles stay whole, and a number and its unit on one line, beside the others of their cell.
-    least = most if column.justify == "right" else max(title, *(m.minimum for m in found))
-    return Measurement(least, most)
+def chosen(natural: Sequence[int], ranks: Sequence[int], room: int) -> list[int]:
+    """Which columns are shown in ``room``: those of rank 0, and of the others what fits beside them.
 
-
-def fit(sizes: Sequence[Measurement], room: int) -> list[int]:
-    """Widths of columns that fill at most ``room``, the first of them names.
-
-    Names give way first, then the others down to their longest word, then names again, and only
-    then words are broken.
-
-    >>> fit([Measurement(16, 40), Measurement(4, 12)], 42)
-    [30, 12]
+    >>> chosen([30, 10, 10], [0, 1, 2], 45), chosen([30, 10, 10], [0, 1, 2], 31)
+    ([0, 1, 2], [0, 1])
     """
-    most, least = [m.maximum for m in sizes], [m.minimum for m in sizes]
-    name = min(most[0], COMFORTABLE_NAME)
-    widths = list(most)
-    for floors in ([name, *most[1:]], [name, *least[1:]], least, [1] * len(sizes)):
+    shown = list(range(len(natural)))
+    while any(ranks[number] for number in shown):
+        least = min(natural[0], COMFORTABLE_NAME) + sum(natural[number] for number in shown[1:])
+        if least + GAP * (len(shown) - 1) <= room:
+            break
+        # Of equal rank the last goes first.
+        shown.remove(max(shown, key=lambda number: (ranks[number], number)))
+    return shown
+
+
+def fit(natural: Sequence[int], room: int) -> list[int]:
+    """Widths that fill at most ``room``. Names give way first, then the widest of the others, in turns.
+
+    >>> fit([40, 12], 42), fit([40, 30], 42)
+    ([30, 12], [19, 23])
+    """
+    widths = list(natural)
+    for name, text in (
+        (COMFORTABLE_NAME, max(natural)), (COMFORTABLE_NAME, COMFORTABLE_TEXT),
+        (NARROWEST_NAME, COMFORTABLE_TEXT), (NARROWEST_NAME, NARROWEST_TEXT), (1, 1),
+    ):  # fmt: skip
+        floors = [
+            min(floor, most)
+            for floor, most in zip((name, *[text] * len(natural)), natural, strict=False)
+        ]
         while sum(widths) > room:
             slack = [width - floor for width, floor in zip(widths, floors, strict=True)]
             if max(slack) <= 0:
@@ -129,8 +144,38 @@ def fit(sizes: Sequence[Measurement], room: int) -> list[int]:
     return widths
 
 
-def _cell(cell: Cell) -> RenderableType:
-    return Text(safe(cell, keep="\n")) if isinstance(cell, str) else cell
+def shortened(text: str, width: int, mark: str = "…") -> str:
+    """The text with ``mark`` for its middle where it is wider than ``width`` columns of a terminal.
+
+    >>> shortened("params/layers/0/kernel", 13)
+    'params…kernel'
+    """
+    if cell_len(text) <= width:
+        return text
+    if width < 1:
+        return ""
+    tail = (width - 1) // 2
+    end = chop_cells(text[::-1], tail)[0][::-1] if tail else ""
+    start = chop_cells(text, width - 1 - tail)[0] if width > 1 else ""
+    return f"{start}{mark}{end}"
+
+
+def _padded(
+    cells: Sequence[Text], widths: Sequence[int], columns: Sequence[Column], mark: str
+) -> list[Text]:
+    padded = []
+    for cell, width, column in zip(cells, widths, columns, strict=True):
+        text = shortened(cell.plain, width, mark)
+        room = " " * (width - cell_len(text))
+        padded.append(Text(room + text if column.right else text + room, style=cell.style))
+    return padded
+
+
+def _line(cells: Sequence[Text]) -> Text:
+    line = Text(" " * GAP).join(cells)
+    line.rstrip()
+    line.no_wrap, line.overflow = True, "ignore"
+    return line
 
 
 def capped(rows: Sequence[T], show_all: bool, most: int = MOST_ROWS) -> Sequence[T]:
@@ -143,6 +188,15 @@ def cap_note(shown: int, total: int, noun: str) -> str | None:
     if shown >= total:
         return None
     return f"… and {total - shown:,} more {noun}; --all shows each tensor"
+
+
+def warnings_of(texts: Iterable[str], said: set[str] | None = None) -> Iterator[Text]:
+    """Each warning once; ``said`` are those of the command's earlier answers, and becomes those of all."""
+    told = set() if said is None else said
+    for text in texts:
+        if text not in told:
+            told.add(text)
+            yield warning(text)
 
 
 def warning(text: str) -> Text:

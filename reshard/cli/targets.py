@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec import Struct
 
-from reshard.cli.options import OUTPUT, halves
+from reshard.cli.options import OUTPUT, Misuse, halves
 
 if TYPE_CHECKING:
     from reshard.engine.goal import Goal
@@ -23,6 +23,14 @@ OptionalTarget = Annotated[
         metavar="[DST]",
         show_default=False,
         help="Where the new checkpoint goes; it appears whole or not at all. Left out with --target.",
+    ),
+]
+PlannedTarget = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DST]",
+        show_default=False,
+        help="Where the new checkpoint would go. Left out with --target, or to see a plan without its free space.",
     ),
 ]
 Targets = Annotated[
@@ -59,13 +67,13 @@ def targets_of(
     """The targets of either form; a usage error where both or neither are given."""
     if not several:
         if dst is None:
-            raise typer.BadParameter(
-                "Missing argument 'dst'; or name targets with --target LAYOUT=DST"
+            raise Misuse(
+                "DST is missing: give the folder of the new checkpoint, or name targets with --target LAYOUT=DST"
             )
         return [NamedTarget(dst, layout, mesh)]
     for name, given in (("DST", dst), ("--layout", layout), ("--mesh", mesh)):
         if given is not None:
-            raise typer.BadParameter(
+            raise Misuse(
                 f"{name} {given!r} is given beside --target, which names layout and place of every target; leave it out"
             )
     return [_target(*halves("--target", "LAYOUT=DST", text)) for text in several]

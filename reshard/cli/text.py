@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reshard.formats.base import Encoding
+from reshard.layout.changes import Changes
 from reshard.layout.grid import Grid
 from reshard.layout.mesh import DeviceMesh, TensorLayout, show_axes
 from reshard.layout.sizes import format_bytes
@@ -123,3 +124,13 @@ def some_text(names: Sequence[str], most: int = 5) -> str:
     """The first few names, and how many more there are."""
     shown = ", ".join(map(safe, names[:most]))
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
+
+
+def rule_words(changes: Changes) -> list[str]:
+    """``select ^params/`` and ``cast kernel$=bfloat16``, one for each rule."""
+    pairs = [(kind, getattr(changes, kind)) for kind in changes.__struct_fields__]
+    return [
+        f"{kind} {rule if isinstance(rule, str) else '='.join(rule)}"
+        for kind, rules in pairs
+        for rule in rules
+    ]

@@ -1,7 +1,8 @@
 """Stands for a serving job: stock Orbax restores the converted checkpoint on eight devices.
 
 A program of its own (``python -m reshard.demo.serving_job TRAINED SERVED``): it knows nothing of
-reshard. It restores what training saved too, and compares every array bit by bit.
+reshard. Both are folders of a ``CheckpointManager``. It restores the latest step of each, and compares
+every array bit by bit.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 
-def restored(path: str) -> Any:
-    """The whole tree as the checkpoint itself describes it, shardings included."""
+def restored(run: str) -> Any:
+    """The whole tree of the latest step as the checkpoint itself describes it, shardings included."""
     import orbax.checkpoint as ocp
 
-    with ocp.StandardCheckpointer() as checkpointer:
-        return checkpointer.restore(Path(path).absolute())
+    with ocp.CheckpointManager(Path(run).absolute()) as manager:
+        return manager.restore(manager.latest_step(), args=ocp.args.StandardRestore())
 
 
 def difference(a: Any, b: Any) -> str | None:
@@ -45,12 +46,12 @@ def compare(trained: Any, served: Any) -> list[str]:
     return [f"{path}: {what}" for path, what in found if what]
 
 
-def main(trained_path: str, served_path: str) -> None:
+def main(trained_run: str, served_run: str) -> None:
     """Restore both, compare, and show how one kernel lies on the devices now."""
     import jax
 
-    served = restored(served_path)
-    complaints = compare(restored(trained_path), served)
+    served = restored(served_run)
+    complaints = compare(restored(trained_run), served)
     if complaints:
         sys.exit("\n".join(complaints))
     leaves = jax.tree.leaves(served)

@@ -17,7 +17,8 @@ from reshard.errors import ReshardError, TargetExistsError
 
 NEEDED = {"jax": "jax", "optax": "optax", "orbax.checkpoint": "orbax-checkpoint"}
 
-TRAINED, SERVED, LAYOUT_FILE = "trained", "served", "serving.yaml"
+TRAINING, SERVING, LAYOUT_FILE = "train", "served", "serving.yaml"
+TRAINED, SERVED = f"{TRAINING}/1000", f"{SERVING}/1000"
 
 LAYOUT = """\
 # Serving wants eight devices in a row: each holds an eighth of every matrix.
@@ -51,9 +52,9 @@ class Step(Struct, frozen=True):
 
 STEPS = (
     Step(
-        "A training job saves its state with Orbax, from a mesh of 4×2 devices",
+        "A training job saves its step 1000 with Orbax, from a mesh of 4×2 devices",
         "python",
-        ("-m", "reshard.demo.training_job", TRAINED),
+        ("-m", "reshard.demo.training_job", TRAINING),
     ),
     Step("What is in that checkpoint", "reshard", ("inspect", TRAINED)),
     Step("How serving wants it", "reshard", ("layout", LAYOUT_FILE, TRAINED)),
@@ -71,7 +72,7 @@ STEPS = (
     Step(
         "A serving job restores it with stock Orbax on 8 devices and compares bit by bit",
         "python",
-        ("-m", "reshard.demo.serving_job", TRAINED, SERVED),
+        ("-m", "reshard.demo.serving_job", TRAINING, SERVING),
     ),
 )
 
@@ -111,7 +112,7 @@ def _is_installed(module: str) -> bool:
 
 
 def _check_empty(directory: Path) -> None:
-    there = [n for n in (TRAINED, SERVED, LAYOUT_FILE) if (directory / n).exists()]
+    there = [n for n in (TRAINING, SERVING, LAYOUT_FILE) if (directory / n).exists()]
     if there:
         raise TargetExistsError(
             f"{directory / there[0]} already exists; remove it or name another --dir for the demo"

@@ -1,6 +1,7 @@
-"""Stands for a training job: eight simulated devices, two steps of Adam, one Orbax checkpoint.
+"""Stands for a training job: eight simulated devices, the last steps of Adam, one Orbax checkpoint.
 
-A program of its own (``python -m reshard.demo.training_job TARGET``): it knows nothing of reshard.
+A program of its own (``python -m reshard.demo.training_job RUN``): it knows nothing of reshard. RUN is
+the folder of a ``CheckpointManager``, which gets step 1000.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-STEPS = 2
+STEPS = range(998, 1000)
+"""Trained before the checkpoint is saved; the demo does not wait for those before."""
 
 
 def trained_state(mesh: Mesh) -> dict[str, Any]:
@@ -33,10 +35,10 @@ def trained_state(mesh: Mesh) -> dict[str, Any]:
         updates, opt_state = optimizer.update(gradients, state["opt_state"])
         return {"params": optax.apply_updates(state["params"], updates), "opt_state": opt_state}
 
-    for step in range(STEPS):
+    for step in STEPS:
         tokens = jax.random.randint(jax.random.key(step), (8, LENGTH), 0, VOCABULARY)
         state = _placed(train(state, tokens), mesh)
-    rest = {"step": jax.numpy.int32(STEPS), "rng": jax.random.key(42)}
+    rest = {"step": jax.numpy.int32(STEPS.stop), "rng": jax.random.key(42)}
     return {**state, **_placed(rest, mesh)}
 
 
@@ -51,7 +53,7 @@ def _placed(tree: Any, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(place, tree)
 
 
-def main(target: str) -> None:
+def main(run: str) -> None:
     """Train on a 4×2 mesh, save, and show how one kernel lies on the devices."""
     import jax
     import numpy as np
@@ -60,8 +62,8 @@ def main(target: str) -> None:
 
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
     state = trained_state(mesh)
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(Path(target).absolute(), state)
+    with ocp.CheckpointManager(Path(run).absolute()) as manager:
+        manager.save(STEPS.stop, args=ocp.args.StandardSave(state))
     leaves = jax.tree.leaves(state)
     print(
         f"saved {len(leaves)} arrays, {sum(x.nbytes for x in leaves) / 2**20:.1f} MiB, on 4×2 devices"

@@ -16,15 +16,17 @@ SLAB_ELEMENTS = 64 << 10
 """Statistics need temporaries of the slab's size; small ones stay in cache."""
 
 
-def cast_into(out: Array, elements: Array) -> CastStats:
+def cast_into(out: Array, elements: Array, *, saturate: bool = False) -> CastStats:
     """``out[...] = elements`` in ``out``'s dtype, rounding to nearest even, slab by slab.
 
     Floats that do not fit become infinite (NaN where the type has no infinity) and are counted;
-    integers that do not fit wrap or are unspecified, as numpy leaves them, and are counted.
+    integers that do not fit wrap or are unspecified, as numpy leaves them, and are counted. With
+    ``saturate`` all values beyond the largest finite one, infinite ones too, become that one, and
+    are counted apart; NaN stays what it is without.
     """
     stats = CastStats()
     for to, slab in _slabs(out, elements):
-        stats = stats + _cast_slab(to, slab)
+        stats = stats + _cast_slab(to, slab, saturate=saturate)
     return stats
 
 
@@ -39,23 +41,29 @@ def _slabs(out: Array, elements: Array) -> list[tuple[Array, Array]]:
     return slabs
 
 
-def _cast_slab(out: Array, slab: Array) -> CastStats:
+def _cast_slab(out: Array, slab: Array, *, saturate: bool) -> CastStats:
     import numpy as np
 
     with np.errstate(all="ignore"):
-        cast = converted(slab, out.dtype)
+        cast = converted(slab, out.dtype, saturate=saturate)
         out[...] = cast
         source, result = _comparable(slab), _comparable(cast)
         nans = int(np.count_nonzero(np.isnan(source)))
         overflow = _overflows(cast, source, result)
+        beyond = _beyond(source, out.dtype) if saturate else (np.zeros_like(overflow),)
         kept = np.isfinite(source) & ~overflow & (source != 0)
+        for part in beyond:
+            kept &= ~part
         error = np.abs((result - source)[kept] / source[kept])
     return CastStats(
-        int(np.count_nonzero(overflow)), nans, float(error.max()) if error.size else 0.0
+        int(np.count_nonzero(overflow)),
+        nans,
+        float(error.max()) if error.size else 0.0,
+        sum(int(np.count_nonzero(part)) for part in beyond),
     )
 
 
-def converted(slab: Array, dtype: np.dtype[Any]) -> Array:
+def converted(slab: Array, dtype: np.dtype[Any], *, saturate: bool = False) -> Array:
     """A copy in ``dtype`` that depends on each element alone, not on where it lies in memory.
 
     float32 stands between narrow types, and holds each of them exactly. int64 stands before uint32:
@@ -63,12 +71,37 @@ def converted(slab: Array, dtype: np.dtype[Any]) -> Array:
     """
     import numpy as np
 
+    source = slab
     with np.errstate(all="ignore"):
         if not np.can_cast(slab.dtype, dtype, "unsafe"):
             slab = slab.astype(np.float32)
         if dtype == np.uint32 and not _is_integer(slab.dtype):
             slab = slab.astype(np.int64)
-        return slab.astype(dtype)
+        cast = slab.astype(dtype)
+        if saturate:
+            above, below = _beyond(_comparable(source), dtype)
+            cast[above], cast[below] = _limits(dtype)
+        return cast
+
+
+def _beyond(source: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Which elements lie above the largest finite value of ``dtype``, and which below the least.
+
+    Whatever lies between rounds to a finite value. A type without negative values has no least one.
+    """
+    import numpy as np
+
+    largest, least = (float(limit) for limit in _limits(dtype))
+    above: Array = source > largest
+    return above, source < least if least < 0 else np.zeros_like(above)
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """The largest and the least finite value of a floating type."""
+    import ml_dtypes
+
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call] # ml_dtypes has no types for it
+    return info.max, info.min
 
 
 def _overflows(cast: Array, source: Array, result: Array) -> Array:

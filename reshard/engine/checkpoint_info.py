@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
-from reshard.engine.record_warnings import record_warnings
+from reshard.engine.record_warnings import record_warnings, unvouched
 from reshard.formats.base import Container, Encoding, Item, Leaf, Reader, Style
 from reshard.layout.mesh import DeviceMesh
+from reshard.layout.record_text import counted, several, warned
+from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
 
 
@@ -19,11 +23,15 @@ class TensorInfo(Struct, frozen=True):
     is_key: bool
     item: str
 
+    def __repr__(self) -> str:
+        return f"TensorInfo{repr(self.spec).removeprefix('TensorSpec')}"
+
 
 class CheckpointInfo(Struct, frozen=True):
     """A checkpoint's content, from its metadata alone.
 
     Attributes:
+        tensors: by name, in the tree's order.
         leaves: every leaf, tensors among them, in the tree's order.
         warnings: what a person should know, one sentence each.
     """
@@ -31,9 +39,16 @@ class CheckpointInfo(Struct, frozen=True):
     uri: str
     format: str
     container: Container
-    tensors: tuple[TensorInfo, ...]
+    tensors: Mapping[str, TensorInfo]
     leaves: tuple[Leaf, ...]
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        size = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(self.nbytes)}"
+        on = f", saved on {', '.join(map(str, self.meshes))}" if self.meshes else ""
+        headline = f"{self.uri!r}: {self.format} {self.style}, {size}{on}"
+        parts = list(self.tensors.values())
+        return several("CheckpointInfo", headline, parts, warned(self.warnings))
 
     @property
     def style(self) -> Style:
@@ -46,28 +61,30 @@ class CheckpointInfo(Struct, frozen=True):
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors, decoded."""
-        return sum(t.spec.nbytes for t in self.tensors)
+        return sum(t.spec.nbytes for t in self.tensors.values())
 
     @property
     def meshes(self) -> tuple[DeviceMesh, ...]:
         """The different meshes that tensors were saved on, in order of appearance."""
-        found = (t.spec.layout.device_mesh for t in self.tensors if t.spec.layout is not None)
+        found = (
+            t.spec.layout.device_mesh for t in self.tensors.values() if t.spec.layout is not None
+        )
         return tuple(dict.fromkeys(m for m in found if m is not None))
 
 
 def describe(reader: Reader) -> CheckpointInfo:
     """The information of an open checkpoint."""
-    tensors = tuple(
-        TensorInfo(tensor.spec, tensor.encoding, tensor.digest, tensor.is_key, leaf.item)
+    tensors = {
+        leaf.name: TensorInfo(tensor.spec, tensor.encoding, tensor.digest, tensor.is_key, leaf.item)
         for leaf in reader.leaves
         if leaf.tensor
         for tensor in [reader.tensors[leaf.name]]
-    )
+    }
     return CheckpointInfo(
         reader.uri,
         reader.format,
         reader.container,
         tensors,
         tuple(reader.leaves),
-        record_warnings(reader),
+        record_warnings(unvouched(reader)),
     )

@@ -7,10 +7,14 @@ from typing import Literal
 
 from msgspec import Struct
 
-from reshard.engine.read_digests import ReadLimits, tensor_digests
+from reshard.engine.pairing import Pairing, RulesFrom, pair_by_name
+from reshard.engine.read_digests import ReadLimits, digests_with_casts, tensor_digests
 from reshard.engine.report import Progress
 from reshard.formats.base import Reader, StoredTensor
 from reshard.formats.orbax.folder_record import FileVerdict
+from reshard.layout.cast_rule import Cast, kind_of
+from reshard.layout.changes import Changes
+from reshard.layout.record_text import counted, several, warned
 
 Status = Literal[
     "equal",
@@ -30,13 +34,20 @@ class TensorVerdict(Struct, frozen=True):
     """What comparing one tensor gave.
 
     Attributes:
+        name: in B, or in A of what only A has.
         status: "recorded" where stored bytes have the digest that was recorded when they were
             written; "checksum" where none was recorded, but every chunk has the CRC32C that is stored
             with it; "not recorded" where there is nothing to compare with; "damaged" where stored
             bytes cannot be read, or are not those that were recorded.
-        digest_a: CRC-64/NVME of what is stored in A, 16 hex digits.
+        digest_a: CRC-64/NVME of what is stored in A, cast as B is where it was cast; 16 hex digits.
         digest_b: of what is stored in B, or what A recorded of itself where there is no B.
         detail: what differs, in words.
+        source: the name in A; None of what only B has, and without B.
+        comparison: "cast" where A's tensor was cast from ``source_dtype`` to ``target_dtype`` and every
+            bit of that compared with B; "exact" where every stored bit was.
+        source_dtype: in A, of what both have.
+        target_dtype: in B.
+        saturate: whether the cast made values beyond the largest finite one that one.
     """
 
     name: str
@@ -44,6 +55,16 @@ class TensorVerdict(Struct, frozen=True):
     digest_a: str | None
     digest_b: str | None
     detail: str = ""
+    source: str | None = None
+    comparison: Literal["exact", "cast"] = "exact"
+    source_dtype: str | None = None
+    target_dtype: str | None = None
+    saturate: bool = False
+
+    def __repr__(self) -> str:
+        name = self.name if self.source in (None, self.name) else f"{self.source} → {self.name}"
+        detail = f", {self.detail}" if self.detail else ""
+        return f"TensorVerdict({name!r}: {self.status}{detail})"
 
     @property
     def is_difference(self) -> bool:
@@ -57,6 +78,9 @@ class Verification(Struct, frozen=True):
         files: every file that was compared with a record, of A and of B.
         damage: why a checkpoint that has a record of itself could not be read, if so.
         warnings: what a person should know, one sentence each.
+        dropped: tensors of A that B has not because of the rules; no difference.
+        rules: by which B was made of A; None where tensors were compared name by name.
+        rules_from: whether the caller gave the rules or B recorded them.
     """
 
     a: str
@@ -65,6 +89,23 @@ class Verification(Struct, frozen=True):
     files: tuple[FileVerdict, ...] = ()
     damage: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    rules: Changes | None = None
+    rules_from: RulesFrom | None = None
+
+    def __repr__(self) -> str:
+        tensors, files = counted(len(self.tensors), "tensor"), counted(len(self.files), "file")
+        told = "equal" if self.b is not None else "as recorded"
+        verdict = f"{self.differences:,} differ" if self.differences else told
+        if not self.is_told:
+            verdict = "nothing was recorded to compare with"
+        against = "its own record" if self.b is None else repr(self.b)
+        unlike = [
+            *(t for t in self.tensors if t.is_difference),
+            *(f for f in self.files if f.is_difference),
+        ]
+        headline = f"{self.a!r} against {against}: {tensors}, {files}, {verdict}"
+        return several("Verification", headline, unlike, [*self.damage, *warned(self.warnings)])
 
     @property
     def differences(self) -> int:
@@ -80,66 +121,143 @@ class Verification(Struct, frozen=True):
 
 
 def compare_stored(
-    a: Reader, b: Reader, limits: ReadLimits, progress: Callable[[Progress], None] | None = None
+    a: Reader,
+    b: Reader,
+    limits: ReadLimits,
+    progress: Callable[[Progress], None] | None = None,
+    pairing: Pairing | None = None,
 ) -> Verification:
-    """Reads both and compares tensor by tensor: name, shape, dtype, and every bit."""
-    alike = [
-        n for n, tensor in a.tensors.items() if n in b.tensors and not _unlike(tensor, b.tensors[n])
-    ]
+    """Reads both and compares tensor by tensor: name, shape, dtype, and every bit.
+
+    Args:
+        pairing: which tensors, and which of them cast; None for those of one name as they are.
+    """
+    pairing = pair_by_name(a) if pairing is None else pairing
+    found = _read(a, b, pairing, limits, progress)
+    return Verification(
+        a.uri,
+        b.uri,
+        tuple(_verdicts(a, b, pairing, found)),
+        damage=pairing.damage,
+        warnings=pairing.warnings,
+        dropped=pairing.dropped,
+        rules=pairing.rules,
+        rules_from=pairing.rules_from,
+    )
+
+
+class _Found(Struct, frozen=True):
+    """What reading both gave, by A's names, but ``in_b`` by B's.
+
+    Attributes:
+        unlike: what sets a pair apart before it is read, "" where nothing does.
+        in_a: digests, after the cast where there is one.
+    """
+
+    unlike: Mapping[str, str]
+    in_a: Mapping[str, str]
+    in_b: Mapping[str, str]
+    damaged: Mapping[str, str]
+
+
+def _read(
+    a: Reader,
+    b: Reader,
+    pairing: Pairing,
+    limits: ReadLimits,
+    progress: Callable[[Progress], None] | None,
+) -> _Found:
+    """Reads those tensors of both of which only the bits can tell whether they are equal."""
+    pairs = {n: partner for n, partner in pairing.names_in_b.items() if partner in b.tensors}
+    unlike = {
+        n: _unlike(a.tensors[n], b.tensors[m], pairing.casts.get(n)) for n, m in pairs.items()
+    }
+    names = {m: n for n, m in pairs.items() if not unlike[n]}
+    alike = set(names.values())
+    casts = {n: cast for n, cast in pairing.casts.items() if n in alike}
     a_damage: dict[str, str] = {}
     b_damage: dict[str, str] = {}
-    in_a = tensor_digests(a, limits, alike, progress, damage=a_damage, stage="reading")
-    in_b = tensor_digests(b, limits, alike, progress, damage=b_damage, stage="reading")
-    damaged = {**_not_as_recorded(b, in_b, "B"), **_not_as_recorded(a, in_a, "A")}
-    damaged |= {**_of_side(b_damage, "B"), **_of_side(a_damage, "A")}
-    return Verification(a.uri, b.uri, tuple(_verdicts(a, b, in_a, in_b, damaged)))
+    in_a = digests_with_casts(a, limits, alike, casts, progress, damage=a_damage, stage="reading")
+    in_b = tensor_digests(b, limits, names, progress, damage=b_damage, stage="reading")
+    a_damage = {**_not_as_recorded(a, in_a.stored), **a_damage}
+    b_damage = {**_not_as_recorded(b, in_b), **b_damage}
+    damaged = {names[n]: f"B: {text}" for n, text in b_damage.items()}
+    damaged |= {n: f"A: {text}" for n, text in a_damage.items()}
+    return _Found(unlike, {**in_a.stored, **in_a.cast}, in_b, damaged)
 
 
-def _of_side(damage: Mapping[str, str], side: str) -> dict[str, str]:
-    return {name: f"{side}: {text}" for name, text in damage.items()}
-
-
-def _not_as_recorded(reader: Reader, found: Mapping[str, str], side: str) -> dict[str, str]:
+def _not_as_recorded(reader: Reader, found: Mapping[str, str]) -> dict[str, str]:
     return {
-        name: f"{side}: {_CHANGED} ({reader.tensors[name].digest})"
+        name: f"{_CHANGED} ({reader.tensors[name].digest})"
         for name, digest in found.items()
         if reader.tensors[name].digest not in (None, digest)
     }
 
 
-def _verdicts(
-    a: Reader,
-    b: Reader,
-    in_a: Mapping[str, str],
-    in_b: Mapping[str, str],
-    damaged: Mapping[str, str],
-) -> Iterator[TensorVerdict]:
-    for name, tensor in a.tensors.items():
-        found = in_a.get(name), in_b.get(name)
-        if name not in b.tensors:
-            yield TensorVerdict(name, "only in A", None, None, f"B has no tensor {name!r}")
-        elif detail := _unlike(tensor, b.tensors[name]):
-            yield TensorVerdict(name, "different", None, None, detail)
-        elif name in damaged:
-            yield TensorVerdict(name, "damaged", *found, damaged[name])
-        elif in_a[name] != in_b[name]:
-            yield TensorVerdict(name, "different", *found, "the stored bits differ")
+def _verdicts(a: Reader, b: Reader, pairing: Pairing, found: _Found) -> Iterator[TensorVerdict]:
+    for name, partner in pairing.names_in_b.items():
+        if partner not in b.tensors:
+            yield TensorVerdict(
+                name, "only in A", None, None, f"B has no tensor {partner!r}", source=name
+            )
         else:
-            yield TensorVerdict(name, "equal", *found)
+            yield _verdict(a, b, name, partner, pairing.casts.get(name), found)
+    expected = set(pairing.names_in_b.values())
     for name in b.tensors:
-        if name not in a.tensors:
-            yield TensorVerdict(name, "only in B", None, None, f"A has no tensor {name!r}")
+        if name not in expected:
+            yield TensorVerdict(name, "only in B", None, None, _no_partner(name, a, pairing))
 
 
-def _unlike(a: StoredTensor, b: StoredTensor) -> str:
+def _no_partner(name: str, a: Reader, pairing: Pairing) -> str:
+    if name in pairing.dropped:
+        return f"the rules leave out {name!r} of A"
+    if name in a.tensors:
+        return f"the rules give {name!r} of A another name"
+    return f"A has no tensor {name!r}"
+
+
+def _verdict(
+    a: Reader, b: Reader, name: str, partner: str, cast: Cast | None, found: _Found
+) -> TensorVerdict:
+    digests = found.in_a.get(name), found.in_b.get(partner)
+    status: Status = "equal"
+    detail = ""
+    if detail := found.unlike[name]:
+        status = "different"
+    elif detail := found.damaged.get(name, ""):
+        status = "damaged"
+    elif digests[0] != digests[1]:
+        status = "different"
+        detail = "the stored bits differ" if cast is None else _OTHER_CAST
+    return TensorVerdict(
+        partner,
+        status,
+        *digests,
+        detail,
+        source=name,
+        comparison="exact" if cast is None else "cast",
+        source_dtype=a.tensors[name].spec.dtype,
+        target_dtype=b.tensors[partner].spec.dtype,
+        saturate=cast is not None and cast.saturate,
+    )
+
+
+_OTHER_CAST = "the stored bits are not what the cast gives"
+
+
+def _unlike(a: StoredTensor, b: StoredTensor, cast: Cast | None) -> str:
     """What already sets two tensors apart before a byte is read; "" where nothing does."""
     if a.spec.shape != b.spec.shape:
         return f"shape {list(a.spec.shape)} in A, {list(b.spec.shape)} in B"
-    if a.spec.dtype != b.spec.dtype:
-        return f"dtype {a.spec.dtype} in A, {b.spec.dtype} in B"
     if a.is_key != b.is_key:
         return f"a PRNG key in {'A' if a.is_key else 'B'} only"
-    return ""
+    if cast is None:
+        same = a.spec.dtype == b.spec.dtype
+        return "" if same else f"dtype {a.spec.dtype} in A, {b.spec.dtype} in B"
+    if a.is_key or (kind_of(a.spec.dtype) == "complex" != kind_of(cast.dtype)):
+        return f"{a.spec.dtype} in A cannot be cast to {cast.dtype}"
+    same = cast.dtype == b.spec.dtype
+    return "" if same else f"dtype {a.spec.dtype} in A, cast to {cast.dtype}, {b.spec.dtype} in B"
 
 
 def compare_recorded(

@@ -11,14 +11,17 @@ from msgspec.structs import replace
 
 from reshard.engine.blame import of_target
 from reshard.engine.layouts import layout_warnings
-from reshard.engine.open_within import BYTES_PER_MOVE, open_to_convert
+from reshard.engine.open_within import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
 from reshard.engine.options import Options, Wanted
-from reshard.engine.record_warnings import record_warnings
+from reshard.engine.record_warnings import record_warnings, unvouched
 from reshard.engine.target import Target, make_target
 from reshard.engine.target_folder import refuse_other_content, target_path
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.detect import local_path
-from reshard.layout.tensor_spec import TensorSpec
+from reshard.layout.grid import Grid
+from reshard.layout.record_text import counted, several, warned
+from reshard.layout.sizes import format_bytes
+from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.joint_plan import JointPlan
 from reshard.planning.move import Move, Plan
 from reshard.planning.planner import make_joint_plan
@@ -32,36 +35,69 @@ class PlannedTensor(Struct, frozen=True):
 
     Attributes:
         partition: strategy, amount and axis, where the target is split by count or size.
+        slices: who holds what of the target, where ``target.slices`` does not say it.
     """
 
     source: TensorSpec
     target: TensorSpec
     move: Move
     partition: Mapping[str, Any] | None = None
+    slices: Grid | None = None
+
+    def __repr__(self) -> str:
+        return f"PlannedTensor({change_text(self.source, self.target)}, {self.move.strategy})"
+
+    @property
+    def source_shards(self) -> Grid | None:
+        """How the source's layout cuts it; None where the source recorded no layout."""
+        return None if self.source.layout is None else self.source.slices
+
+    @property
+    def target_shards(self) -> Grid | None:
+        """How the target's layout cuts it; None where neither a layout nor a partition does.
+
+        The chunks that are stored (``target.storage``) may be larger or smaller than the shards.
+        """
+        if self.slices is not None:
+            return self.slices
+        return None if self.target.layout is None else self.target.slices
 
 
 class ConversionPlan(Struct, frozen=True):
     """What a conversion will do, before it does it.
 
     Attributes:
+        target: None where none was named; then what depends on it is not known.
         carried: leaves that are no tensors and travel along unchanged.
         dropped: leaves of the source that are left out.
         free_bytes: what the target's file system has left.
     """
 
     source: str
-    target: str
+    target: str | None
     plan: Plan
     tensors: tuple[PlannedTensor, ...]
     carried: tuple[str, ...]
     dropped: tuple[str, ...]
     warnings: tuple[str, ...]
-    free_bytes: int
+    free_bytes: int | None
+
+    def __repr__(self) -> str:
+        target = "" if self.target is None else f" → {self.target!r}"
+        headline = f"{self.source!r}{target}: {_costs(self.plan)}"
+        return several("ConversionPlan", headline, self.tensors, warned(self.warnings))
+
+
+def _costs(plan: Plan) -> str:
+    moved = f"reads {format_bytes(plan.decoded_bytes)}, writes {format_bytes(plan.written_bytes)}"
+    tasks = f"{counted(len(plan.moves), 'tensor')} in {counted(plan.tasks, 'task')}"
+    return f"{tasks}, {moved}, {format_bytes(plan.peak_bytes)} of buffers at most"
 
 
 class Prepared(Struct, frozen=True):
-    """A plan with the open source and the target that it is about."""
+    """A plan with the open source and the target that it is about, whose folder is ``path``."""
 
+    path: str
     reader: Reader
     target: Target
     summary: ConversionPlan
@@ -79,6 +115,14 @@ class JointConversionPlan(Struct, frozen=True):
     plans: tuple[ConversionPlan, ...]
     joint: JointPlan
 
+    def __repr__(self) -> str:
+        lines = [str(plan).partition("\n")[0] for plan in self.plans]
+        read = (
+            f"reads {format_bytes(self.joint.decoded_bytes)} in {counted(self.joint.tasks, 'task')}"
+        )
+        headline = f"{self.source!r}: {counted(len(self.plans), 'target')}, {read}"
+        return several("JointConversionPlan", headline, lines)
+
 
 class JointPrepared(Struct, frozen=True):
     """What is prepared for each target, and the plan for all."""
@@ -95,6 +139,15 @@ class JointPrepared(Struct, frozen=True):
 def prepare(source: str, target: str, options: Options) -> Prepared:
     """Opens the source, plans, and refuses whatever can be refused before a byte moves."""
     return prepare_joint(source, [Wanted(target, options)]).targets[0]
+
+
+def foresee(source: str, options: Options) -> ConversionPlan:
+    """The plan of a conversion to a target that is not named yet."""
+    source = local_path(source)
+    reader = open_to_convert(source, options.max_memory, 1)
+    target = make_target(reader, options)
+    (plan,) = _joint_plan(reader, [target], [options]).plans
+    return _summary(source, None, plan, target, options, reader)
 
 
 def prepare_joint(
@@ -118,11 +171,10 @@ def prepare_joint(
     for target, one in zip(targets, wanted, strict=True):
         with of_target(_name(target, wanted)):
             goals.append(make_target(reader, one.options))
-    metadata = _metadata_bytes(reader, sum(len(g.requests) for g in goals), wanted)
-    requests = [goal.requests for goal in goals]
-    joint = make_joint_plan(requests, first.max_memory, first.workers, metadata)
+    joint = _joint_plan(reader, goals, [one.options for one in wanted])
     prepared = tuple(
         Prepared(
+            target,
             reader,
             replace(goal, requests=()),  # the plan has what they said
             _summary(source, target, plan, goal, one.options, reader),
@@ -132,13 +184,19 @@ def prepare_joint(
     return JointPrepared(prepared, joint)
 
 
+def _joint_plan(reader: Reader, targets: Sequence[Target], options: Sequence[Options]) -> JointPlan:
+    requests = [target.requests for target in targets]
+    metadata = _metadata_bytes(reader, [target.checkpoint for target in targets], options)
+    return make_joint_plan(requests, options[0].max_memory, options[0].workers, metadata)
+
+
 def _name(target: str, wanted: Sequence[Wanted]) -> str | None:
     """What errors call a target: nothing where it is the only one."""
     return target if len(wanted) > 1 else None
 
 
 def _summary(
-    source: str, target: str, plan: Plan, goal: Target, options: Options, reader: Reader
+    source: str, target: str | None, plan: Plan, goal: Target, options: Options, reader: Reader
 ) -> ConversionPlan:
     return ConversionPlan(
         source,
@@ -148,23 +206,39 @@ def _summary(
         tuple(leaf.name for leaf in goal.checkpoint.leaves if not leaf.tensor),
         goal.dropped,
         (
-            *layout_warnings(options.layout, list(goal.checkpoint.tensors)),
-            *record_warnings(reader),
+            *layout_warnings(
+                options.layout, list(goal.checkpoint.tensors), [m.source.spec for m in plan.moves]
+            ),
+            *goal.warnings,
+            *record_warnings(unvouched(reader)),
         ),
-        space_left(target),
+        None if target is None else space_left(target),
     )
 
 
-def _metadata_bytes(reader: Reader, tensors: int, wanted: Sequence[Wanted]) -> int:
+def _metadata_bytes(
+    reader: Reader, targets: Sequence[TargetCheckpoint], options: Sequence[Options]
+) -> int:
     """What all ends keep in memory; to read a target back it is opened, too, one after the other."""
-    is_read_back = any(one.options.check == "readback" for one in wanted)
+    is_read_back = any(one.check == "readback" for one in options)
     read_back = reader.metadata_bytes if is_read_back else 0
-    return reader.metadata_bytes + BYTES_PER_MOVE * tensors + read_back
+    written = sum(BYTES_PER_MOVE * len(t.tensors) + _device_id_bytes(t) for t in targets)
+    return reader.metadata_bytes + written + read_back
+
+
+def _device_id_bytes(target: TargetCheckpoint) -> int:
+    """Of the text that names the devices of every tensor, which Orbax wants for each anew."""
+    meshes = (t.spec.layout.device_mesh for t in target.tensors.values() if t.spec.layout)
+    return sum(
+        BYTES_PER_DEVICE_ID * len(mesh.device_ids) for mesh in meshes if mesh and mesh.device_ids
+    )
 
 
 def _planned(move: Move, checkpoint: TargetCheckpoint) -> PlannedTensor:
-    source, target = move.source.spec, move.target.spec
-    return PlannedTensor(source, target, move, checkpoint.tensors[target.name].partition)
+    source, written = move.source.spec, checkpoint.tensors[move.target.spec.name]
+    shards = written.shards if written.partition else None
+    slices = shards if isinstance(shards, Grid) else None
+    return PlannedTensor(source, move.target.spec, move, written.partition, slices)
 
 
 def space_left(target: str) -> int:

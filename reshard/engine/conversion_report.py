@@ -54,7 +54,7 @@ def conversion_report(
     summary = prepared.summary
     return ConversionReport(
         summary.source,
-        summary.target,
+        prepared.path,
         tuple(
             _tensor_report(move, result, _proof(result, options))
             for move, result in zip(summary.plan.moves, results, strict=True)

@@ -59,6 +59,7 @@ def convert(
     options: Options,
     executor: Executor | None = None,
     progress: Tell | None = None,
+    before_publish: Callable[[str], None] | None = None,
     *,
     restart: bool = False,
 ) -> ConversionReport:
@@ -66,7 +67,8 @@ def convert(
 
     The target appears whole or not at all. With ``restart`` nothing that an unfinished run left is used.
     """
-    return convert_joint(source, [Wanted(target, options, restart)], executor, progress).reports[0]
+    wanted = [Wanted(target, options, restart)]
+    return convert_joint(source, wanted, executor, progress, before_publish).reports[0]
 
 
 def convert_joint(
@@ -74,6 +76,7 @@ def convert_joint(
     wanted: Sequence[Wanted],
     executor: Executor | None = None,
     progress: Tell | None = None,
+    before_publish: Callable[[str], None] | None = None,
 ) -> JointReport:
     """Converts to several targets from one reading of the source; each as ``convert`` alone would.
 
@@ -88,7 +91,7 @@ def convert_joint(
     # Before anything of the source is read: what is read is at least as new as this.
     files = source_state(source)
     identities = [identify(source, one.options, files) for one in wanted]
-    run = _Run(source, len(wanted), executor, progress, started)
+    run = _Run(source, len(wanted), executor, progress, before_publish, started)
     _find_finished(run, wanted, identities)
     if len(run.reports) < len(wanted):
         _carry_out(run, wanted, identities)
@@ -118,6 +121,7 @@ class _Run(Struct):
     targets: int
     executor: Executor | None
     progress: Tell | None
+    before_publish: Callable[[str], None] | None
     started: float
     reports: dict[int, ConversionReport] = field(default_factory=dict)
     read_bytes: int = 0
@@ -234,7 +238,7 @@ def _write(run: _Run, targets: Sequence[_Target], plan: JointPlan) -> None:
     """Does what is left to do, and records it."""
     with ExitStack() as journals:
         begun = {target.number: _begin(target, journals) for target in targets}
-        there = {t.order.summary.target: t.open.ledger.written_bytes for t in targets}
+        there = {t.order.prepared.path: t.open.ledger.written_bytes for t in targets}
         check_space([target.order for target in targets], there)
         books: list[Books | None] = [None] * run.targets
         to_fill = [ToFill(targets[0].ends, is_finished=True)] * run.targets
@@ -267,6 +271,8 @@ def _publish(run: _Run, targets: Sequence[_Target], finishing: Finishing) -> Non
         with of_target(order.name):
             results = target.open.ledger.results()
             results = finish(order, target.ends, staging.root, results, finishing)
+            if run.before_publish is not None:
+                run.before_publish(str(order.path))
             publish(staging, overwrite=order.options.overwrite, check=refuse_other_content)
             removed_once_published(target.open)
         resumed = target.open.ledger.resumed_bytes

@@ -36,14 +36,16 @@ def expected_crc(task: Task, band: Array, box: Box) -> int:
     """What ``band``, lying at ``box`` of the placement, adds to the target's digest."""
     placement, dtype = task.placement, target_element_type(task)
     crc = 0
-    for elements, part in _slabs(band, box):
-        wanted = converted(elements, dtype) if placement.is_cast else elements
+    for elements, part in slabs(band, box):
+        wanted = elements
+        if placement.is_cast:
+            wanted = converted(elements, dtype, saturate=placement.saturate)
         turned = wanted.transpose(placement.axis_order)
         crc ^= linear_of_box(CRC64NVME, turned, placement.to_target(part), task.target_shape)
     return crc
 
 
-def _slabs(band: Array, box: Box) -> Iterator[tuple[Array, Box]]:
+def slabs(band: Array, box: Box) -> Iterator[tuple[Array, Box]]:
     """The band in parts of about SLAB_ELEMENTS, whose copies stay small, each with its box."""
     if band.size <= SLAB_ELEMENTS:
         if band.size:
@@ -57,4 +59,4 @@ def _slabs(band: Array, box: Box) -> Iterator[tuple[Array, Box]]:
             (*box.start[:axis], box.start[axis] + start, *box.start[axis + 1 :]),
             (*box.stop[:axis], box.start[axis] + stop, *box.stop[axis + 1 :]),
         )
-        yield from _slabs(band[(slice(None),) * axis + (slice(start, stop),)], part)
+        yield from slabs(band[(slice(None),) * axis + (slice(start, stop),)], part)

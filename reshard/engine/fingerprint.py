@@ -19,10 +19,13 @@ from reshard.formats.orbax.fingerprint_files import (
     RecordedFolder,
     folders_to_record,
     publish_records,
+    refuse_item_of_record,
     refuse_recorded,
     room_for_records,
 )
 from reshard.formats.orbax.reader import OrbaxReader
+from reshard.layout.record_text import counted, several
+from reshard.layout.sizes import format_bytes
 
 
 class Fingerprint(Struct, frozen=True):
@@ -43,6 +46,14 @@ class Fingerprint(Struct, frozen=True):
     written: tuple[str, ...]
     seconds: float
 
+    def __repr__(self) -> str:
+        size = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(self.nbytes)}"
+        headline = (
+            f"{self.uri!r}: {size} and {counted(self.files, 'other file')} in {self.seconds:.1f} s"
+        )
+        digests = [f"{name!r}: {digest}" for name, digest in self.tensors.items()]
+        return several("Fingerprint", headline, digests, [f"written: {w!r}" for w in self.written])
+
 
 def fingerprint_checkpoint(
     uri: str,
@@ -61,6 +72,7 @@ def fingerprint_checkpoint(
         )
     if not overwrite:
         refuse_recorded(root)
+    refuse_item_of_record(root)
     limits = replace(limits, max_memory=left_to_read(limits.max_memory, reader))
     folders = folders_to_record(root, reader)
     with room_for_records(root, folders):

@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from reshard.engine.arguments import PairRules, Path, Rules
     from reshard.engine.options import Check
     from reshard.formats.base import Style
-    from reshard.layout.layout_file import LayoutFile
+    from reshard.layout.device_mesh import MeshLike
+    from reshard.layout.layout_file import LayoutFile, MissingAxes
     from reshard.layout.layout_map import LayoutMap
-    from reshard.layout.mesh import DeviceMesh
 
-    LayoutLike = Path | Mapping[str, Any] | LayoutFile | LayoutMap | None
+    LayoutLike = Path | Mapping[str, Any] | LayoutFile | LayoutMap | Any | None
+    """Any: a tree of TensorLayouts, jax shardings or jax.ShapeDtypeStructs."""
 
 
 class Goal(Struct, frozen=True):
@@ -24,13 +25,13 @@ class Goal(Struct, frozen=True):
 
     Attributes: as the arguments of ``reshard.plan`` and ``reshard.convert`` of the same names.
 
-    >>> Goal("served", layout="serving.yaml", cast={".": "bfloat16"}).verify
+    >>> Goal("served", layout="serving.yaml", cast={"float": "bfloat16"}).verify
     'written'
     """
 
     dst: Path
     layout: LayoutLike = None
-    mesh: str | DeviceMesh | None = None
+    mesh: str | MeshLike | None = None
     select: Rules = ()
     drop: Rules = ()
     rename: PairRules = ()
@@ -42,3 +43,4 @@ class Goal(Struct, frozen=True):
     overwrite: bool = False
     verify: Check = "written"
     restart: bool = False
+    missing_axes: MissingAxes = "error"

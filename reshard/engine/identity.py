@@ -15,6 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from reshard.engine.layout_tree import LayoutTree
 from reshard.engine.layouts import Layout, SameAxes
 from reshard.engine.options import Options
 from reshard.engine.target import codec_name
@@ -22,6 +23,8 @@ from reshard.formats.base import TargetCheckpoint
 from reshard.formats.orbax.folder_record import PARTIAL_NAME
 from reshard.formats.slices import FILE_NAME
 from reshard.layout.layout_file import LayoutFile, layout_to_mapping
+from reshard.layout.layout_map import LayoutMap
+from reshard.layout.mesh import DeviceMesh, TensorLayout, show_axes
 from reshard.planning.move import Move, Plan
 from reshard.storage.local import storage_error
 from reshard.version import __version__
@@ -140,10 +143,35 @@ def _layout_text(layout: Layout | None) -> str:
     if layout is None:
         return "as in the source"
     if isinstance(layout, SameAxes):
-        return f"axes as in the source over {layout.mesh.abstract}"
+        left_out = ", without those it lacks" if layout.missing_axes == "replicate" else ""
+        return f"axes as in the source over {_mesh_text(layout.mesh)}{left_out}"
     if isinstance(layout, LayoutFile):
         return str(layout_to_mapping(layout))
-    return repr(layout)
+    return layout.text if isinstance(layout, LayoutTree) else _map_text(layout)
+
+
+def _map_text(layouts: LayoutMap) -> str:
+    keys = [f"{key!r}: {_tensor_layout_text(layout)}" for key, layout in layouts.items()]
+    return f"{{{', '.join(keys)}}}, {layouts.dialect}, default {_mesh_text(layouts.device_mesh)}"
+
+
+def _tensor_layout_text(layout: TensorLayout | None) -> str:
+    return (
+        "none"
+        if layout is None
+        else f"{show_axes(layout.axes)} over {_mesh_text(layout.device_mesh)}"
+    )
+
+
+def _mesh_text(mesh: DeviceMesh | None) -> str:
+    """The mesh with all that is recorded of it; many device ids as a digest."""
+    if mesh is None:
+        return "no mesh"
+    types, ids = mesh.axis_types, mesh.recorded.device_ids
+    shown = (
+        "" if ids is None else f" on devices {list(ids) if len(ids) <= 16 else _digest([str(ids)])}"
+    )
+    return f"{mesh}{f' of types {list(types)}' if types else ''}{shown}"
 
 
 def plan_digest(plan: Plan, target: TargetCheckpoint, options: Options) -> str:
@@ -158,7 +186,12 @@ def _move_text(move: Move) -> str:
         (
             (placement.source, placement.source_box.start, placement.source_box.stop),
             (placement.target, placement.target_box.start, placement.target_box.stop),
-            (placement.axis_order, placement.source_dtype, placement.target_dtype),
+            (
+                placement.axis_order,
+                placement.source_dtype,
+                placement.target_dtype,
+                placement.saturate,
+            ),
             (source.codec, source.spec.storage.cuts, source.spec.chunk_shape),
             (target.codec, target.spec.storage.cuts, target.spec.chunk_shape),
             (move.strategy, move.units.cuts),

@@ -83,7 +83,7 @@ def _task_json(finished: Finished) -> list[Any]:
         int(result.has_digest),
         None
         if cast == _NO_CAST
-        else [cast.overflows, cast.nans, float(cast.largest_relative_error)],
+        else [cast.overflows, cast.nans, float(cast.largest_relative_error), cast.saturated],
         [[p.index, p.crc32c, p.nbytes, p.stored_bytes] for p in result.parts],
     ]
 
@@ -158,13 +158,18 @@ def _task(values: Any, plan: Plan) -> Finished:
         moved,
         read,
         tuple(_part(part, grid.parts) for part in parts),
-        _NO_CAST if cast is None else CastStats(int(cast[0]), int(cast[1]), float(cast[2])),
+        _NO_CAST if cast is None else _cast(*cast),
         bool(has_digest),
         expected_crc,
         source_cover,
         target_cover,
     )
     return Finished(unit, result)
+
+
+def _cast(overflows: Any, nans: Any, error: Any, saturated: Any = 0) -> CastStats:
+    _check_numbers(overflows, nans, saturated)
+    return CastStats(overflows, nans, float(error), saturated)
 
 
 def _part(values: Any, counts: Sequence[int]) -> ChunkPart:

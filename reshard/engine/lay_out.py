@@ -14,7 +14,9 @@ from reshard.engine.layouts import Layout, layout_warnings, split
 from reshard.layout.changes import Changes
 from reshard.layout.grid import Grid
 from reshard.layout.layout_file import LayoutFile
-from reshard.layout.tensor_spec import TensorSpec
+from reshard.layout.record_text import counted, several, warned
+from reshard.layout.sizes import format_bytes
+from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.transforms import Rewrite, rewrites
 
 
@@ -32,6 +34,9 @@ class LaidOut(Struct, frozen=True):
     target: TensorSpec
     slices: Grid
     partition: Mapping[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"LaidOut({change_text(self.source, self.target)}, shards of {list(self.slices.largest)})"
 
     @property
     def is_partitioned(self) -> bool:
@@ -55,18 +60,24 @@ class LayoutPreview(Struct, frozen=True):
     tensors: tuple[LaidOut, ...]
     warnings: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        each = sum(tensor.shard_bytes for tensor in self.tensors if not tensor.is_partitioned)
+        headline = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(each)} on each device"
+        return several("LayoutPreview", headline, self.tensors, warned(self.warnings))
+
 
 def preview(info: CheckpointInfo, layout: Layout | None) -> LayoutPreview:
     """How ``layout`` lays out those tensors of ``info`` that its own changes keep.
 
     Raises LayoutError or PlanError where a plan with this layout would.
     """
-    specs = {t.spec.name: t.spec for t in info.tensors}
-    keys = {t.spec.name for t in info.tensors if t.is_key}
+    specs = {t.spec.name: t.spec for t in info.tensors.values()}
+    keys = {t.spec.name for t in info.tensors.values() if t.is_key}
     changes = layout.changes if isinstance(layout, LayoutFile) else Changes()
     kept = rewrites(changes, [leaf.name for leaf in info.leaves], specs, keys)
     tensors = tuple(_laid_out(specs[r.source], r, layout) for r in kept if r.source in specs)
-    return LayoutPreview(tensors, tuple(layout_warnings(layout, [t.target.name for t in tensors])))
+    names, sources = [t.target.name for t in tensors], [t.source for t in tensors]
+    return LayoutPreview(tensors, tuple(layout_warnings(layout, names, sources)))
 
 
 def _laid_out(source: TensorSpec, rewrite: Rewrite, layout: Layout | None) -> LaidOut:

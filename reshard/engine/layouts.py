@@ -3,27 +3,49 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, get_args
 
 from msgspec import Struct
 
+from reshard.engine.layout_tree import LayoutTree, is_layout_tree, layout_tree
 from reshard.errors import LayoutError
+from reshard.layout.device_mesh import MeshLike, as_mesh, is_jax_mesh
 from reshard.layout.grid import Grid
-from reshard.layout.layout_file import LayoutFile, load_layout, parse_layout
+from reshard.layout.layout_file import (
+    REPLICATE_THEM,
+    LayoutFile,
+    MissingAxes,
+    load_layout,
+    parse_layout,
+)
 from reshard.layout.layout_map import LayoutMap
-from reshard.layout.mesh import DeviceMesh, TensorLayout, parse_mesh, show_axes
+from reshard.layout.mesh import (
+    DeviceMesh,
+    TensorLayout,
+    known_axes,
+    parse_mesh,
+    show_axes,
+    used_axes,
+)
+from reshard.layout.prefixes import pattern_hint
 from reshard.layout.resolve import layout_for, overlaps, unmatched_rules
 from reshard.layout.tensor_spec import TensorSpec
 
 
 class SameAxes(Struct, frozen=True):
-    """Every tensor split by the axes that its source was, over another mesh."""
+    """Every tensor split by the axes that its source was, over another mesh.
+
+    Attributes:
+        missing_axes: what becomes of axes of the source that the mesh lacks.
+    """
 
     mesh: DeviceMesh
+    missing_axes: MissingAxes = "error"
 
 
-Layout = LayoutFile | LayoutMap | SameAxes
+Layout = LayoutFile | LayoutMap | LayoutTree | SameAxes
 
 
 class Split(Struct, frozen=True):
@@ -35,40 +57,51 @@ class Split(Struct, frozen=True):
 
 
 def layout_of(
-    layout: str | os.PathLike[str] | Mapping[str, Any] | LayoutFile | LayoutMap | None,
-    mesh: str | DeviceMesh | None,
+    layout: Any,
+    mesh: str | MeshLike | None,
+    missing_axes: MissingAxes = "error",
 ) -> Layout | None:
-    """What the user gave as one Layout: a file's path or content, or what it stands for.
+    """What the user gave as one Layout: a file's path or content, what it stands for, or a tree of layouts.
 
-    ``mesh`` takes the place of a layout file's own; alone it keeps the source's axes. Raises LayoutError where either makes no sense.
+    ``mesh`` takes the place of a layout file's own and is that of a tree's PartitionSpecs; alone it keeps
+    the source's axes. Raises LayoutError where either makes no sense.
     """
-    if isinstance(mesh, str):
-        mesh = parse_mesh(mesh)
-    if not isinstance(mesh, DeviceMesh | None):
-        raise LayoutError(
-            f"mesh is {mesh!r}; expected a DeviceMesh or text such as 'data=4,model=2'"
-        )
-    mesh = mesh and mesh.abstract
+    found = _mesh_of(mesh)
+    if missing_axes not in get_args(MissingAxes):
+        raise LayoutError(f"missing_axes is {missing_axes!r}; expected 'error' or 'replicate'")
     if isinstance(layout, LayoutMap):
-        if mesh is not None:
+        if found is not None:
             raise LayoutError(
                 "a LayoutMap has a mesh of its own; leave 'mesh' out, or give it to the LayoutMap"
             )
         return layout
     if layout is None:
-        return None if mesh is None else SameAxes(mesh)
+        return None if found is None else SameAxes(found, missing_axes)
+    if is_layout_tree(layout):
+        return layout_tree(layout, found, missing_axes)
     file = _file(layout)
-    return file if mesh is None else file.with_mesh(mesh)
+    return file if found is None else file.with_mesh(found, missing_axes)
 
 
-def _file(layout: str | os.PathLike[str] | Mapping[str, Any] | LayoutFile) -> LayoutFile:
+def _mesh_of(mesh: str | MeshLike | None) -> DeviceMesh | None:
+    if isinstance(mesh, str):
+        return parse_mesh(mesh)
+    if not (mesh is None or isinstance(mesh, DeviceMesh) or is_jax_mesh(mesh)):
+        raise LayoutError(
+            f"mesh is {mesh!r}; expected a DeviceMesh, a jax.sharding.Mesh or text such as 'data=4,model=2'"
+        )
+    return None if mesh is None else as_mesh(mesh).recorded
+
+
+def _file(layout: Any) -> LayoutFile:
     if isinstance(layout, LayoutFile):
         return layout
     if isinstance(layout, Mapping):
         return parse_layout(layout)
     if not isinstance(layout, str | os.PathLike):
         raise LayoutError(
-            f"layout is {layout!r}; expected the path of a layout file, its content as a mapping, or a LayoutMap"
+            f"layout is {layout!r}; expected the path of a layout file, its content as a mapping, a LayoutMap, or "
+            f"a tree of TensorLayouts, jax shardings or jax.ShapeDtypeStructs"
         )
     return load_layout(os.fspath(layout))
 
@@ -78,47 +111,73 @@ def split(target: TensorSpec, source: TensorSpec, layout: Layout | None) -> Spli
     if isinstance(layout, LayoutMap):
         return _split_by_map(target, layout)
     if isinstance(layout, SameAxes):
-        return _split_again(target, source, layout.mesh)
-    if layout is None or not layout.has_layout:
+        return _split_again(target, source, layout)
+    if isinstance(layout, LayoutTree):
+        return _split_as(target, layout.layout(target))
+    if layout is None or keeps_layouts(layout):
         return Split(source.layout, source.slices)
     resolved = layout_for(layout, target.name, target.shape, target.dtype)
     recorded = resolved.layout if resolved.layout.device_mesh is not None else None
     return Split(recorded, resolved.slices, resolved.partition)
 
 
-def _split_again(target: TensorSpec, source: TensorSpec, mesh: DeviceMesh) -> Split:
-    axes = source.layout.axes if source.layout is not None else ()
+def keeps_layouts(layout: Layout | None) -> bool:
+    """Whether every tensor keeps its source's layout, devices included."""
+    return layout is None or (isinstance(layout, LayoutFile) and not layout.has_layout)
+
+
+def _split_again(target: TensorSpec, source: TensorSpec, same: SameAxes) -> Split:
+    axes, mesh = source.layout.axes if source.layout is not None else (), same.mesh
+    if same.missing_axes == "replicate":
+        axes = known_axes(axes, mesh.axis_names)
     try:
         layout = TensorLayout(axes, mesh)
     except LayoutError as error:
         raise LayoutError(
-            f"{target.name!r} keeps the source's axes {show_axes(axes)} over {mesh}: {error}; "
-            "name the mesh's axes as the source does, or say with a layout how tensors are split"
+            f"{target.name!r} keeps the source's axes {show_axes(axes)} over {mesh}: {error}; name the mesh's axes "
+            f"as the source does, say with a layout how tensors are split, or {REPLICATE_THEM}"
         ) from None
     return Split(layout, layout.grid(target.shape, target.name))
 
 
 def _split_by_map(target: TensorSpec, layout: LayoutMap) -> Split:
     found = layout[target.name]
-    if found is None:
-        if layout.device_mesh is None:
-            return Split(None, Grid.whole(target.shape))
+    if found is None and layout.device_mesh is not None:
         found = TensorLayout((), layout.device_mesh)
+    return _split_as(target, found)
+
+
+def _split_as(target: TensorSpec, found: TensorLayout | None) -> Split:
+    if found is None:
+        return Split(None, Grid.whole(target.shape))
     padded = (*found.axes, *[None] * (len(target.shape) - len(found.axes)))
-    found = TensorLayout(padded, found.abstract.device_mesh)
+    found = TensorLayout(padded, found.recorded.device_mesh)
     return Split(found, found.grid(target.shape, target.name))
 
 
-def layout_warnings(layout: Layout | None, names: Sequence[str]) -> Iterator[str]:
-    """Rules that match nothing, and tensors that several rules match; one sentence each."""
+def layout_warnings(
+    layout: Layout | None, names: Sequence[str], sources: Iterable[TensorSpec] = ()
+) -> Iterator[str]:
+    """Axes that are left out, rules that match nothing, tensors that several rules match; one sentence each.
+
+    ``names`` are the target's; ``sources`` what they are made from.
+    """
+    yield from _replicated(layout, sources)
     if isinstance(layout, LayoutMap):
         matched = {key for name in names for key in layout.match(name)}
         yield from (
-            f"the layout map's key {k!r} matches no tensor" for k in layout if k not in matched
+            f"the layout map's key {k!r} matches no tensor{pattern_hint(re.compile(k), names)}"
+            for k in layout
+            if k not in matched
+        )
+    elif isinstance(layout, LayoutTree):
+        yield from (
+            f"the leaf {k!r} of the tree of layouts matches no tensor" for k in layout.idle(names)
         )
     elif isinstance(layout, LayoutFile):
         for rule in unmatched_rules(layout, names):
-            yield f"{rule.label or repr(rule.match)} matches no tensor"
+            hint = pattern_hint(rule.pattern, names)
+            yield f"{rule.label or repr(rule.match)} matches no tensor{hint}"
         for overlap in overlaps(layout, names):
             some = ", ".join(overlap.names[:3]) + (", …" if len(overlap.names) > 3 else "")
             count = len(overlap.names)
@@ -126,3 +185,21 @@ def layout_warnings(layout: Layout | None, names: Sequence[str]) -> Iterator[str
             yield (
                 f"{both} both {overlap.winner} and {overlap.shadowed}; the first decides ({some})"
             )
+
+
+def _replicated(layout: Layout | None, sources: Iterable[TensorSpec]) -> Iterator[str]:
+    """A warning that names the axes that the mesh lacks, where these are left out."""
+    mesh: DeviceMesh | None = None
+    lacking: tuple[str, ...] = ()
+    if isinstance(layout, LayoutFile):
+        mesh, lacking = layout.mesh, layout.replicated
+    elif isinstance(layout, SameAxes) and layout.missing_axes == "replicate":
+        axes = (name for s in sources if s.layout is not None for name in used_axes(s.layout.axes))
+        mesh = layout.mesh
+        lacking = tuple(dict.fromkeys(name for name in axes if name not in mesh.axis_names))
+    elif isinstance(layout, LayoutTree):
+        lacking = layout.replicated
+    if lacking:
+        named = ", ".join(map(repr, lacking))
+        which = f"axis {named}; what it" if len(lacking) == 1 else f"axes {named}; what they"
+        yield f"{mesh or 'the mesh'} has no {which} split is replicated instead"

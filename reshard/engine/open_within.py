@@ -13,6 +13,9 @@ from reshard.planning.metadata_share import LEAST_BUFFERS, bytes_beside
 BYTES_PER_MOVE = 2600
 """What a conversion keeps in memory for each tensor (measured), besides the source's own metadata."""
 
+BYTES_PER_DEVICE_ID = 20
+"""Text of a device in a target's shardings, for each tensor that lies on it."""
+
 BYTES_PER_DIGEST = 400
 """What is kept of each tensor that is read for its digest: sums, digests, a verdict."""
 
@@ -27,18 +30,26 @@ def open_to_convert(uri: str, max_memory: int, targets: int = 1) -> Reader:
     return open_reader(uri)
 
 
-def check_leaves_to_read(max_memory: int, *uris: str) -> None:
-    """Raises MemoryBudgetError where checkpoints of which digests are wanted have too many leaves."""
-    _check_leaves(uris, max_memory, BYTES_PER_DIGEST)
+BYTES_PER_DIFFERENCE = 1800
+"""What is kept of each tensor that is compared element by element: sums, counts, a record (measured)."""
 
 
-def left_to_read(max_memory: int, *readers: Reader) -> int:
-    """What open checkpoints leave of ``max_memory`` for reading digests.
+def check_leaves_to_read(
+    max_memory: int, *uris: str, bytes_per_tensor: int = BYTES_PER_DIGEST
+) -> None:
+    """Raises MemoryBudgetError where checkpoints of which all is read have too many leaves."""
+    _check_leaves(uris, max_memory, bytes_per_tensor)
+
+
+def left_to_read(
+    max_memory: int, *readers: Reader, bytes_per_tensor: int = BYTES_PER_DIGEST
+) -> int:
+    """What open checkpoints leave of ``max_memory`` for reading all of them.
 
     Raises MemoryBudgetError where that is too little, about all of them together.
     """
     tensors = sum(len(reader.tensors) for reader in readers)
-    metadata = sum(reader.metadata_bytes for reader in readers) + BYTES_PER_DIGEST * tensors
+    metadata = sum(reader.metadata_bytes for reader in readers) + bytes_per_tensor * tensors
     what = f"{tensors:,} tensors in {_names([reader.uri for reader in readers])}"
     return bytes_beside(metadata, max_memory, what, LEAST_BUFFERS)
 

@@ -34,7 +34,7 @@ class Order(Struct, frozen=True):
 
     @property
     def path(self) -> Path:
-        return Path(self.summary.target)
+        return Path(self.prepared.path)
 
     @property
     def staging_folder(self) -> Path:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import closing
 from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.engine.bands import band_capacity, bands, row_bytes
 from reshard.engine.buffers import Arena
+from reshard.engine.cast import converted
 from reshard.engine.digest import CRC64NVME, finish, linear_of_box
+from reshard.engine.expected import slabs
 from reshard.engine.hand_out import hand_out
 from reshard.engine.lanes import Lane, StoredChunks
 from reshard.engine.opaque import opaque_dtype
@@ -23,9 +27,16 @@ from reshard.errors import FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Encoding, Reader
 from reshard.formats.codecs import decoder_bytes
 from reshard.formats.codecs.source import Source
-from reshard.layout.dtypes import storage_bytes
+from reshard.layout.box import Box
+from reshard.layout.cast_rule import Cast
+from reshard.layout.dtypes import numpy_dtype, storage_bytes
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.cost import BAND_BYTES, TASK_OVERHEAD_BYTES
+from reshard.planning.cost import BAND_BYTES, CAST_SCRATCH_BYTES, TASK_OVERHEAD_BYTES
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
 
 BATCH_BYTES = 8 << 20
 BATCH_CHUNKS = 128
@@ -40,12 +51,17 @@ class ReadLimits(Struct, frozen=True):
 
 
 class ReadTask(Struct, frozen=True):
-    """Chunks of one tensor of which the digest is wanted."""
+    """Chunks of one tensor of which the digest is wanted.
+
+    Attributes:
+        cast: where the digest of what it gives is wanted too.
+    """
 
     stored: StoredChunks
     shape: tuple[int, ...]
     chunks: tuple[SourceChunk, ...]
     memory_bytes: int
+    cast: Cast | None = None
 
 
 class ReadResult(Struct, frozen=True):
@@ -53,12 +69,26 @@ class ReadResult(Struct, frozen=True):
 
     Attributes:
         damage: why they could not be read, where that is asked for instead of an error.
+        cast_crc: that to the digest of the cast tensor.
     """
 
     name: str
     crc: int
     nbytes: int
     damage: str = ""
+    cast_crc: int = 0
+
+
+class Digests(Struct, frozen=True):
+    """CRC-64/NVME of tensors' row-major bytes, by name, 16 hex digits.
+
+    Attributes:
+        stored: as they are stored.
+        cast: of what a cast gives, where one was asked for.
+    """
+
+    stored: dict[str, str]
+    cast: dict[str, str]
 
 
 def tensor_digests(
@@ -79,12 +109,30 @@ def tensor_digests(
     Raises CorruptError, naming tensor and chunk, where a chunk does not decode; MemoryBudgetError,
     before anything is read, where ``max_memory`` is too small for one.
     """
+    return digests_with_casts(
+        reader, limits, names, {}, progress, damage=damage, stage=stage
+    ).stored
+
+
+def digests_with_casts(
+    reader: Reader,
+    limits: ReadLimits,
+    names: Collection[str] | None,
+    casts: Mapping[str, Cast],
+    progress: Callable[[Progress], None] | None = None,
+    *,
+    damage: dict[str, str] | None = None,
+    stage: Stage = "reading back",
+) -> Digests:
+    """As ``tensor_digests``; besides, from the same reading, of the tensors in ``casts``, cast so."""
     wanted = [n for n in reader.tensors if names is None or n in names]
-    check_memory(((reader.tensors[n].spec, reader.tensors[n].encoding) for n in wanted), limits)
-    total = sum(reader.tensors[n].spec.nbytes for n in wanted)
+    stored = reader.tensors
+    check_memory(((stored[n].spec, stored[n].encoding) for n in wanted), limits, _cast_bytes(casts))
+    total = sum(stored[n].spec.nbytes for n in wanted)
     crcs = dict.fromkeys(wanted, 0)
+    cast_crcs = {n: 0 for n in wanted if n in casts}
     done_bytes = 0
-    tasks = (t for n in wanted for t in _tasks_or_damage(reader, n, damage))
+    tasks = (t for n in wanted for t in _tasks_or_damage(reader, n, casts.get(n), damage))
     results = hand_out(
         tasks,
         digest_chunks if damage is None else digest_or_damage,
@@ -96,34 +144,49 @@ def tensor_digests(
     with closing(results):
         for done_tasks, result in enumerate(results, 1):
             crcs[result.name] ^= result.crc
+            if result.name in cast_crcs:
+                cast_crcs[result.name] ^= result.cast_crc
             if damage is not None and result.damage:
                 damage.setdefault(result.name, result.damage)
             done_bytes += result.nbytes
             if progress is not None:
                 progress(Progress(done_bytes, total, done_tasks, done_tasks, result.name, stage))
-    return {
-        n: f"{finish(CRC64NVME, c, reader.tensors[n].spec.nbytes):016x}"
-        for n, c in crcs.items()
-        if n not in (damage or ())
-    }
+    lost = damage or {}
+    return Digests(
+        {n: _finished(c, stored[n].spec) for n, c in crcs.items() if n not in lost},
+        {
+            n: _finished(c, replace(stored[n].spec, dtype=casts[n].dtype))
+            for n, c in cast_crcs.items()
+            if n not in lost
+        },
+    )
+
+
+def _finished(crc: int, spec: TensorSpec) -> str:
+    return f"{finish(CRC64NVME, crc, spec.nbytes):016x}"
+
+
+def _cast_bytes(casts: Mapping[str, Cast] | Cast | None) -> int:
+    return CAST_SCRATCH_BYTES if casts else 0
 
 
 def _tasks_or_damage(
-    reader: Reader, name: str, damage: dict[str, str] | None
+    reader: Reader, name: str, cast: Cast | None, damage: dict[str, str] | None
 ) -> Iterator[ReadTask]:
     """The tensor's tasks; where a chunk cannot be located no more of them, and the reason is kept."""
     try:
-        yield from _tasks(reader, name)
+        yield from _tasks(reader, name, cast)
     except (FormatError, StorageError) as error:
         if damage is None:
             raise
         damage.setdefault(name, str(error))
 
 
-def _tasks(reader: Reader, name: str) -> Iterator[ReadTask]:
+def _tasks(reader: Reader, name: str, cast: Cast | None) -> Iterator[ReadTask]:
     tensor = reader.tensors[name]
     spec = tensor.spec
     stored = StoredChunks(name, spec.dtype, tensor.encoding, tensor.fill)
+    need = _need(spec, tensor.encoding) + _cast_bytes(cast)
     per_task = max(1, min(BATCH_CHUNKS, BATCH_BYTES // max(1, _largest_chunk_bytes(spec))))
     indices_left = spec.storage.indices()
     while indices := tuple(itertools.islice(indices_left, per_task)):
@@ -131,12 +194,19 @@ def _tasks(reader: Reader, name: str) -> Iterator[ReadTask]:
             SourceChunk(i, reader.locate(name, i), spec.storage.box(i), spec.stored_shape(i))
             for i in indices
         )
-        yield ReadTask(stored, spec.shape, chunks, _need(spec, tensor.encoding))
+        yield ReadTask(stored, spec.shape, chunks, need, cast)
 
 
-def check_memory(tensors: Iterable[tuple[TensorSpec, Encoding]], limits: ReadLimits) -> None:
-    """Raises MemoryBudgetError where a chunk of one of the tensors cannot be decoded within the limits."""
-    needs = ((_need(spec, encoding), spec.name, encoding) for spec, encoding in tensors)
+def check_memory(
+    tensors: Iterable[tuple[TensorSpec, Encoding]], limits: ReadLimits, more_bytes: int = 0
+) -> None:
+    """Raises MemoryBudgetError where a chunk of one of the tensors cannot be decoded within the limits.
+
+    ``more_bytes`` are needed besides.
+    """
+    needs = (
+        (_need(spec, encoding) + more_bytes, spec.name, encoding) for spec, encoding in tensors
+    )
     need, name, encoding = max(needs, key=itemgetter(0), default=(0, "", Encoding()))
     if need > limits.max_memory:
         mib = -(-need // (1 << 20))
@@ -168,28 +238,43 @@ def digest_or_damage(task: ReadTask) -> ReadResult:
 def digest_chunks(task: ReadTask) -> ReadResult:
     """Decodes the task's chunks and sums them up."""
     itemsize = storage_bytes(task.stored.dtype)
-    crc = nbytes = 0
+    crc = cast_crc = nbytes = 0
     for chunk in task.chunks:
-        crc ^= _digest_chunk(task, chunk, itemsize)
+        found, cast = _digest_chunk(task, chunk, itemsize)
+        crc ^= found
+        cast_crc ^= cast
         nbytes += chunk.box.size * itemsize
-    return ReadResult(task.stored.name, crc, nbytes)
+    return ReadResult(task.stored.name, crc, nbytes, cast_crc=cast_crc)
 
 
-def _digest_chunk(task: ReadTask, chunk: SourceChunk, itemsize: int) -> int:
+def _digest_chunk(task: ReadTask, chunk: SourceChunk, itemsize: int) -> tuple[int, int]:
+    """What the chunk adds to the tensor's digest, and to that of the cast tensor."""
     shape = chunk.stored_shape
     rows = row_bytes(shape, itemsize) or [itemsize]
     memory = Arena(band_capacity(shape, len(shape), rows, BAND_BYTES)).memory
-    crc, is_padded = 0, False
+    crc, cast_crc, is_padded = 0, 0, False
     with closing(Lane(task.stored, chunk, chunk.box, chunk.box.start)) as lane:
         for band in bands(shape, len(shape), rows, BAND_BYTES):
             _, part = lane.read(band, memory, opaque_dtype(itemsize))
             if part is not None:
                 view, box = part
                 crc ^= linear_of_box(CRC64NVME, view, box, task.shape)
+                cast_crc ^= _linear_of_cast(task, view, box)
             is_padded = is_padded or part is None
         lane.check_end()
     if is_padded:
         _check_padded(task, chunk)
+    return crc, cast_crc
+
+
+def _linear_of_cast(task: ReadTask, view: Array, box: Box) -> int:
+    """What the elements add to the digest of the cast tensor, where one is wanted."""
+    if task.cast is None:
+        return 0
+    crc, dtype = 0, numpy_dtype(task.cast.dtype)
+    for elements, part in slabs(view.view(numpy_dtype(task.stored.dtype)), box):
+        cast = converted(elements, dtype, saturate=task.cast.saturate)
+        crc ^= linear_of_box(CRC64NVME, cast, part, task.shape)
     return crc
 
 

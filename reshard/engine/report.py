@@ -8,6 +8,8 @@ from typing import Literal
 from msgspec import Struct
 
 from reshard.engine.task import CastStats
+from reshard.layout.record_text import counted, several, warned
+from reshard.layout.sizes import format_bytes
 from reshard.planning.move import Strategy
 
 Proof = Literal["proved", "written", "encoded"]
@@ -20,7 +22,14 @@ encoded: identical chunks travelled encoded and were not decoded.
 
 
 Stage = Literal[
-    "checking", "copying", "reading back", "syncing", "restoring", "reading", "reading files"
+    "checking",
+    "copying",
+    "reading back",
+    "syncing",
+    "restoring",
+    "reading",
+    "reading files",
+    "comparing",
 ]
 
 
@@ -79,6 +88,16 @@ class TensorReport(Struct, frozen=True):
     proof: Proof | None
     cast: CastStats | None = None
 
+    def __repr__(self) -> str:
+        name = (
+            self.target if self.source in (None, self.target) else f"{self.source} → {self.target}"
+        )
+        same = self.source_dtype in (None, self.target_dtype)
+        dtype = self.target_dtype if same else f"{self.source_dtype} → {self.target_dtype}"
+        digest = f", {self.target_digest}" if self.target_digest else ""
+        proof = f", {self.proof}" if self.proof else ""
+        return f"TensorReport({name!r}: {dtype} {list(self.shape)}{digest}{proof})"
+
 
 class ConversionReport(Struct, frozen=True):
     """What a conversion did.
@@ -106,6 +125,13 @@ class ConversionReport(Struct, frozen=True):
     resumed_bytes: int = 0
     already_done: bool = False
 
+    def __repr__(self) -> str:
+        nbytes = sum(tensor.nbytes for tensor in self.tensors)
+        done = "finished before" if self.already_done else f"in {self.seconds:.1f} s"
+        size = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(nbytes)}"
+        headline = f"{self.source!r} → {self.target!r}: {size}, {done}"
+        return several("ConversionReport", headline, self.tensors, warned(self.warnings))
+
 
 class JointReport(Struct, frozen=True):
     """What a conversion to several targets did.
@@ -120,3 +146,9 @@ class JointReport(Struct, frozen=True):
     reports: tuple[ConversionReport, ...]
     read_bytes: int
     seconds: float
+
+    def __repr__(self) -> str:
+        read = f"read {format_bytes(self.read_bytes)} in {self.seconds:.1f} s"
+        lines = [str(report).partition("\n")[0] for report in self.reports]
+        headline = f"{self.source!r}: {counted(len(self.reports), 'target')}, {read}"
+        return several("JointReport", headline, lines)

@@ -22,6 +22,7 @@ from reshard.engine.report import Progress
 from reshard.engine.task import Finished
 from reshard.engine.tasks import DoneUnits, Ends
 from reshard.errors import ResumeError
+from reshard.formats.steps import step_name
 from reshard.planning.move import Plan
 from reshard.storage.host import boot_id, host_name
 from reshard.storage.local import storage_errors
@@ -78,12 +79,32 @@ def _left(staging: Staging) -> Header | None:
 
 
 def _refuse_other(staging: Staging, before: Identity, now: Identity) -> None:
+    if steps := _steps(before, now):
+        run, was, now_is = steps
+        raise ResumeError(
+            f"an unfinished run to {str(staging.target)!r} was of step {was} of {run!r}, and this one is of step "
+            f"{now_is}; what it did was kept in {str(staging.folder)!r}: go on with it by step={was}, or start over "
+            "(restart)"
+        )
     if different := differences(before, now):
         raise ResumeError(
             f"an unfinished run to {str(staging.target)!r} was another conversion: {'; '.join(different)}; "
             f"what it did was kept in {str(staging.folder)!r}: give the same again to go on with it, or start "
             "over (restart)"
         )
+
+
+def _steps(before: Identity, now: Identity) -> tuple[str, int, int] | None:
+    """The training run and the steps of which two conversions are, where their sources differ in the step alone."""
+    was, is_now = Path(before.source).parts, Path(now.source).parts
+    apart = [n for n, (a, b) in enumerate(zip(was, is_now, strict=False)) if a != b]
+    if len(was) != len(is_now) or len(apart) != 1:
+        return None
+    (at,) = apart
+    old, new = step_name(was[at]), step_name(is_now[at])
+    if old is None or new is None or old.prefix != new.prefix:
+        return None
+    return str(Path(*was[:at])), old.step, new.step
 
 
 def _is_same_boot(header: Header) -> bool:

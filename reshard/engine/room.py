@@ -26,8 +26,8 @@ def check_space(orders: Sequence[Order], there: Mapping[str, int]) -> None:
 
 
 def _check_one(orders: Sequence[Order], there: Mapping[str, int]) -> None:
-    targets = [order.summary.target for order in orders]
-    need = sum(o.summary.plan.written_bytes - there.get(o.summary.target, 0) for o in orders)
+    targets = [order.prepared.path for order in orders]
+    need = sum(o.summary.plan.written_bytes - there.get(o.prepared.path, 0) for o in orders)
     free = space_left(targets[0])
     if need > free:
         needs, whose = ("needs", "its") if len(targets) == 1 else ("need", "their")

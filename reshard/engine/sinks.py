@@ -60,6 +60,7 @@ class _Pieces:
         self.order = task.placement.axis_order
         self._inverse = inverse(self.order)
         self._is_cast = task.placement.is_cast
+        self._saturate = task.placement.saturate
         self.dtype = target_element_type(task)
 
     def copy(self, band: Array | Woven, where: tuple[slice, ...], out: Array) -> None:
@@ -68,7 +69,7 @@ class _Pieces:
         if isinstance(band, Woven):
             band.copy(where, turned)
         elif self._is_cast:
-            self.cast = self.cast + cast_into(turned, band[where])
+            self.cast = self.cast + cast_into(turned, band[where], saturate=self._saturate)
         else:
             turned[...] = band[where]
 

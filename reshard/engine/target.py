@@ -11,8 +11,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.engine.layouts import Split, split
+from reshard.engine.layouts import Split, keeps_layouts, split
 from reshard.engine.options import Options
+from reshard.engine.pairing import made_of
 from reshard.errors import PlanError
 from reshard.formats.base import (
     Container,
@@ -24,7 +25,8 @@ from reshard.formats.base import (
     TargetTensor,
 )
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes, is_seekable
-from reshard.formats.leaf_paths import renamed
+from reshard.formats.leaf_paths import Renamed, renamed_leaves
+from reshard.layout.cast_rule import refuse_unstored
 from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.chunking import chunk_shape
@@ -37,48 +39,67 @@ MAX_CHUNKS = 1 << 20
 """Per tensor; each is a file, and one of 1 GiB in chunks of a byte would never end."""
 
 
+_PLACE = frozenset({"sharding", "memory_kind"})
+"""What a leaf's metadata says of where its tensor lies, beyond its layout."""
+
+
 class Target(Struct, frozen=True):
     """What is to be written, and a request to the planner per tensor.
 
     Attributes:
         dropped: names of the source's leaves that are left out.
+        warnings: what a person should know of the changes, one sentence each.
     """
 
     checkpoint: TargetCheckpoint
     requests: tuple[Request, ...]
     dropped: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def make_target(reader: Reader, options: Options) -> Target:
     """The target of converting ``reader``'s checkpoint; pure arithmetic over metadata."""
+    refuse_unstored(options.changes.cast)
     kept = rewrites(
         options.changes,
         [leaf.name for leaf in reader.leaves],
         {name: t.spec for name, t in reader.tensors.items()},
         {name for name, t in reader.tensors.items() if t.is_key},
     )
-    leaves = _target_leaves(reader, kept)
-    by_source = {r.source: r for r in kept}
+    found = _target_leaves(reader, kept, keeps_layouts(options.layout))
     tensors: dict[str, TargetTensor] = {}
     requests: list[Request] = []
-    for source, leaf in leaves.items():
+    for rewrite, leaf in zip(kept, found.leaves, strict=True):
         if leaf.tensor:
-            stored = reader.tensors[source]
-            tensor = _target_tensor(stored, leaf, by_source[source], options)
+            stored = reader.tensors[rewrite.source]
+            tensor = _target_tensor(stored, leaf, rewrite, options)
             tensors[leaf.name] = tensor
-            requests.append(_request(stored, tensor, options))
+            requests.append(_request(stored, tensor, options, saturate=rewrite.saturate))
     checkpoint = TargetCheckpoint(
-        _container(reader.container, options), tensors, tuple(leaves.values()), _copied(reader)
+        _container(reader.container, options),
+        tensors,
+        found.leaves,
+        _copied(reader),
+        made=made_of(reader.tensors, kept, options.changes),
     )
-    dropped = tuple(leaf.name for leaf in reader.leaves if leaf.name not in by_source)
-    return Target(checkpoint, tuple(requests), dropped)
+    kept_names = {rewrite.source for rewrite in kept}
+    dropped = tuple(leaf.name for leaf in reader.leaves if leaf.name not in kept_names)
+    return Target(checkpoint, tuple(requests), dropped, found.warnings)
 
 
-def _target_leaves(reader: Reader, kept: tuple[Rewrite, ...]) -> dict[str, Leaf]:
-    """Target leaf by source name."""
-    trees = [item.name for item in reader.container.items if item.is_tree]
-    by_name = {leaf.name: leaf for leaf in reader.leaves}
-    return {r.source: renamed(by_name[r.source], r.target, trees) for r in kept}
+def _target_leaves(reader: Reader, kept: tuple[Rewrite, ...], keeps_places: bool) -> Renamed:
+    """The leaves of the target, in the order of ``kept``; one with a new layout forgets where it lay."""
+    names = {r.source: r.target for r in kept}
+    found = renamed_leaves(reader.leaves, names, reader.container.naming_items)
+    return (
+        found if keeps_places else replace(found, leaves=tuple(map(_without_place, found.leaves)))
+    )
+
+
+def _without_place(leaf: Leaf) -> Leaf:
+    if not _PLACE & leaf.meta.keys():
+        return leaf
+    return replace(leaf, meta={k: v for k, v in leaf.meta.items() if k not in _PLACE})
 
 
 def _container(container: Container, options: Options) -> Container:
@@ -153,10 +174,12 @@ def _encoding(stored: StoredTensor, options: Options) -> Encoding:
     return replace(stored.encoding, checksum=True)
 
 
-def _request(stored: StoredTensor, tensor: TargetTensor, options: Options) -> Request:
+def _request(
+    stored: StoredTensor, tensor: TargetTensor, options: Options, *, saturate: bool
+) -> Request:
     source, target = stored.spec, tensor.spec
     return Request(
-        Placement.whole(source, target),
+        Placement.whole(source, target, saturate=saturate),
         Side(
             source,
             codec_name(stored.encoding),

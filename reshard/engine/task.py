@@ -89,18 +89,21 @@ class CastStats(Struct, frozen=True):
     Attributes:
         overflows: finite values that became infinite, or did not fit an integer.
         nans: NaNs in the source.
-        largest_relative_error: over finite values that stayed finite; 0 where nothing was lost.
+        largest_relative_error: over finite values that stayed finite and did not saturate; 0 where nothing was lost.
+        saturated: values beyond the largest finite one, infinite ones too, that became that one.
     """
 
     overflows: int = 0
     nans: int = 0
     largest_relative_error: float = 0.0
+    saturated: int = 0
 
     def __add__(self, other: CastStats) -> CastStats:
         return CastStats(
             self.overflows + other.overflows,
             self.nans + other.nans,
             max(self.largest_relative_error, other.largest_relative_error),
+            self.saturated + other.saturated,
         )
 
 

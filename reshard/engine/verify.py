@@ -6,7 +6,7 @@ reported, and read all the same as far as it makes sense.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from reshard.engine.compare import Verification, compare_recorded, compare_stored
 from reshard.engine.open_within import check_leaves_to_read, left_to_read
+from reshard.engine.pairing import Pairing, pair_by_record, pair_by_rules
 from reshard.engine.read_digests import ReadLimits
-from reshard.engine.record_warnings import record_warnings
+from reshard.engine.record_warnings import Unvouched, record_warnings, unvouched
 from reshard.engine.report import Progress, tell_files
 from reshard.errors import (
     IncompleteCheckpointError,
@@ -27,6 +28,7 @@ from reshard.errors import (
 from reshard.formats.base import Reader
 from reshard.formats.detect import local_path, open_reader
 from reshard.formats.file_digests import size_of
+from reshard.formats.made import Made
 from reshard.formats.orbax.folder_record import (
     FileVerdict,
     FolderRecord,
@@ -34,6 +36,7 @@ from reshard.formats.orbax.folder_record import (
     folder_records,
 )
 from reshard.formats.orbax.reader import OrbaxReader
+from reshard.layout.changes import Changes
 
 
 class Side(Struct, frozen=True):
@@ -42,12 +45,14 @@ class Side(Struct, frozen=True):
     Attributes:
         reader: None where it cannot be opened although it recorded itself; then ``damage`` says why.
         files: its files against its record.
+        made: how it was made of another, where it recorded that.
     """
 
     uri: str
     reader: Reader | None
     files: tuple[FileVerdict, ...]
     damage: tuple[str, ...] = ()
+    made: Made | None = None
 
     @property
     def is_damaged(self) -> bool:
@@ -55,18 +60,29 @@ class Side(Struct, frozen=True):
 
 
 def verify_checkpoints(
-    a: str, b: str | None, limits: ReadLimits, progress: Callable[[Progress], None] | None = None
+    a: str,
+    b: str | None,
+    limits: ReadLimits,
+    progress: Callable[[Progress], None] | None = None,
+    rules: Changes | None = None,
 ) -> Verification:
     """Compares two checkpoints, or one with its record; all damage is reported, none is raised.
 
-    Raises what opening raises where a checkpoint has no record of itself; MemoryBudgetError.
+    Args:
+        rules: by which B was made of A; None for those that B records, if it was made of A's tree.
+
+    Raises PlanError for rules that make no sense for A, and what opening raises where a checkpoint has no record of itself; MemoryBudgetError.
     """
     check_leaves_to_read(limits.max_memory, *(uri for uri in (a, b) if uri is not None))
     sides = [_open_side(a, "A", progress)]
     if b is not None:
         sides.append(_open_side(b, "B", progress))
-    found = _tensors(sides, limits, progress)
-    warnings = tuple(w for side in sides for w in _warnings(side))
+    found = _tensors(sides, limits, progress, rules)
+    warnings = (
+        *found.warnings,
+        *record_warnings(*_unvouched([side.reader for side in sides], found)),
+        *(w for side in sides for w in _added(side)),
+    )
     return replace(
         found,
         a=a,
@@ -77,20 +93,37 @@ def verify_checkpoints(
     )
 
 
-def _warnings(side: Side) -> tuple[str, ...]:
+def _unvouched(readers: Sequence[Reader | None], found: Verification) -> Iterator[Unvouched]:
+    """Tensors of each side that neither their own record nor the other side's vouches for."""
+    a, b = (*readers, None)[:2]
+    equal = [v for v in found.tensors if v.status == "equal" and v.comparison == "exact"]
+    pairs = [(v.source or v.name, v.name) for v in equal]
+    if a is not None:
+        yield unvouched(a, {mine for mine, other in pairs if _is_recorded(b, other)})
+    if b is not None:
+        yield unvouched(b, {mine for other, mine in pairs if _is_recorded(a, other)})
+
+
+def _is_recorded(reader: Reader | None, name: str) -> bool:
+    return reader is not None and name in reader.tensors and reader.tensors[name].digest is not None
+
+
+def _added(side: Side) -> tuple[str, ...]:
+    """A sentence about files that lie beside a checkpoint since it was recorded."""
     added = [f.name for f in side.files if f.status == "added"]
-    found = record_warnings(side.reader) if side.reader is not None else ()
     if not added:
-        return found
+        return ()
     more = f" and {len(added) - 1:,} more" if len(added) > 1 else ""
     return (
-        *found,
         f"{side.uri!r} was added to since it was recorded, which changes nothing: {added[0]!r}{more}",
     )
 
 
 def _tensors(
-    sides: Sequence[Side], limits: ReadLimits, progress: Callable[[Progress], None] | None
+    sides: Sequence[Side],
+    limits: ReadLimits,
+    progress: Callable[[Progress], None] | None,
+    rules: Changes | None,
 ) -> Verification:
     readers = [s.reader for s in sides]
     try:
@@ -98,7 +131,7 @@ def _tensors(
         limits = replace(limits, max_memory=left)
         match readers:
             case [a, b] if a is not None and b is not None:
-                return compare_stored(a, b, limits, progress)
+                return compare_stored(a, b, limits, progress, _pairing(a, b, sides, rules))
             case [a, *_] if a is not None:
                 return compare_recorded(a, limits, progress)
     except PlanError as error:
@@ -107,6 +140,12 @@ def _tensors(
             raise
         return Verification("", None, (), damage=(f"the tensors were not read: {error}",))
     return Verification("", None, ())
+
+
+def _pairing(a: Reader, b: Reader, sides: Sequence[Side], rules: Changes | None) -> Pairing:
+    if rules is None:
+        return pair_by_record(a, b, *(side.made for side in sides))
+    return pair_by_rules(a, rules)
 
 
 def _open_side(
@@ -120,7 +159,8 @@ def _open_side(
     read = _telling(root, records, progress)
     is_chunk = reader.chunk_files.__contains__ if isinstance(reader, OrbaxReader) else None
     files = tuple(replace(f, side=side) for f in file_verdicts(root, records, is_chunk, read))
-    return Side(uri, reader, files, damage)
+    made = next((r.file.made for r in records if r.file is not None and not r.folder), None)
+    return Side(uri, reader, files, damage, made)
 
 
 def _opened(uri: str, records: Sequence[FolderRecord]) -> tuple[Reader | None, tuple[str, ...]]:

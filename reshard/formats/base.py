@@ -13,9 +13,11 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field
 
+from reshard.formats.made import Made
 from reshard.layout.box import Box
 from reshard.layout.grid import Grid, Index
 from reshard.layout.mesh import TensorLayout
+from reshard.layout.partitioners import div_cuts
 from reshard.layout.tensor_spec import TensorSpec
 
 Compressor = Literal["none", "zstd", "blosc", "gzip", "tensorstore"]
@@ -86,13 +88,13 @@ class Leaf(Struct, frozen=True):
     """One leaf of a checkpoint's tree.
 
     Attributes:
-        name: the keys of ``path`` joined with ``/``, below ``item/`` where the checkpoint has
-            several trees.
+        name: the keys of ``path`` joined with ``/``, below ``item/`` where the container has ``naming_items``.
         item: name of the item that holds it; "" for a checkpoint that is one tree.
         tensor: whether it has a tensor (of the same name); else it is a string, None, an empty
             container, or whatever else travels along unchanged.
         meta: what the format recorded of the leaf, to be written again unchanged where the target
-            has the same format (Orbax: ``value_metadata``, ``ext_metadata``, a string's text, ``sharding`` where its layout does not say all of it).
+            has the same format (Orbax: ``value_metadata``, ``ext_metadata``, a string's text, ``sharding`` and
+            ``memory_kind`` where its layout does not say all of where it lies).
     """
 
     name: str
@@ -100,6 +102,18 @@ class Leaf(Struct, frozen=True):
     item: str = ""
     tensor: bool = True
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str | None:
+        """The string, where it is one."""
+        found = self.meta.get("string")
+        return found if isinstance(found, str) else None
+
+    @property
+    def value_type(self) -> str:
+        """What the saver called the value: ``"scalar"``, ``"None"``, ``"Dict"``, …"""
+        metadata: Mapping[str, Any] = self.meta.get("value_metadata") or {}
+        return str(metadata.get("value_type", ""))
 
 
 class Item(Struct, frozen=True):
@@ -122,7 +136,8 @@ class Item(Struct, frozen=True):
 Style = Literal["v0", "v1"]
 
 Record = Literal["checked", "unchecked", "ignored"]
-"""What opening makes of a checkpoint's record of itself: obey it, use what fits, or leave it unread."""
+"""What opening makes of a checkpoint's record of itself: obey it, use what fits, or take from it only
+whether names begin with items."""
 
 
 class Container(Struct, frozen=True):
@@ -131,11 +146,20 @@ class Container(Struct, frozen=True):
     Attributes:
         style: "v0" (single item or step folder) or "v1".
         meta: the container's own metadata, written again unchanged.
+        item_names: whether names begin with their item even where it is the only tree, as in a part
+            of a checkpoint of several trees.
     """
 
     style: Style
     items: tuple[Item, ...]
     meta: Mapping[str, Any] = field(default_factory=dict)
+    item_names: bool = False
+
+    @property
+    def naming_items(self) -> tuple[str, ...]:
+        """The trees with whose names the leaves' names begin; none where names have no such beginning."""
+        trees = tuple(item.name for item in self.items if item.is_tree)
+        return trees if len(trees) > 1 or self.item_names else ()
 
 
 class Reader(Protocol):
@@ -194,6 +218,21 @@ class TargetTensor(Struct, frozen=True):
     partition: Mapping[str, Any] | None = None
     slices: Grid | tuple[Box, ...] | None = None
 
+    @property
+    def shards(self) -> Grid | tuple[Box, ...]:
+        """Who holds what: ``slices``, else the parts of the partition, else the layout's grid.
+
+        Raises LayoutError where the tensor has fewer rows than the partition has shards.
+        """
+        if self.slices is not None:
+            return self.slices
+        spec, partition = self.spec, self.partition or {}
+        if "axis" not in partition or "shards" not in partition:
+            return spec.slices
+        axis, shards = partition["axis"], partition["shards"]
+        counts = [shards if dim == axis else 1 for dim in range(len(spec.shape))]
+        return Grid(spec.shape, tuple(map(div_cuts, spec.shape, counts)))
+
 
 class TargetCheckpoint(Struct, frozen=True):
     """Everything a Writer must know before the first byte.
@@ -202,6 +241,7 @@ class TargetCheckpoint(Struct, frozen=True):
         leaves: every leaf in tree order, tensors among them.
         copied: source directory of each item that is no tree, by item name.
         conversion: recorded in the checkpoint, so that the same conversion is not done twice; "" for none.
+        made: recorded in the checkpoint, so that it can be compared with what it was made of; None for none.
     """
 
     container: Container
@@ -209,6 +249,7 @@ class TargetCheckpoint(Struct, frozen=True):
     leaves: Sequence[Leaf]
     copied: Mapping[str, Path]
     conversion: str = ""
+    made: Made | None = None
 
 
 class Writer(Protocol):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 from msgspec import Struct
 
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, StorageError
 from reshard.formats.base import Reader, Record
-from reshard.formats.orbax.container import MARKERS, is_orbax
+from reshard.formats.orbax.container import MARKERS, is_finished, is_orbax
 from reshard.formats.orbax.reader import open_orbax
+from reshard.formats.steps import committed, committed_steps
 from reshard.storage.local import storage_error, storage_errors
 from reshard.storage.staging import staging_above
 
@@ -48,7 +50,7 @@ def open_reader(uri: str, record: Record = "checked", *, staged: bool = False) -
     Raises:
         StorageError: nothing is there, or it is not on a local file system.
         IncompleteCheckpointError: it lies in the staging folder of an unfinished run.
-        NotACheckpointError: no known format; where it holds numbered steps the latest is named.
+        NotACheckpointError: no known format; where it holds steps the latest is named.
     """
     path = local_path(uri)
     if not staged:
@@ -69,7 +71,7 @@ def _refuse_staged(uri: str, path: str) -> None:
 
 
 def _recognise(uri: str, path: Path) -> KnownFormat:
-    _refuse_missing(uri, str(path))
+    refuse_missing(uri, str(path))
     for known in FORMATS:
         if known.matches(str(path)):
             return known
@@ -84,16 +86,20 @@ def is_checkpoint(path: str) -> bool:
     return any(known.matches(path) for known in FORMATS)
 
 
-def _refuse_missing(uri: str, path: str) -> None:
+def is_committed(path: str) -> bool:
+    """Whether a local folder bears the marks of a checkpoint, and none of an unfinished one."""
+    return is_checkpoint(path) and is_finished(path)
+
+
+def refuse_missing(uri: str, path: str, expected: str = "the directory of a checkpoint") -> None:
+    """Raises StorageError where nothing is at the local ``path``, or the system does not let us look."""
     try:
         with storage_errors("read", uri):
             os.scandir(path).close()
     except StorageError as error:
         reason = error.__cause__
         if isinstance(reason, FileNotFoundError):
-            raise StorageError(
-                f"{uri} does not exist; expected the directory of a checkpoint"
-            ) from None
+            raise StorageError(f"{uri} does not exist; expected {expected}") from None
         if not (isinstance(reason, NotADirectoryError) and Path(path).exists()):
             raise
 
@@ -139,10 +145,15 @@ def _unsupported(scheme: str, writing: bool) -> str:
 
 
 def _hint(uri: str, path: Path) -> str:
+    """What else the folder is, and what to name instead."""
     if not path.is_dir():
         return "; it is a file, expected a directory"
-    names = [p.name for p in path.iterdir() if p.is_dir()]
-    steps = [(int(m[1]), n) for n in names if (m := re.fullmatch(r"(?:.*_)?([0-9]{1,18})", n))]
-    if not steps:
-        return ""
-    return f"; it holds steps of a training run, so name one of them: {uri.rstrip('/')}/{max(steps)[1]}"
+    below = uri.rstrip("/")
+    if steps := committed_steps(str(path)):
+        last = f"{below}/{steps[max(steps)]}"
+        return f"; it holds steps of a training run, so name one of them: {last}"
+    if names := list(islice(committed(str(path)), 4)):
+        more = " or another" if names[3:] else ""
+        some = ", ".join(f"{below}/{name}" for name in names[:3])
+        return f"; it holds checkpoints, so name one of them: {some}{more}"
+    return ""

@@ -1,18 +1,94 @@
-"""New paths for leaves that are renamed: keys that a rename leaves alone stay what they were."""
+"""New paths for leaves that are renamed: keys that a rename leaves alone stay what they were.
+
+A number that takes the place of a list's position is a position too, so that a list whose items are
+renumbered 0, 1, … n-1 stays a list.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.errors import FormatError
 from reshard.formats.base import Leaf, PathKey
+from reshard.formats.sequences import lost_lists, settle_sequences
+
+MOST_KEYS_SHOWN = 8
+
+
+class Renamed(Struct, frozen=True):
+    """Leaves with their new paths, in the order given.
+
+    Attributes:
+        warnings: one sentence for each list that becomes a dict.
+    """
+
+    leaves: tuple[Leaf, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def renamed_leaves(
+    leaves: Iterable[Leaf], names: Mapping[str, str], items: Sequence[str]
+) -> Renamed:
+    """The leaves that are kept, under their new names.
+
+    Args:
+        names: new name by old one, of the leaves that are kept.
+        items: the items that a name must begin with one of; none where names have no such beginning.
+    """
+    leaves = list(leaves)
+    moved = [renamed(leaf, names[leaf.name], items) for leaf in leaves if leaf.name in names]
+    if len(moved) == len(leaves) and all(a is b for a, b in zip(leaves, moved, strict=True)):
+        return Renamed(tuple(leaves))
+    by_item: dict[str, list[int]] = defaultdict(list)
+    for number, leaf in enumerate(moved):
+        by_item[leaf.item].append(number)
+    warnings: list[str] = []
+    for numbers in by_item.values():
+        warnings += _list_warnings([moved[i] for i in numbers])
+        settled = settle_sequences(moved[i].path for i in numbers)
+        for i, path in zip(numbers, settled, strict=True):
+            if path != moved[i].path:
+                moved[i] = replace(moved[i], path=path)
+    return Renamed(tuple(moved), tuple(warnings))
+
+
+def _list_warnings(leaves: Sequence[Leaf]) -> Iterator[str]:
+    lost = lost_lists(leaf.path for leaf in leaves)
+    for leaf in leaves:
+        keys = tuple(step.key for step in leaf.path)
+        for depth in range(len(keys)):
+            children = lost.pop(keys[:depth], None)
+            if children is not None:
+                below = sum(len(key) + 1 for key in keys[depth:])
+                yield _list_warning(leaf.name[:-below], children)
+
+
+def _list_warning(name: str, children: Sequence[PathKey]) -> str:
+    keys = [step.key for step in children]
+    shown = ", ".join(keys[:MOST_KEYS_SHOWN]) + (", …" if len(keys) > MOST_KEYS_SHOWN else "")
+    what = f"the list {name!r}" if name else "the list that is the whole tree"
+    strangers = [step.key for step in children if not step.is_sequence]
+    if strangers:
+        why = f"{strangers[0]!r} was no position of a list"
+    else:
+        why = f"to stay a list, it needs {_positions(len(keys))}"
+    return f"{what} becomes a dict with the {'key' if len(keys) == 1 else 'keys'} {shown}; {why}"
+
+
+def _positions(count: int) -> str:
+    return "the position 0" if count == 1 else f"the positions 0 to {count - 1}"
 
 
 def renamed(leaf: Leaf, name: str, items: Sequence[str]) -> Leaf:
-    """``leaf`` under another name; ``items`` are the trees that a name must begin with, if several.
+    """``leaf`` under another name, which must begin with one of ``items``, unless there are none.
 
     Keys at both ends of the path that are the same text stay the same keys, so that a list stays a
-    list and a key with a slash in it stays one key; what is new is split at slashes into dict keys.
+    list and a key with a slash in it stays one key; what is new is split at slashes. Of the new keys
+    those are positions (``is_sequence``) that stand where a position stood.
     """
     if name == leaf.name:
         return leaf
@@ -21,31 +97,50 @@ def renamed(leaf: Leaf, name: str, items: Sequence[str]) -> Leaf:
 
 
 def _item_of(leaf: Leaf, name: str, items: Sequence[str]) -> tuple[str, str]:
-    if len(items) < 2:
+    if not items:
         return leaf.item, name
     item, _, inner = name.partition("/")
     if item not in items or not inner:
         raise FormatError(
-            f"{leaf.name!r} would be renamed to {name!r}, but this checkpoint has several trees and a name must "
-            f"begin with one of them: {', '.join(items)}"
+            f"{leaf.name!r} would be renamed to {name!r}, but in this checkpoint a name begins with its item, "
+            f"which must be one of: {', '.join(items)}; to convert one item without its name, give the item's "
+            "own folder as the source"
         )
     return item, inner
 
 
 def _path(path: tuple[PathKey, ...], inner: str) -> tuple[PathKey, ...]:
-    head: list[PathKey] = []
-    for key in path:
-        if not inner.startswith(key.key + "/"):
-            break
-        head.append(key)
-        inner = inner[len(key.key) + 1 :]
     tail: list[PathKey] = []
-    for key in reversed(path[len(head) :]):
+    for key in reversed(path):
         if inner == key.key:
-            return (*head, key, *reversed(tail))
+            return (key, *reversed(tail))
         if not inner.endswith("/" + key.key):
             break
         tail.append(key)
         inner = inner[: -len(key.key) - 1]
-    middle = [PathKey(part) for part in inner.split("/")]
-    return (*head, *middle, *reversed(tail))
+    head: list[PathKey] = []
+    for key in path[: len(path) - len(tail)]:
+        if not inner.startswith(key.key + "/"):
+            break
+        head.append(key)
+        inner = inner[len(key.key) + 1 :]
+    old = path[len(head) : len(path) - len(tail)]
+    return (*head, *_between(old, inner.split("/")), *reversed(tail))
+
+
+def _between(old: Sequence[PathKey], new: Sequence[str]) -> list[PathKey]:
+    """New keys for ``old`` ones: numbers take the place of numbers, the last of the last.
+
+    Without a number among them, equally many keys take each other's places.
+    """
+    numbers = [i for i, part in enumerate(new) if _is_number(part)]
+    if numbers:
+        before = [key for key in old if key.is_sequence or _is_number(key.key)]
+        pairs = dict(zip(reversed(numbers), reversed(before), strict=False))
+    else:
+        pairs = dict(enumerate(old)) if len(old) == len(new) else {}
+    return [PathKey(part, i in pairs and pairs[i].is_sequence) for i, part in enumerate(new)]
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()

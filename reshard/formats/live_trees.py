@@ -39,3 +39,38 @@ def refuse_circles(tree: Any, what: str) -> None:
             )
         above.append(node)
         waiting.extend((child, depth + 1) for child in found)
+
+
+def named_leaves(tree: Any, what: str, is_leaf: Any = None) -> tuple[dict[str, Any], Any]:
+    """Leaves by name, and the tree's structure; ``what`` is what messages call the tree."""
+    import jax
+
+    def whole(node: Any) -> bool:
+        return isinstance(node, ShardedVariable) or (is_leaf is not None and is_leaf(node))
+
+    try:
+        refuse_circles(tree, what)
+        found, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=whole)
+    except TreeError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise TreeError(
+            f"the {what} is no tree that jax can walk: {str(error).strip()}; use dicts with keys of one type, "
+            "lists, tuples and registered classes"
+        ) from error
+    named: dict[str, Any] = {}
+    for path, leaf in found:
+        name = "/".join(map(_key_text, path))
+        if name in named:
+            raise TreeError(
+                f"two leaves of the {what} are named {name!r}; rename one, since only one can be in a checkpoint"
+            )
+        named[name] = leaf
+    return named, structure
+
+
+def _key_text(key: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)

@@ -3,18 +3,26 @@
 It lies beside an item's ``_METADATA`` and is JSON::
 
     {"format": "reshard.slices", "version": 1,
-     "meshes": {"m0": {"axes": ["model"], "shape": [8]}},
+     "meshes": {"m0": {"axes": ["model"], "shape": [8], "axis_types": ["Auto"],
+                       "device_ids": [0, 1, 2, 3, 4, 5, 6, 7]}},
      "tensors": {"params/kernel": {"path": ["params", "kernel"], "dtype": "bfloat16",
                                    "shape": [2048, 8192], "mesh": "m0", "axes": [null, "model"],
                                    "parts": [1, 8], "crc64nvme": "8f3c..."}},
      "files": {"_METADATA": "0123...", "params.kernel/zarr.json": "89ab..."},
      "data_files": {"manifest.ocdbt": "cdef...", "d/7a1b...": "0246..."},
      "conversion": "89ab...",
+     "made": {"source": "cdef...", "tensors": 1, "select": ["^params/"], "drop": [], "rename": [],
+              "cast": [["kernel$", "bfloat16"]],
+              "origins": {"params/kernel": {"name": "params/kernel", "dtype": "float32"}}},
      "crc64nvme": "4567..."}
 
-``parts`` counts equal parts per dimension, ``cuts`` lists where unequal ones begin and end, and
+Of a mesh ``axis_types`` and ``device_ids``, row-major, are there where they are known. ``parts`` counts equal parts per dimension, ``cuts`` lists where unequal ones begin and end, and
 ``slices`` lists loose boxes as [start, stop] per dimension. ``conversion`` says which conversion of
-which source made the checkpoint, so that the same one is not done twice. Names are the keys below the item joined
+which source made the checkpoint, so that the same one is not done twice. ``made``, in the slices.json at the top of a checkpoint, says how that
+conversion made it, for ``verify``: ``source`` is the digest of the source's tree (SHA-256, 32 hex digits, of a line
+``"name" [shape] dtype is_key`` for each tensor, sorted by name), ``tensors`` how many were made, ``select``, ``drop``,
+``rename`` and ``cast`` the rules as they were asked for, and ``origins`` of which tensor of the source one was made
+where its name or dtype is another (``dtype`` only where it was cast, ``saturate`` only where that cast saturated). Names are the keys below the item joined
 with ``/``; lines are sorted by name, so that equal checkpoints give equal files. The last member is
 the CRC-64/NVME of every byte before its sixteen digits.
 
@@ -24,7 +32,8 @@ tensors too, so that only ``verify`` reads them whole. Where ``data_files`` is t
 complete: every file of the folder is in one of the two, but for this file itself, chunks in plain
 files (the tensors' digests and their own CRC32C are about them), and folders with a slices.json of
 their own. A checkpoint of several items has one more at its top, without tensors, for the markers, for
-the items that are no trees, and for the items' slices.json. Without ``data_files``, as versions before
+the items that are no trees, and for the items' slices.json. There ``item_names`` is true where tensors' names begin with
+their item (``model/w``): so a part of a checkpoint of several items keeps the names that it had. Without ``data_files``, as versions before
 this form wrote it, ``files`` are metadata files of the item, perhaps not all.
 """
 
@@ -40,6 +49,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from reshard.errors import FormatError
+from reshard.formats.made import Made, Origin
 from reshard.layout.box import Box
 from reshard.layout.grid import Cuts, Grid
 from reshard.layout.mesh import DeviceMesh, TensorLayout
@@ -117,12 +127,16 @@ class SliceFile(Struct, frozen=True):
         files: what readers take metadata from.
         data_files: files of databases; None where the record is not complete.
         conversion: which conversion made the checkpoint, of which source; "" where none did.
+        item_names: whether names of the checkpoint's tensors begin with their item, be it the only one.
+        made: how it was made of another checkpoint; None where it was not.
     """
 
     tensors: Mapping[str, SliceEntry]
     files: Mapping[str, str] = field(default_factory=dict)
     data_files: Mapping[str, str] | None = None
     conversion: str = ""
+    item_names: bool = False
+    made: Made | None = None
 
     @property
     def every_file(self) -> dict[str, str]:
@@ -180,11 +194,32 @@ def render_slices(file: SliceFile) -> bytes:
         body.write(b'},\n"data_files": {')
         _write_lines(body, sorted(file.data_files.items()))
     body.write(b"},\n")
+    if file.item_names:
+        body.write(b'"item_names": true,\n')
     if file.conversion:
         body.write(f'"conversion": {json.dumps(file.conversion)},\n'.encode())
+    if file.made is not None:
+        _write_made(body, file.made)
     body.write(b'"crc64nvme": "')
     body.write(digest_of(body.getvalue()).encode() + _TAIL)
     return body.getvalue()
+
+
+def _write_made(body: BytesIO, made: Made) -> None:
+    changes = made.changes
+    members = {
+        "source": made.source,
+        "tensors": made.tensors,
+        **{kind: list(getattr(changes, kind)) for kind in changes.__struct_fields__},
+    }
+    body.write(f'"made": {json.dumps(members).removesuffix("}")},\n"origins": {{'.encode())
+    _write_lines(body, ((n, _origin_json(made.origins[n])) for n in sorted(made.origins)))
+    body.write(b"}},\n")
+
+
+def _origin_json(origin: Origin) -> dict[str, str | bool]:
+    dtype = {"dtype": origin.dtype} if origin.dtype else {}
+    return {"name": origin.name} | dtype | ({"saturate": True} if origin.saturate else {})
 
 
 def _write_lines(text: BytesIO, members: Iterable[tuple[str, Any]]) -> None:
@@ -198,7 +233,8 @@ def _write_lines(text: BytesIO, members: Iterable[tuple[str, Any]]) -> None:
 
 def _mesh_json(mesh: DeviceMesh) -> dict[str, Any]:
     types = {"axis_types": list(mesh.axis_types)} if mesh.axis_types is not None else {}
-    return {"axes": list(mesh.axis_names), "shape": list(mesh.shape), **types}
+    ids = {"device_ids": list(mesh.device_ids)} if mesh.device_ids is not None else {}
+    return {"axes": list(mesh.axis_names), "shape": list(mesh.shape), **types, **ids}
 
 
 def _entry_json(entry: SliceEntry, meshes: dict[DeviceMesh, str]) -> dict[str, Any]:
@@ -208,7 +244,7 @@ def _entry_json(entry: SliceEntry, meshes: dict[DeviceMesh, str]) -> dict[str, A
         "shape": list(entry.shape),
     }
     if entry.layout is not None and entry.layout.device_mesh is not None:
-        document["mesh"] = meshes.setdefault(entry.layout.device_mesh.abstract, f"m{len(meshes)}")
+        document["mesh"] = meshes.setdefault(entry.layout.device_mesh.recorded, f"m{len(meshes)}")
         document["axes"] = [list(a) if isinstance(a, tuple) else a for a in entry.layout.axes]
     optional = {
         "parts": entry.parts,

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from reshard.errors import CorruptError, FormatError, LayoutError, StorageError
 from reshard.formats.limits import MAX_SLICE_VALUES
+from reshard.formats.made import Made, Origin
 from reshard.formats.orbax.safe_json import checked_text, read_bytes, refuse_many_values
 from reshard.formats.slices import (
     FILE_NAME,
@@ -21,6 +22,7 @@ from reshard.formats.slices import (
     digest_of,
 )
 from reshard.layout.box import Box
+from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import MAX_AXES
 from reshard.layout.dtypes import DTYPES
 from reshard.layout.grid import Cuts, Grid
@@ -32,6 +34,7 @@ MAX_FILE_BYTES = 1 << 30
 
 _TAIL = re.compile(rb'"([0-9a-f]{16})"\}\n?\Z')
 _DIGEST = re.compile(r"[0-9a-f]{16}")
+_TREE_DIGEST = re.compile(r"[0-9a-f]{32}")
 _MAX_RANK = 64
 _MAX_ELEMENTS = 1 << 62
 _MAX_PARTS = 1 << 20
@@ -90,7 +93,46 @@ class _Parser:
         }
         data_files = self.files(document, "data_files") if "data_files" in document else None
         conversion = self.optional(document, "conversion", str, "the file") or ""
-        return SliceFile(tensors, self.files(document, "files"), data_files, conversion)
+        item_names = self.optional(document, "item_names", bool, "the file") or False
+        files = self.files(document, "files")
+        made = self.made(document["made"]) if "made" in document else None
+        return SliceFile(tensors, files, data_files, conversion, item_names, made)
+
+    def made(self, value: object) -> Made:
+        if not isinstance(value, dict):
+            self.fail("made is not an object")
+        (tensors,) = self.numbers([value.get("tensors")], "number of tensors made")
+        source = value.get("source")
+        if not isinstance(source, str) or not _TREE_DIGEST.fullmatch(source):
+            self.fail(f"made has the source {str(source)[:40]!r} where 32 hex digits were expected")
+        changes = Changes(
+            self.texts(value.get("select"), "select rules of made"),
+            self.texts(value.get("drop"), "drop rules of made"),
+            self.pairs(value.get("rename"), "rename rules of made"),
+            self.pairs(value.get("cast"), "cast rules of made"),
+        )
+        origins = {n: self.origin(n, o) for n, o in self.mapping(value, "origins").items()}
+        return Made(source, tensors, changes, origins)
+
+    def origin(self, name: str, value: object) -> Origin:
+        where = f"the origin of {name!r}"
+        if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+            self.fail(f"{where} names no tensor")
+        dtype = value.get("dtype")
+        if dtype is not None and dtype not in DTYPES:
+            self.fail(f"{where} has the unknown dtype {str(dtype)[:40]!r}")
+        saturate = value.get("saturate", False)
+        if not isinstance(saturate, bool):
+            self.fail(f"{where} says of saturate neither true nor false")
+        return Origin(value["name"], dtype, saturate)
+
+    def pairs(self, value: object, what: str) -> tuple[tuple[str, str], ...]:
+        if not isinstance(value, list):
+            self.fail(f"expected the {what} to be a list of pairs, found {str(value)[:80]}")
+        pairs = [self.texts(pair, what) for pair in value]
+        if not all(len(pair) == 2 for pair in pairs):
+            self.fail(f"expected the {what} to be pairs, found {str(value)[:80]}")
+        return tuple((first, second) for first, second in pairs)
 
     def files(self, document: Mapping[str, Any], key: str) -> dict[str, str]:
         files = self.mapping(document, key)
@@ -171,8 +213,10 @@ class _Parser:
         types = None if types is None else self.texts(types, f"axis types of {where}")
         if types is not None and len(types) != len(axes):
             self.fail(f"{where} has {len(axes)} axes but {len(types)} axis types")
+        ids = value.get("device_ids")
+        ids = None if ids is None else self.numbers(ids, f"device ids of {where}")
         try:
-            return DeviceMesh(shape, axes, axis_types=types)
+            return DeviceMesh(shape, axes, axis_types=types, device_ids=ids)
         except LayoutError as error:
             self.fail(f"{where}: {error}")
 

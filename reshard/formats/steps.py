@@ -1,42 +1,112 @@
-"""Steps: the folders of a training run, of which each that has a number for a name is a checkpoint.
+"""Steps: the folders of a training run, of which each is a checkpoint and named by its number.
 
-Orbax's CheckpointManager names them ``1000``, ``00001000`` or ``step_1000``, as it was told.
+Orbax's CheckpointManager names them ``1000``, ``00001000`` or ``step_1000``, as it was told. A folder may
+also hold checkpoints that have nothing to do with one another, such as ``small_1`` and ``large_2``: a number
+behind any other word is no step, unless somebody asks for a step.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 
-from reshard.formats.detect import is_checkpoint
-from reshard.formats.orbax.container import is_finished
+from msgspec import Struct
+
+from reshard.formats.orbax.container import TEMPORARY, is_finished, is_orbax
 from reshard.storage.local import storage_errors
 
-_STEP = re.compile(r"(?:.*_)?([0-9]{1,18})", re.DOTALL | re.ASCII)
+_STEP = re.compile(r"(?:(.+)_)?([0-9]{1,18})", re.DOTALL | re.ASCII)
+_USUAL_PREFIX = re.compile(r"(?:.*_)?(?:step|checkpoint|ckpt)", re.DOTALL)
+
+LARGEST_STEP = 10**18 - 1
+
+_SHOWN = 10
 
 
-def step_of(name: str) -> int | None:
-    """The step that a folder's name stands for; None for any other name."""
+class StepName(Struct, frozen=True, order=True):
+    """A folder's name that may stand for a step; ``prefix`` is "" for a number alone."""
+
+    prefix: str
+    step: int
+    name: str
+
+    @property
+    def number(self) -> str:
+        """The number as it is written."""
+        return self.name[len(self.prefix) + 1 :] if self.prefix else self.name
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether it can be nothing else than a step."""
+        return not self.prefix or _USUAL_PREFIX.fullmatch(self.prefix) is not None
+
+
+def step_name(name: str) -> StepName | None:
+    """What a folder's name says; None where it ends with no number."""
     match = _STEP.fullmatch(name)
-    return int(match[1]) if match else None
+    return StepName(match[1] or "", int(match[2]), name) if match else None
 
 
 def committed_steps(path: str) -> dict[int, str]:
     """The steps below a local folder that are finished checkpoints, ascending, and their folders' names.
 
-    Where two folders stand for one step, the first by name counts. Raises StorageError where the folder
+    Of two folders that stand for one step the first by name counts. Raises StorageError where the folder
     cannot be listed.
     """
-    with storage_errors("read", path), os.scandir(path) as entries:
-        names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
     found: dict[int, str] = {}
-    for name in names:
-        step = step_of(name)
-        if step is not None and step not in found and is_committed(f"{path}/{name}"):
-            found[step] = name
-    return dict(sorted(found.items()))
+    for one in run_steps(path):
+        found.setdefault(one.step, one.name)
+    return found
 
 
-def is_committed(path: str) -> bool:
-    """Whether a local folder bears the marks of a checkpoint, and none of an unfinished one."""
-    return is_checkpoint(path) and is_finished(path)
+def run_steps(path: str, *, any_prefix: bool = False) -> list[StepName]:
+    """Every committed step of a run's folder, ascending; none where the folder is no run's.
+
+    All steps of a run have the same prefix, or none: plain numbers count where there are any, and prefixes
+    that differ belong to different runs. ``any_prefix``: whether any word may be the prefix.
+    """
+    found = sorted(
+        one
+        for name in _folders(path)
+        if (one := step_name(name)) is not None
+        and (any_prefix or one.is_usual)
+        and _is_committed(f"{path}/{name}")
+    )
+    if len({one.prefix for one in found}) > 1:
+        return [one for one in found if not one.prefix]
+    return found
+
+
+def uncommitted(path: str, step: int) -> str | None:
+    """The name of a folder that a save of ``step`` began and did not finish; None where there is none."""
+    for name in _folders(path):
+        one = step_name(name.partition(TEMPORARY)[0])
+        if one is not None and one.step == step and not _is_committed(f"{path}/{name}"):
+            return name
+    return None
+
+
+def committed(path: str) -> Iterator[str]:
+    """Names of the finished checkpoints right below a local folder, in order."""
+    return (name for name in _folders(path) if _is_committed(f"{path}/{name}"))
+
+
+def steps_text(steps: Iterable[int]) -> str:
+    """``"steps 1, 2, 3"``; of many the first and the last."""
+    numbers = list(map(str, steps))
+    if len(numbers) > _SHOWN:
+        half = _SHOWN // 2
+        text = ", ".join([*numbers[:half], "…", *numbers[-half:]])
+        return f"{len(numbers)} steps: {text}"
+    return f"step{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+
+
+def _is_committed(path: str) -> bool:
+    """Whether a local folder has the marks of an Orbax checkpoint, and none of an unfinished one."""
+    return is_orbax(path) and is_finished(path)
+
+
+def _folders(path: str) -> list[str]:
+    with storage_errors("read", path), os.scandir(path) as entries:
+        return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -54,6 +54,20 @@ def _axis(axes: object, axis: str | Sequence[str] | None) -> Axis:
 def axis_names(axis: Axis) -> tuple[str, ...]:
     """The mesh axes that split one dimension, first varying slowest."""
     return () if axis is None else (axis,) if isinstance(axis, str) else axis
+
+
+def used_axes(axes: Sequence[Axis]) -> tuple[str, ...]:
+    """Every mesh axis that splits a dimension, in order."""
+    return tuple(name for axis in axes for name in axis_names(axis))
+
+
+def known_axes(axes: Sequence[Axis], names: Collection[str]) -> tuple[Axis, ...]:
+    """The axes without those mesh axes that are not in ``names``.
+
+    >>> known_axes((("data", "model"), "data"), ["model"])
+    ('model', None)
+    """
+    return normal_axes(tuple(n for n in axis_names(axis) if n in names) for axis in axes)
 
 
 def show_axes(axes: Sequence[Axis]) -> str:

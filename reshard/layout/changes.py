@@ -10,7 +10,7 @@ class Changes(Struct, frozen=True):
 
     Attributes:
         rename: pairs of pattern and replacement, which may use groups (``\\1``).
-        cast: pairs of pattern and dtype name.
+        cast: pairs of a pattern, or what stands for dtypes, and a dtype name (``cast_rule`` says how).
     """
 
     select: tuple[str, ...] = ()

@@ -6,13 +6,15 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Union
 
 from reshard.errors import LayoutError
 from reshard.layout.axes import in_order
-from reshard.layout.devices import DevicesLike, place_devices
+from reshard.layout.devices import DevicesLike, is_every_device, place_devices
 
 if TYPE_CHECKING:
+    import jax
     from jax.sharding import AbstractMesh, Mesh
 
     from reshard.layout.devices import DeviceArray
@@ -23,6 +25,9 @@ AXIS_TYPES = ("Auto", "Explicit", "Manual")
 MAX_DEVICES = 1 << 20
 """Largest mesh. Beyond any machine that exists; a larger number is a slip or an attack."""
 
+MAX_DEVICE_ID = 1 << 31
+"""Beyond every id of a device: jax keeps them in 32 bits."""
+
 MAX_AXES = 64
 """Most axes of a mesh: as many as a numpy array of devices may have."""
 
@@ -32,18 +37,22 @@ class DeviceMesh:
     """Named axes with sizes; devices are needed only where live arrays are placed on them.
 
     Args:
-        shape: size of each axis, at least 1.
+        shape: size of each axis, at least 1; or a ``jax.sharding.Mesh`` or ``AbstractMesh``, which says
+            everything and is all that is given.
         axis_names: one name per size, all different.
         devices: the jax devices along the axes, or their names (``"cpu:0"``): as many as the
             product of ``shape``, all different, in an array or nested sequence of any shape, read
             row-major. None for an abstract mesh, which stands for any devices.
         axis_types: one of ``AXIS_TYPES`` per axis, also written as ``"AxisType.Auto"``; None where
             nobody said. Part of the mesh's value, as in jax.
+        device_ids: the ids of the devices along the axes, row-major, as a checkpoint records them
+            without having the devices; ``devices`` bring their own. None where nobody said.
 
     Attributes:
         devices: an array of jax devices in the shape of the mesh, read-only, or None.
 
-    Raises LayoutError where these contradict each other. Meshes of other devices are not equal.
+    Raises LayoutError where these contradict each other. Meshes of other devices or device ids are
+    not equal.
 
     >>> DeviceMesh((4, 2), ("data", "model")).axis_size("model")
     2
@@ -53,27 +62,48 @@ class DeviceMesh:
     axis_names: tuple[str, ...]
     devices: DeviceArray | None = field(default=None, repr=False)
     axis_types: tuple[str, ...] | None = None
+    device_ids: tuple[int, ...] | None = field(default=None, repr=False)
 
     def __init__(
         self,
-        shape: Sequence[int],
-        axis_names: Sequence[str],
+        shape: Sequence[int] | Mesh | AbstractMesh,
+        axis_names: Sequence[str] | None = None,
         devices: DevicesLike | None = None,
         *,
         axis_types: Sequence[str] | None = None,
+        device_ids: Sequence[int] | None = None,
     ) -> None:
+        if axis_names is None and is_jax_mesh(shape):
+            given = as_mesh(shape)
+            shape, axis_names, axis_types = given.shape, given.axis_names, given.axis_types
+            devices = given.devices if devices is None else devices
         object.__setattr__(self, "shape", _sizes(shape))
         object.__setattr__(self, "axis_names", _names(axis_names, self.shape))
         object.__setattr__(self, "axis_types", _types(axis_types, self.axis_names))
         placed = None if devices is None else place_devices(devices, self.shape, str(self))
         object.__setattr__(self, "devices", placed)
+        object.__setattr__(self, "device_ids", _ids(device_ids, placed, str(self), self.size))
 
     @property
     def abstract(self) -> DeviceMesh:
-        """The same mesh without devices: what is recorded in files."""
-        if self.devices is None:
+        """The same axes without devices or their ids."""
+        if self.devices is None and self.device_ids is None:
             return self
         return DeviceMesh(self.shape, self.axis_names, axis_types=self.axis_types)
+
+    @property
+    def recorded(self) -> DeviceMesh:
+        """The mesh as a checkpoint records it: with the ids of its devices, but without the devices.
+
+        A mesh of all of ``jax.devices()`` in their order is recorded without ids, so that it fits
+        as many devices of any ids.
+        """
+        return self if self.devices is None else self._recorded
+
+    @cached_property
+    def _recorded(self) -> DeviceMesh:
+        ids = None if self.devices is None or is_every_device(self.devices) else self.device_ids
+        return DeviceMesh(self.shape, self.axis_names, axis_types=self.axis_types, device_ids=ids)
 
     @property
     def backend_mesh(self) -> Mesh | AbstractMesh:
@@ -125,7 +155,7 @@ class DeviceMesh:
         return self.shape, self.axis_names, self.axis_types
 
     def _devices(self) -> tuple[object, ...] | None:
-        return None if self.devices is None else tuple(self.devices.flat)
+        return self.device_ids if self.devices is None else tuple(self.devices.flat)
 
     def __copy__(self) -> DeviceMesh:
         return self
@@ -155,13 +185,29 @@ def same_axes(one: DeviceMesh, other: DeviceMesh) -> bool:
     return axes(one) == axes(other)
 
 
-def check_mesh(mesh: object) -> None:
-    """Refuse what is no DeviceMesh, saying how one is made of the meshes of jax and Keras."""
-    if not isinstance(mesh, DeviceMesh):
-        raise LayoutError(
-            f"expected a reshard.DeviceMesh, found a {type(mesh).__name__}: {mesh!r}; make one with "
-            f"DeviceMesh(shape, axis_names, devices)"
-        )
+MeshLike = Union[DeviceMesh, "Mesh", "AbstractMesh"]
+"""What is taken for a mesh: this project's, or one of jax's."""
+
+
+def is_jax_mesh(mesh: object) -> bool:
+    """Whether it is a ``jax.sharding.Mesh`` or ``AbstractMesh``; jax is not loaded for the question."""
+    from reshard.layout.jax_bridge import is_from_jax
+
+    return is_from_jax(mesh, "Mesh", "AbstractMesh")
+
+
+def as_mesh(mesh: object) -> DeviceMesh:
+    """The mesh itself, or what a mesh of jax stands for; anything else is a LayoutError."""
+    if isinstance(mesh, DeviceMesh):
+        return mesh
+    if is_jax_mesh(mesh):
+        from reshard.layout.jax_bridge import mesh_from_jax
+
+        return mesh_from_jax(mesh)  # type: ignore[arg-type]  # which is_jax_mesh has looked at
+    raise LayoutError(
+        f"expected a reshard.DeviceMesh or jax.sharding.Mesh, found a {type(mesh).__name__}: {mesh!r}; make "
+        f"one with DeviceMesh(shape, axis_names, devices)"
+    )
 
 
 def parse_mesh(text: str) -> DeviceMesh:
@@ -182,7 +228,7 @@ def parse_mesh(text: str) -> DeviceMesh:
     return DeviceMesh(tuple(int(size.strip()[:20]) for _, _, size in pairs), names)
 
 
-def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
+def _sizes(shape: object) -> tuple[int, ...]:
     found = in_order(shape)
     try:
         sizes = None if found is None else tuple(map(operator.index, found))
@@ -204,7 +250,7 @@ def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
     return sizes
 
 
-def _names(names: Sequence[str], shape: tuple[int, ...]) -> tuple[str, ...]:
+def _names(names: Sequence[str] | None, shape: tuple[int, ...]) -> tuple[str, ...]:
     found = in_order(names)
     if found is None or not all(isinstance(n, str) and n for n in found):
         raise LayoutError(
@@ -221,6 +267,27 @@ def _names(names: Sequence[str], shape: tuple[int, ...]) -> tuple[str, ...]:
     if len(set(names)) != len(names):
         raise LayoutError(f"a mesh's axis names must differ, but are {list(names)}")
     return names
+
+
+def _ids(
+    ids: Sequence[int] | None, placed: DeviceArray | None, mesh: str, size: int
+) -> tuple[int, ...] | None:
+    if placed is not None:
+        devices: list[jax.Device] = list(placed.flat)
+        return tuple(device.id for device in devices)
+    if ids is None:
+        return None
+    found = in_order(ids) or ()
+    fits = (
+        all(type(i) is int and 0 <= i < MAX_DEVICE_ID for i in found)
+        and len(set(found)) == len(found) == size
+    )
+    if not fits:
+        raise LayoutError(
+            f"{mesh} needs {size} different device ids, whole numbers from 0, one for each of its places; "
+            f"found {len(found)}: {', '.join(map(repr, found[:8]))}{', …' if len(found) > 8 else ''}"
+        )
+    return found
 
 
 def _types(types: Sequence[str] | None, names: tuple[str, ...]) -> tuple[str, ...] | None:

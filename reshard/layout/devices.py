@@ -52,6 +52,13 @@ def on_all_devices(shape: tuple[int, ...], mesh: str) -> DeviceArray:
     return place_devices(jax.devices(), shape, mesh)
 
 
+def is_every_device(devices: DeviceArray) -> bool:
+    """Whether these are all of ``jax.devices()``, in their order."""
+    import jax
+
+    return list(devices.flat) == jax.devices()
+
+
 def device_name(device: jax.Device) -> str:
     """The name by which Keras calls a device, such as ``cpu:0``."""
     return f"{device.platform}:{device.id}"

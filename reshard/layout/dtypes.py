@@ -19,7 +19,13 @@ _STORAGE_BYTES = {
 }  # fmt: skip
 
 DTYPES = tuple(_STORAGE_BYTES)
-"""Every element type that can be read and written."""
+"""Every element type that is known."""
+
+NOT_STORED = frozenset({"uint2", "uint4", "float8_e4m3"})
+"""TensorStore has no such dtypes, so no checkpoint holds them."""
+
+STORED_DTYPES = tuple(dtype for dtype in DTYPES if dtype not in NOT_STORED)
+"""Every element type that a checkpoint can hold."""
 
 
 def storage_bytes(dtype: str) -> int:

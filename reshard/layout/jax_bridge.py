@@ -7,6 +7,7 @@ refused, never dropped.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError
@@ -15,6 +16,13 @@ from reshard.layout.mesh import DeviceMesh, TensorLayout
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+
+def is_from_jax(value: object, *kinds: str) -> bool:
+    """Whether it is one of these classes of ``jax.sharding``; where jax is not loaded, nothing is."""
+    jax = sys.modules.get("jax")
+    classes = tuple(getattr(jax.sharding, kind) for kind in kinds) if jax is not None else ()
+    return isinstance(value, classes)
 
 
 def mesh_from_jax(mesh: Mesh | AbstractMesh) -> DeviceMesh:

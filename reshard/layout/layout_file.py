@@ -2,7 +2,7 @@
 
 ::
 
-    mesh: {axes: [data, model], shape: [4, 2]}
+    mesh: {data: 4, model: 2}             # or {axes: [data, model], shape: [4, 2]}
     rules:                                # regex search on the tensor's name, first match wins
       - {match: "embed", axes: [[data, model], null]}
       - {match: ".*/kernel", axes: [null, model]}
@@ -28,11 +28,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from reshard.errors import LayoutError
+from reshard.layout.cast_rule import SATURATE, kind_of
 from reshard.layout.changes import Changes
-from reshard.layout.dtypes import DTYPES
+from reshard.layout.dtypes import STORED_DTYPES
 from reshard.layout.layout_text import Document, Steps, read_document
 from reshard.layout.layout_value import Value
-from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout
+from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout, known_axes, used_axes
 from reshard.layout.partitioners import (
     FixedShardsPartitioner,
     MaxSizePartitioner,
@@ -43,6 +44,13 @@ from reshard.layout.sizes import parse_bytes
 
 Strategy = Literal["fixed_shards", "min_size", "max_size"]
 Unmatched = Literal["replicate", "error"]
+MissingAxes = Literal["error", "replicate"]
+"""What becomes of axes that split tensors and are not in the mesh: refused, or left out, so that what they
+split is replicated."""
+
+REPLICATE_THEM = 'have what they split replicated (missing_axes="replicate")'
+"""What errors about such axes propose."""
+
 T = TypeVar("T")
 
 CHANGE_KEYS = ("select", "drop", "rename", "cast")
@@ -99,9 +107,13 @@ class PartitionRule:
 
 @dataclass(frozen=True)
 class LayoutFile:
-    """What a layout file says; ``where`` names it in messages and is no part of its value.
+    """What a layout file says.
 
     Making one with a mesh checks the axes of every rule against it.
+
+    Attributes:
+        where: names it in messages; no part of its value.
+        replicated: axes that its rules lost because its mesh lacks them; for a warning, no part of its value.
     """
 
     mesh: DeviceMesh | None = None
@@ -110,6 +122,7 @@ class LayoutFile:
     unmatched: Unmatched = "replicate"
     changes: Changes = field(default_factory=Changes)
     where: str = field(default="layout", compare=False)
+    replicated: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         for rule in self.rules:
@@ -121,9 +134,26 @@ class LayoutFile:
         """Whether it says where elements belong; a file of select, drop, rename and cast does not."""
         return bool(self.mesh or self.rules or self.partitions) or self.unmatched == "error"
 
-    def with_mesh(self, mesh: DeviceMesh) -> LayoutFile:
-        """The same rules over another mesh, such as that of ``--mesh``."""
-        return replace(self, mesh=mesh)
+    def with_mesh(self, mesh: DeviceMesh, missing_axes: MissingAxes = "error") -> LayoutFile:
+        """The same rules over another mesh, such as that of ``--mesh``.
+
+        With ``missing_axes="replicate"`` rules lose the axes that the mesh lacks, else those are a LayoutError.
+        """
+        lacking = self.lacking(mesh)
+        if not lacking or missing_axes == "error":
+            try:
+                return replace(self, mesh=mesh)
+            except LayoutError as error:
+                raise LayoutError(
+                    f"{error}; name the mesh's axes as the rules do, or {REPLICATE_THEM}"
+                ) from None
+        rules = tuple(replace(r, axes=known_axes(r.axes, mesh.axis_names)) for r in self.rules)
+        return replace(self, mesh=mesh, rules=rules, replicated=lacking)
+
+    def lacking(self, mesh: DeviceMesh) -> tuple[str, ...]:
+        """The axes that rules name and ``mesh`` lacks."""
+        used = (name for rule in self.rules for name in used_axes(rule.axes))
+        return tuple(dict.fromkeys(name for name in used if name not in mesh.axis_names))
 
 
 def load_layout(path: str | Path) -> LayoutFile:
@@ -159,7 +189,8 @@ def layout_to_mapping(layout: LayoutFile) -> dict[str, Any]:
 
 def _mesh_mapping(mesh: DeviceMesh) -> dict[str, Any]:
     types = {} if mesh.axis_types is None else {"axis_types": list(mesh.axis_types)}
-    return {"axes": list(mesh.axis_names), "shape": list(mesh.shape), **types}
+    ids = {} if mesh.device_ids is None else {"device_ids": list(mesh.device_ids)}
+    return {"axes": list(mesh.axis_names), "shape": list(mesh.shape), **types, **ids}
 
 
 def _plain_axes(axes: tuple[Axis, ...]) -> list[Any]:
@@ -215,8 +246,26 @@ def _label(value: Value, match: str) -> str:
     return f"{value.key} {match!r} ({value.place})"
 
 
+_MESH_KEYS = ("axes", "shape", "axis_types", "device_ids")
+
+
 def _mesh(value: Value) -> DeviceMesh:
-    parts = value.mapping(("axes", "shape", "axis_types"), required=("axes", "shape"))
+    if not isinstance(value.data, dict) or not value.data:
+        value.expect("a mesh such as {data: 4, model: 2} or {axes: [data, model], shape: [4, 2]}")
+    return _long_mesh(value) if set(value.data) & set(_MESH_KEYS) else _short_mesh(value)
+
+
+def _short_mesh(value: Value) -> DeviceMesh:
+    """Sizes by name: documents keep the order in which they are written."""
+    sizes = {
+        name: value.at(name).whole("the size of a mesh axis, a whole number of at least 1", least=1)
+        for name in value.data
+    }
+    return _named(f"{value.place}: mesh", lambda: DeviceMesh(tuple(sizes.values()), tuple(sizes)))
+
+
+def _long_mesh(value: Value) -> DeviceMesh:
+    parts = value.mapping(_MESH_KEYS, required=("axes", "shape"))
     names = [v.text("the name of a mesh axis") for v in parts["axes"].items("a list of axis names")]
     sizes = [
         v.whole("a whole number of at least 1", least=1)
@@ -225,7 +274,14 @@ def _mesh(value: Value) -> DeviceMesh:
     types = None
     if "axis_types" in parts:
         types = [v.text("an axis type") for v in parts["axis_types"].items("a list, one per axis")]
-    return _named(f"{value.place}: mesh", lambda: DeviceMesh(sizes, names, axis_types=types))
+    ids = None
+    if "device_ids" in parts:
+        expected = "a list of device ids, one per device, row-major"
+        ids = [v.whole("a device id", least=0) for v in parts["device_ids"].items(expected)]
+    return _named(
+        f"{value.place}: mesh",
+        lambda: DeviceMesh(sizes, names, axis_types=types, device_ids=ids),
+    )
 
 
 def _rule(value: Value) -> Rule:
@@ -295,4 +351,5 @@ def _rename(value: Value) -> tuple[str, str]:
 
 def _cast(value: Value) -> tuple[str, str]:
     parts = value.mapping(("match", "dtype"), required=("match", "dtype"))
-    return parts["match"].regex(), parts["dtype"].choice("dtype", DTYPES)
+    known = (*STORED_DTYPES, *(d + SATURATE for d in STORED_DTYPES if kind_of(d) == "float"))
+    return parts["match"].regex(), parts["dtype"].choice("dtype", known)

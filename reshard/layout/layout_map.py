@@ -5,15 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
-from typing import Any, Literal, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
 from reshard.errors import LayoutError
-from reshard.layout.device_mesh import check_mesh
+from reshard.layout.device_mesh import MeshLike, as_mesh
+from reshard.layout.jax_bridge import is_from_jax
 from reshard.layout.mesh import AxesLike, DeviceMesh, TensorLayout
 from reshard.layout.scope import layout_map_scope
 
+if TYPE_CHECKING:
+    from jax.sharding import NamedSharding, PartitionSpec
+
 Match = Literal["search", "match", "fullmatch"]
 Ambiguous = Literal["error", "first"]
+Unmatched = Literal["replicate", "error"]
 T = TypeVar("T")
 
 
@@ -24,10 +29,13 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
     (``in``, ``del``, ``pop``, ``setdefault``, ``len``, iteration) is about the keys as they were set.
 
     Args:
-        device_mesh: given to every layout that is set without a mesh of its own.
+        device_mesh: given to every layout that is set without a mesh of its own; a DeviceMesh or a
+            ``jax.sharding.Mesh``.
         match: which function of ``re`` a key must satisfy: ``search`` finds it anywhere in the name,
             ``match`` at its beginning, ``fullmatch`` from beginning to end.
         ambiguous: where several keys match, ``error`` refuses and ``first`` takes the first one set.
+        unmatched: where no key matches, ``replicate`` finds None, which whoever asks takes for
+            "replicated", and ``error`` refuses.
 
     >>> layouts = LayoutMap(DeviceMesh((8,), ("model",)))
     >>> layouts["dense.*kernel"] = (None, "model")
@@ -37,17 +45,18 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
 
     def __init__(
         self,
-        device_mesh: DeviceMesh | None = None,
+        device_mesh: MeshLike | None = None,
         match: Match = "search",
         ambiguous: Ambiguous = "error",
+        unmatched: Unmatched = "replicate",
     ) -> None:
         _check_choice("match", match, get_args(Match))
         _check_choice("ambiguous", ambiguous, get_args(Ambiguous))
-        if device_mesh is not None:
-            check_mesh(device_mesh)
-        self._device_mesh = device_mesh
+        _check_choice("unmatched", unmatched, get_args(Unmatched))
+        self._device_mesh = None if device_mesh is None else as_mesh(device_mesh)
         self._match = match
         self._ambiguous = ambiguous
+        self._unmatched = unmatched
         self._layouts: dict[str, TensorLayout] = {}
         self._patterns: dict[str, re.Pattern[str]] = {}
 
@@ -55,6 +64,12 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
     def device_mesh(self) -> DeviceMesh | None:
         """The mesh that layouts without one are given."""
         return self._device_mesh
+
+    @property
+    def dialect(self) -> str:
+        """How names are looked up, in words: what the map was made with besides its mesh and keys."""
+        choices = {"match": self._match, "ambiguous": self._ambiguous, "unmatched": self._unmatched}
+        return ", ".join(f"{name}={choice!r}" for name, choice in choices.items())
 
     def get_default_mesh(self) -> DeviceMesh | None:
         """The mesh on which a variable that no key matches is replicated; the same as ``device_mesh``."""
@@ -67,7 +82,8 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
     def __getitem__(self, name: str) -> TensorLayout | None:
         """The layout of the tensor ``name``, or None where no key matches.
 
-        Raises LayoutError where several match and ``ambiguous`` is ``"error"``.
+        Raises LayoutError where several match and ``ambiguous`` is ``"error"``, or none does and
+        ``unmatched`` is ``"error"``.
         """
         _check_name(name)
         if name in self._layouts:
@@ -77,6 +93,11 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
             raise LayoutError(
                 f"{name!r} matches multiple layout specification keys: {', '.join(map(repr, keys))}; "
                 f"narrow them, set the exact name, or use ambiguous='first'"
+            )
+        if not keys and self._unmatched == "error":
+            raise LayoutError(
+                f"{name!r} matches no key of the layout map, which has unmatched='error'; set a key for it, "
+                f"or make the map with unmatched='replicate'"
             )
         return self._layouts[keys[0]] if keys else None
 
@@ -95,12 +116,17 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
     @overload
     def get(self, name: str, default: T, /) -> TensorLayout | T: ...
     def get(self, name: str, default: object = None, /) -> object:
-        """Look ``name`` up as ``map[name]`` does; ``default`` where no key matches."""
+        """Look ``name`` up as ``map[name]`` does; ``default`` where that finds None."""
         layout = self[name]
         return default if layout is None else layout
 
-    def __setitem__(self, key: str, layout: TensorLayout | AxesLike | None) -> None:
-        """Add a layout, or a tuple or list of its axes; a key that is there must be deleted first."""
+    def __setitem__(
+        self, key: str, layout: TensorLayout | AxesLike | PartitionSpec | NamedSharding | None
+    ) -> None:
+        """Add a layout, a tuple or list of its axes, or jax's PartitionSpec or NamedSharding.
+
+        A key that is there must be deleted first.
+        """
         if not isinstance(key, str):
             raise LayoutError(f"a key of a layout map must be a string, not {key!r}")
         if key in self._layouts:
@@ -111,13 +137,18 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
         self._layouts[key] = self._layout(key, layout)
         self._patterns[key] = pattern
 
-    def _layout(self, key: str, layout: TensorLayout | AxesLike | None) -> TensorLayout:
+    def _layout(self, key: str, layout: Any) -> TensorLayout:
+        if is_from_jax(layout, "PartitionSpec", "NamedSharding"):
+            try:
+                return TensorLayout.from_jax(layout, self._device_mesh)
+            except LayoutError as error:
+                raise LayoutError(f"{key!r}: {error}") from None
         if isinstance(layout, TensorLayout) and layout.device_mesh is not None:
             return layout
         axes = layout.axes if isinstance(layout, TensorLayout) else layout
         if not isinstance(axes, tuple | list):
             raise LayoutError(
-                f"{key!r} was given {layout!r}; expected a TensorLayout or a tuple of its axes"
+                f"{key!r} was given {layout!r}; expected a TensorLayout, a tuple of its axes or a PartitionSpec"
             )
         try:
             return TensorLayout(axes, self._device_mesh)
@@ -126,7 +157,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
 
     def copy(self) -> LayoutMap:
         """A map of the same keys, mesh and dialect that changes on its own."""
-        twin = LayoutMap(self._device_mesh, self._match, self._ambiguous)
+        twin = LayoutMap(self._device_mesh, self._match, self._ambiguous, self._unmatched)
         twin._layouts, twin._patterns = dict(self._layouts), dict(self._patterns)
         return twin
 

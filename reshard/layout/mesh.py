@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reshard.layout.axes import AxesLike, Axis, axis_names, show_axes
+from reshard.layout.axes import AxesLike, Axis, axis_names, known_axes, show_axes, used_axes
 from reshard.layout.device_mesh import (
     AXIS_TYPES,
     MAX_AXES,
@@ -22,6 +22,8 @@ __all__ = [
     "TensorLayout",
     "axis_names",
     "device_boxes",
+    "known_axes",
     "parse_mesh",
     "show_axes",
+    "used_axes",
 ]

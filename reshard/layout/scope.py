@@ -28,18 +28,22 @@ def current_layout_map() -> LayoutMap | None:
 
 @contextmanager
 def layout_map_scope(layout_map: LayoutMap) -> Iterator[LayoutMap]:
-    """Variables made inside are lazy, and belong to ``layout_map`` until they are materialised.
+    """Variables made inside are lazy: they get values, in shards, once ``layout_map`` can be asked for their path.
+
+    The weights of Keras models come alive by themselves: in the constructor of Functional models, and of
+    Sequential ones that know their input; else when the model is first built, inside or outside of the
+    scope. ``reshard.variables.materialize`` brings those of plain objects to life.
 
     Scopes nest, the innermost counts; each thread has its own; leaving one, also by an exception,
-    restores the one before. The same as ``layout_map.scope()``. Yields the map. Raises LayoutError
-    for anything but a LayoutMap.
+    restores the one before. The same as ``layout_map.scope()``. Yields the map. Raises LayoutError for
+    anything but a LayoutMap, VariableError for a version of Keras whose private parts differ.
 
     >>> from reshard.layout.layout_map import LayoutMap
     >>> with layout_map_scope(LayoutMap()) as layouts:
     ...     current_layout_map() is layouts
     True
     """
-    from reshard.layout.keras_deferral import keras_deferral
+    from reshard.layout.keras_internals import keras_scope
     from reshard.layout.layout_map import LayoutMap
 
     if not isinstance(layout_map, LayoutMap):
@@ -49,7 +53,7 @@ def layout_map_scope(layout_map: LayoutMap) -> Iterator[LayoutMap]:
     before = _CURRENT.layout_map
     _CURRENT.layout_map = layout_map
     try:
-        with keras_deferral(layout_map):
+        with keras_scope():
             yield layout_map
     finally:
         _CURRENT.layout_map = before

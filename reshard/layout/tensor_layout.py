@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from reshard.errors import LayoutError
 from reshard.layout.axes import AxesLike, Axis, axis_names, normal_axes, show_axes
 from reshard.layout.box import Box
-from reshard.layout.device_mesh import DeviceMesh, check_mesh, same_axes
+from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh, same_axes
 from reshard.layout.grid import Grid
 
 if TYPE_CHECKING:
@@ -50,22 +50,22 @@ class TensorLayout:
     axes: tuple[Axis, ...]
     device_mesh: DeviceMesh | None = None
 
-    def __init__(self, axes: AxesLike, device_mesh: DeviceMesh | None = None) -> None:
+    def __init__(self, axes: AxesLike, device_mesh: MeshLike | None = None) -> None:
         object.__setattr__(self, "axes", normal_axes(axes))
-        object.__setattr__(self, "device_mesh", device_mesh)
         used = [name for axis in self.axes for name in axis_names(axis)]
         _check_used_once(self.axes, used)
-        if device_mesh is not None:
-            check_mesh(device_mesh)
-            _check_known(self.axes, used, device_mesh)
+        mesh = None if device_mesh is None else as_mesh(device_mesh)
+        object.__setattr__(self, "device_mesh", mesh)
+        if mesh is not None:
+            _check_known(self.axes, used, mesh)
 
-    def with_mesh(self, device_mesh: DeviceMesh) -> TensorLayout:
+    def with_mesh(self, device_mesh: MeshLike) -> TensorLayout:
         """The same axes over ``device_mesh``.
 
         A layout over an abstract mesh can be placed on the devices of one with the same axes; any
         other mesh that it has already is a LayoutError.
         """
-        check_mesh(device_mesh)
+        device_mesh = as_mesh(device_mesh)
         old = self.device_mesh
         placed = old is not None and old.devices is None and same_axes(old, device_mesh)
         if old is not None and old != device_mesh and not placed:
@@ -78,10 +78,16 @@ class TensorLayout:
 
     @property
     def abstract(self) -> TensorLayout:
-        """The same layout over its mesh without devices: what is recorded in files."""
-        if self.device_mesh is None or self.device_mesh.devices is None:
-            return self
-        return TensorLayout(self.axes, self.device_mesh.abstract)
+        """The same layout over its mesh without devices or their ids."""
+        return self._over(self.device_mesh and self.device_mesh.abstract)
+
+    @property
+    def recorded(self) -> TensorLayout:
+        """The same layout over its mesh as a checkpoint records it: see ``DeviceMesh.recorded``."""
+        return self._over(self.device_mesh and self.device_mesh.recorded)
+
+    def _over(self, mesh: DeviceMesh | None) -> TensorLayout:
+        return self if mesh is self.device_mesh else TensorLayout(self.axes, mesh)
 
     @property
     def backend_layout(self) -> NamedSharding:

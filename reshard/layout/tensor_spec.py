@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from reshard.layout.dtypes import storage_bytes
 from reshard.layout.grid import Grid
-from reshard.layout.mesh import TensorLayout
+from reshard.layout.mesh import TensorLayout, show_axes
 
 
 class TensorSpec(Struct, frozen=True):
@@ -32,6 +32,10 @@ class TensorSpec(Struct, frozen=True):
     chunk_shape: tuple[int, ...] | None = None
     layout: TensorLayout | None = None
 
+    def __repr__(self) -> str:
+        axes = "" if self.layout is None else f" {show_axes(self.layout.axes)}"
+        return f"TensorSpec({self.name!r}: {self.dtype} {list(self.shape)}{axes})"
+
     @property
     def itemsize(self) -> int:
         """Stored bytes of one element; sub-byte types take a whole byte."""
@@ -51,3 +55,20 @@ class TensorSpec(Struct, frozen=True):
     def stored_shape(self, index: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the chunk at ``index`` as stored, padding included."""
         return self.chunk_shape if self.chunk_shape is not None else self.storage.box(index).shape
+
+
+def change_text(source: TensorSpec, target: TensorSpec) -> str:
+    """What becomes of a tensor, on one line; what stays is told once.
+
+    >>> whole = Grid.whole((4, 2))
+    >>> change_text(TensorSpec("a", (4, 2), "float32", whole), TensorSpec("b", (4, 2), "int8", whole))
+    "'a' → 'b': float32 → int8 [4, 2]"
+    """
+    axes = ["" if s.layout is None else show_axes(s.layout.axes) for s in (source, target)]
+    split = _pair(axes[0] or "not recorded", axes[1] or "not recorded") if any(axes) else ""
+    named = _pair(repr(source.name), repr(target.name))
+    return f"{named}: {_pair(source.dtype, target.dtype)} {list(target.shape)} {split}".rstrip()
+
+
+def _pair(before: str, after: str) -> str:
+    return before if before == after else f"{before} → {after}"

@@ -9,7 +9,9 @@ from typing import Literal
 from msgspec import Struct
 
 from reshard.layout.grid import Grid
-from reshard.layout.tensor_spec import TensorSpec
+from reshard.layout.record_text import counted, several
+from reshard.layout.sizes import format_bytes
+from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.placement import Placement
 
 CHECKSUM = "+crc32c"
@@ -91,6 +93,9 @@ class Move(Struct, frozen=True):
     price: Price
     at_once: bool = False
 
+    def __repr__(self) -> str:
+        return f"Move({change_text(self.source.spec, self.target.spec)}, {self.strategy})"
+
 
 class Plan(Struct, frozen=True):
     """Everything that moves, and what it costs.
@@ -107,6 +112,13 @@ class Plan(Struct, frozen=True):
     workers: int
     metadata_bytes: int = 0
     allowed_bytes: int = 0
+
+    def __repr__(self) -> str:
+        memory = f"{format_bytes(self.peak_bytes)} of {format_bytes(self.max_memory)} of buffers"
+        headline = (
+            f"{counted(len(self.moves), 'tensor')} in {counted(self.tasks, 'task')}, {memory}"
+        )
+        return several("Plan", headline, self.moves)
 
     @property
     def tasks(self) -> int:

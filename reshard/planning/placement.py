@@ -21,6 +21,7 @@ class Placement(Struct, frozen=True):
 
     Attributes:
         axis_order: dimension ``d`` of the target comes from dimension ``axis_order[d]`` of the source.
+        saturate: whether the cast makes values beyond the largest finite one that one.
     """
 
     source: str
@@ -30,6 +31,7 @@ class Placement(Struct, frozen=True):
     axis_order: tuple[int, ...]
     source_dtype: str
     target_dtype: str
+    saturate: bool = False
 
     def __post_init__(self) -> None:
         rank = self.source_box.rank
@@ -47,7 +49,7 @@ class Placement(Struct, frozen=True):
             )
 
     @classmethod
-    def whole(cls, source: TensorSpec, target: TensorSpec) -> Placement:
+    def whole(cls, source: TensorSpec, target: TensorSpec, *, saturate: bool = False) -> Placement:
         """All of one tensor becomes all of another, in the same axis order."""
         return cls(
             source.name,
@@ -57,6 +59,7 @@ class Placement(Struct, frozen=True):
             _in_order(len(source.shape)),
             source.dtype,
             target.dtype,
+            saturate,
         )
 
     @property

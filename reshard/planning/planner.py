@@ -30,6 +30,7 @@ from reshard.planning.ways import (
 __all__ = [
     "COPY_BYTES",
     "Request",
+    "allowed_text",
     "make_joint_plan",
     "make_plan",
     "open_files_per_task",
@@ -256,12 +257,13 @@ def _refusal(
     return MemoryBudgetError(
         f"{name!r} of shape {list(request.target.spec.shape)} needs at least {mib} MiB of buffers "
         f"({request.source.codec} chunks of {_shape(request.source)} to {request.target.codec} chunks of "
-        f"{_shape(request.target)}), but {_allowed(max_memory, metadata_bytes)}; {remedy}",
+        f"{_shape(request.target)}), but {allowed_text(max_memory, metadata_bytes)}; {remedy}",
         smallest_bytes=smallest << 20,
     )
 
 
-def _allowed(max_memory: int, metadata_bytes: int) -> str:
+def allowed_text(max_memory: int, metadata_bytes: int) -> str:
+    """What a refusal says of a budget: what is left of it for buffers, beside metadata."""
     text = f"{max(0, max_memory) / (1 << 20):.4g} MiB are"
     if not metadata_bytes:
         return f"{text} allowed"

@@ -1,29 +1,42 @@
 """Select, drop, rename and cast: rules over names, made into one rewrite per kept leaf.
 
-Every rule searches the source's name. ``select`` keeps what any of its patterns finds, ``drop``
-then removes; of the ``rename`` and of the ``cast`` rules the first that matches applies. A rule
-that matches nothing is an error, because a typing mistake here loses weights.
+Every rule searches the source's name; a ``cast`` may be about all tensors of a dtype instead.
+``select`` keeps what any of its patterns finds, ``drop`` then removes; of the ``rename`` and of the
+``cast`` rules the first that matches applies. A rule that matches nothing is an error, because a
+typing mistake here loses weights.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
 from reshard.errors import PlanError
+from reshard.layout.cast_rule import (
+    CastRule,
+    kind_of,
+    left_side_for,
+    parse_cast,
+    refuse_unstored,
+)
 from reshard.layout.changes import Changes
-from reshard.layout.dtypes import DTYPES
+from reshard.layout.prefixes import pattern_hint
 from reshard.layout.tensor_spec import TensorSpec
 
 
 class Rewrite(Struct, frozen=True):
-    """A leaf that is kept, its name in the target, and the dtype it is cast to (None: unchanged)."""
+    """A leaf that is kept, its name in the target, and the dtype it is cast to (None: unchanged).
+
+    Attributes:
+        saturate: whether the cast makes values beyond the largest finite one that one.
+    """
 
     source: str
     target: str
     dtype: str | None = None
+    saturate: bool = False
 
 
 def rewrites(
@@ -41,7 +54,7 @@ def rewrites(
     select = [_compiled("select", p) for p in changes.select]
     drop = [_compiled("drop", p) for p in changes.drop]
     rename = [(_compiled("rename", p), to) for p, to in changes.rename]
-    cast = [(_compiled("cast", p), to) for p, to in changes.cast]
+    cast = [parse_cast(what, to) for what, to in changes.cast]
     _refuse_idle("select", select, names)
     selected = [n for n in names if not select or any(p.search(n) for p in select)]
     _refuse_idle("drop", drop, selected)
@@ -52,12 +65,23 @@ def rewrites(
             "loosen them"
         )
     _refuse_idle("rename", [p for p, _ in rename], kept)
-    _refuse_idle("cast", [p for p, _ in cast], [n for n in kept if n in tensors])
-    result = tuple(
-        Rewrite(n, _renamed(n, rename), _cast(n, tensors.get(n), cast, n in keys)) for n in kept
-    )
+    _refuse_idle_casts(cast, [tensors[n] for n in kept if n in tensors], keys)
+    result = tuple(_rewrite(n, _renamed(n, rename), tensors.get(n), cast, n in keys) for n in kept)
     _refuse_collisions(result)
     return result
+
+
+def _rewrite(
+    name: str, target: str, spec: TensorSpec | None, rules: Sequence[CastRule], is_key: bool
+) -> Rewrite:
+    if spec is not None:
+        for rule in rules:
+            if rule.is_about(name, spec.dtype, is_key=is_key):
+                _refuse_cast(rule, name, spec.dtype, is_key)
+                if rule.to != spec.dtype:
+                    return Rewrite(name, target, rule.to, rule.saturate)
+                break
+    return Rewrite(name, target)
 
 
 def check_rules(changes: Changes) -> None:
@@ -67,9 +91,9 @@ def check_rules(changes: Changes) -> None:
             _compiled(kind, pattern)
     for pattern, _ in changes.rename:
         _compiled("rename", pattern)
-    for pattern, dtype in changes.cast:
-        _compiled("cast", pattern)
-        _refuse_unknown_dtype(pattern, dtype)
+    for what, to in changes.cast:
+        parse_cast(what, to)
+    refuse_unstored(changes.cast)
 
 
 def _compiled(kind: str, pattern: str) -> re.Pattern[str]:
@@ -87,7 +111,7 @@ def _refuse_idle(kind: str, patterns: Sequence[re.Pattern[str]], names: Sequence
             some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
             raise PlanError(
                 f"{kind} {pattern.pattern!r} matches none of the {len(names)} names it could apply to "
-                f"({some}); correct or remove it"
+                f"({some}){pattern_hint(pattern, names)}; correct or remove it"
             )
 
 
@@ -145,54 +169,51 @@ def _once(source: str, target: str) -> str:
     return "" if source == target else f" (now {source!r})"
 
 
-def _cast(
-    name: str, spec: TensorSpec | None, rules: Sequence[tuple[re.Pattern[str], str]], is_key: bool
-) -> str | None:
-    for pattern, dtype in rules:
-        if spec is not None and pattern.search(name):
-            return _checked_cast(name, spec.dtype, pattern.pattern, dtype, is_key)
-    return None
+def _refuse_idle_casts(
+    rules: Sequence[CastRule], tensors: Sequence[TensorSpec], keys: Collection[str]
+) -> None:
+    for rule in rules:
+        if rule.pattern is not None:
+            _refuse_idle("cast", [rule.pattern], [spec.name for spec in tensors])
+        elif not any(rule.is_about(s.name, s.dtype, is_key=s.name in keys) for s in tensors):
+            found = ", ".join(sorted({s.dtype for s in tensors if s.name not in keys})) or "none"
+            raise PlanError(
+                f"{rule.text}: none of the {len(tensors)} tensors is {rule.what} (their dtypes: {found}; PRNG keys "
+                f"are never cast); correct or remove it, or write '({rule.what})' to search the names for the word"
+            )
 
 
-def _checked_cast(name: str, source: str, pattern: str, dtype: str, is_key: bool) -> str | None:
-    _refuse_unknown_dtype(pattern, dtype)
+def _refuse_cast(rule: CastRule, name: str, source: str, is_key: bool) -> None:
+    """PlanError for a cast that would lose what a value means, unless it is asked for by name."""
+    dtype, found = rule.to, f"{rule.text} {'takes' if rule.dtypes else 'matches'} {name!r}"
     if is_key:
         raise PlanError(
-            f"cast {pattern!r}={dtype} matches {name!r}, which is a PRNG key: its bits have no numeric meaning; "
-            "narrow the pattern so that it leaves the key out"
+            f"{found}, which is a PRNG key: its bits have no numeric meaning; narrow the pattern so that it leaves "
+            f"the key out{_or_all(dtype)}"
         )
-    if dtype == source:
-        return None
     if kind_of(source) == "complex" and kind_of(dtype) != "complex":
         raise PlanError(
-            f"cast {pattern!r}={dtype} matches {name!r} of dtype {source}: the imaginary part would be lost; "
-            "narrow the pattern"
+            f"{found} of dtype {source}: the imaginary part would be lost; narrow the pattern{_or_all(dtype)}"
         )
-    if kind_of(source) != kind_of(dtype) and not _is_by_name(pattern, name):
+    if kind_of(source) != kind_of(dtype) and not _is_by_name(rule, name):
+        own = f"cast '{left_side_for(name)}={dtype}'"
+        remedy = (
+            f"name the tensors that you mean, such as {own}, in place of it"
+            if rule.dtypes
+            else f"narrow the pattern{_or_all(dtype)}, or add {own} before it if that is what you want"
+        )
         raise PlanError(
-            f"cast {pattern!r}={dtype} matches {name!r} of dtype {source}: {kind_of(source)} to "
-            f"{kind_of(dtype)} is done only when asked for by name; narrow the pattern, or add "
-            f"cast '{name}={dtype}' before it if that is what you want"
-        )
-    return dtype
-
-
-def _refuse_unknown_dtype(pattern: str, dtype: str) -> None:
-    if dtype not in DTYPES:
-        raise PlanError(
-            f"cast {pattern!r}={dtype!r}: no such dtype; expected one of: {', '.join(DTYPES)}"
+            f"{found} of dtype {source}: {kind_of(source)} to {kind_of(dtype)} is done only when asked for by name; "
+            f"{remedy}"
         )
 
 
-def kind_of(dtype: str) -> str:
-    """``"bool"``, ``"int"``, ``"float"`` or ``"complex"``."""
-    kinds: tuple[tuple[str, Callable[[str], bool]], ...] = (
-        ("bool", lambda d: d == "bool"),
-        ("int", lambda d: d.startswith(("int", "uint"))),
-        ("complex", lambda d: d.startswith("complex")),
-    )
-    return next((kind for kind, test in kinds if test(dtype)), "float")
+def _or_all(dtype: str) -> str:
+    """The remedy that most need: a rule about a kind leaves the others out."""
+    kind = kind_of(dtype)
+    return f", or write '{kind}={dtype}' for every {kind} tensor and no other"
 
 
-def _is_by_name(pattern: str, name: str) -> bool:
-    return pattern.removeprefix("^").removesuffix("$") in (name, re.escape(name))
+def _is_by_name(rule: CastRule, name: str) -> bool:
+    bare = rule.what.removeprefix("^").removesuffix("$")
+    return rule.pattern is not None and bare in (name, re.escape(name))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 
 from reshard.errors import TreeError
-from reshard.formats.live_trees import refuse_circles
+from reshard.formats.live_trees import named_leaves
 from reshard.variables.sharded import ShardedVariable
 
 if TYPE_CHECKING:
@@ -69,41 +69,6 @@ def read_target(tree: Any) -> Target:
             "expected jax.ShapeDtypeStruct, jax or numpy arrays, ShardedVariables, numbers or strings"
         )
     return Target({name: found for name, found in asked.items() if found is not None}, structure)
-
-
-def named_leaves(tree: Any, what: str, is_leaf: Any = None) -> tuple[dict[str, Any], Any]:
-    """Leaves by name, and the tree's structure; ``what`` is what messages call the tree."""
-    import jax
-
-    def whole(node: Any) -> bool:
-        return isinstance(node, ShardedVariable) or (is_leaf is not None and is_leaf(node))
-
-    try:
-        refuse_circles(tree, what)
-        found, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=whole)
-    except TreeError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise TreeError(
-            f"the {what} is no tree that jax can walk: {str(error).strip()}; use dicts with keys of one type, "
-            "lists, tuples and registered classes"
-        ) from error
-    named: dict[str, Any] = {}
-    for path, leaf in found:
-        name = "/".join(map(_key_text, path))
-        if name in named:
-            raise TreeError(
-                f"two leaves of the {what} are named {name!r}; rename one, since only one can be in a checkpoint"
-            )
-        named[name] = leaf
-    return named, structure
-
-
-def _key_text(key: Any) -> str:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
 
 
 def _kind_of(leaf: Any) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from reshard.layout.cast_rule import kind_of
 from reshard.layout.dtypes import numpy_dtype
-from reshard.planning.transforms import kind_of
 
 
 def is_lossless(source: str, target: str) -> bool:
@@ -36,11 +36,3 @@ def _range_within(source: str, target: str) -> bool:
     info: Any = ml_dtypes.iinfo  # not annotated
     inner, outer = info(numpy_dtype(source)), info(numpy_dtype(target))
     return bool(outer.min <= inner.min and inner.max <= outer.max)
-
-
-def narrowed_by_jax(dtype: str) -> str | None:
-    """What jax would make of an array of this dtype without a word, where that is another one."""
-    import jax
-
-    held = str(jax.dtypes.canonicalize_dtype(numpy_dtype(dtype)))
-    return held if held != dtype else None

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from msgspec import Struct
 
 from reshard.errors import MissingPackageError
 from reshard.formats.base import Leaf, StoredTensor
-from reshard.planning.transforms import kind_of
+from reshard.layout.cast_rule import kind_of, left_side_for
+from reshard.layout.dtypes import numpy_dtype
 from reshard.restoring.asked import Asked
-from reshard.restoring.dtypes import is_lossless, narrowed_by_jax
+from reshard.restoring.dtypes import is_lossless
 from reshard.restoring.mismatches import Mismatches
+from reshard.variables.shards import narrowed_by_jax
 
 
 class Kept(Struct, frozen=True):
@@ -23,24 +23,24 @@ class Kept(Struct, frozen=True):
         name: in the restored tree.
         stored: where it is a tensor.
         cast: dtype that a rule asks for.
+        saturate: whether that cast makes values beyond the largest finite one that one.
     """
 
     name: str
     leaf: Leaf
     stored: StoredTensor | None = None
     cast: str | None = None
+    saturate: bool = False
 
     @property
     def text(self) -> str | None:
         """The string, where it is one."""
-        found = self.leaf.meta.get("string")
-        return found if isinstance(found, str) else None
+        return self.leaf.text
 
     @property
     def value_type(self) -> str:
         """What the saver called the value: ``"scalar"``, ``"None"``, ``"Dict"``, …"""
-        metadata: Mapping[str, Any] = self.leaf.meta.get("value_metadata") or {}
-        return str(metadata.get("value_type", ""))
+        return self.leaf.value_type
 
     @property
     def is_scalar(self) -> bool:
@@ -48,6 +48,11 @@ class Kept(Struct, frozen=True):
         return (
             self.stored is not None and self.value_type == "scalar" and not self.stored.spec.shape
         )
+
+    @property
+    def is_numpy(self) -> bool:
+        """Whether it was a numpy array."""
+        return self.stored is not None and self.value_type == "np.ndarray"
 
     @property
     def has_data(self) -> bool:
@@ -97,12 +102,14 @@ def check_fit(kept: Kept, asked: Asked, found: Mismatches) -> None:
 def check_for_jax(kept: Kept, asked: Asked | None, found: Mismatches) -> None:
     """Adds a tensor whose dtype jax would narrow without a word."""
     dtype = restored_dtype(kept, asked)
-    narrowed = narrowed_by_jax(dtype)
+    narrowed = narrowed_by_jax(numpy_dtype(dtype))
     if narrowed is not None:
+        is_free = asked is None and kept.is_numpy
+        numpy = "take it out of the layout, so that it stays" if is_free else "restore it as"
         found.add(
             "dtype",
-            f"{kept.name} is {dtype}, which jax would narrow to {narrowed}; set jax_enable_x64, restore it as a "
-            f"numpy array, or cast=[({kept.name!r}, {narrowed!r})]",
+            f"{kept.name} is {dtype}, which jax would narrow to {narrowed}; set jax_enable_x64, {numpy}"
+            f" a numpy array, or cast=[({left_side_for(kept.name)!r}, {narrowed!r})]",
         )
 
 
@@ -128,7 +135,7 @@ def _check_dtype(kept: Kept, asked: Asked, found: Mismatches) -> None:
     elif kept.cast is None and not is_lossless(stored, dtype):
         found.add(
             "dtype",
-            f"{kept.name} is {stored}, but {dtype} is asked for; cast=[({kept.name!r}, {dtype!r})] converts it",
+            f"{kept.name} is {stored}, but {dtype} is asked for; cast=[({left_side_for(kept.name)!r}, {dtype!r})] converts it",
         )
 
 

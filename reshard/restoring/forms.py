@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from reshard.restoring.holds import Array
 
-    Place: TypeAlias = "jax.sharding.Sharding | DefaultDevice"
+    Place: TypeAlias = "jax.sharding.Sharding | DefaultDevice | HostMemory"
 
 
 class Form(Protocol):
@@ -50,6 +50,10 @@ class DefaultDevice(Struct, frozen=True):
     """Where jax puts what nobody placed; ``device`` is what ``jax.default_device`` takes."""
 
     device: Any
+
+
+class HostMemory(Struct, frozen=True):
+    """The place of a shard that stays numpy."""
 
 
 class NumpyArray(Struct, frozen=True):
@@ -139,11 +143,9 @@ class InShards(Struct, frozen=True):
         return put(array, self.places[number])
 
     def assemble(self, placed: Sequence[Any]) -> Any:
-        from reshard.variables.sharded import ShardedVariable
+        from reshard.variables.sharded import adopted
 
-        return ShardedVariable(
-            list(placed), self.name, axis=self.axis, partition_strategy=self.strategy
-        )
+        return adopted(placed, self.name, self.axis, self.strategy)
 
 
 class Key(Struct, frozen=True):
@@ -213,12 +215,14 @@ def default_device() -> DefaultDevice:
 
 
 def adopts(place: Place, dtype: str) -> bool:
-    """Whether jax takes an aligned buffer for its own instead of copying it to ``place``."""
+    """Whether an aligned buffer is the result itself, instead of being copied to ``place``."""
+    if isinstance(place, HostMemory):
+        return True
     is_whole_bytes = not dtype.startswith(("int4", "uint4", "int2", "uint2", "float4"))
     return is_whole_bytes and _platforms(place) == {"cpu"}
 
 
-def _platforms(place: Place) -> set[str]:
+def _platforms(place: jax.sharding.Sharding | DefaultDevice) -> set[str]:
     import jax
 
     if isinstance(place, DefaultDevice):
@@ -237,6 +241,9 @@ def put(array: Array, place: Place) -> Any:
     worker's settings are not those of the thread that asked.
     """
     import jax
+
+    if isinstance(place, HostMemory):
+        return array
 
     with jax.enable_x64(True):
         if isinstance(place, DefaultDevice):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct, field
 
 from reshard.errors import LayoutError
 from reshard.formats.base import Reader, StoredTensor
-from reshard.formats.leaf_paths import renamed
+from reshard.formats.leaf_paths import renamed_leaves
 from reshard.layout.changes import Changes
+from reshard.layout.dtypes import numpy_dtype
+from reshard.layout.prefixes import pattern_hint
 from reshard.planning.transforms import rewrites
 from reshard.restoring.asked import Asked, Target
 from reshard.restoring.fitting import Kept, check_fit, check_for_jax, key_type, restored_dtype
 from reshard.restoring.forms import (
     Form,
+    HostMemory,
     InShards,
     JaxArray,
     Key,
@@ -28,7 +32,9 @@ from reshard.restoring.mismatches import Mismatches
 from reshard.restoring.nested import empty_value
 from reshard.restoring.partitions import Partitions, in_shards, recorded_strategy
 from reshard.restoring.placement import Placement, Spot, real_sharding
+from reshard.restoring.prefix_hints import layout_hint, target_hint
 from reshard.restoring.tensor_read import TensorRead
+from reshard.variables.shards import are_numpy, narrowed_by_jax
 
 Missing = Literal["error", "keep"]
 Unexpected = Literal["error", "ignore"]
@@ -66,7 +72,7 @@ def goal_of(reader: Reader, wish: Wish) -> Goal:
     """
     kept = _kept(reader, wish.changes)
     wanted = _wanted(kept, wish)
-    _check(reader.uri, kept, wanted, wish)
+    _check(reader, kept, wanted, wish)
     values = {k.name: _plain(k) for k in wanted if k.stored is None}
     if wish.target is not None:
         names = {k.name for k in kept}
@@ -76,18 +82,20 @@ def goal_of(reader: Reader, wish: Wish) -> Goal:
 
 
 def _kept(reader: Reader, changes: Changes) -> tuple[Kept, ...]:
-    leaves = {leaf.name: leaf for leaf in reader.leaves}
     specs = {name: stored.spec for name, stored in reader.tensors.items()}
     keys = [name for name, stored in reader.tensors.items() if stored.is_key]
-    items = [item.name for item in reader.container.items if item.is_tree]
+    items = reader.container.naming_items
+    kept = rewrites(changes, [leaf.name for leaf in reader.leaves], specs, keys)
+    leaves = renamed_leaves(reader.leaves, {r.source: r.target for r in kept}, items).leaves
     return tuple(
         Kept(
             rewrite.target,
-            renamed(leaves[rewrite.source], rewrite.target, items),
+            leaf,
             reader.tensors.get(rewrite.source),
             rewrite.dtype,
+            rewrite.saturate,
         )
-        for rewrite in rewrites(changes, list(leaves), specs, keys)
+        for rewrite, leaf in zip(kept, leaves, strict=True)
     )
 
 
@@ -95,10 +103,10 @@ def _wanted(kept: Sequence[Kept], wish: Wish) -> list[Kept]:
     return [k for k in kept if wish.target is None or k.name in wish.target.leaves]
 
 
-def _check(where: str, kept: Sequence[Kept], wanted: Sequence[Kept], wish: Wish) -> None:
-    found = Mismatches(where)
+def _check(reader: Reader, kept: Sequence[Kept], wanted: Sequence[Kept], wish: Wish) -> None:
+    found = Mismatches(reader.uri)
     if wish.target is not None:
-        _check_names(kept, wish.target, wish, found)
+        _check_names(kept, wish.target, wish, found, reader.container.naming_items)
     for leaf in wanted:
         asked = _asked(leaf, wish)
         if asked is not None:
@@ -111,8 +119,12 @@ def _check(where: str, kept: Sequence[Kept], wanted: Sequence[Kept], wish: Wish)
     _refuse_idle(wish.partitions, [k.name for k in wanted if k.stored is not None])
 
 
-def _check_names(kept: Sequence[Kept], target: Target, wish: Wish, found: Mismatches) -> None:
+def _check_names(
+    kept: Sequence[Kept], target: Target, wish: Wish, found: Mismatches, items: Collection[str]
+) -> None:
     names = {k.name for k in kept}
+    if names.isdisjoint(target.leaves):
+        found.hint(target_hint(target.leaves, [k.name for k in kept], items))
     if wish.missing == "error":
         for name, asked in target.leaves.items():
             if name not in names:
@@ -134,8 +146,12 @@ def _check_placed(
     names = [k.name for k in wanted if k.stored and _is_for_jax(k, _asked(k, wish), wish)]
     for name in placement.lacking(names):
         found.add("unplaced", name)
-    for name in placement.idle([k.name for k in wanted if k.stored]):
+    stored = [k.name for k in wanted if k.stored]
+    idle = placement.idle(stored)
+    for name in idle:
         found.add("idle", name or "(the whole tree)")
+    if len(placement.lacking(names)) == len(names):
+        found.hint(layout_hint(idle, stored))
 
 
 def _refuse_idle(partitions: Partitions, names: Sequence[str]) -> None:
@@ -143,7 +159,8 @@ def _refuse_idle(partitions: Partitions, names: Sequence[str]) -> None:
     if idle:
         some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
         raise LayoutError(
-            f"partition {idle[0]!r} matches none of the {len(names)} tensors ({some}); correct or remove it"
+            f"partition {idle[0]!r} matches none of the {len(names)} tensors ({some})"
+            f"{pattern_hint(re.compile(idle[0]), names)}; correct or remove it"
         )
 
 
@@ -156,10 +173,29 @@ def _is_for_jax(kept: Kept, asked: Asked | None, wish: Wish) -> bool:
     if kept.stored is None or kept.stored.is_key:
         return False  # The data of keys is uint32, which jax holds.
     if _partition(kept, kept.stored, asked, wish) is not None:
-        return True
+        return bool(wish.partitions.places) or _jax_keeps(restored_dtype(kept, asked))
+    if asked is not None and asked.kind == "shards":
+        return _jax_keeps(asked.dtype) or any(_on_jax(shard) for shard in asked.leaf.variables)
     if asked is not None:
-        return asked.kind in ("jax", "shards")
-    return wish.placement is not None and not kept.is_scalar
+        return asked.kind == "jax"
+    return wish.placement is not None and not kept.is_scalar and not _stays_numpy(kept, asked, wish)
+
+
+def _stays_numpy(kept: Kept, asked: Asked | None, wish: Wish) -> bool:
+    """Whether it was saved as a numpy array, such as a data iterator's state, and no layout names it."""
+    if asked is not None or wish.placement is None or kept.stored is None or not kept.is_numpy:
+        return False
+    dtype = restored_dtype(kept, asked)
+    return not wish.placement.names(kept.name, kept.stored.spec.shape, dtype)
+
+
+def _jax_keeps(dtype: str | None) -> bool:
+    return dtype is None or narrowed_by_jax(numpy_dtype(dtype)) is None
+
+
+def _on_jax(shard: Any) -> bool:
+    place = _place_of(shard)
+    return place is not None and not isinstance(place, HostMemory)
 
 
 def _partition(kept: Kept, stored: StoredTensor, asked: Asked | None, wish: Wish) -> Any:
@@ -174,7 +210,8 @@ def _plain(kept: Kept) -> Any:
 def _read(kept: Kept, stored: StoredTensor, wish: Wish) -> TensorRead:
     asked = _asked(kept, wish)
     dtype = restored_dtype(kept, asked)
-    return TensorRead(kept.name, stored, dtype, _form(kept, stored, dtype, asked, wish))
+    form = _form(kept, stored, dtype, asked, wish)
+    return TensorRead(kept.name, stored, dtype, form, kept.saturate)
 
 
 def _form(kept: Kept, stored: StoredTensor, dtype: str, asked: Asked | None, wish: Wish) -> Form:
@@ -193,7 +230,7 @@ def _form(kept: Kept, stored: StoredTensor, dtype: str, asked: Asked | None, wis
         return Key(
             kept.name, kept.key_implementation, _on_devices(kept.name, shape, dtype, spot, rank)
         )
-    if kept.is_scalar or wish.placement is None:
+    if kept.is_scalar or wish.placement is None or _stays_numpy(kept, asked, wish):
         return NumpyArray(shape, kept.is_scalar)
     return _on_devices(kept.name, shape, dtype, spot)
 
@@ -280,6 +317,8 @@ def _like(variable: Any, shape: tuple[int, ...], dtype: str) -> InShards:
 
 
 def _place_of(shard: Any) -> Any:
+    if are_numpy([shard]):
+        return HostMemory()
     sharding = getattr(shard, "sharding", None)
     return sharding if getattr(shard, "committed", sharding is not None) else None
 

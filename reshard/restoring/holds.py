@@ -84,10 +84,13 @@ def _first(hold: Hold, inside: Box) -> int:
 class Buffer:
     """Memory for one hold, filled piece by piece from any threads; pieces never overlap."""
 
-    def __init__(self, hold: Hold, source_dtype: str, dtype: str) -> None:
+    def __init__(
+        self, hold: Hold, source_dtype: str, dtype: str, *, saturate: bool = False
+    ) -> None:
         self.hold = hold
         self._dtype = dtype
         self._is_cast = source_dtype != dtype
+        self._saturate = saturate
         self._memory = aligned_empty(hold.size * storage_bytes(dtype))
         kind = numpy_dtype(dtype) if self._is_cast else opaque_dtype(storage_bytes(dtype))
         self._elements: Array = self._memory.view(kind).reshape(hold.shape)
@@ -113,7 +116,7 @@ class Buffer:
             return CastStats()
         taken, place = self._cut(elements, box, inside)
         if self._is_cast:
-            return cast_into(place, taken)
+            return cast_into(place, taken, saturate=self._saturate)
         place[...] = taken
         return CastStats()
 

@@ -28,7 +28,10 @@ class OpenUnit:
         self._chunks_left = chunks
         self._lock = threading.Lock()
         self.buffers = {
-            n: Buffer(read.form.holds[n], read.stored.spec.dtype, read.dtype) for n in unit.numbers
+            n: Buffer(
+                read.form.holds[n], read.stored.spec.dtype, read.dtype, saturate=read.saturate
+            )
+            for n in unit.numbers
         }
 
     def end_chunk(self) -> None:

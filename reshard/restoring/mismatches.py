@@ -11,6 +11,9 @@ Section = Literal["missing", "unexpected", "unplaced", "idle", "kind", "shape", 
 SHOWN = 20
 """Lines per section; the rest is counted."""
 
+SHOWN_WITH_HINT = 3
+"""The same, where a hint says what all of them have in common."""
+
 _TITLES: dict[Section, str] = {
     "missing": "asked for, but not in the checkpoint",
     "unexpected": "in the checkpoint, but not asked for",
@@ -32,10 +35,15 @@ class Mismatches:
 
     def __init__(self, where: str) -> None:
         self._where = where
+        self._hints: list[str] = []
         self._found: dict[Section, list[str]] = {section: [] for section in _TITLES}
 
     def add(self, section: Section, line: str) -> None:
         self._found[section].append(line)
+
+    def hint(self, text: str) -> None:
+        """What most of it comes from, if anything; it is said first, and the lists are short then."""
+        self._hints += [text] if text else []
 
     def refuse(self) -> None:
         """Raises TreeError where there is anything."""
@@ -43,13 +51,14 @@ class Mismatches:
         if sections:
             raise TreeError(
                 f"what is asked for does not fit the checkpoint {self._where}:\n"
-                + "\n".join(sections)
+                + "\n".join([*(f"  {hint}" for hint in self._hints), *sections])
             )
 
     def _section(self, section: Section) -> str:
         found = self._found[section]
-        lines = [f"    {line}" for line in found[:SHOWN]]
-        if len(found) > SHOWN:
-            lines.append(f"    … and {len(found) - SHOWN} more")
+        shown = SHOWN_WITH_HINT if self._hints else SHOWN
+        lines = [f"    {line}" for line in found[:shown]]
+        if len(found) > shown:
+            lines.append(f"    … and {len(found) - shown} more")
         remedy = f" ({_REMEDIES[section]})" if section in _REMEDIES else ""
         return "\n".join([f"  {_TITLES[section]}: {len(found)}{remedy}", *lines])

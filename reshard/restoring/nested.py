@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from reshard.formats.base import PathKey
+from reshard.formats.sequences import is_list
 
 _EMPTY: dict[str, Any] = {"Dict": dict, "List": list, "Tuple": tuple}
 """By Orbax's names; an empty namedtuple, whose class is not known, is None."""
@@ -38,15 +39,7 @@ class _Node(dict[PathKey, Any]):
 
 def _built(node: dict[PathKey, Any]) -> Any:
     values = {key: _built(v) if isinstance(v, _Node) else v for key, v in node.items()}
-    return _as_list(values) if _is_list(list(values)) else {k.key: v for k, v in values.items()}
-
-
-def _is_list(keys: Sequence[PathKey]) -> bool:
-    return (
-        bool(keys)
-        and all(key.is_sequence for key in keys)
-        and ({key.key for key in keys} == {str(i) for i in range(len(keys))})
-    )
+    return _as_list(values) if is_list(values) else {k.key: v for k, v in values.items()}
 
 
 def _as_list(values: dict[PathKey, Any]) -> list[Any]:

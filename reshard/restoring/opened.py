@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -15,12 +17,15 @@ from msgspec import Struct
 from reshard.engine.arguments import changes_of, limits_of, path_of
 from reshard.engine.options import check_choice
 from reshard.engine.task import CastStats
-from reshard.errors import FormatError, StorageError, TreeError
+from reshard.errors import FormatError, LayoutWarning, StorageError, TreeError
 from reshard.formats.base import PathKey, Reader, StoredTensor
 from reshard.formats.detect import local_path, open_reader
-from reshard.planning.transforms import rewrites
+from reshard.layout.record_text import counted, several, warned
+from reshard.layout.sizes import format_bytes
+from reshard.planning.transforms import Rewrite, rewrites
 from reshard.restoring.asked import read_target
 from reshard.restoring.fitting import require_jax
+from reshard.restoring.forms import NumpyArray
 from reshard.restoring.goals import Goal, Missing, Unexpected, Wish, goal_of
 from reshard.restoring.nested import nested
 from reshard.restoring.partitions import partitions_of
@@ -37,12 +42,12 @@ if TYPE_CHECKING:
     from reshard.engine.arguments import Path as PathLike
     from reshard.engine.report import Progress
     from reshard.layout.box import Box
+    from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import LayoutFile
     from reshard.layout.layout_map import LayoutMap
-    from reshard.layout.mesh import DeviceMesh
     from reshard.layout.tensor_spec import TensorSpec
 
-    LayoutLike = PathLike | Mapping[str, Any] | LayoutFile | LayoutMap | None
+    LayoutLike = PathLike | Mapping[str, Any] | LayoutFile | LayoutMap | Any | None
 
 
 class RestoreReport(Struct, frozen=True):
@@ -57,6 +62,8 @@ class RestoreReport(Struct, frozen=True):
             the elements themselves, of others each chunk once.
         casts: what casts lost, by name.
         seconds: wall time, without opening the checkpoint.
+        warnings: what of the layout names no tensor, or names one twice; one sentence each.
+        numpy: names of the tensors that came back as numpy arrays.
     """
 
     tensors: int
@@ -65,6 +72,15 @@ class RestoreReport(Struct, frozen=True):
     needed_bytes: int
     casts: Mapping[str, CastStats]
     seconds: float
+    warnings: tuple[str, ...] = ()
+    numpy: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        read = f"read {format_bytes(self.read_bytes)} in {self.seconds:.1f} s"
+        known = f"{self.verified:,} verified by their digest"
+        headline = f"{counted(self.tensors, 'tensor')}, {read}, {known}"
+        casts = [f"cast {name!r}: {lost}" for name, lost in self.casts.items()]
+        return several("RestoreReport", headline, casts, warned(self.warnings))
 
     @property
     def amplification(self) -> float:
@@ -135,6 +151,9 @@ class OpenedCheckpoint:
         self._check_unchanged()
         started = time.perf_counter()
         goal = goal_of(self._reader, wish)
+        doubts = () if placement is None else placement.warnings([r.name for r in goal.reads])
+        if report is None:
+            _warn(doubts)
         try:
             restored = run(goal.reads, self._reader, limits, verify, progress)
         except (FormatError, StorageError):
@@ -142,7 +161,7 @@ class OpenedCheckpoint:
             raise
         self._check_unchanged()
         if report is not None:
-            report(_report(goal, restored, time.perf_counter() - started))
+            report(_report(goal, restored, time.perf_counter() - started, doubts))
         return self._tree(goal, wish, restored)
 
     def stream(
@@ -169,12 +188,14 @@ class OpenedCheckpoint:
         """
         stored = self._stored(name)
         self._check_unchanged()
+        cast = Rewrite(name, name) if dtype is None else _cast(stored, dtype)
         return TensorStream(
             self._reader,
             stored,
             box_of(name, stored.spec.shape, box),
-            stored.spec.dtype if dtype is None else _cast_dtype(stored, dtype),
+            cast.dtype or stored.spec.dtype,
             limits_of(max_memory, None).max_memory,
+            saturate=cast.saturate,
         )
 
     def stream_shard(
@@ -182,7 +203,7 @@ class OpenedCheckpoint:
         shard: int,
         layout: LayoutLike = None,
         *,
-        mesh: str | DeviceMesh | None = None,
+        mesh: str | MeshLike | None = None,
         select: Rules = (),
         drop: Rules = (),
         rename: PairRules = (),
@@ -222,9 +243,9 @@ class OpenedCheckpoint:
         values |= {r.name: done.value for r, done in zip(goal.reads, restored, strict=True)}
         if wish.target is not None:
             return wish.target.filled(values)
-        trees = sum(item.is_tree for item in self._reader.container.items)
+        below_items = bool(self._reader.container.naming_items)
         leaves = [kept.leaf for kept in goal.leaves]
-        paths = [((PathKey(leaf.item),) if trees > 1 else ()) + leaf.path for leaf in leaves]
+        paths = [((PathKey(leaf.item),) if below_items else ()) + leaf.path for leaf in leaves]
         return nested((path, values[leaf.name]) for path, leaf in zip(paths, leaves, strict=True))
 
     def _check_unchanged(self) -> None:
@@ -240,14 +261,14 @@ class OpenedCheckpoint:
             )
 
 
-def _cast_dtype(stored: StoredTensor, dtype: str) -> str:
-    """The dtype, where a tensor may be cast to it by name; else PlanError."""
+def _cast(stored: StoredTensor, dtype: str) -> Rewrite:
+    """The cast, where a tensor may be cast so by name; else PlanError."""
     spec = stored.spec
     pattern = f"^{re.escape(spec.name)}$"
     keys = [spec.name] if stored.is_key and dtype != spec.dtype else []
     changes = changes_of((), (), (), [(pattern, dtype)])
     (rewrite,) = rewrites(changes, [spec.name], {spec.name: spec}, keys)
-    return rewrite.dtype or spec.dtype
+    return rewrite
 
 
 def _identity(root: str) -> tuple[int, int, int] | None:
@@ -259,7 +280,18 @@ def _identity(root: str) -> tuple[int, int, int] | None:
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
-def _report(goal: Goal, restored: Sequence[Restored], seconds: float) -> RestoreReport:
+def _warn(sentences: Sequence[str]) -> None:
+    """Tells them at the line that called this package."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("reshard."):
+        frame, level = frame.f_back, level + 1
+    for sentence in sentences:
+        warnings.warn(sentence, LayoutWarning, stacklevel=level)
+
+
+def _report(
+    goal: Goal, restored: Sequence[Restored], seconds: float, found: tuple[str, ...]
+) -> RestoreReport:
     casts = {r.name: d.cast for r, d in zip(goal.reads, restored, strict=True) if r.is_cast}
     return RestoreReport(
         len(restored),
@@ -268,4 +300,8 @@ def _report(goal: Goal, restored: Sequence[Restored], seconds: float) -> Restore
         sum(done.needed_bytes for done in restored),
         MappingProxyType(casts),
         seconds,
+        found,
+        tuple(
+            r.name for r in goal.reads if isinstance(r.form, NumpyArray) and not r.form.is_scalar
+        ),
     )

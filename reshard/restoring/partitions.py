@@ -11,9 +11,10 @@ from msgspec import Struct
 from reshard.errors import LayoutError
 from reshard.formats.base import StoredTensor
 from reshard.layout.dtypes import numpy_dtype
-from reshard.restoring.forms import InShards, default_device
+from reshard.restoring.forms import HostMemory, InShards, default_device
 from reshard.restoring.holds import Hold
 from reshard.variables.shard_rows import STRATEGIES, ShardRows
+from reshard.variables.shards import narrowed_by_jax
 from reshard.variables.splitting import shard_count
 
 if TYPE_CHECKING:
@@ -69,9 +70,12 @@ def in_shards(
     rows: Sequence[range],
     places: Sequence[Any] = (),
 ) -> InShards:
-    """The form of a variable whose shards hold these rows along ``axis``, dealt to ``places`` in turn."""
+    """The form of a variable whose shards hold these rows along ``axis``, dealt to ``places`` in turn.
+
+    Without places they are numpy where jax would narrow the dtype.
+    """
     holds = tuple(Hold.rows(shape, axis, held) for held in rows)
-    default = default_device()
+    default = default_device() if narrowed_by_jax(numpy_dtype(dtype)) is None else HostMemory()
     dealt = tuple(
         (places[n % len(places)] if places else None) or default for n in range(len(rows))
     )

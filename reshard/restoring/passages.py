@@ -7,7 +7,6 @@ unless its rows are too short to be read one by one. A checksum is compared wher
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +14,7 @@ from msgspec import Struct
 
 from reshard.engine.bands import Band, bands, row_bytes
 from reshard.engine.lanes import Lane, StoredChunks
+from reshard.engine.stretches import MIN_RUN_BYTES, run_elements, run_offsets
 from reshard.engine.task import SourceChunk
 from reshard.formats.codecs import is_seekable
 from reshard.formats.codecs.source import Source
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
     from reshard.engine.buffers import Bytes
     from reshard.restoring.holds import Array, Buffer
-
-MIN_RUN_BYTES = 1 << 10
-"""Shorter rows of a raw chunk cost more to read one by one than together with what lies between."""
 
 
 class ChunkRead(Struct, frozen=True):
@@ -100,32 +97,6 @@ def _reads_ranges(read: ChunkRead, boxes: Sequence[Box]) -> bool:
         return False
     runs = [(box, run_elements(box.shape, chunk.stored_shape)) for box in boxes]
     return all(run * read.itemsize >= MIN_RUN_BYTES or run == box.size for box, run in runs)
-
-
-def run_elements(shape: Sequence[int], around: Sequence[int]) -> int:
-    """How many elements of a box of ``shape`` lie one after another in a row-major array of shape ``around``."""
-    run = 1
-    for n, whole in zip(reversed(shape), reversed(around), strict=True):
-        run *= n
-        if n != whole:
-            break
-    return run
-
-
-def run_offsets(box: Box, around: Sequence[int]) -> Iterator[int]:
-    """Where each of these runs begins in that array, in elements.
-
-    >>> list(run_offsets(Box((1, 2), (3, 4)), (4, 8)))
-    [10, 18]
-    """
-    strides = row_bytes(around, 1)
-    whole = len(around)
-    while whole and box.shape[whole - 1] == around[whole - 1]:
-        whole -= 1
-    dims = max(0, whole - 1)
-    base = sum(a * s for a, s in zip(box.start[dims:], strides[dims:], strict=True))
-    leads = itertools.product(*map(range, box.start[:dims], box.stop[:dims]))
-    return (base + sum(i * s for i, s in zip(lead, strides, strict=False)) for lead in leads)
 
 
 class Stream:

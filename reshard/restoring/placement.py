@@ -7,13 +7,15 @@ by its structure, of which a leaf stands for everything below it.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from reshard.engine.layouts import layout_of
+from reshard.engine.layout_tree import is_layout_tree, is_struct, leaf_above
+from reshard.engine.layouts import layout_of, layout_warnings
 from reshard.errors import LayoutError
+from reshard.formats.live_trees import named_leaves
 from reshard.layout.changes import Changes
 from reshard.layout.devices import on_all_devices
 from reshard.layout.jax_bridge import mesh_from_jax, mesh_to_jax
@@ -21,7 +23,6 @@ from reshard.layout.layout_file import KEYS, LayoutFile
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.mesh import TensorLayout
 from reshard.layout.resolve import layout_for
-from reshard.restoring.asked import named_leaves
 from reshard.variables.distribute import on_devices
 
 if TYPE_CHECKING:
@@ -49,6 +50,17 @@ class Placement(Protocol):
         """Raises LayoutError, naming the tensor, where the layout cannot split it."""
         ...
 
+    def names(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:
+        """Whether the layout means this tensor, rather than all that it does not name.
+
+        Raises LayoutError where it must name every tensor.
+        """
+        ...
+
+    def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
+        """What it says of none of these tensors, or twice of one; one sentence each."""
+        ...
+
     def lacking(self, names: Collection[str]) -> list[str]:
         """Names of which it should say something, but does not."""
         ...
@@ -67,7 +79,10 @@ def placement_of(layout: Any) -> tuple[Placement | None, Changes]:
         return None, Changes()
     if isinstance(layout, LayoutMap):
         return _ByMap(layout), Changes()
-    if isinstance(layout, str | os.PathLike | LayoutFile) or _is_layout_file(layout):
+    is_file = (
+        isinstance(layout, Mapping) and set(layout) <= set(KEYS) and not is_layout_tree(layout)
+    )
+    if is_file or isinstance(layout, str | os.PathLike | LayoutFile):
         found = layout_of(layout, None)
         if isinstance(found, LayoutFile):
             return _ByFile(found) if found.has_layout else None, found.changes
@@ -98,20 +113,10 @@ def _real(sharding: Any) -> jax.sharding.Sharding:
     return found
 
 
-def _is_layout_file(layout: Any) -> bool:
-    """Whether a mapping is the content of a layout file, not a tree of shardings."""
-    import jax
-
-    if not isinstance(layout, Mapping) or not (set(layout) <= set(KEYS)):
-        return False
-    leaves = jax.tree_util.tree_leaves(dict(layout), is_leaf=_is_spot)
-    return not any(map(_is_spot, leaves))
-
-
 def _is_spot(node: Any) -> bool:
     import jax
 
-    return isinstance(node, TensorLayout | jax.sharding.Sharding)
+    return isinstance(node, TensorLayout | jax.sharding.Sharding) or is_struct(node)
 
 
 class _ByMap(Struct, frozen=True):
@@ -124,6 +129,12 @@ class _ByMap(Struct, frozen=True):
         layout = found or TensorLayout((), self.layouts.device_mesh)
         layout.shard_shape(shape, name)
         return Spot(real_sharding(layout, name), found is not None)
+
+    def names(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:  # noqa: ARG002
+        return self.layouts[name] is not None
+
+    def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(layout_warnings(self.layouts, names))
 
     def lacking(self, names: Collection[str]) -> list[str]:  # noqa: ARG002
         return []
@@ -144,6 +155,13 @@ class _ByFile(Struct, frozen=True):
             return Spot()
         return Spot(real_sharding(found.layout, name), found.rule_index is not None)
 
+    def names(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:
+        found = layout_for(self.file, name, shape, dtype)
+        return found.partition is not None or found.rule_index is not None
+
+    def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(layout_warnings(self.file, names))
+
     def lacking(self, names: Collection[str]) -> list[str]:  # noqa: ARG002
         return []
 
@@ -156,12 +174,13 @@ class _ByTree(Struct, frozen=True):
 
     @classmethod
     def of(cls, layout: Any) -> _ByTree:
-        leaves, _ = named_leaves(layout, "layout", lambda node: node is None or _is_spot(node))
+        found, _ = named_leaves(layout, "layout", lambda node: node is None or _is_spot(node))
+        leaves = {n: getattr(x, "sharding", None) if is_struct(x) else x for n, x in found.items()}
         wrong = {n: leaf for n, leaf in leaves.items() if leaf is not None and not _is_spot(leaf)}
         for name, leaf in wrong.items():
             raise LayoutError(
                 f"layout is {leaf!r}{f' at {name!r}' if name else ''}; expected a LayoutMap, the path or content of a "
-                "layout file, or a tree of TensorLayouts or jax shardings"
+                "layout file, or a tree of TensorLayouts, jax shardings or jax.ShapeDtypeStructs"
             )
         return cls(leaves)
 
@@ -172,6 +191,13 @@ class _ByTree(Struct, frozen=True):
             found.shard_shape(shape, name)
         return Spot(None if found is None else real_sharding(found, name), found is not None)
 
+    def names(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:  # noqa: ARG002
+        key = self._key(name)
+        return key is None or self.leaves[key] is not None  # it should, and ``lacking`` says so
+
+    def warnings(self, names: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002
+        return ()  # What it names in vain is an error.
+
     def lacking(self, names: Collection[str]) -> list[str]:
         return [name for name in names if self._key(name) is None]
 
@@ -180,9 +206,4 @@ class _ByTree(Struct, frozen=True):
         return [key for key in self.leaves if key not in used]
 
     def _key(self, name: str) -> str | None:
-        """The leaf that stands for ``name``: its own, or the nearest above it."""
-        while name not in self.leaves:
-            if not name:
-                return None
-            name = name.rpartition("/")[0]
-        return name
+        return leaf_above(name, self.leaves)

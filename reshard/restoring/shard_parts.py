@@ -26,12 +26,14 @@ class Part(Struct, frozen=True):
     Attributes:
         name: in the shard.
         box: within the full tensor.
+        saturate: whether the cast makes values beyond the largest finite one that one.
     """
 
     name: str
     stored: StoredTensor
     dtype: str
     box: Box
+    saturate: bool = False
 
 
 class Shard(Struct, frozen=True):
@@ -54,18 +56,24 @@ def shard_parts(reader: Reader, layout: Layout | None, changes: Changes, number:
     keys = [name for name, t in tensors.items() if t.is_key]
     kept = rewrites(own + changes, [leaf.name for leaf in reader.leaves], specs, keys)
     wanted = [
-        (rewrite.target, tensors[rewrite.source], rewrite.dtype or specs[rewrite.source].dtype)
+        Part(
+            rewrite.target,
+            tensors[rewrite.source],
+            rewrite.dtype or specs[rewrite.source].dtype,
+            Box.full(specs[rewrite.source].shape),
+            rewrite.saturate,
+        )
         for rewrite in kept
         if rewrite.source in tensors
     ]
-    splits = [_split(name, stored.spec, dtype, layout) for name, stored, dtype in wanted]
+    splits = [_split(part.name, part.stored.spec, part.dtype, layout) for part in wanted]
     count = max(map(_count, splits), default=1)
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
         raise LayoutError(f"shard {number!r} is asked for, but the layout has {_shards(count)}")
     parts = (
-        Part(name, stored, dtype, box)
-        for (name, stored, dtype), parted in zip(wanted, splits, strict=True)
-        if (box := _box(parted, name, stored.spec.shape, number)) is not None
+        replace(part, box=box)
+        for part, parted in zip(wanted, splits, strict=True)
+        if (box := _box(parted, part.name, part.stored.spec.shape, number)) is not None
     )
     return Shard(number, count, tuple(parts))
 

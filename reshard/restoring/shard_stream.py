@@ -38,7 +38,9 @@ class ShardStream:
         entries = [Entry(part.name, part.dtype, part.box.shape) for part in shard.parts]
         self.header = safetensors_header(entries, {"reshard.slices": _slices(shard)})
         self._streams = [
-            TensorStream(reader, part.stored, part.box, part.dtype, max_memory)
+            TensorStream(
+                reader, part.stored, part.box, part.dtype, max_memory, saturate=part.saturate
+            )
             for part in shard.parts
         ]
         sizes = (len(self.header), *(stream.nbytes for stream in self._streams))

@@ -26,12 +26,14 @@ class TensorRead(Struct, frozen=True):
     Attributes:
         name: in the restored tree.
         dtype: in the restored tree.
+        saturate: whether the cast makes values beyond the largest finite one that one.
     """
 
     name: str
     stored: StoredTensor
     dtype: str
     form: Form
+    saturate: bool = False
 
     @property
     def is_cast(self) -> bool:

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
+from reshard.engine.box_stream import BoxStream
 from reshard.engine.digest import CRC64NVME
-from reshard.engine.lanes import StoredChunks
 from reshard.engine.opaque import opaque_dtype
-from reshard.engine.task import CastStats, SourceChunk
+from reshard.engine.stream_plan import Streaming, StreamPlan, plan_stream
+from reshard.engine.stretches import stretch
 from reshard.errors import CorruptError, SourceChangedError
 from reshard.formats.base import Reader, StoredTensor
 from reshard.formats.codecs.source import REMEDY
 from reshard.layout.box import Box
+from reshard.layout.cast_rule import SATURATE
 from reshard.layout.dtypes import numpy_dtype, storage_bytes
-from reshard.layout.grid import Index
-from reshard.restoring.chunk_lane import ChunkLane
 from reshard.restoring.holds import aligned_empty
 from reshard.restoring.stored_state import stored_state
-from reshard.restoring.stream_plan import Streaming, StreamPlan, plan_stream
-from reshard.restoring.stretches import stretch
-
-if TYPE_CHECKING:
-    from reshard.engine.buffers import Bytes
-    from reshard.restoring.holds import Array
 
 
 class TensorStream:
@@ -44,19 +35,27 @@ class TensorStream:
     """
 
     def __init__(
-        self, reader: Reader, stored: StoredTensor, box: Box, dtype: str, max_memory: int
+        self,
+        reader: Reader,
+        stored: StoredTensor,
+        box: Box,
+        dtype: str,
+        max_memory: int,
+        *,
+        saturate: bool = False,
     ) -> None:
         self.name = stored.spec.name
         self.full_shape = stored.spec.shape
         self.box = box
         self.dtype = dtype
         self._reader = reader
-        self._streaming = Streaming(stored, box, dtype)
+        self._streaming = Streaming(stored, box, dtype, saturate)
         self._max_memory = max_memory
         self._plan = plan_stream(self._streaming, max_memory)
         is_whole = box == Box.full(self.full_shape) and not self._streaming.is_cast
         self.digest = stored.digest if is_whole else None
-        self.state = stored_state(reader, stored, box, dtype)
+        self._cast = dtype + (SATURATE if saturate else "")
+        self.state = stored_state(reader, stored, box, self._cast)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -102,7 +101,7 @@ class TensorStream:
 
     def _check_end(self, digest: str | None, crc: int) -> None:
         stored = self._streaming.stored
-        if stored_state(self._reader, stored, self.box, self.dtype) != self.state:
+        if stored_state(self._reader, stored, self.box, self._cast) != self.state:
             raise SourceChangedError(
                 f"the files of {self.name!r} were changed while it was read; ask for it again, and let nothing write "
                 "into a checkpoint that is read"
@@ -129,23 +128,14 @@ class TensorStream:
                     yield cut
 
 
-class _Run(ExitStack):
-    """One go through the elements up to ``end``: which chunks are open, and the buffers."""
+class _Run(BoxStream):
+    """One go through the elements up to ``end``."""
 
     def __init__(self, reader: Reader, streaming: Streaming, plan: StreamPlan, end: int) -> None:
-        super().__init__()
-        stored = streaming.stored
-        self._reader = reader
-        self._streaming = streaming
+        scratch = aligned_empty(plan.scratch_bytes)
+        super().__init__(reader, streaming, scratch, keeps_open=plan.keeps_open)
         self._plan = plan
         self._end = end
-        self._open: dict[Index, ChunkLane] = {}
-        self._chunks = StoredChunks(
-            stored.spec.name, stored.spec.dtype, stored.encoding, stored.fill
-        )
-        self._scratch: Bytes = aligned_empty(plan.scratch_bytes)
-        self.cast = CastStats()
-        self.callback(self._close_all)
 
     def bands(self, first: int) -> Iterator[bytes]:
         box, edges = self._streaming.box, self._streaming.stored.spec.storage.cuts
@@ -157,42 +147,5 @@ class _Run(ExitStack):
         dtype = self._streaming.dtype
         kind = numpy_dtype(dtype) if self._streaming.is_cast else opaque_dtype(storage_bytes(dtype))
         memory = aligned_empty(band.size * storage_bytes(dtype))
-        out: Array = memory.view(kind).reshape(band.shape)
-        storage = self._streaming.stored.spec.storage
-        for index in itertools.product(*storage.overlapping(band)):
-            self._take(index, band, out)
+        self.fill(memory.view(kind).reshape(band.shape), band)
         return memory.tobytes()
-
-    def _take(self, index: Index, band: Box, out: Array) -> None:
-        """What the chunk has of the band."""
-        chunk_box = self._streaming.stored.spec.storage.box(index)
-        inside = chunk_box.intersect(band)
-        if inside is None:
-            return
-        lane = self._open.pop(index, None) or self._opened(index)
-        self._open[index] = lane
-        place = out[inside.relative_to(band.start).slices]
-        self.cast = self.cast + lane.fill(place, inside, self._scratch)
-        self._close_where_done(index, lane, inside)
-
-    def _opened(self, index: Index) -> ChunkLane:
-        spec = self._streaming.stored.spec
-        extent = self._reader.locate(spec.name, index)
-        chunk = SourceChunk(index, extent, spec.storage.box(index), spec.stored_shape(index))
-        return ChunkLane(self._chunks, chunk, self._streaming.is_cast)
-
-    def _close_where_done(self, index: Index, lane: ChunkLane, taken: Box) -> None:
-        """A chunk of which nothing more is needed is closed; one of which all was taken is checked."""
-        wanted = lane.chunk.box.intersect(self._streaming.box)
-        if wanted is None or not self._plan.keeps_open:
-            is_done, is_whole = True, wanted is not None and taken == lane.chunk.box
-        else:
-            is_done = taken.stop == wanted.stop
-            is_whole = is_done and wanted == lane.chunk.box
-        if is_done:
-            del self._open[index]
-            (lane.close_checked if is_whole else lane.close)()
-
-    def _close_all(self) -> None:
-        while self._open:
-            self._open.popitem()[1].close()

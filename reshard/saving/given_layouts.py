@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from reshard.engine.layouts import Layout, SameAxes, Split, layout_of, split
 from reshard.errors import LayoutError, TreeError
+from reshard.layout.device_mesh import as_mesh, is_jax_mesh
 from reshard.layout.grid import Grid
 from reshard.layout.jax_bridge import layout_from_sharding
 from reshard.layout.layout_file import LayoutFile
@@ -65,8 +66,8 @@ def wanted_layouts(layouts: Any) -> tuple[Layout, ...]:
 
 
 def _wanted(layout: Any) -> Layout:
-    if isinstance(layout, DeviceMesh):
-        return SameAxes(layout)
+    if isinstance(layout, DeviceMesh) or is_jax_mesh(layout):
+        return SameAxes(as_mesh(layout))
     found = layout_of(layout, None)
     if found is None:
         raise LayoutError(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.engine.layouts import Layout
 from reshard.errors import FormatError, LayoutError, MemoryBudgetError, TreeError
@@ -38,6 +39,7 @@ class SaveOptions(Struct, frozen=True):
     Attributes:
         chunk_bytes: chunks above this are subdivided.
         chunks_for: layouts that chunks must serve besides the saved one.
+        item: the tree's item and the folder it gets; "" where it has none.
     """
 
     max_memory: int
@@ -48,6 +50,7 @@ class SaveOptions(Struct, frozen=True):
     style: Style = "v0"
     ocdbt: bool = False
     overwrite: bool = False
+    item: str = ""
 
 
 class SavePlan(Struct, frozen=True):
@@ -122,8 +125,9 @@ def target_checkpoint(
     made = {t.name: _target_tensor(t, options, count) for t in tensors}
     # Two leaves of one name are refused by the writer, which needs to see both.
     by_path = {t.leaf.path: t.leaf for t in tensors}
-    ordered = [by_path.get(leaf.leaf.path, leaf.leaf) for leaf in leaves]
-    container = Container(options.style, (Item("", "", is_tree=True),))
+    item = options.item
+    ordered = [replace(by_path.get(x.leaf.path, x.leaf), item=item) for x in leaves]
+    container = Container(options.style, (Item(item, item, is_tree=True),))
     return TargetCheckpoint(container, made, ordered, {})
 
 

@@ -7,6 +7,7 @@ file system that all share.
 from __future__ import annotations
 
 import json
+import os
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from reshard.saving.host_chunk import parts
 from reshard.saving.host_copy import kept
 from reshard.saving.plan import SaveOptions, SavePlan, plan_save, total_bytes
 from reshard.saving.processes import Group, check_same, group_of
+from reshard.saving.step_folder import step_folder
 from reshard.saving.write import PieceWriter, for_each
 from reshard.storage.host import free_bytes
 from reshard.storage.local import storage_errors
@@ -90,37 +92,51 @@ def _raise(error: BaseException) -> bytes:
     raise error
 
 
-def begin(path: str, tree: Any, given: Given, options: SaveOptions, timeout_s: float) -> Run:
-    """Plan the save and take the staging folder, or refuse; nothing is written yet."""
-    group = group_of(path, timeout_s)
+def begin(
+    path: str,
+    tree: Any,
+    given: Given,
+    options: SaveOptions,
+    timeout_s: float,
+    step: int | None = None,
+) -> Run:
+    """Plan the save and take the staging folder, or refuse; nothing is written yet.
+
+    With ``step`` the path is a training run's folder. Process 0 alone looks how its steps are called, since
+    the others may see an older state of a shared folder.
+    """
+    group = group_of(path if step is None else f"{path}/{step}", timeout_s)
     plans: list[SavePlan] = []
 
     def planned() -> bytes:
         plans.append(plan_save(tree, given, options, group.index, group.count))
-        return b"\n".join([f"the path {path!r}".encode(), plans[0].lines])
+        place = f"the path {path!r}" if step is None else f"step {step} of the path {path!r}"
+        return b"\n".join([place.encode(), plans[0].lines])
 
     check_same(group.together("planned", planned))
     closing = ExitStack()
     stagings: list[Staging] = []
 
     def opened() -> bytes:
+        if group.index:
+            return b""
         # The caller may go to another folder while the rest is written.
-        stagings.append(_stage(Path(path).absolute(), plans[0], options, group, closing))
-        return b""
+        target = Path(path).absolute()
+        if step is not None:
+            target = step_folder(target, step, overwrite=options.overwrite)
+        stagings.append(_stage(target, plans[0], options, closing))
+        return os.fsencode(target)
 
     try:
-        group.together("staged", opened)
+        target, *_ = group.together("staged", opened)
     except BaseException:
         closing.close()
         raise
-    return Run(group, plans[0], options, stagings[0], closing)
+    staging = stagings[0] if stagings else staging_for(Path(os.fsdecode(target)))
+    return Run(group, plans[0], options, staging, closing)
 
 
-def _stage(
-    target: Path, plan: SavePlan, options: SaveOptions, group: Group, closing: ExitStack
-) -> Staging:
-    if group.index:
-        return staging_for(target)
+def _stage(target: Path, plan: SavePlan, options: SaveOptions, closing: ExitStack) -> Staging:
     check_new(target, overwrite=options.overwrite)
     refuse_other_content(target)
     _check_space(target, plan, options)

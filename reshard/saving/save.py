@@ -67,6 +67,7 @@ def save(
     tree: Any,
     layout: Any = None,
     *,
+    step: int | None = None,
     wait: bool = True,
     chunks_for: Iterable[Any] = (),
     compression: str = "none",
@@ -85,11 +86,14 @@ def save(
     the same arguments and a path that all share.
 
     Args:
-        path: a folder that is not there yet.
+        path: a folder that is not there yet; with ``step``, the folder of a training run.
         tree: nested containers (anything that jax takes for a tree) of jax and numpy arrays,
             ShardedVariables, PRNG keys, Python numbers, text and None.
         layout: of numpy arrays, to be recorded: a LayoutMap, a layout file, or a tree of
             TensorLayouts or shardings. jax arrays have their own, which it must not contradict.
+        step: write this step of the run, which stock ``CheckpointManager(path).restore(step)`` and
+            ``reshard.restore(path, step=step)`` read. Its folder is called as those of the steps that
+            are there, else by the number alone.
         wait: False returns a ``SaveHandle`` once arrays of the tree may be changed, deleted or
             donated, and goes on in the background.
         chunks_for: layouts (LayoutMaps, layout files) or DeviceMeshes whose holders will read the
@@ -105,22 +109,30 @@ def save(
         timeout: seconds that processes of a group wait for one another at each step.
 
     Raises TreeError, naming every leaf that cannot be saved; LayoutError; PlanError;
-    MemoryBudgetError; MissingPackageError without jax; TargetExistsError; StorageError where the
-    file system refuses. Whatever is raised, nothing half-done is visible at ``path``.
+    MemoryBudgetError; MissingPackageError without jax; TargetExistsError, also for a step that is
+    there; StorageError where the file system refuses. Whatever is raised, nothing half-done is visible
+    at ``path``.
+
+    >>> save("run", state, step=5)  # doctest: +SKIP
     """
     _refuse_no_jax()
     from reshard.engine.target_folder import target_path
+    from reshard.formats.choice import step_number
     from reshard.saving.given_layouts import given_layout, wanted_layouts
     from reshard.saving.run import begin
+    from reshard.saving.step_folder import STEP_ITEM
 
+    if step is not None:
+        step = step_number(step)
     options = replace(
         _options(compression, chunk_bytes, max_memory, workers, ocdbt, style, overwrite, timeout),
         chunks_for=wanted_layouts(chunks_for),
+        item=STEP_ITEM if step is not None and style == "v0" else "",
     )
     if not isinstance(path, str | bytes | os.PathLike):
         raise StorageError(f"the path is {path!r}; expected a path")
     target = os.path.abspath(target_path(os.fsdecode(path)))  # noqa: PTH100  keeps links as they are
-    run = begin(target, tree, given_layout(layout), options, timeout)
+    run = begin(target, tree, given_layout(layout), options, timeout, step)
     if wait:
         run.finish()
         return None

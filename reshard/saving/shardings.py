@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.errors import LayoutError
+from reshard.formats.orbax.write_sharding import sharding_value
 from reshard.layout.box import Box
 from reshard.layout.grid import Grid
 from reshard.layout.jax_bridge import layout_from_sharding
-from reshard.layout.mesh import TensorLayout
+from reshard.layout.mesh import DeviceMesh, TensorLayout
 
 if TYPE_CHECKING:
     import jax
@@ -87,35 +88,13 @@ def _recorded(
     from jax.sharding import NamedSharding
 
     if isinstance(sharding, NamedSharding):
-        return _recorded_named(sharding)
+        return None
     devices = list(sharding.device_set)
     if len(devices) == 1:
         # Orbax reads it back only where a device of that name is, as it does of its own checkpoints.
         document = {"sharding_type": "SingleDeviceSharding", "device_str": str(devices[0])}
         return json.dumps(document)
     return _equivalent(boxes, ordered)
-
-
-def _recorded_named(sharding: jax.sharding.NamedSharding) -> str | None:
-    """With device ids only where the mesh is not simply all devices in order.
-
-    Without them Orbax takes ``jax.devices()``, which gives the same sharding here, and still fits
-    another job with as many devices of other ids.
-    """
-    import jax
-
-    mesh = sharding.mesh
-    ids = [d.id for d in mesh.devices.flat]
-    if ids == [d.id for d in jax.devices()]:
-        return None
-    types = mesh.axis_types
-    return _named(
-        mesh.devices.shape,
-        mesh.axis_names,
-        None if types is None else [str(t) for t in types],
-        [list(a) if isinstance(a, tuple) else a for a in sharding.spec],
-        ids,
-    )
 
 
 def _equivalent(boxes: Mapping[Any, Box], ordered: Sequence[Box]) -> str | None:
@@ -130,37 +109,9 @@ def _equivalent(boxes: Mapping[Any, Box], ordered: Sequence[Box]) -> str | None:
     place = {box: n for n, box in enumerate(ordered)}
     devices = sorted(boxes, key=lambda device: (place[boxes[device]], device.id))
     names = [f"dim{dim}" for dim in range(len(parts))]
-    return _named(
-        (*parts, copies),
-        (*names, "copies"),
-        ["AxisType.Auto"] * (len(parts) + 1),
-        [name if n > 1 else None for name, n in zip(names, parts, strict=True)],
-        [device.id for device in devices],
-    )
-
-
-def _named(
-    shape: Sequence[int],
-    names: Sequence[str],
-    types: Sequence[str] | None,
-    spec: Sequence[Any],
-    ids: Sequence[int],
-) -> str:
-    import numpy as np
-
-    document = {
-        "sharding_type": "NamedSharding",
-        "shape": list(shape),
-        "axis_names": list(names),
-        **({} if types is None else {"axis_types": list(types)}),
-        "partition_spec": list(spec),
-        "device_mesh": {"mesh": _with_ids(np.reshape(np.array(ids), shape).tolist())},
-    }
-    return json.dumps(document)
-
-
-def _with_ids(nested: Any) -> Any:
-    return {"id": nested} if isinstance(nested, int) else [_with_ids(part) for part in nested]
+    mesh = DeviceMesh((*parts, copies), (*names, "copies"), device_ids=[d.id for d in devices])
+    axes = [name if n > 1 else None for name, n in zip(names, parts, strict=True)]
+    return sharding_value(TensorLayout(axes, mesh), len(axes))
 
 
 def check_sayable(sharding: jax.sharding.Sharding | None) -> str:

@@ -184,17 +184,16 @@ def _slices_of(variable: ShardedVariable) -> Grid | tuple[Box, ...]:
 
 
 def _of_rows(name: str, data: Any, rows: range, variable: ShardedVariable) -> Iterator[Shard]:
-    """A shard of the variable, in the boxes in which its own devices hold it."""
-    if not data.is_fully_addressable:
+    """A shard of the variable, in the boxes in which its own devices hold it; of numpy as a whole."""
+    if not getattr(data, "is_fully_addressable", True):
         raise TreeError(
             f"{name!r} is a ShardedVariable with a shard on devices of other processes; every process "
             "must hold the whole variable, or give one jax array that is sharded over all of them"
         )
     if not len(rows) or not data.size:
         return
-    _, found = spread_of(data, is_key=False)
     axis = variable.axis
-    for shard in _shards(data, found, shared=True):
+    for shard in _held(data):
         start, stop = shard.box.start[axis], shard.box.stop[axis]
         held = rows[start:stop]
         box = Box(
@@ -202,6 +201,15 @@ def _of_rows(name: str, data: Any, rows: range, variable: ShardedVariable) -> It
             _with(shard.box.stop, axis, held[-1] + 1),
         )
         yield dataclasses.replace(shard, box=box, axis=axis, step=held.step)
+
+
+def _held(data: Any) -> tuple[Shard, ...]:
+    import numpy as np
+
+    if isinstance(data, np.ndarray):
+        return (Shard(Box.full(data.shape), FIRST, data),)
+    _, found = spread_of(data, is_key=False)
+    return _shards(data, found, shared=True)
 
 
 def _slices(box: Box) -> tuple[slice, ...]:

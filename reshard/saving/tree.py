@@ -14,8 +14,7 @@ from msgspec import Struct
 from reshard.errors import TreeError
 from reshard.formats.base import Leaf, PathKey
 from reshard.formats.live_trees import children, refuse_circles
-from reshard.formats.orbax.zarr3_json import NOT_IN_ZARR3
-from reshard.layout.dtypes import DTYPES
+from reshard.layout.dtypes import DTYPES, NOT_STORED, STORED_DTYPES
 from reshard.variables.sharded import ShardedVariable
 
 if TYPE_CHECKING:
@@ -280,8 +279,8 @@ def _made(value: Any, make: Callable[[], Any], kind: type) -> _Found:
 
 def _dtype_problem(dtype: np.dtype[Any]) -> str:
     if dtype.name not in DTYPES:
-        return f"has dtype {dtype}, which no checkpoint holds; expected one of {', '.join(DTYPES)}"
-    if dtype.name in NOT_IN_ZARR3:
+        return f"has dtype {dtype}, which no checkpoint holds; expected one of {', '.join(STORED_DTYPES)}"
+    if dtype.name in NOT_STORED:
         return (
             f"has dtype {dtype}, which zarr3 as TensorStore reads it does not have; cast it first"
         )

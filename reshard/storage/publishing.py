@@ -1,4 +1,4 @@
-"""Publishing: a staged folder becomes the target by one rename, which replaces nothing.
+"""Publishing: a staged folder becomes the target by one rename, which replaces nothing but an empty folder.
 
 Before it everything is synced with errors checked, and after it the folder that the target lies in.
 """
@@ -15,7 +15,7 @@ from reshard.errors import StorageError
 from reshard.storage.local import libc, storage_errors
 from reshard.storage.staging import Staging
 from reshard.storage.syncing import checked, fsync, sync_tree
-from reshard.storage.target_checks import refuse_no_folder, target_exists
+from reshard.storage.target_checks import is_empty_folder, refuse_no_folder, target_exists
 
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
@@ -25,7 +25,7 @@ _RENAME_EXCHANGE = 2
 def publish(
     staging: Staging, *, overwrite: bool, check: Callable[[Path], None] | None = None
 ) -> None:
-    """Syncs and renames the staged folder to the target, in one step that replaces nothing.
+    """Syncs and renames the staged folder to the target, in one step that replaces nothing but an empty folder.
 
     With ``overwrite`` an existing target changes places with the staged folder, and the old one is
     removed afterwards: at every moment one of the two is there, whole. ``check`` raises where what is
@@ -80,16 +80,18 @@ def _rename_new(staging: Staging) -> None:
     try:
         _rename(staging.root, staging.target, _RENAME_NOREPLACE)
     except OSError as error:
-        if error.errno == errno.EEXIST:
-            raise target_exists(staging.target) from error
-        if error.errno not in (errno.EINVAL, errno.ENOSYS):
+        if error.errno not in (errno.EEXIST, errno.EINVAL, errno.ENOSYS):
             raise
         _rename_checked(staging)
 
 
 def _rename_checked(staging: Staging) -> None:
-    """For file systems without a rename that replaces nothing: only an empty folder could be lost."""
-    if os.path.lexists(staging.target):
+    """Over an empty folder, or on file systems without a rename that replaces nothing.
+
+    An ordinary rename of a folder replaces at most an empty folder: what appears in it after the check makes it
+    fail, and is left as it is.
+    """
+    if os.path.lexists(staging.target) and not is_empty_folder(staging.target):
         raise target_exists(staging.target)
     try:
         staging.root.rename(staging.target)

@@ -50,10 +50,12 @@ def check_apart(targets: Sequence[Path]) -> None:
 
 
 def check_new(target: Path, *, overwrite: bool) -> None:
-    """Refuses a target that exists, unless it is a folder and may be overwritten."""
-    if os.path.lexists(target) and not overwrite:
+    """Refuses a target that exists, unless it is an empty folder, or a folder and may be overwritten."""
+    is_empty = is_empty_folder(target) and not _is_working_folder(target)
+    if os.path.lexists(target) and not overwrite and not is_empty:
         raise target_exists(target)
     refuse_no_folder(target)
+    _refuse_mount(target)
     _refuse_file_above(target)
 
 
@@ -80,6 +82,35 @@ def refuse_no_folder(target: Path) -> None:
         raise TargetExistsError(
             f"the target {str(target)!r} is {kind} and was left untouched; overwriting replaces only folders: "
             "remove it, or choose another target"
+        )
+
+
+def is_empty_folder(path: Path) -> bool:
+    """Whether a folder with nothing in it is there, not reached by a link."""
+    with storage_errors("look at", path):
+        try:
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                return False
+            with os.scandir(path) as entries:
+                return next(entries, None) is None
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+
+def _is_working_folder(path: Path) -> bool:
+    """Whether we stand in it; once it is replaced, the caller's shell stands in a folder that is gone."""
+    try:
+        return path.samefile(".")
+    except OSError:
+        return False
+
+
+def _refuse_mount(target: Path) -> None:
+    """A mount point cannot be replaced, and what lies beside it is on another file system."""
+    if os.path.ismount(target):
+        raise TargetExistsError(
+            f"the target {str(target)!r} is a mount point, which no rename can replace; name a folder in it, such as "
+            f"{str(target / 'checkpoint')!r}"
         )
 
 

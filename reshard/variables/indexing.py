@@ -20,10 +20,11 @@ from msgspec import Struct
 from reshard.errors import VariableError, VariableIndexError, VariableTypeError
 from reshard.variables.reading import gathered, read
 from reshard.variables.shard_rows import ShardRows
+from reshard.variables.shards import as_jax_array
 from reshard.variables.values import to_numpy
 
 if TYPE_CHECKING:
-    import jax
+    from reshard.variables.shards import Array
 
 
 class Narrowed(Struct, frozen=True):
@@ -33,9 +34,7 @@ class Narrowed(Struct, frozen=True):
     then: Any
 
 
-def take_index(
-    shards: Sequence[jax.Array], axis: int, rows: ShardRows, index: Any, name: str
-) -> jax.Array:
+def take_index(shards: Sequence[Array], axis: int, rows: ShardRows, index: Any, name: str) -> Array:
     """``variable[index]`` as NumPy would answer.
 
     Raises VariableIndexError, VariableTypeError or VariableError where NumPy raises IndexError,
@@ -43,7 +42,7 @@ def take_index(
     """
     items = index if isinstance(index, tuple) else (index,)
     if any(map(_is_traced, items)):
-        return gathered(shards, axis, rows)[index]
+        return gathered([as_jax_array(shard, name) for shard in shards], axis, rows)[index]
     items = tuple(_concrete(item, name) for item in items)
     shape = (*shards[0].shape[:axis], rows.total, *shards[0].shape[axis + 1 :])
     _check(items, shape, name)
@@ -161,10 +160,12 @@ def _slice(needed: Any) -> slice:
     return slice(None)
 
 
-def _finish(found: jax.Array, then: tuple[Any, ...]) -> jax.Array:
+def _finish(found: Array, then: tuple[Any, ...]) -> Array:
     import jax.numpy as jnp
     import numpy as np
 
+    if isinstance(found, np.ndarray):
+        return np.asarray(found[then])
     if any(isinstance(i, bool) for i in then):  # jax does not index with True and False
         places = np.arange(found.size).reshape(found.shape)[then]
         return jnp.take(found.ravel(), places).reshape(places.shape)

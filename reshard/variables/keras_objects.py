@@ -10,25 +10,25 @@ from __future__ import annotations
 from typing import Any
 
 from reshard.errors import VariableError
-from reshard.layout.keras_deferral import WaitingInitializer, keras_on_jax
+from reshard.layout.keras_internals import (
+    CACHED_BY_KERAS,
+    dtype_of,
+    has_layout,
+    hold,
+    initialized_by,
+    is_claimed,
+    is_made_of_layers,
+    keras_on_jax,
+    lazy_initializer,
+    value_of,
+)
 from reshard.layout.layout_map import LayoutMap
-from reshard.layout.scope import current_layout_map
 from reshard.variables.distribute import distribute_tensor
 from reshard.variables.initial_value import InitialValue
 from reshard.variables.object_paths import Children, attributes, object_paths
 from reshard.variables.placement import sharding_of
 from reshard.variables.steps import Compiled
 from reshard.variables.variable import Variable
-
-_CACHED_BY_KERAS = frozenset(
-    {
-        "_functional", "_inbound_nodes", "_inputs", "_inputs_struct", "_layers", "_losses", "_losses_override",
-        "_metrics", "_nodes", "_nodes_by_depth", "_non_trainable_variables", "_operations",
-        "_operations_by_depth", "_outbound_nodes", "_outputs", "_outputs_struct", "_seed_generators",
-        "_tracker", "_trainable_variables",
-    }
-)  # fmt: skip
-"""Attributes in which Keras 3 lists once more what hangs on other attributes, or how layers are wired."""
 
 
 def in_use() -> bool:
@@ -37,63 +37,59 @@ def in_use() -> bool:
 
 
 class KerasVariable:
-    """A Keras variable, as something to materialise."""
+    """A Keras variable, as something to materialise.
 
-    def __init__(self, variable: Any, is_rng_state: bool) -> None:
+    ``layout_map`` is that of the model which comes alive, for variables that no scope made lazy.
+    """
+
+    def __init__(self, variable: Any, is_rng_state: bool, layout_map: LayoutMap | None) -> None:
         self.variable = variable
         self.is_rng_state = is_rng_state
+        self._layout_map = layout_map
 
     @property
     def is_lazy(self) -> bool:
         """Also where it was assigned a value since, as ``load_weights`` does: that is not in shards."""
-        waiting = isinstance(self.variable._initializer, WaitingInitializer)
-        return waiting or self.variable._value is None
+        if lazy_initializer(self.variable) is not None:
+            return True
+        return self._layout_map is not None and not has_layout(self.variable)
 
     def sharding_at(self, path: str) -> Any:
-        _, layout_map = self._waiting()
+        waiting = lazy_initializer(self.variable)
+        layout_map = self._layout_map if waiting is None else waiting.layout_map
+        if layout_map is None:
+            raise VariableError(f"the Keras variable {self.variable.path!r} is not lazy")
         return sharding_of(layout_map, path, self.variable.shape, is_rng_state=self.is_rng_state)
 
     def made(self, path: str, compiled: Compiled) -> Any:
         import jax.numpy as jnp
 
-        if self.variable._value is not None:
-            return distribute_tensor(self.variable._value, self.sharding_at(path))
-        initializer, _ = self._waiting()
-        shape, dtype = tuple(self.variable.shape), self.variable._dtype
-        value = InitialValue(
-            shape,
-            jnp.dtype(dtype),
-            call=lambda: self.variable._convert_to_tensor(initializer(shape, dtype=dtype)),
+        value, waiting = value_of(self.variable), lazy_initializer(self.variable)
+        if value is not None or waiting is None:
+            return distribute_tensor(value, self.sharding_at(path))
+        initial = InitialValue(
+            tuple(self.variable.shape),
+            jnp.dtype(dtype_of(self.variable)),
+            call=lambda: initialized_by(self.variable, waiting.initializer),
         )
-        return value.sharded(self.sharding_at(path), path, compiled)
+        return initial.sharded(self.sharding_at(path), path, compiled)
 
     def _hold(self, value: Any) -> None:
-        self.variable._layout = value.sharding
-        self.variable._value = value
-        self.variable._initializer = None
-
-    def _waiting(self) -> tuple[Any, LayoutMap]:
-        initializer = self.variable._initializer
-        if isinstance(initializer, WaitingInitializer):
-            return initializer.initializer, initializer.layout_map
-        layout_map = current_layout_map()
-        if layout_map is None:
-            raise VariableError(
-                f"the Keras variable {self.variable.path!r} was left without a value by Keras, not by a "
-                f"layout map's scope; let Keras initialise it, or make its model in the scope"
-            )
-        return initializer, layout_map
+        hold(self.variable, value)
 
 
-def variables_with_keras(root: object) -> dict[str, Any]:
-    """Every variable below ``root``, Keras' and ours, as something to materialise, by its path."""
+def variables_with_keras(root: object, layout_map: LayoutMap | None = None) -> dict[str, Any]:
+    """Every variable below ``root``, Keras' and ours, as something to materialise, by its path.
+
+    With ``layout_map`` also those count as lazy that have a value, but no place yet.
+    """
     keras = keras_on_jax()
     found = object_paths(root, lambda node: isinstance(node, Variable | keras.Variable), _children)
     for variable in _hidden_variables(root, found):
         found[_free(variable.path.replace("/", "."), found)] = variable
     states = _rng_states(root)
     return {
-        path: v if isinstance(v, Variable) else KerasVariable(v, id(v) in states)
+        path: v if isinstance(v, Variable) else KerasVariable(v, id(v) in states, layout_map)
         for path, v in found.items()
     }
 
@@ -109,6 +105,15 @@ def check_built(root: object) -> None:
                 f"the Keras model {model.name!r} is not built: {', '.join(unbuilt[:8])} would make weights "
                 f"later, outside of the scope and unsharded; call it on a keras.Input in the scope first"
             )
+
+
+def came_alive(root: object) -> bool:
+    """Whether there is a Keras model below ``root`` that a scope made: such models need nobody's help."""
+    keras = keras_on_jax()
+    if keras is None:
+        return False
+    models = object_paths(root, lambda node: isinstance(node, keras.Model), _children)
+    return any(map(is_claimed, models.values()))
 
 
 def _unbuilt_layers(model: Any) -> list[str]:
@@ -141,15 +146,17 @@ def _children(node: object) -> Children | None:
     keras = keras_on_jax()
     if isinstance(node, keras.KerasTensor):
         return iter(())  # remembers every layer that it passed
+    if isinstance(node, keras.optimizers.Optimizer | keras.metrics.Metric):
+        return iter(())  # theirs are no weights: Keras makes them as always
     return _layer_children(node) if isinstance(node, keras.Layer) else None
 
 
 def _layer_children(layer: Any) -> Children:
     keras = keras_on_jax()
-    if isinstance(layer, keras.Sequential) or hasattr(layer, "_operations_by_depth"):
+    if is_made_of_layers(layer):
         yield from ((inner.name, inner) for inner in layer.layers)
     for name, value in attributes(layer):
-        if name not in _CACHED_BY_KERAS:
+        if name not in CACHED_BY_KERAS:
             yield _public(layer, name) if isinstance(value, keras.Variable) else name, value
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol, TypeVar
 
 from reshard.errors import VariableError
+from reshard.layout.layout_map import LayoutMap
 from reshard.variables import keras_objects
 from reshard.variables.object_paths import object_paths
 from reshard.variables.steps import Compiled
@@ -33,7 +34,8 @@ def materialize(root: Root) -> Root:
     names and attributes. A variable that is reached by several paths has the first. The layout is
     that of the map whose scope the variable was made in; none: replicated on the map's mesh.
 
-    Works inside the scope and after it. If anything is wrong with any variable, none is changed.
+    A Keras model of a scope comes alive by itself, and nothing is left to do; a layer that no model holds
+    does not. Works inside the scope and after it. If anything is wrong with any variable, none is changed.
     Raises LayoutError for a layout that does not fit, VariableError where nothing is lazy or an
     initializer makes something else than was asked for.
     """
@@ -43,16 +45,38 @@ def materialize(root: Root) -> Root:
             "materialize outside of it"
         )
     found = _variables(root)
-    lazy = {path: variable for path, variable in found.items() if variable.is_lazy}
-    if not lazy:
+    lazy = _lazy_of(found)
+    if not lazy and not keras_objects.came_alive(root):
         raise VariableError(_nothing_lazy(root, len(found)))
+    _bring_to_life(lazy)
+    return root
+
+
+def awaken(model: Any, layout_map: LayoutMap) -> None:
+    """What a Keras model of a scope has for weights comes alive; a later call does what is new.
+
+    Values that were there before, as of a layer made outside, are laid out too.
+    """
+    _bring_to_life(_lazy_of(keras_objects.variables_with_keras(model, layout_map)))
+
+
+def check_layouts(model: Any, layout_map: LayoutMap) -> None:
+    """Raises what ``awaken`` would, where a layout does not fit; makes nothing."""
+    for path, variable in _lazy_of(keras_objects.variables_with_keras(model, layout_map)).items():
+        variable.sharding_at(path)
+
+
+def _lazy_of(found: dict[str, LazyVariable]) -> dict[str, LazyVariable]:
+    return {path: variable for path, variable in found.items() if variable.is_lazy}
+
+
+def _bring_to_life(lazy: dict[str, LazyVariable]) -> None:
     for path, variable in lazy.items():
         variable.sharding_at(path)
     compiled: Compiled = {}
     values = [variable.made(path, compiled) for path, variable in lazy.items()]
     for variable, value in zip(lazy.values(), values, strict=True):
         variable._hold(value)
-    return root
 
 
 def named_variables(root: object) -> dict[str, Variable]:

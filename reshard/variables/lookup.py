@@ -12,25 +12,30 @@ from typing import TYPE_CHECKING, Any
 from reshard.errors import VariableError, VariableTypeError
 from reshard.variables.reading import gathered, on_one_device, read
 from reshard.variables.shard_rows import ShardRows, check_strategy
+from reshard.variables.shards import array_module, as_jax_array
 from reshard.variables.tracing import is_traced
 from reshard.variables.values import checked_index_type, checked_indices
 
 if TYPE_CHECKING:
     import jax
 
+    from reshard.variables.shards import Array
+
 
 def rows_of(
-    shards: Sequence[jax.Array], axis: int, rows: ShardRows, ids: Any, name: str, method: str
-) -> jax.Array:
+    shards: Sequence[Array], axis: int, rows: ShardRows, ids: Any, name: str, method: str
+) -> Array:
     """The entries at ``ids`` of dimension 0: an array of shape ``ids.shape + shape[1:]``.
 
-    Ids out of range raise VariableIndexError; traced ones give what ``jnp.take`` fills in.
+    Ids out of range raise VariableIndexError; traced ones give what ``jnp.take`` fills in, and are
+    looked up by jax.
     """
     ids = checked_index_type(ids, name, method)
+    on_jax = [as_jax_array(shard, name) for shard in shards] if is_traced(ids) else None
     if axis != 0:
-        return _beside(shards, axis, rows, ids, name, method)
-    if is_traced(ids):
-        return _selected(shards, rows, ids)
+        return _beside(on_jax or shards, axis, rows, ids, name, method)
+    if on_jax is not None:
+        return _selected(on_jax, rows, ids)
     found = checked_indices(ids, rows.total, name, method)
     every = [slice(None)] * shards[0].ndim
     flat = read(shards, 0, rows.parts_of(found.ravel()), every)
@@ -64,13 +69,17 @@ def check_norm(max_norm: Any, dtype: Any, name: str) -> None:
         raise VariableError(f"max_norm for {name!r} must be at least 0, not {max_norm}")
 
 
-def clipped(found: jax.Array, max_norm: Any, id_rank: int) -> jax.Array:
+def clipped(found: Any, max_norm: Any, id_rank: int, name: str) -> Array:
     """Rows whose L2 norm is above ``max_norm``, scaled down to it."""
-    import jax.numpy as jnp
+    import jax
 
+    if isinstance(max_norm, jax.Array):
+        found = as_jax_array(found, name)
+    xp = array_module([found])
     axes = tuple(range(id_rank, found.ndim))
-    norm = jnp.sqrt(jnp.sum(found * found, axis=axes, keepdims=True))
-    return jnp.where(norm > max_norm, found * (max_norm / jnp.where(norm > 0, norm, 1)), found)
+    norm = xp.sqrt(xp.sum(found * found, axis=axes, keepdims=True))
+    scale = max_norm / xp.where(norm > 0, norm, norm.dtype.type(1))
+    return xp.where(norm > max_norm, found * scale, found)  # type: ignore[no-any-return]
 
 
 def _selected(shards: Sequence[jax.Array], rows: ShardRows, ids: jax.Array) -> jax.Array:
@@ -91,12 +100,16 @@ def _selected(shards: Sequence[jax.Array], rows: ShardRows, ids: jax.Array) -> j
 
 
 def _beside(
-    shards: Sequence[jax.Array], axis: int, rows: ShardRows, ids: Any, name: str, method: str
-) -> jax.Array:
+    shards: Sequence[Array], axis: int, rows: ShardRows, ids: Any, name: str, method: str
+) -> Array:
     """Of a table whose shards hold columns: the same rows of each."""
     import jax.numpy as jnp
+    import numpy as np
 
     if not is_traced(ids):
         ids = checked_indices(ids, shards[0].shape[0], name, method)
-    pieces = [jnp.take(shard, ids, axis=0, mode="fill") for shard in shards]
+    if array_module(shards) is np:
+        pieces: list[Any] = [np.take(shard, ids, axis=0) for shard in shards]
+    else:
+        pieces = [jnp.take(shard, ids, axis=0, mode="fill") for shard in shards]
     return gathered(pieces, axis - 1 + ids.ndim, rows)

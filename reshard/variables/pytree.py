@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from threading import Lock
 from typing import Any
+
+from msgspec.structs import replace
+
+from reshard.variables.shape import Shape
+from reshard.variables.shards import narrowed_by_jax
 
 _registering = Lock()
 
@@ -16,12 +22,28 @@ def register_pytree(kind: Any) -> None:
 
     with _registering:  # two threads may make the first one
         if "_is_pytree" not in vars(kind):
+            _register_shape()
             register_pytree_with_keys(kind, _flatten_with_keys, _unflatten_of(kind), _flatten)
             kind._is_pytree = True
 
 
+@cache
+def _register_shape() -> None:
+    """jax sees the sizes in a shape, as in any tuple; what is made of them is a tuple."""
+    from jax.tree_util import SequenceKey, register_pytree_with_keys
+
+    def with_keys(shape: Shape) -> tuple[list[tuple[Any, Any]], None]:
+        return [(SequenceKey(n), size) for n, size in enumerate(shape)], None
+
+    register: Any = register_pytree_with_keys  # annotated as if a node came back as its own class
+    register(Shape, with_keys, lambda _, sizes: tuple(sizes))
+
+
 def _flatten(variable: Any) -> tuple[tuple[Any, ...], Any]:
-    return tuple(variable._shards), variable._static
+    shards = tuple(variable._shards)
+    dtype = getattr(shards[0], "dtype", None)
+    wide = "" if dtype is None or narrowed_by_jax(dtype) is None else str(dtype)
+    return shards, replace(variable._static, numpy_dtype=wide)
 
 
 def _flatten_with_keys(variable: Any) -> tuple[list[tuple[Any, Any]], Any]:

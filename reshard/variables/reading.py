@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError
 from reshard.variables.shard_rows import Part, ShardRows, as_slice
+from reshard.variables.shards import are_numpy, array_module
 
 if TYPE_CHECKING:
     import jax
     import numpy as np
 
+    from reshard.variables.shards import Array
 
-def gathered(shards: Sequence[jax.Array], axis: int, rows: ShardRows) -> jax.Array:
-    """The whole variable as one jax array, where the first shard is."""
+
+def gathered(shards: Sequence[Array], axis: int, rows: ShardRows) -> Array:
+    """The whole variable as one array: of jax where the first shard is, or a new one of numpy."""
     every = [slice(None)] * shards[0].ndim
     return read(shards, axis, rows.parts_of_range(range(rows.total)), every)
 
 
-def filled(shards: Sequence[jax.Array], axis: int, rows: ShardRows) -> np.ndarray[Any, Any]:
+def filled(shards: Sequence[Array], axis: int, rows: ShardRows) -> np.ndarray[Any, Any]:
     """The whole variable as one numpy array; no device ever holds the whole."""
     import numpy as np
 
@@ -32,32 +35,36 @@ def filled(shards: Sequence[jax.Array], axis: int, rows: ShardRows) -> np.ndarra
 
 
 def read(
-    shards: Sequence[jax.Array], axis: int, parts: Sequence[Part], beside: Sequence[slice]
-) -> jax.Array:
-    """The wanted rows as one jax array of the variable's rank, cut by ``beside`` along other axes.
+    shards: Sequence[Array], axis: int, parts: Sequence[Part], beside: Sequence[slice]
+) -> Array:
+    """The wanted rows as one array of the variable's rank, cut by ``beside`` along other axes.
 
     Every shard is cut where it lies; where the parts lie on different devices they then move to
-    those of the first.
+    those of the first. Of numpy shards it is a new array, which may be written to.
     """
-    import jax.numpy as jnp
-
     parts = parts or [Part(0, range(0), range(0))]
-    pieces = on_one_device([_piece(shards[p.shard], axis, p.places, beside) for p in parts])
-    whole = pieces[0] if len(pieces) == 1 else _joined(pieces, axis)
+    xp = array_module(shards)
+    pieces = on_one_device([_piece(xp, shards[p.shard], axis, p.places, beside) for p in parts])
+    whole = pieces[0] if len(pieces) == 1 else _joined(xp, pieces, axis)
     order = _order(parts)
-    return whole if order is None else jnp.take(whole, order, axis=axis)
+    if order is not None:
+        whole = xp.take(whole, order, axis=axis)
+    found: Array = whole.copy() if whole is pieces[0] and are_numpy(pieces) else whole
+    return found
 
 
-def on_one_device(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+def on_one_device(arrays: Sequence[Any]) -> list[Any]:
     """The arrays where jax can compute with them together: on the devices of the first."""
-
+    if are_numpy(arrays):
+        return list(arrays)
     known = [_known(a) for a in arrays]
     if any(a is None for a in known):  # jax.jit has all its arguments on the same devices
         return list(arrays)
     _check_addressable(known)
-    if len(set(map(_devices, known))) == 1:
+    placed = [a for a in known if hasattr(a, "devices")]  # what jax has of numpy follows the others
+    if len(set(map(_devices, placed))) <= 1:
         return list(arrays)
-    target = min(known[0].devices(), key=lambda d: d.id)
+    target = min(placed[0].devices(), key=lambda d: d.id)
     return [_moved(a, target) for a in arrays]
 
 
@@ -85,19 +92,17 @@ def _moved(array: Any, device: Any) -> Any:
         return jax.device_put(array, device)
 
 
-def _joined(pieces: Sequence[jax.Array], axis: int) -> jax.Array:
-    import jax.numpy as jnp
-
+def _joined(xp: Any, pieces: Sequence[Any], axis: int) -> Any:
     dtype = pieces[0].dtype
     if dtype.name in {
         "int2",
         "uint2",
     }:  # jaxlib 0.10.2 ends the process when it joins these on a CPU
-        return jnp.concatenate([p.astype(jnp.int8) for p in pieces], axis=axis).astype(dtype)
-    return jnp.concatenate(pieces, axis=axis)
+        return xp.concatenate([p.astype(xp.int8) for p in pieces], axis=axis).astype(dtype)
+    return xp.concatenate(pieces, axis=axis)
 
 
-def _check_addressable(arrays: Sequence[jax.Array]) -> None:
+def _check_addressable(arrays: Sequence[Any]) -> None:
     if not all(getattr(a, "is_fully_addressable", True) for a in arrays):
         raise VariableError(
             "shards on devices of other processes cannot be brought together in this one; save the "
@@ -105,15 +110,13 @@ def _check_addressable(arrays: Sequence[jax.Array]) -> None:
         )
 
 
-def _piece(shard: jax.Array, axis: int, places: Any, beside: Sequence[slice]) -> jax.Array:
-    import jax.numpy as jnp
-
+def _piece(xp: Any, shard: Any, axis: int, places: Any, beside: Sequence[slice]) -> Any:
     if isinstance(places, range):
         cut = (*beside[:axis], as_slice(places), *beside[axis + 1 :])
         whole = all(s.indices(n) == (0, n, 1) for s, n in zip(cut, shard.shape, strict=True))
         return shard if whole else shard[cut]
     cut = (*beside[:axis], slice(None), *beside[axis + 1 :])
-    return jnp.take(shard[cut], places, axis=axis)
+    return xp.take(shard[cut], places, axis=axis)
 
 
 def _order(parts: Sequence[Part]) -> np.ndarray[Any, Any] | None:

@@ -21,8 +21,20 @@ from reshard.variables.operators import ArrayOperators
 from reshard.variables.pytree import register_pytree
 from reshard.variables.reading import filled, gathered
 from reshard.variables.row_updates import RowUpdates
+from reshard.variables.shape import Shape
 from reshard.variables.shard_rows import ShardRows
-from reshard.variables.shards import check_fit, checked_axis, checked_shards, sizes_along
+from reshard.variables.shards import (
+    are_numpy,
+    check_fit,
+    check_jax_keeps,
+    checked_axis,
+    checked_shards,
+    from_python,
+    live_shards,
+    narrowed_by_jax,
+    sizes_along,
+    unwritable,
+)
 from reshard.variables.splitting import cut, shard_count
 from reshard.variables.tracing import refuse_tracing
 from reshard.variables.updating import Combine, check_arithmetic, replaced, scattered
@@ -32,20 +44,27 @@ if TYPE_CHECKING:
     import jax
     import numpy as np
 
+    from reshard.variables.shards import Array
+
 
 class Static(Struct, frozen=True):
-    """What a variable is besides its shards; part of the tree's structure to jax."""
+    """What a variable is besides its shards; part of the tree's structure to jax.
+
+    ``numpy_dtype`` is that of shards which jax would narrow, else empty.
+    """
 
     name: str
     axis: int
     strategy: str
+    numpy_dtype: str = ""
 
 
 class ShardedVariable(ArrayOperators, RowUpdates):
     """One variable held in shards along ``axis``; the shards may lie on different devices.
 
-    ``variables`` are jax or numpy arrays of one dtype whose shapes differ only along ``axis``; sizes
-    may differ and may be 0. With ``partition_strategy="div"`` the variable is its shards one after
+    ``variables`` are jax or numpy arrays, or Python lists, of one dtype whose shapes differ only along
+    ``axis``; sizes may differ and may be 0. numpy arrays are copied and stay numpy, of any dtype: what
+    is read and computed from them is numpy too, until it meets jax. With ``partition_strategy="div"`` the variable is its shards one after
     another. With "mod" row ``i`` is row ``i // k`` of shard ``i % k`` of k, and everything here
     (``shape``, slices, ``numpy()``) still counts rows by ``i``.
 
@@ -55,7 +74,8 @@ class ShardedVariable(ArrayOperators, RowUpdates):
     (3, 3)
 
     A jax pytree whose children are the shards; ``jax.jit`` takes it where all shards are on the same
-    devices. Raises VariableTypeError (a TypeError) unless given a
+    devices. A dtype that jax would narrow, such as float64 without ``jax_enable_x64``, is refused where
+    numpy shards go to jax. Raises VariableTypeError (a TypeError) unless given a
     non-empty sequence of arrays, VariableError (a ValueError) where they do not fit together.
     """
 
@@ -98,16 +118,16 @@ class ShardedVariable(ArrayOperators, RowUpdates):
 
         ``partition`` is a number of shards, a partitioner (``FixedShardsPartitioner(4)``) or parts
         per dimension. Shards are dealt to ``devices`` (devices or shardings) in turn; None leaves
-        them where the array is. More shards than rows leave the last ones without rows.
+        them where the array is: a numpy array or a list is then split into numpy shards. More shards than
+        rows leave the last ones without rows.
         """
         import jax
 
         name = "ShardedVariable" if name is None else name
-        array = (
-            array
-            if isinstance(array, jax.Array | ShardedVariable)
-            else to_numpy(array, name, "split")
-        )
+        if isinstance(array, list):
+            array = from_python(array, name)
+        elif not isinstance(array, jax.Array | ShardedVariable):
+            array = to_numpy(array, name, "split")
         axis = checked_axis(array.shape, axis, name)
         shards = shard_count(partition, array.shape, array.dtype, axis, name)
         rows = ShardRows.even(array.shape[axis], shards, partition_strategy)
@@ -118,11 +138,12 @@ class ShardedVariable(ArrayOperators, RowUpdates):
     def _of(cls, shards: tuple[Any, ...], static: Static) -> Self:
         made = cls.__new__(cls)
         made._shards, made._static = shards, static
+        made._refuse_narrowed()
         return made
 
     @property
-    def variables(self) -> list[jax.Array]:
-        """The shards, in order."""
+    def variables(self) -> list[Array]:
+        """The shards, in order; those of numpy cannot be written to."""
         return list(self._shards)
 
     @property
@@ -147,11 +168,11 @@ class ShardedVariable(ArrayOperators, RowUpdates):
         return dtype
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the whole variable."""
+    def shape(self) -> Shape:
+        """Shape of the whole variable: a tuple, and a list by ``.as_list()``."""
         total = self._rows.total
         first = self._shards[0].shape
-        return (*first[: self.axis], total, *first[self.axis + 1 :])
+        return Shape((*first[: self.axis], total, *first[self.axis + 1 :]))
 
     @property
     def ndim(self) -> int:
@@ -202,9 +223,15 @@ class ShardedVariable(ArrayOperators, RowUpdates):
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
     def __jax_array__(self) -> jax.Array:
+        import jax.numpy as jnp
+
+        check_jax_keeps(self.dtype, self.name)
+        return jnp.asarray(self._whole())
+
+    def _whole(self) -> Array:
         return gathered(self._live, self.axis, self._rows)
 
-    def __getitem__(self, index: Any) -> jax.Array:
+    def __getitem__(self, index: Any) -> Array:
         """Part of the variable by NumPy's rules; only the shards that hold some of it are read.
 
         Integers, slices, ``...``, None, masks and integer arrays. Raises VariableIndexError (an
@@ -234,7 +261,7 @@ class ShardedVariable(ArrayOperators, RowUpdates):
         """Subtract ``delta``, of the same shape and dtype; raises as ``assign`` does."""
         return self._replace("assign_sub", delta, operator.sub)
 
-    def sparse_read(self, indices: Any, name: str | None = None) -> jax.Array:
+    def sparse_read(self, indices: Any, name: str | None = None) -> Array:
         """The rows at ``indices``, whole numbers in one dimension, in that order.
 
         Raises VariableIndexError for one out of range; a traced one gives NaN, the least whole
@@ -246,7 +273,7 @@ class ShardedVariable(ArrayOperators, RowUpdates):
 
     def embedding_lookup(
         self, ids: Any, partition_strategy: str | None = None, max_norm: float | None = None
-    ) -> jax.Array:
+    ) -> Array:
         """The rows at ``ids``, of any shape: an array of shape ``ids.shape + self.shape[1:]``.
 
         The table's own strategy is the only one that finds its rows: to name the other is a
@@ -258,12 +285,16 @@ class ShardedVariable(ArrayOperators, RowUpdates):
         if max_norm is not None:
             check_norm(max_norm, self.dtype, self.name)
         found = rows_of(self._live, self.axis, self._rows, ids, self.name, "embedding_lookup")
-        return found if max_norm is None else clipped(found, max_norm, ids.ndim)
+        return found if max_norm is None else clipped(found, max_norm, ids.ndim, self.name)
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_changing"}
 
-    def __iter__(self) -> Iterator[jax.Array]:
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._shards = tuple(map(unwritable, self._shards))
+
+    def __iter__(self) -> Iterator[Array]:
         """The shards, in order."""
         return iter(self._shards)
 
@@ -293,13 +324,35 @@ class ShardedVariable(ArrayOperators, RowUpdates):
         return self
 
     @property
-    def _live(self) -> tuple[jax.Array, ...]:
-        # jax.tree.map and the like may have left numpy arrays, or what is no array, for shards.
-        return checked_shards(self._shards, self.axis, self.name)[0]
+    def _live(self) -> tuple[Array, ...]:
+        # jax.tree.map and the like may have left a mixture of arrays, or what is no array, for shards.
+        return live_shards(self._shards, self.axis, self.name)
+
+    def _refuse_narrowed(self) -> None:
+        """Refuse what jax made of numpy shards whose dtype it does not keep, as under ``jit``."""
+        if not self._static.numpy_dtype:
+            return
+        import jax
+
+        held = narrowed_by_jax(self._static.numpy_dtype)
+        if any(isinstance(shard, jax.Array) and str(shard.dtype) == held for shard in self._shards):
+            check_jax_keeps(self._static.numpy_dtype, self.name)
 
     @property
     def _rows(self) -> ShardRows:
         return ShardRows(sizes_along(self.axis, self._shards, self.name), self.partition_strategy)
+
+
+def adopted(shards: Sequence[Any], name: str, axis: int, strategy: str) -> ShardedVariable:
+    """The variable of arrays that nobody else holds: numpy arrays are not copied.
+
+    Raises as ``ShardedVariable`` does.
+    """
+    if not are_numpy(shards):
+        return ShardedVariable(shards, name, axis=axis, partition_strategy=strategy)
+    made = ShardedVariable._of(tuple(map(unwritable, shards)), Static(name, axis, strategy))
+    made._live, made._rows  # noqa: B018  they must fit together, and suit the strategy
+    return made
 
 
 def _box(shape: tuple[int, ...], axis: int, held: range) -> Box:

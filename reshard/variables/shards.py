@@ -3,27 +3,115 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError, VariableIndexError, VariableTypeError
 from reshard.layout.dtypes import DTYPES
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     import jax
+    import numpy as np
+
+    Array: TypeAlias = "jax.Array | np.ndarray[Any, Any]"
 
 
-def checked_shards(variables: Any, axis: int, name: str) -> tuple[tuple[jax.Array, ...], int]:
-    """``variables`` as jax arrays, and ``axis`` counted from the front.
+def checked_shards(variables: Any, axis: int, name: str) -> tuple[tuple[Array, ...], int]:
+    """``variables`` as the variable's own arrays, and ``axis`` counted from the front.
 
-    Raises VariableTypeError unless it is a non-empty sequence of arrays, and VariableError where
-    ranks, dtypes or sizes beside ``axis`` differ, or shards are scalars.
+    numpy arrays are copied and stay numpy; among jax arrays they become jax arrays. Python lists are
+    arrays too. Raises VariableTypeError unless it is a non-empty sequence of arrays, and VariableError
+    where ranks, dtypes or sizes beside ``axis`` differ, or shards are scalars.
     """
     if not isinstance(name, str):
         raise VariableTypeError(f"the name of a variable must be text, not {name!r}")
     _check_sequence(variables, name)
-    axis = check_fit(variables, axis, name)
-    return tuple(as_jax_array(v, name) for v in variables), axis
+    arrays = [from_python(v, name) if isinstance(v, list) else v for v in variables]
+    axis = check_fit(arrays, axis, name)
+    if are_numpy(arrays):
+        return tuple(map(kept_numpy, arrays)), axis
+    return tuple(as_jax_array(v, name) for v in arrays), axis
+
+
+def live_shards(shards: Sequence[Any], axis: int, name: str) -> tuple[Array, ...]:
+    """The shards of a variable, checked again: all of numpy or all of jax. Nothing is copied needlessly."""
+    check_fit(shards, axis, name)
+    if are_numpy(shards):
+        return tuple(shards)
+    return tuple(as_jax_array(shard, name) for shard in shards)
+
+
+def are_numpy(arrays: Sequence[Any]) -> bool:
+    """Whether all of them are numpy arrays, so that numpy computes with them."""
+    import numpy as np
+
+    return all(isinstance(array, np.ndarray) for array in arrays)
+
+
+def array_module(arrays: Sequence[Any]) -> Any:
+    """``numpy`` or ``jax.numpy``: the one that computes with these shards."""
+    import jax.numpy as jnp
+    import numpy as np
+
+    return np if are_numpy(arrays) else jnp
+
+
+def kept_numpy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A copy that nobody can write to: a variable changes by new arrays, as those of jax do."""
+    import numpy as np
+
+    copied: np.ndarray[Any, Any] = unwritable(np.array(array))
+    return copied
+
+
+def unwritable(array: Any) -> Any:
+    """A numpy array as a view that cannot be written to; anything else as it is."""
+    import numpy as np
+
+    if not isinstance(array, np.ndarray):
+        return array
+    view = array.view()
+    view.setflags(write=False)
+    return view
+
+
+def from_python(value: Any, name: str) -> np.ndarray[Any, Any]:
+    """An array of a Python list, with TensorFlow's dtypes: float32, int32, and int64 for larger numbers."""
+    import numpy as np
+
+    try:
+        found = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise VariableError(f"{name!r} was given a list that is no array: {error}") from None
+    if any(isinstance(leaf, np.generic | np.ndarray) for leaf in _leaves(value)):
+        return found
+    if found.dtype == np.float64:
+        return _as_float32(found, name)
+    limits = np.iinfo(np.int32)
+    fits = found.dtype == np.int64 and (
+        not found.size or (limits.min <= found.min() and found.max() <= limits.max)
+    )
+    return found.astype(np.int32) if fits else found
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    for item in value:
+        yield from _leaves(item) if isinstance(item, list | tuple) else (item,)
+
+
+def _as_float32(found: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        narrow = found.astype(np.float32)
+    if np.isinf(narrow).sum() > np.isinf(found).sum():
+        raise VariableError(
+            f"{name!r} was given a list of numbers beyond float32, which is the dtype of a list; give "
+            f"numpy.array(…), which is float64"
+        )
+    return narrow
 
 
 def check_fit(shards: Sequence[Any], axis: int, name: str) -> int:
@@ -78,6 +166,7 @@ def as_jax_array(value: Any, name: str, device: Any = None) -> jax.Array:
     import numpy as np
 
     _check_array(value, name)
+    check_jax_keeps(value.dtype, name)
     if isinstance(value, jax.Array):
         return value if device is None else jax.device_put(value, device)
     # jax may keep a numpy array's memory as its own; a later write to it would show in the variable.
@@ -116,10 +205,30 @@ def _check_array(value: Any, name: str) -> None:
             f"a shard of {name!r} must be a jax or numpy array, not a {type(value).__name__}"
         )
     check_not_deleted(value, name, "a shard of")
-    _check_held_by_jax(value.dtype, name)
+    _check_dtype(value.dtype, name)
 
 
-def _check_held_by_jax(dtype: Any, name: str) -> None:
+def check_jax_keeps(dtype: Any, name: str) -> None:
+    """Refuse to hand jax a dtype that it would narrow without a word."""
+    held = narrowed_by_jax(dtype)
+    if held is not None:
+        raise VariableTypeError(
+            f"{name!r} has dtype {dtype}, which jax would narrow to {held}; set jax_enable_x64, cast it "
+            f"first, or stay with numpy: .numpy(), slices and look-ups keep {dtype}"
+        )
+
+
+def narrowed_by_jax(dtype: Any) -> str | None:
+    """What jax would make of the dtype now, or None where it keeps it."""
+    import jax
+
+    if jax.numpy.issubdtype(dtype, jax.dtypes.extended):
+        return None
+    held = jax.dtypes.canonicalize_dtype(dtype)
+    return None if held == dtype else str(held)
+
+
+def _check_dtype(dtype: Any, name: str) -> None:
     import jax
 
     if jax.numpy.issubdtype(dtype, jax.dtypes.extended):
@@ -128,13 +237,7 @@ def _check_held_by_jax(dtype: Any, name: str) -> None:
             f"shard jax.random.key_data(keys) instead"
         )
     if str(dtype) not in DTYPES:
-        raise VariableTypeError(f"a shard of {name!r} has dtype {dtype}, which jax does not hold")
-    held = jax.dtypes.canonicalize_dtype(dtype)
-    if held != dtype:
-        raise VariableTypeError(
-            f"a shard of {name!r} has dtype {dtype}, which jax would narrow to {held}; "
-            f"set jax_enable_x64, or cast it first"
-        )
+        raise VariableTypeError(f"a shard of {name!r} has dtype {dtype}, which is none of numbers")
 
 
 def _check_sequence(variables: Any, name: str) -> None:

@@ -10,7 +10,7 @@ from reshard.variables.shard_rows import ShardRows, as_slice
 from reshard.variables.shards import as_jax_array, check_not_deleted, whole_number
 
 if TYPE_CHECKING:
-    import jax
+    from reshard.variables.shards import Array
 
 MAX_SHARDS = 1 << 20
 """More would cost gigabytes for the arrays' own bookkeeping."""
@@ -40,19 +40,25 @@ def shard_count(partition: Any, shape: Sequence[int], dtype: Any, axis: int, nam
     return found
 
 
-def cut(array: Any, rows: ShardRows, axis: int, name: str, devices: Any) -> list[jax.Array]:
-    """The shards of ``array``, dealt to ``devices`` in turn (None: where the array is)."""
+def cut(array: Any, rows: ShardRows, axis: int, name: str, devices: Any) -> list[Array]:
+    """The shards of ``array``, dealt to ``devices`` in turn (None: where the array is, or numpy)."""
     targets = _targets(devices, name)
     cuts = [(slice(None),) * axis + (as_slice(rows.of(n)),) for n in range(len(rows.sizes))]
     check_not_deleted(array, name, "the array to split as")
     try:
-        return [
-            as_jax_array(array[at], name, targets[n % len(targets)]) for n, at in enumerate(cuts)
-        ]
+        return [_placed(array[at], name, targets[n % len(targets)]) for n, at in enumerate(cuts)]
     except ValueError as error:
         if isinstance(error, ReshardError):
             raise
         raise VariableError(f"a shard of {name!r} cannot be put where asked: {error}") from None
+
+
+def _placed(piece: Any, name: str, device: Any) -> Array:
+    import numpy as np
+
+    if device is None and isinstance(piece, np.ndarray):
+        return piece
+    return as_jax_array(piece, name, device)
 
 
 def _parts_along(parts: Sequence[Any], shape: Sequence[int], axis: int, name: str) -> Any:

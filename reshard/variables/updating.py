@@ -13,29 +13,30 @@ from typing import TYPE_CHECKING, Any
 from reshard.errors import VariableError, VariableTypeError
 from reshard.variables.indexed_slices import IndexedSlices
 from reshard.variables.shard_rows import Part, ShardRows, as_slice
+from reshard.variables.shards import are_numpy, kept_numpy, narrowed_by_jax, unwritable
 from reshard.variables.values import check_rank_one, checked_indices, checked_values
 
 if TYPE_CHECKING:
     import jax
     from jax.sharding import Sharding
 
+    from reshard.variables.shards import Array
+
 Combine = Callable[[Any, Any], Any]
 """A whole old shard, and the values that came for it, to the new shard."""
 
 
 def replaced(
-    shards: Sequence[jax.Array], axis: int, rows: ShardRows, value: Any, combine: Combine
-) -> tuple[jax.Array, ...]:
+    shards: Sequence[Any], axis: int, rows: ShardRows, value: Any, combine: Combine
+) -> tuple[Array, ...]:
     """Every shard combined with its part of ``value``, an array of the variable's shape."""
-    return tuple(
-        combine(shard, _brought(value[_along(axis, as_slice(rows.of(number)))], _place(shard)))
-        for number, shard in enumerate(shards)
-    )
+    parts = [value[_along(axis, as_slice(rows.of(number)))] for number in range(len(shards))]
+    return tuple(_combined(shard, part, combine) for shard, part in zip(shards, parts, strict=True))
 
 
 def scattered(
-    shards: Sequence[jax.Array], axis: int, rows: ShardRows, delta: IndexedSlices, operation: str, name: str, method: str
-) -> tuple[jax.Array, ...]:  # fmt: skip
+    shards: Sequence[Any], axis: int, rows: ShardRows, delta: IndexedSlices, operation: str, name: str, method: str
+) -> tuple[Array, ...]:  # fmt: skip
     """Every shard with the entries of dimension 0 that ``delta`` names changed by ``operation``.
 
     ``operation`` is one of add, sub, mul, div, max, min and update. A row that is named more than
@@ -55,9 +56,9 @@ def scattered(
         indices, values = indices[kept], values[kept]
     changed = list(shards)
     for part in _parts(axis, rows, indices):
-        shard = shards[part.shard]
-        new = _brought(values[part.at], _whole_on_each(shard.sharding))
-        changed[part.shard] = _changed(shard, part.places, new, operation)
+        shard, new = shards[part.shard], values[part.at]
+        change = _changed_numpy if are_numpy(shards) else _changed
+        changed[part.shard] = change(shard, part.places, new, operation)
     return tuple(changed)
 
 
@@ -69,9 +70,57 @@ def _parts(axis: int, rows: ShardRows, indices: Any) -> list[Part]:
     return [Part(number, indices, at) for number, at in enumerate(columns)]
 
 
-def _changed(shard: jax.Array, places: Any, new: jax.Array, operation: str) -> jax.Array:
+def _combined(shard: Any, part: Any, combine: Combine) -> Array:
+    import numpy as np
+
+    # What stands for a shard after donation or jax.tree.map says nothing: jax takes over where it can.
+    stays = isinstance(shard, np.ndarray) or (
+        _place(shard) is None and narrowed_by_jax(part.dtype) is not None
+    )
+    if not stays:
+        changed: Array = combine(shard, _brought(part, _place(shard)))
+        return changed
+    with np.errstate(all="ignore"):
+        return kept_numpy(combine(shard, np.asarray(part)))
+
+
+def _changed_numpy(shard: Any, places: Any, new: Any, operation: str) -> Array:
+    import numpy as np
+
+    changed, new = np.array(shard), np.asarray(new)
+    with np.errstate(all="ignore"):  # infinities and overflow are answers, as in jax
+        if operation == "update":
+            changed[places] = new
+        elif operation == "div":
+            for turn in _rounds(places):
+                changed[places[turn]] = _quotient(changed[places[turn]], new[turn])
+        else:
+            getattr(np, _NUMPY[operation]).at(changed, places, new)
+    return unwritable(changed)  # type: ignore[no-any-return]
+
+
+_NUMPY = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "max": "maximum", "min": "minimum",
+}  # fmt: skip
+"""numpy's name of each operation."""
+
+
+def _quotient(left: Any, right: Any) -> Any:
+    """As ``lax.div``: whole numbers towards zero."""
+    import jax.numpy as jnp
+    import numpy as np
+
+    if not jnp.issubdtype(left.dtype, np.integer):
+        return left / right
+    down = left // right
+    inexact = (left % right != 0) & ((left < 0) != (right < 0))
+    return down + inexact.astype(left.dtype)
+
+
+def _changed(shard: jax.Array, places: Any, new: Any, operation: str) -> jax.Array:
     import jax
 
+    new = _brought(new, _whole_on_each(shard.sharding))
     at = shard.at[places]
     changes: dict[str, Any] = {
         "add": at.add, "sub": at.subtract, "mul": at.multiply, "div": partial(_divided, shard, places),

@@ -87,5 +87,5 @@ def test_changes_of_the_wrong_kind(options, text, source, tmp_path):
 
 def test_integers_become_floats_when_asked_for_by_name(source, tmp_path):
     reshard.api.convert(source, tmp_path / "dst", cast=[("^count$", "float32")])
-    dtypes = {t.spec.name: t.spec.dtype for t in reshard.api.inspect(tmp_path / "dst").tensors}
+    dtypes = {n: t.spec.dtype for n, t in reshard.api.inspect(tmp_path / "dst").tensors.items()}
     assert dtypes["count"] == "float32"

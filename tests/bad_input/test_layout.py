@@ -82,7 +82,8 @@ def test_layout_file_that_is_missing(source, tmp_path, capsys):
 
 def test_layout_that_is_none(source, tmp_path):
     text = (
-        "layout is 7; expected the path of a layout file, its content as a mapping, or a LayoutMap"
+        "layout is 7; expected the path of a layout file, its content as a mapping, a LayoutMap, or a tree of "
+        "TensorLayouts, jax shardings or jax.ShapeDtypeStructs"
     )
     refused(source, tmp_path / "dst", LayoutError, text, layout=7)
     refused(source, tmp_path / "dst", LayoutError, "mesh is 8; expected a DeviceMesh", mesh=8)

@@ -75,8 +75,15 @@ def test_source_is_a_whole_training_run(source, tmp_path):
     (tmp_path / "run").mkdir()
     shutil.copytree(source, tmp_path / "run" / "9")
     shutil.copytree(source, tmp_path / "run" / "12")
-    text = f"it holds steps of a training run, so name one of them: {tmp_path}/run/12"
-    refused(tmp_path / "run", tmp_path / "dst", NotACheckpointError, text)
+    text = "is a training run's folder with steps 9, 12; choose one with step=N or step='latest'"
+    named = f", or name one of them: {tmp_path}/run/12"
+    refused(tmp_path / "run", tmp_path / "dst", NotACheckpointError, text, named)
+
+
+@pytest.mark.parametrize("which", [{"step": 1}, {"step": "latest"}, {"item": "m"}])
+def test_source_of_a_step_or_an_item_is_no_usable_path(which, tmp_path):
+    for path in ("x" * 300, tmp_path / "none", tmp_path / ("a/" * 3000)):
+        refused(path, tmp_path / "dst", StorageError, str(path)[:20], **which)
 
 
 def test_source_is_half_written(source, tmp_path, capsys):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import reshard.api
+from reshard.cli.app import run
 from reshard.errors import (
     CorruptError,
     StorageError,
@@ -21,7 +23,26 @@ from tests.bad_input.checking import (
 )
 
 
-@pytest.mark.parametrize("kind", ["checkpoint", "empty folder", "file", "link", "dangling link"])
+def test_an_empty_folder_is_fine(source, tmp_path):
+    for target in (tmp_path / "dst", tmp_path / "saved", tmp_path / "by command"):
+        target.mkdir()
+    converts(source, tmp_path / "dst")
+    reshard.save(tmp_path / "saved", {"w": np.arange(3.0)})
+    assert reshard.verify(tmp_path / "saved").differences == 0
+    assert run(["convert", str(source), str(tmp_path / "by command")]) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["by command", "dst", "saved", "src"]
+
+
+def test_a_folder_with_anything_in_it_is_not_empty(source, tmp_path):
+    (tmp_path / "dst" / ".hidden").mkdir(parents=True)
+    text = f"the target {str(tmp_path / 'dst')!r} exists already and was left untouched"
+    refused(source, tmp_path / "dst", TargetExistsError, text)
+    with pytest.raises(TargetExistsError, match="exists already and was left untouched"):
+        reshard.save(tmp_path / "dst", {"w": np.arange(3.0)})
+    assert (tmp_path / "dst" / ".hidden").is_dir()
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "file", "link", "dangling link"])
 def test_target_exists(kind, source, tmp_path, capsys):
     target = tmp_path / "dst"
     make(kind, target, source)

@@ -35,7 +35,7 @@ def info(
     *specs: TensorSpec, digest: str | None = None, others: tuple[str, ...] = ()
 ) -> CheckpointInfo:
     """A checkpoint of these tensors, with other leaves."""
-    tensors = tuple(TensorInfo(s, Encoding("zstd", 3), digest, False, "") for s in specs)
+    tensors = {s.name: TensorInfo(s, Encoding("zstd", 3), digest, False, "") for s in specs}
     leaves = tuple(
         Leaf(name, tuple(map(PathKey, name.split("/"))), tensor=name not in others)
         for name in (*(s.name for s in specs), *others)

@@ -19,6 +19,7 @@ import reshard
 import reshard.api
 from reshard.cli.app import run
 from reshard.engine.compare import TensorVerdict, Verification
+from reshard.engine.diff_report import DiffReport, TensorDiff
 from reshard.engine.fingerprint import Fingerprint
 from reshard.errors import PlanError, VerificationError
 from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
@@ -38,6 +39,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         "plan": planned(pair),
         "convert": report(tensor_report("a")),
         "verify": Verification("a", "b", (TensorVerdict("x", "equal", "0", "0"),)),
+        "diff": DiffReport("a", "b", {"x": TensorDiff("x", "equal")}, {}, 0.5),
         "fingerprint": Fingerprint("a", {"x": "0"}, 3, 8, ("a/slices.json",), 0.5),
     }
 
@@ -65,7 +67,7 @@ def test_convert_passes_every_option_on(calls: Calls, capsys: Capture) -> None:
         "convert src dst --layout l.yaml --mesh data=4,model=2 --select A --select B --drop C "
         "--rename a=b=c --rename x=y --cast w=b=int8 --max-memory 1.5GiB --workers 3 "
         "--compression zstd:3 --chunk-bytes 64MiB --ocdbt --style v1 --verify readback "
-        "--overwrite --restart"
+        "--overwrite --restart --missing-axes replicate"
     )
     assert run(words.split()) == 0
     args, options = calls[0]
@@ -76,7 +78,7 @@ def test_convert_passes_every_option_on(calls: Calls, capsys: Capture) -> None:
         "rename": [("a=b", "c"), ("x", "y")], "cast": [("w=b", "int8")],
         "max_memory": 3 << 29, "workers": 3, "compression": "zstd:3", "chunk_bytes": 64 << 20,
         "ocdbt": True, "style": "v1", "verify": "readback", "overwrite": True,
-        "restart": True,
+        "restart": True, "missing_axes": "replicate",
     }  # fmt: skip
     out, err = capsys.readouterr()
     assert out.startswith("converted 1 tensor, 512 B, in 2.0 s")
@@ -91,7 +93,7 @@ def test_defaults_are_left_to_the_library(calls: Calls, capsys: Capture) -> None
     assert calls[0][1] == {
         "layout": None, "mesh": None, "select": (), "drop": (), "rename": [], "cast": [],
         "max_memory": None, "workers": None, "compression": "none", "chunk_bytes": None,
-        "ocdbt": False, "style": None, "overwrite": False,
+        "ocdbt": False, "style": None, "overwrite": False, "missing_axes": "error",
     }  # fmt: skip
     assert "total: 1 tensor in " in capsys.readouterr().out
 
@@ -109,6 +111,7 @@ def test_plan_with_shares(calls: Calls, capsys: Capture) -> None:
         ("plan a b --shares", "plan"),
         ("convert a b", "convert"),
         ("verify a b", "verify"),
+        ("diff a b", "diff"),
     ],
 )
 def test_json_is_one_object_and_nothing_else(
@@ -201,9 +204,12 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("plan a", "Missing argument 'dst'"),
+        (
+            "convert a",
+            "DST is missing: give the folder of the new checkpoint, or name targets with --target",
+        ),
         ("plan a b --ocdb", "No such option: --ocdb"),
-        ("plan a b --cast x", "--cast 'x': expected RE=DTYPE, such as 'params/=bfloat16'"),
+        ("plan a b --cast x", "--cast 'x': expected RE=DTYPE, such as float=bfloat16"),
         ("convert a b --rename x", "--rename 'x': expected RE=NEW, such as '^params/=model/'"),
         ("plan a b --max-memory much", "'much' is not a size in bytes; expected a number with a"),
         ("plan a b --workers 0", "Invalid value for '--workers'"),
@@ -227,7 +233,7 @@ def test_usage_errors(calls: Calls, capsys: Capture, words: str, message: str) -
 
 
 COMMANDS = (
-    "inspect", "plan", "convert", "verify", "layout", "fingerprint", "serve", "demo",
+    "inspect", "plan", "convert", "verify", "diff", "layout", "fingerprint", "serve", "demo",
 )  # fmt: skip
 
 
@@ -235,7 +241,7 @@ def test_help_lists_the_commands(capsys: Capture) -> None:
     assert run([]) == 0
     out = capsys.readouterr().out
     assert all(f" {command} " in out for command in COMMANDS)
-    assert "3 verification found a difference" in " ".join(out.split())
+    assert "3 a difference was found" in " ".join(out.split())
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -315,13 +321,67 @@ def test_closed_streams_get_no_traceback_and_no_file_their_numbers(
     assert reshard.verify(tmp_path / "a", tmp_path / "b").differences == 0
 
 
-def test_a_closed_pipe_is_quiet() -> None:
-    command = f"{sys.executable} -m reshard convert --help | head -1"
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, check=False, cwd=ROOT,
+def in_bash(command: str) -> subprocess.CompletedProcess[str]:
+    """A line of bash, in which ``reshard`` is this one; the exit code is the first command's."""
+    line = f'reshard() {{ {sys.executable} -m reshard "$@"; }}; {command}; exit ${{PIPESTATUS[0]}}'
+    return subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, check=False, cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    assert done.stderr == ""
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two checkpoints that differ."""
+    folder = tmp_path_factory.mktemp("two")
+    reshard.save(folder / "a", {f"w{i}": np.arange(64.0) for i in range(200)})
+    reshard.save(folder / "b", {f"w{i}": np.arange(64.0) + (i == 7) for i in range(200)})
+    return folder
+
+
+@pytest.mark.parametrize("how", ["", " --json", " --all"])
+@pytest.mark.parametrize("reader", ["true", "head -1"])
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("inspect {0}/a", 0),
+        ("plan {0}/a {0}/none --mesh x=2", 0),
+        ("layout {1} {0}/a", 0),
+        ("verify {0}/a", 0),
+        ("verify {0}/a {0}/b", 3),
+        ("inspect {0}/missing", 1),
+    ],
+)
+def test_a_reader_that_closes_the_pipe_changes_no_exit_code(
+    two: Path, tmp_path: Path, command: str, code: int, reader: str, how: str
+) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("mesh: {axes: [x], shape: [2]}\nrules: [{match: w, axes: [x]}]\n")
+    done = in_bash(f"reshard {command.format(two, file)}{how} | {reader}")
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Broken pipe" not in done.stderr
+
+
+@pytest.mark.parametrize("pipe", ["| true", "2>&1 | true", "--json | true"])
+def test_a_conversion_that_nobody_watches_is_done(two: Path, tmp_path: Path, pipe: str) -> None:
+    done = in_bash(f"reshard convert {two}/a {tmp_path}/out --mesh x=2 {pipe}")
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert reshard.verify(two / "a", tmp_path / "out").differences == 0
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    done = in_bash("reshard convert --help | head -1")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("how", ["", " --json"])
+def test_an_answer_that_cannot_be_written_is_a_failure(two: Path, how: str) -> None:
+    done = in_bash(f"reshard inspect {two}/a{how} > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: cannot write to 'stdout': No space left on device; free")
+    assert "Traceback" not in done.stderr
 
 
 def test_ctrl_c_ends_with_130() -> None:

@@ -12,18 +12,22 @@ from reshard.cli.json_output import (
     conversion_plans,
     conversion_report,
     conversion_reports,
+    diff_document,
     fingerprint,
     inspection,
     layout_document,
     print_json,
+    starter_document,
     verification,
 )
 from reshard.engine.compare import TensorVerdict, Verification
 from reshard.engine.conversion import JointConversionPlan
+from reshard.engine.diff_report import DiffReport, LeafDiff, TensorDiff
 from reshard.engine.fingerprint import Fingerprint
 from reshard.engine.lay_out import preview
 from reshard.engine.task import CastStats
 from reshard.formats.orbax.folder_record import FileVerdict
+from reshard.layout.changes import Changes
 from reshard.layout.layout_file import parse_layout
 from reshard.planning.joint_plan import JointPlan
 from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
@@ -43,6 +47,17 @@ DOCUMENTS = {
             None,
             (TensorVerdict("x", "equal", "0", "0"),),
             (FileVerdict("_METADATA", "recorded", "0", "0"),),
+            rules=Changes(select=("^x$",)),
+            rules_from="recorded",
+        )
+    ),
+    "diff": diff_document(
+        DiffReport(
+            "a",
+            "b",
+            {"x": TensorDiff("x", "equal")},
+            {"y": LeafDiff("y", "only in A", "None", None)},
+            0.5,
         )
     ),
     "fingerprint": fingerprint(Fingerprint("a", {"x": "0"}, 3, 8, ("a/slices.json",), 0.5)),
@@ -71,6 +86,12 @@ def test_several_targets_are_documented() -> None:
         assert set(document) - {"command"} == set(documented(command)) - {"plan", "convert"}
 
 
+def test_a_starter_layout_is_documented() -> None:
+    document = starter_document("ckpt", "mesh: {}")
+    assert document["command"] == "layout"
+    assert set(document) - {"command"} == set(documented("layout --starter"))
+
+
 @pytest.mark.parametrize("command", DOCUMENTS)
 def test_every_key_is_documented(command: str) -> None:
     document = DOCUMENTS[command]
@@ -90,6 +111,14 @@ def test_every_documented_key_is_there(command: str) -> None:
         "unexpected",
         "unreadable",
         "added",
+        "float64",
+        "complex128",
+        "integers",
+        "bits",
+        "None",
+        "Dict",
+        "exact",
+        "given",
     }
     assert set(documented(command)) - statuses <= keys_of(DOCUMENTS[command])
 

@@ -31,7 +31,7 @@ def test_renames_split_at_the_last_bare_equals_sign(rule: str, pair: tuple[str, 
 def test_a_cast_needs_both_halves(rule: str) -> None:
     with pytest.raises(typer.BadParameter) as error:
         casts([rule])
-    expected = f"--cast {rule!r}: expected RE=DTYPE, such as 'params/=bfloat16'"
+    expected = f"--cast {rule!r}: expected RE=DTYPE, such as float=bfloat16"
     assert error.value.format_message().endswith(expected)
 
 

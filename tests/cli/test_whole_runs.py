@@ -120,3 +120,38 @@ def test_plan_and_layout_touch_nothing(
     assert run(["layout", serving, str(trained)]) == 0
     assert "8 of 64×8, 2.00 KiB each" in capsys.readouterr().out
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_plan_tells_the_layout_from_the_storage(
+    trained: Path, serving: str, tmp_path: Path, capsys: Capture
+) -> None:
+    file = tmp_path / "cut.yaml"
+    file.write_text("partitions: [{match: '0/kernel', fixed_shards: 3}]\n")
+    words = ["plan", str(trained), str(tmp_path / "served"), "--json"]
+    assert run([*words, "--layout", serving]) == 0
+    tensors = {t["target"]: t for t in json.loads(capsys.readouterr().out)["tensors"]}
+    kernel, step = tensors["params/layers/1/kernel"], tensors["step"]
+    assert (kernel["source_shards"], kernel["source_shard_shape"]) == ([4, 2], [16, 32])
+    assert (kernel["target_shards"], kernel["target_shard_shape"]) == ([1, 8], [64, 8])
+    # 2 KiB each: all eight share one chunk.
+    assert (kernel["target_chunks"], kernel["target_chunk_shape"]) == (1, [64, 64])
+    assert (step["source_shards"], step["target_shard_shape"]) == ([], [])
+    assert run([*words, "--layout", str(file)]) == 0
+    tensors = {t["target"]: t for t in json.loads(capsys.readouterr().out)["tensors"]}
+    cut, whole = tensors["params/layers/0/kernel"], tensors["params/layers/1/kernel"]
+    assert (cut["target_shards"], cut["target_shard_shape"]) == ([3, 1], [22, 64])
+    assert (whole["target_shards"], whole["target_shard_shape"]) == (None, None)
+
+
+def test_a_small_shard_shares_its_chunk_and_a_large_one_takes_several(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    tree = {
+        "small": put(KERNEL, "data", "model"),
+        "large": put(np.zeros((2048, 1024), np.float32), "model"),
+    }
+    trained = save_standard(tmp_path / "trained", tree)
+    assert run(["plan", str(trained), str(tmp_path / "x"), "--chunk-bytes", "2MiB", "--json"]) == 0
+    found = {t["target"]: t for t in json.loads(capsys.readouterr().out)["tensors"]}
+    assert (found["small"]["target_shards"], found["small"]["target_chunks"]) == ([4, 2], 1)
+    assert (found["large"]["target_shards"], found["large"]["target_chunks"]) == ([2, 1], 4)

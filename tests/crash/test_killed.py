@@ -75,7 +75,7 @@ def test_killed_and_run_again(name, point, sources, undisturbed, tmp_path):
     same_result(target, undisturbed(name), packed=name == "ocdbt")
     assert report.already_done == is_published
     if is_published:
-        recorded = {t.spec.name: t.digest for t in api.inspect(target).tensors}
+        recorded = {n: t.digest for n, t in api.inspect(target).tensors.items()}
         assert {t.target: t.target_digest for t in report.tensors} == recorded
     else:
         assert report.resumed_bytes == sum(task[4] for task in tasks)

@@ -71,7 +71,7 @@ def test_killed_and_run_again(point, goals, sources, alone, tmp_path):
     assert {p: p.stat().st_mtime_ns for p in times} == times
     for report, is_published, before in zip(made.reports, published, moved, strict=True):
         assert is_published or report.resumed_bytes == before
-        recorded = {t.spec.name: t.digest for t in api.inspect(report.target).tensors}
+        recorded = {n: t.digest for n, t in api.inspect(report.target).tensors.items()}
         assert {t.target: t.target_digest for t in report.tensors} == recorded
 
 
@@ -144,13 +144,17 @@ def test_one_target_whose_disk_is_full(goals, sources, alone, tmp_path, monkeypa
 def test_one_target_that_appears_meanwhile(goals, sources, alone, tmp_path):
     """Those before it are published and stay; it and those behind it are kept."""
     target = tmp_path / "half"
+
+    def appear(_):
+        target.mkdir(exist_ok=True)
+        (target / "kept").touch()
+
     with pytest.raises(StorageError) as caught:
-        api.convert_to_many(
-            sources["raw"], goals, **LIMITS, progress=lambda _: target.mkdir(exist_ok=True)
-        )
+        api.convert_to_many(sources["raw"], goals, **LIMITS, progress=appear)
     assert f"the target '{target}' exists already" in str(caught.value)
     assert caught.value.__notes__ == [f"'{tmp_path}/columns' is published and whole"]
     assert staging_for(tmp_path / "packed").journal.exists()
+    (target / "kept").unlink()
     target.rmdir()
     made = api.convert_to_many(sources["raw"], goals, **LIMITS)
     assert [report.already_done for report in made.reports] == [True, False, False]
@@ -160,6 +164,7 @@ def test_one_target_that_appears_meanwhile(goals, sources, alone, tmp_path):
 
 def test_a_target_that_exists_is_refused_before_anything_is_made(goals, sources, tmp_path):
     (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "kept").touch()
     with pytest.raises(StorageError, match=f"the target '{tmp_path}/packed' exists already"):
         api.convert_to_many(sources["raw"], goals, **LIMITS)
     assert [p.name for p in tmp_path.iterdir()] == ["packed"]

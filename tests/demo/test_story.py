@@ -34,14 +34,14 @@ def test_every_command_is_echoed_as_a_person_would_type_it(demo: tuple[Path, str
     _, said = demo
     typed = [line for line in said.splitlines() if line.startswith("$ ")]
     assert typed == [
-        "$ python -m reshard.demo.training_job trained",
-        "$ reshard inspect trained",
+        "$ python -m reshard.demo.training_job train",
+        "$ reshard inspect train/1000",
         "$ cat serving.yaml",
-        "$ reshard layout serving.yaml trained",
-        "$ reshard plan trained served --layout serving.yaml",
-        "$ reshard convert trained served --layout serving.yaml",
-        "$ reshard verify trained served",
-        "$ python -m reshard.demo.serving_job trained served",
+        "$ reshard layout serving.yaml train/1000",
+        "$ reshard plan train/1000 served/1000 --layout serving.yaml",
+        "$ reshard convert train/1000 served/1000 --layout serving.yaml",
+        "$ reshard verify train/1000 served/1000",
+        "$ python -m reshard.demo.serving_job train served",
     ]
 
 
@@ -54,20 +54,16 @@ def test_both_shardings_are_drawn_and_every_bit_is_compared(demo: tuple[Path, st
 def test_a_kept_directory_is_not_overwritten(demo: tuple[Path, str]) -> None:
     directory, _ = demo
     before = sorted(p.name for p in directory.iterdir())
-    with pytest.raises(
-        TargetExistsError, match="trained already exists; remove it or name another"
-    ):
+    with pytest.raises(TargetExistsError, match="train already exists; remove it or name another"):
         run_demo(directory)
     assert (
-        sorted(p.name for p in directory.iterdir())
-        == before
-        == ["served", "serving.yaml", "trained"]
+        sorted(p.name for p in directory.iterdir()) == before == ["served", "serving.yaml", "train"]
     )
 
 
 def test_the_last_step_notices_the_wrong_mesh(demo: tuple[Path, str]) -> None:
     directory, _ = demo
-    command = [sys.executable, "-m", "reshard.demo.serving_job", "trained", "trained"]
+    command = [sys.executable, "-m", "reshard.demo.serving_job", "train", "train"]
     done = subprocess.run(
         command,
         cwd=directory,

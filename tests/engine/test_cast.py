@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -153,3 +154,70 @@ def test_slabs_add_up_to_the_whole(shape, slab, turned):
 def test_nothing_is_lost_of_nothing():
     _, stats = cast(np.empty((0, 3), np.float32), "bfloat16")
     assert (stats.overflows, stats.nans, stats.largest_relative_error) == (0, 0, 0.0)
+
+
+def every_value(dtype):
+    """Every finite value of a narrow type, what lies around its ends, and what is no number."""
+    kind = numpy_dtype(dtype)
+    largest = float(ml_dtypes.finfo(kind).max)
+    ends = [largest * factor for factor in (0.99, 1, 1.01, 1.03, 1.05, 1.07, 1.3, 2, 1e10)]
+    ends = [end for end in ends if end < 3e38]
+    special = [0.0, 1.0, np.inf, np.nan, 3.4e38]
+    values = np.array([*ends, *special], np.float32)
+    return np.concatenate([finite_values(kind).astype(np.float32), values, -values])
+
+
+NARROW = (
+    "float16", "bfloat16", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn",
+    "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("source", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", NARROW)
+def test_saturated_values_are_what_jax_makes_of_clipped_ones(source, dtype):
+    with np.errstate(over="ignore"):
+        values = every_value(dtype).astype(numpy_dtype(source))
+    kind = numpy_dtype(dtype)
+    info, wide = ml_dtypes.finfo(kind), values.astype(np.float64)
+    clipped = np.clip(wide, float(info.min), float(info.max)).astype(np.float32)
+    out = np.empty(values.shape, kind)
+    stats = cast_into(out, values, saturate=True)
+    bits = f"u{kind.itemsize}"
+    np.testing.assert_array_equal(out.view(bits), clipped.astype(kind).view(bits))
+    by_jax = np.asarray(jnp.asarray(clipped).astype(kind))
+    assert (np.isnan(clipped) | (out.view(bits) == by_jax.view(bits))).all()
+    assert (stats.overflows, stats.nans) == (0, np.count_nonzero(np.isnan(wide)))
+    assert stats.saturated == np.count_nonzero(np.abs(wide) > float(info.max))
+    plain, without = cast(values, dtype)
+    inside = ~(np.abs(wide) > float(info.max))
+    np.testing.assert_array_equal(out[inside].view(bits), plain[inside].view(bits))
+    assert without.saturated == 0
+    assert stats.largest_relative_error <= 1
+
+
+def test_a_type_without_negative_values_saturates_upwards_only():
+    values = np.array([3.4e38, np.inf, -1.0, 0.0, 4.0], np.float32)
+    out = np.empty(5, ml_dtypes.float8_e8m0fnu)
+    stats = cast_into(out, values, saturate=True)
+    np.testing.assert_array_equal(out.astype(np.float64), [2.0**127, 2.0**127, np.nan, np.nan, 4.0])
+    assert (stats.saturated, stats.overflows, stats.nans) == (2, 2, 0)
+
+
+def test_integers_saturate_too():
+    out = np.empty(4, ml_dtypes.float8_e4m3fn)
+    stats = cast_into(out, np.array([1000, -1000, 448, 3], np.int64), saturate=True)
+    np.testing.assert_array_equal(out.astype(np.float64), [448, -448, 448, 3])
+    assert (stats.saturated, stats.overflows) == (2, 0)
+
+
+def test_saturated_slabs_add_up():
+    values = np.linspace(-1000, 1000, 5000, dtype=np.float32).reshape(50, 100)
+    whole = np.empty(values.shape, ml_dtypes.float8_e4m3fn)
+    expected = cast_into(whole, values, saturate=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cast_module, "SLAB_ELEMENTS", 77)
+        out = np.empty(values.shape, ml_dtypes.float8_e4m3fn)
+        assert cast_into(out, values, saturate=True) == expected
+    np.testing.assert_array_equal(out.view("u1"), whole.view("u1"))
+    assert expected.saturated == np.count_nonzero(np.abs(values) > 448)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,34 @@ def test_a_mesh_takes_the_place_of_the_files():
 def test_a_mesh_without_the_axes_of_the_rules():
     with pytest.raises(LayoutError, match=r"rules\[0\] 'kernel'.*'model' not in the mesh \(x=8\)"):
         layout_of(CONTENT, LINE)
+    remedy = re.escape('or have what they split replicated (missing_axes="replicate")')
+    with pytest.raises(LayoutError, match=remedy):
+        layout_of(CONTENT, LINE)
+
+
+def test_axes_that_the_mesh_lacks_are_left_out_where_asked():
+    line = DeviceMesh((4,), ("model",))
+    file = layout_of(
+        {"mesh": {"axes": ["data", "model"], "shape": [4, 2]},
+         "rules": [{"match": "kernel", "axes": [["data", "model"]]}]},
+        line, "replicate",
+    )  # fmt: skip
+    assert split(tensor(), tensor(), file).layout == TensorLayout(("model", None), line)
+    lost = "the mesh (model=4) has no axis 'data'; what it split is replicated instead"
+    assert lost in list(layout_warnings(file, ["kernel"]))
+
+    same = layout_of(None, line, "replicate")
+    source = tensor(layout=TensorLayout((("data", "model"), None), MESH))
+    assert split(tensor(), source, same).layout == TensorLayout(("model", None), line)
+    assert list(layout_warnings(same, ["kernel"], [source])) == [lost]
+    assert list(layout_warnings(same, ["kernel"], [tensor()])) == []
+
+
+def test_what_becomes_of_missing_axes_is_one_of_two():
+    with pytest.raises(
+        LayoutError, match="missing_axes is 'drop'; expected 'error' or 'replicate'"
+    ):
+        layout_of(None, MESH, "drop")
 
 
 def test_a_layout_map_is_taken_as_it_is():
@@ -81,7 +110,9 @@ def test_what_is_no_layout(given):
 
 @pytest.mark.parametrize("given", [8, {"x": 8}, (4, 2)])
 def test_what_is_no_mesh(given):
-    with pytest.raises(LayoutError, match=r"mesh is .*; expected a DeviceMesh or text such as"):
+    with pytest.raises(
+        LayoutError, match=r"mesh is .*; expected a DeviceMesh, a jax.sharding.Mesh or text such as"
+    ):
         layout_of(None, given)
 
 
@@ -114,7 +145,8 @@ def test_by_a_mesh_without_the_axes_of_the_source():
         split(tensor(), source, SameAxes(LINE))
     for text in (
         "'kernel' keeps the source's axes [data, model] over ",
-        "name the mesh's axes as the source does, or say with a layout how tensors are split",
+        "name the mesh's axes as the source does, say with a layout how tensors are split, or have what they split "
+        'replicated (missing_axes="replicate")',
     ):
         assert text in str(caught.value)
 

@@ -186,7 +186,7 @@ def test_a_rename_out_of_its_tree():
     items = tuple(Item(n, n, is_tree=True) for n in ("state", "ema"))
     kernel = stored("state/w", (8,), (8,))
     reader = Source({"state/w": kernel}, [leaf("w", "state", prefix="state/")], Container("v0", items))  # fmt: skip
-    with pytest.raises(FormatError, match="must begin with one of them: state, ema"):
+    with pytest.raises(FormatError, match="must be one of: state, ema"):
         make_target(reader, options(changes=Changes(rename=(("^state/", ""),))))
     moved = make_target(reader, options(changes=Changes(rename=(("^state/", "ema/"),))))
     assert [leaf.item for leaf in moved.checkpoint.leaves] == ["ema"]

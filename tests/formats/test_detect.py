@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
-from reshard.errors import NotACheckpointError, StorageError
+import reshard.api
+from reshard.errors import FormatError, NotACheckpointError, StorageError
 from reshard.formats.detect import local_path, open_reader
 from tests.orbax_trees import save_manager, save_pytree
 
@@ -67,9 +70,11 @@ def test_not_a_checkpoint(tmp_path):
 
 def test_the_folder_of_a_run_names_its_latest_step(tmp_path):
     root = tmp_path / "run"
-    save_manager(root, {"a": np.arange(3)})
-    for step in ("9", "12", "7.orbax-checkpoint-tmp-1"):
-        (root / step).mkdir()
+    step = save_manager(root, {"a": np.arange(3)})
+    for name in ("9", "12"):
+        shutil.copytree(step, root / name)
+    for name in ("13", "7.orbax-checkpoint-tmp-1"):
+        (root / name).mkdir()
     refused(
         root,
         NotACheckpointError,
@@ -79,7 +84,47 @@ def test_the_folder_of_a_run_names_its_latest_step(tmp_path):
 
 def test_a_folder_of_named_checkpoints_is_none(tmp_path):
     save_pytree(tmp_path / "best", {"a": np.arange(3)})
-    refused(tmp_path, NotACheckpointError, "is not a checkpoint of a known format")
+    refused(
+        tmp_path, NotACheckpointError, f"it holds checkpoints, so name one of them: {tmp_path}/best"
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "steps"),
+    [
+        (["something_7"], {}),
+        (["small_1", "small_2", "large_2"], {}),
+        (["step_1", "step_20", "best"], {1: "step_1", 20: "step_20"}),
+        (["checkpoint_3", "ckpt"], {3: "checkpoint_3"}),
+        (["ema_step_00000004"], {4: "ema_step_00000004"}),
+        (["a_step_1", "b_step_2"], {}),
+        (["1", "0012", "step_5", "something_7"], {1: "1", 12: "0012"}),
+    ],
+)
+def test_only_folders_that_are_named_as_steps_are_steps(names, steps, tmp_path):
+    made = save_pytree(tmp_path / "made", {"a": np.arange(3)})
+    for name in names:
+        shutil.copytree(made, tmp_path / "run" / name)
+    assert reshard.api.steps(tmp_path / "run") == steps
+    first = min(names)
+    hint = f"so name one of them: {tmp_path}/run/{steps[max(steps)] if steps else first}"
+    refused(tmp_path / "run", NotACheckpointError, hint)
+
+
+def test_many_checkpoints_are_not_all_named(tmp_path):
+    made = save_pytree(tmp_path / "made", {"a": np.arange(3)})
+    for name in "abcde":
+        shutil.copytree(made, tmp_path / "all" / f"{name}_1")
+    hint = f"{tmp_path}/all/a_1, {tmp_path}/all/b_1, {tmp_path}/all/c_1 or another"
+    refused(tmp_path / "all", NotACheckpointError, hint)
+
+
+def test_a_backslash_in_a_name_of_plain_files_is_no_damage(tmp_path):
+    save_pytree(tmp_path / "src", {"a\\b": np.arange(3)}, use_ocdbt=False)
+    text = "the tensor 'a\\\\b' has a backslash in its name, which TensorStore takes for a slash"
+    refused(tmp_path / "src", FormatError, text)
+    save_pytree(tmp_path / "packed", {"a\\b": np.arange(3)})
+    assert list(open_reader(str(tmp_path / "packed")).tensors) == ["a\\b"]
 
 
 def test_a_step_without_its_record_as_old_versions_wrote_it(tmp_path):

@@ -190,6 +190,8 @@ def test_the_damaged_documents_start_from_a_good_one(tmp_path):
         (signed(document(meshes={"m0": {"axes": ["x", "x"], "shape": [2, 2]}})), "has axes"),
         (signed(document(meshes={"m0": {"axes": ["x"], "shape": [10**12]}})), "devices"),
         (signed(document(meshes={"m0": {"axes": ["x"], "shape": [4], "axis_types": []}})), "axis types"),
+        (signed(document(meshes={"m0": {"axes": ["x"], "shape": [4], "device_ids": [1]}})), "4 different device ids"),
+        (signed(document(meshes={"m0": {"axes": ["x"], "shape": [4], "device_ids": "1"}})), "the device ids of mesh 'm0'"),
         (signed(document(tensors={"w": 1})), "tensor 'w' is not an object"),
         (signed(document(files={"_METADATA": "xyz"})), "file '_METADATA' has 'xyz' where 16 hex"),
         (signed(document(tensor={"path": ["v"]})), "does not join to its name"),

@@ -38,7 +38,7 @@ class Seen:
 
 
 def operate(src: Path, dst: Path, seed: int) -> Seen:
-    """Inspect, plan, lay out, verify, convert and restore, by the API and by the command line."""
+    """Inspect, plan, lay out, verify, diff, convert and restore, by the API and by the command line."""
     seen, options = Seen(), OPTIONS[seed % len(OPTIONS)]
     with _judged(seen, "inspect"):
         reshard.api.inspect(src)
@@ -52,6 +52,9 @@ def operate(src: Path, dst: Path, seed: int) -> Seen:
         reshard.api.lay_out(src, {"mesh": {"axes": ["m"], "shape": [2]}, "rules": []})
     with _judged(seen, "verify"):
         reshard.api.verify(src)
+    with _judged(seen, "diff"):
+        if (found := reshard.api.diff(src, src)).differences:
+            seen.wrong.append(f"it differs from itself: {found}")
     with _judged(seen, "convert"):
         report = reshard.api.convert(src, dst, **options)  # type: ignore[arg-type]
         check_equal(seen, src, dst, {t.target for t in report.tensors if t.proof == "encoded"})
@@ -74,6 +77,7 @@ def _run_some_command(seen: Seen, src: Path, dst: Path, seed: int) -> None:
         ["inspect", str(src)],
         ["plan", str(src), str(dst.parent / "other")],
         ["verify", str(src)],
+        ["diff", str(src), str(src)],
     )
     if seed % 8 < len(commands):
         _run_command(seen, commands[seed % 8])
@@ -126,7 +130,7 @@ def _run_command(seen: Seen, args: list[str]) -> None:
     ):
         code = run(args)
         seen.outcomes[f"command {args[0]}"] = f"exit {code}"
-        if code not in ((0, 1, 3) if args[0] == "verify" else (0, 1)):
+        if code not in ((0, 1, 3) if args[0] in ("verify", "diff") else (0, 1)):
             seen.wrong.append(f"{args[0]}: exit {code}: {err.getvalue()[:1000]}")
     for text in (out.getvalue(), err.getvalue()):
         if (match := _STEERING.search(text)) is not None:

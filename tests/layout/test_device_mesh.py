@@ -57,6 +57,42 @@ def test_devices_are_part_of_the_value() -> None:
     assert replace(MESH, axis_names=("a", "b")).devices is not None
 
 
+def test_device_ids_are_part_of_the_value_too() -> None:
+    ids = (7, 3, 1, 5, 0, 2, 4, 6)
+    known = DeviceMesh((4, 2), ("data", "model"), device_ids=ids)
+    assert known.device_ids == ids
+    assert known.devices is None
+    assert known != MESH.abstract != DeviceMesh((4, 2), ("data", "model"), device_ids=ids[::-1])
+    assert known == DeviceMesh((4, 2), ("data", "model"), device_ids=np.array(ids).tolist())
+    assert known.abstract == MESH.abstract
+    assert pickle.loads(pickle.dumps(known)) == known
+    assert replace(MESH, devices=DEVICES[::-1]).device_ids == (7, 6, 5, 4, 3, 2, 1, 0)
+
+
+def test_a_mesh_is_recorded_with_its_device_ids_unless_it_is_all_devices_in_order() -> None:
+    assert MESH.device_ids == tuple(range(8))
+    assert MESH.recorded == MESH.abstract
+    turned = DeviceMesh((4, 2), ("data", "model"), DEVICES[::-1], axis_types=["Auto", "Explicit"])
+    assert turned.recorded.devices is None
+    assert turned.recorded.device_ids == (7, 6, 5, 4, 3, 2, 1, 0)
+    assert turned.recorded.axis_types == ("Auto", "Explicit")
+    assert DeviceMesh((2,), ("x",), DEVICES[:2]).recorded.device_ids == (0, 1)
+    assert turned.recorded.recorded is turned.recorded
+    layout = TensorLayout((None, "data"), turned).recorded
+    assert layout == TensorLayout((None, "data"), turned.recorded)
+    assert layout.recorded is layout
+
+
+@pytest.mark.parametrize(
+    "ids", [(), (0,), (0, 0), (0, -1), (0, True), (0, 1.0), {0, 1}, 3, (0, 1 << 31)]
+)
+def test_device_ids_that_make_no_sense(ids: Any) -> None:
+    with pytest.raises(
+        LayoutError, match=r"^the mesh \(x=2\) needs 2 different device ids, whole numbers"
+    ):
+        DeviceMesh((2,), ("x",), device_ids=ids)
+
+
 def test_backend_mesh() -> None:
     assert MESH.backend_mesh == Mesh(np.array(DEVICES).reshape(4, 2), ("data", "model"))
     assert MESH.abstract.backend_mesh == AbstractMesh((4, 2), ("data", "model"))
@@ -147,7 +183,9 @@ def test_shardings_keep_their_devices(order: list[jax.Device]) -> None:
     assert layout_to_sharding(layout, order[::-1]).mesh.devices.flat[0] == order[-1]
 
 
-@pytest.mark.parametrize("mesh", [(4, 2), "x", Mesh(np.array(DEVICES), ("x",))])
+@pytest.mark.parametrize(
+    "mesh", [(4, 2), "x", NamedSharding(Mesh(np.array(DEVICES), ("x",)), PartitionSpec())]
+)
 def test_a_mesh_of_another_kind_is_refused(mesh: Any) -> None:
     for make in (
         lambda: TensorLayout((None,), mesh),
@@ -155,7 +193,8 @@ def test_a_mesh_of_another_kind_is_refused(mesh: Any) -> None:
         lambda: LayoutMap(mesh),
     ):
         with pytest.raises(
-            LayoutError, match=r"expected a reshard.DeviceMesh, found a \w+: .* make one"
+            LayoutError,
+            match=r"expected a reshard.DeviceMesh or jax.sharding.Mesh, found a \w+: .* make one",
         ):
             make()
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from reshard.errors import LayoutError
 from reshard.layout.changes import Changes
-from reshard.layout.dtypes import DTYPES
+from reshard.layout.dtypes import STORED_DTYPES
 from reshard.layout.layout_file import (
     LayoutFile,
     PartitionRule,
@@ -95,6 +96,26 @@ def test_sections_are_optional() -> None:
     assert parse("rules: [{match: a, axes: [x]}]").mesh is None
     mesh = parse("mesh: {axes: [a], shape: [2], axis_types: [AxisType.Explicit]}").mesh
     assert mesh == DeviceMesh((2,), ("a",), axis_types=("Explicit",))
+    mesh = parse("mesh: {axes: [a], shape: [2], device_ids: [3, 1]}").mesh
+    assert mesh == DeviceMesh((2,), ("a",), device_ids=(3, 1))
+
+
+def test_a_mesh_may_be_written_as_on_the_command_line(tmp_path: Path) -> None:
+    """The order counts: it is that in which the axes are written, in YAML and in JSON."""
+    one, other = DeviceMesh((4, 2), ("data", "model")), DeviceMesh((2, 4), ("model", "data"))
+    assert parse("mesh: {data: 4, model: 2}").mesh == one
+    assert parse("mesh:\n  model: 2\n  data: 4").mesh == other
+    assert parse_layout({"mesh": {"model": 2, "data": 4}}).mesh == other
+    path = tmp_path / "l.json"
+    path.write_text('{"mesh": {"model": 2, "data": 4}}')
+    assert load_layout(path).mesh == other
+    path.write_text('{"mesh": {"model": 2, "model": 4}}')
+    with pytest.raises(LayoutError, match="key 'model' appears twice in one object; keep one"):
+        load_layout(path)
+    assert layout_to_mapping(LayoutFile(mesh=one))["mesh"] == {
+        "axes": ["data", "model"],
+        "shape": [4, 2],
+    }
 
 
 def test_another_mesh() -> None:
@@ -114,6 +135,8 @@ def layouts(draw: st.DrawFn) -> LayoutFile:
     names = draw(st.permutations(["data", "model", "x"]))[: draw(st.integers(1, 3))]
     types = draw(st.none() | st.just(["Auto"] * len(names)))
     mesh = DeviceMesh([draw(st.integers(1, 9)) for _ in names], names, axis_types=types)
+    if draw(st.booleans()):
+        mesh = dataclasses.replace(mesh, device_ids=draw(st.permutations(range(mesh.size))))
     axes = st.permutations([None, *names]).flatmap(
         lambda axes: st.sampled_from([(), tuple(axes), (None, tuple(names))])
     )
@@ -137,7 +160,7 @@ def layouts(draw: st.DrawFn) -> LayoutFile:
             select=tuple(draw(st.lists(regexes, **many))),
             drop=tuple(draw(st.lists(regexes, **many))),
             rename=tuple(draw(st.lists(st.tuples(regexes, st.sampled_from(["", "n", r"\g<0>"]))))),
-            cast=tuple(draw(st.lists(st.tuples(regexes, st.sampled_from(DTYPES))))),
+            cast=tuple(draw(st.lists(st.tuples(regexes, st.sampled_from(STORED_DTYPES))))),
         ),
     )
 
@@ -159,7 +182,16 @@ MESH = "mesh: {axes: [data, model], shape: [4, 2]}\n"
         ("- 1", r"l.yaml:1: expected a mapping with the keys .*, found \[1\]"),
         ("a: 1\nrulez: []", "l.yaml:1: a: unknown key 'a'; known: mesh, rules"),
         ("\nrulez: []", r"l.yaml:2: rulez: unknown key 'rulez'; did you mean 'rules'\? known: mesh, rules, partitions"),
-        ("mesh: 3", "l.yaml:1: mesh: expected a mapping with the keys axes, shape, axis_types, found 3"),
+        ("mesh: 3", "l.yaml:1: mesh: expected a mesh such as {data: 4, model: 2} or {axes: .*, found 3"),
+        ("mesh: {}", r"l.yaml:1: mesh: expected a mesh such as {data: 4, model: 2} or .*, found \{\}"),
+        ("mesh: {a: 2, a: 2}", "l.yaml:1: key 'a' appears twice; keep one"),
+        ("mesh: {a: 2, b: [4]}", r"l.yaml:1: mesh.b: expected the size of a mesh axis, a whole number of at least 1, found \[4\]"),
+        ("mesh: {a: 0}", "l.yaml:1: mesh.a: expected the size of a mesh axis, a whole number of at least 1, found 0"),
+        ("mesh: {a: 9999999999}", "l.yaml:1: mesh: a mesh may have at most 64 axes and 1048576 devices"),
+        ("mesh: {axis: [a], shape: [2]}", r"l.yaml:1: mesh.axis: unknown key 'axis'; did you mean 'axes'\?"),
+        ("mesh: {axes: [a], shape: [2], device_ids: [1]}", "l.yaml:1: mesh: the mesh \\(a=2\\) needs 2 different device ids"),
+        ("mesh: {axes: [a], shape: [2], device_ids: 1}", "mesh.device_ids: expected a list of device ids, one per device, row-major, found 1"),
+        ("mesh: {axes: [a], shape: [2], device_ids: [x, 1]}", r"mesh.device_ids\[0\]: expected a device id, found 'x'"),
         ("mesh: {axes: [a]}", "l.yaml:1: mesh: the key 'shape' is missing"),
         ("mesh: {axes: a, shape: [2]}", "l.yaml:1: mesh.axes: expected a list of axis names, found 'a'"),
         ("mesh: {axes: [1], shape: [2]}", r"l.yaml:1: mesh.axes\[0\]: expected the name of a mesh axis, found 1"),

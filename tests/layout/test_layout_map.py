@@ -133,9 +133,9 @@ def test_duplicates_are_refused(layouts: LayoutMap) -> None:
     [
         ("a(", ROWS, r"key 'a\(' is not a regular expression: missing \), unterminated subpattern at position 1"),
         ("a{99999999999}", ROWS, r"key 'a\{99999999999\}' is too large for a regular expression"),
-        ("a", "model", "'a' was given 'model'; expected a TensorLayout or a tuple of its axes"),
+        ("a", "model", "'a' was given 'model'; expected a TensorLayout, a tuple of its axes or a PartitionSpec"),
         ("a", None, "'a' was given None; expected a TensorLayout"),
-        ("a", {"model"}, "expected a TensorLayout or a tuple"),
+        ("a", {"model"}, "expected a TensorLayout, a tuple"),
         ("a", ("x",), r"'a': invalid axis names for layout \[x\]: 'x' not in the mesh"),
         ("a", TensorLayout(("x",)), r"'a': invalid axis names"),
         ("a", ("model", "model"), "'a': mesh axis 'model' is used twice"),

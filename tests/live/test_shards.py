@@ -136,7 +136,7 @@ def test_what_was_saved_is_shown_and_verified(tmp_path):
         "table": ShardedVariable.split(VALUES, 5, partition_strategy="mod"),
     }
     reshard.save(tmp_path / "c", tree)
-    shown = {t.spec.name: t.spec for t in reshard.inspect(tmp_path / "c").tensors}
+    shown = {n: t.spec for n, t in reshard.inspect(tmp_path / "c").tensors.items()}
     assert {name: (s.shape, s.dtype) for name, s in shown.items()} == {
         "net": (SHAPE, "int32"),
         "table": (SHAPE, "int32"),

@@ -15,12 +15,16 @@ from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # the Keras that has dtensor
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
+)
 ShardedVariable = tf.__internal__.distribute.ShardedVariable
 PARTITIONERS = {
     "fixed": tf.distribute.experimental.partitioners.FixedShardsPartitioner,
@@ -40,7 +44,7 @@ def decoded(value: Any) -> Any:
         return data.reshape(value["shape"])
     if "slice" in value:
         return slice(*value["slice"])
-    return Ellipsis
+    return Ellipsis if "ellipsis" in value else {k: decoded(v) for k, v in value.items()}
 
 
 def encoded(value: Any) -> Any:
@@ -109,11 +113,41 @@ def construct(shards: list[Any]) -> Any:
     return {"shape": made.shape.as_list(), "dtype": dtype, "name": made.name}
 
 
+def of_lists(shards: list[Any]) -> Any:
+    variable = ShardedVariable([tf.Variable(s) for s in shards])
+    return [encoded(v) for v in variable.variables]
+
+
+def saved_as(shards: list[Any], count: int, folder: str) -> Any:
+    """Every shard of a variable of ``count`` shards, restored from a checkpoint of these."""
+    whole = np.concatenate(shards)
+    saved = ShardedVariable([tf.Variable(s) for s in shards])
+    path = tf.train.Checkpoint(v=saved).save(f"{folder}/c")
+    fresh = [np.zeros_like(s) for s in np.array_split(whole, count)]
+    restored = ShardedVariable([tf.Variable(s) for s in fresh])
+    tf.train.Checkpoint(v=restored).restore(path).assert_consumed()
+    return [encoded(v) for v in restored.variables]
+
+
 def operate(name: str, shards: list[Any], other: Any) -> Any:
     import operator
 
     variable = ShardedVariable([tf.Variable(s) for s in shards])
     return encoded(getattr(operator, name)(variable, other))
+
+
+def dtensor_model(kind: str, parts: list[Any], rules: list[Any]) -> Any:
+    """The axes of every weight of a model that was made in a scope, as ``layer/weight``."""
+    from dtensor_process import model_axes
+
+    return model_axes(kind, parts, rules)
+
+
+def dtensor_case(name: str) -> Any:
+    """What the Keras of dtensor answers to a row of ``docs/differences.md``."""
+    from dtensor_process import CASES
+
+    return CASES[name]()
 
 
 FUNCTIONS: dict[str, Any] = {
@@ -127,6 +161,10 @@ FUNCTIONS: dict[str, Any] = {
         embedding_lookup,
         lookup_in_function,
         construct,
+        dtensor_case,
+        dtensor_model,
+        of_lists,
+        saved_as,
         operate,
     )
 }

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import PlanError
+from reshard.layout.cast_rule import kind_of
 from reshard.layout.changes import Changes
-from reshard.layout.dtypes import DTYPES
+from reshard.layout.dtypes import DTYPES, STORED_DTYPES
 from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.transforms import Rewrite, kind_of, rewrites
+from reshard.planning.transforms import Rewrite, check_rules, rewrites
 
 NAMES = ["params/dense/kernel", "params/dense/bias", "opt/mu/kernel", "opt/count", "note"]
 DTYPE_OF = {
@@ -201,3 +202,106 @@ def test_a_cast_by_pattern_never_changes_the_kind(source, target):
     else:
         assert kind_of(source) == kind_of(target)
         assert kept.dtype == (None if source == target else target)
+
+
+OF_EVERY_KIND = {
+    "w32": "float32", "w64": "float64", "w16": "bfloat16", "w8": "float8_e5m2", "w4": "float4_e2m1fn",
+    "count": "int32", "bits": "uint8", "on": "bool", "z": "complex64", "key": "uint32",
+}  # fmt: skip
+
+
+def cast_to(*rules, dtypes=OF_EVERY_KIND, keys=("key",)):
+    """The dtypes that these rules give, of what they change."""
+    kept = rewritten(names=list(dtypes), dtypes=dtypes, keys=keys, cast=rules)
+    return {r.source: r.dtype for r in kept if r.dtype}
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ([("float", "bfloat16")], dict.fromkeys(("w32", "w64", "w8", "w4"), "bfloat16")),
+        ([("float32", "bfloat16")], {"w32": "bfloat16"}),
+        ([("bfloat16", "float32")], {"w16": "float32"}),
+        ([("int", "int64")], {"count": "int64", "bits": "int64"}),
+        ([("int32", "int64")], {"count": "int64"}),
+        ([("complex", "complex128")], {"z": "complex128"}),
+        ([("bool", "bool")], {}),
+        ([("w", "float32"), ("float", "bfloat16")], dict.fromkeys(("w64", "w16", "w8", "w4"), "float32")),
+        ([("^w8$", "float8_e5m2"), ("float", "float16")], dict.fromkeys(("w32", "w64", "w16", "w4"), "float16")),
+        ([("float64", "float32"), ("float", "float64")], {"w64": "float32", **dict.fromkeys(("w32", "w16", "w8", "w4"), "float64")}),
+    ],
+)  # fmt: skip
+def test_a_cast_by_dtype_takes_every_tensor_of_it(rules, expected):
+    assert cast_to(*rules) == expected
+
+
+def test_a_cast_by_a_dtype_that_nothing_has_is_idle():
+    refused(
+        "cast uint32=int64: none of the 10 tensors is uint32 (their dtypes: bfloat16, bool, complex64, "
+        "float32, float4_e2m1fn, float64, float8_e5m2, int32, uint8; PRNG keys are never cast); correct or "
+        "remove it, or write '(uint32)' to search the names for the word",
+        names=list(OF_EVERY_KIND), dtypes=OF_EVERY_KIND, keys=("key",), cast=(("uint32", "int64"),),
+    )  # fmt: skip
+
+
+def test_the_dtype_that_a_tensor_has_is_no_idle_rule():
+    assert cast_to(("float", "bfloat16"), dtypes={"a": "bfloat16"}) == {}
+
+
+@pytest.mark.parametrize("pattern", ["(float)", "^float$", "[f]loat", "floa"])
+def test_a_name_that_is_a_dtypes_word_is_searched_otherwise(pattern):
+    dtypes = {"float": "float32", "int": "float32", "other": "float32"}
+    assert cast_to((pattern, "bfloat16"), dtypes=dtypes) == {"float": "bfloat16"}
+
+
+def test_a_cast_by_dtype_changes_no_kind():
+    refused(
+        "cast int=float32 takes 'count' of dtype int32: int to float is done only when asked for by name; name the "
+        "tensors that you mean, such as cast 'count=float32', in place of it",
+        names=["count"], dtypes={"count": "int32"}, cast=(("int", "float32"),),
+    )  # fmt: skip
+    refused(
+        "such as cast '^int$=float32', in place of it",
+        names=["int"], dtypes={"int": "int32"}, cast=(("int", "float32"),),
+    )  # fmt: skip
+    assert cast_to(("^int$", "float32"), dtypes={"int": "int32"}) == {"int": "float32"}
+    refused(
+        "cast complex=float32 takes 'z' of dtype complex64: the imaginary part would be lost",
+        names=["z"], dtypes={"z": "complex64"}, cast=(("complex", "float32"),),
+    )  # fmt: skip
+
+
+def test_refusals_of_patterns_name_the_rule_that_leaves_the_others_out():
+    remedy = "or write 'float=bfloat16' for every float tensor and no other"
+    refused("int to float is done only when asked for by name", remedy, cast=((".", "bfloat16"),))
+    refused(
+        "a PRNG key", remedy,
+        names=["k"], dtypes={"k": "uint32"}, keys=("k",), cast=((".", "bfloat16"),),
+    )  # fmt: skip
+    found = [r.dtype for r in rewritten(cast=(("float", "bfloat16"),))]
+    assert found == ["bfloat16", None, "bfloat16", None, None]
+
+
+def test_saturating_casts():
+    kept = rewritten(cast=(("float", "float8_e4m3fn:saturate"),))
+    name = "params/dense/kernel"
+    assert kept[0] == Rewrite(name, name, "float8_e4m3fn", saturate=True)
+    assert kept[3] == Rewrite("opt/count", "opt/count")
+    refused(
+        "cast 'float'='int8:saturate': only floating dtypes saturate; leave ':saturate' out",
+        cast=(("float", "int8:saturate"),),
+    )
+    for wrong in ("float8_e4m3fn:", "float8_e4m3fn:clip", ":saturate", "float8"):
+        refused(f"cast 'float'={wrong!r}: no such dtype", cast=(("float", wrong),))
+    refused("cast 'count'=float16:saturate matches 'opt/count'", cast=(("count", "float16:saturate"),))  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["uint2", "uint4", "float8_e4m3"])
+def test_what_no_checkpoint_stores_is_neither_offered_nor_made(dtype):
+    offered = ", ".join(STORED_DTYPES)
+    with pytest.raises(PlanError) as caught:
+        check_rules(Changes(cast=(("x", dtype),)))
+    assert f"no checkpoint stores {dtype}; expected one of: {offered}" in str(caught.value)
+    refused(f"expected one of: {offered} (floating", cast=(("x", "x"),))
+    assert dtype in DTYPES
+    assert dtype not in STORED_DTYPES

@@ -168,8 +168,8 @@ def test_what_is_in_flight_stays_within_the_budget(sources, monkeypatch):
     alive = []
     made = holds.Buffer.__init__
 
-    def counted(self, *arguments):
-        made(self, *arguments)
+    def counted(self, *arguments, **named):
+        made(self, *arguments, **named)
         alive.append(weakref.ref(self))
 
     monkeypatch.setattr(holds.Buffer, "__init__", counted)

@@ -215,8 +215,11 @@ def test_a_numpy_array_of_another_byte_order_is_a_target_too(tmp_path):
 def test_jax_is_not_let_to_narrow_a_dtype(tmp_path):
     path = save_pytree(tmp_path / "c", {"n": np.arange(3)})
     layout = reshard.LayoutMap(reshard.DeviceMesh((8,), ("x",)))
+    layout["n"] = (None,)
     with pytest.raises(
-        reshard.TreeError, match="n is int64, which jax would narrow to int32; set jax_enable_x64"
+        reshard.TreeError,
+        match="n is int64, which jax would narrow to int32; set jax_enable_x64, take it out of the layout, "
+        "so that it stays a numpy array, or cast=",
     ):
         reshard.restore(path, layout=layout)
     assert reshard.restore(path, layout=layout, cast=[("n", "int32")])["n"].dtype == jnp.int32

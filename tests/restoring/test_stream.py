@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import reshard
+from reshard.engine import stream_plan
 from reshard.errors import (
     CorruptError,
     LayoutError,
@@ -25,7 +26,6 @@ from reshard.errors import (
 )
 from reshard.formats.detect import open_reader
 from reshard.layout.box import Box
-from reshard.restoring import stream_plan
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import (
     dtype_tree,

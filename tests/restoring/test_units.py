@@ -7,10 +7,10 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reshard.engine.stretches import run_elements, run_offsets
 from reshard.layout.box import Box
 from reshard.layout.grid import Grid
 from reshard.restoring.holds import Hold
-from reshard.restoring.passages import run_elements, run_offsets
 from reshard.restoring.units import HoldIndex, Unit, chunk_indices, parts, units
 
 

@@ -263,8 +263,8 @@ def test_a_cast_that_is_done_twice(way, through, make, monkeypatch):
 
     dtype = np.dtype(getattr(ml_dtypes, through, through))
 
-    def act(original, out, elements):
-        return original(out, elements.astype(dtype))
+    def act(original, out, elements, **how):
+        return original(out, elements.astype(dtype), **how)
 
     def arm(patch, n):
         return put(patch, sinks, "cast_into", n, act)

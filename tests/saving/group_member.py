@@ -97,6 +97,21 @@ def exists(mesh: Mesh) -> None:
     reshard.save(ROOT / "exists", tree(mesh), timeout=60)
 
 
+def step(mesh: Mesh) -> None:
+    """Two steps of a run whose folders have a prefix, the second in the background, and one that is there."""
+    import orbax.checkpoint as ocp
+
+    options = ocp.CheckpointManagerOptions(step_prefix="ckpt", step_format_fixed_length=4)
+    with ocp.CheckpointManager(ROOT / "steps", options=options) as steps:
+        steps.save(1, args=ocp.args.StandardSave({"both": tree(mesh)["both"]}))
+        steps.wait_until_finished()
+    reshard.save(ROOT / "steps", tree(mesh), step=2, timeout=60)
+    saving = reshard.save(ROOT / "steps", tree(mesh), step=3, wait=False, timeout=60)
+    assert saving is not None
+    saving.wait()
+    reshard.save(ROOT / "steps", tree(mesh), step=3, timeout=60)
+
+
 def manager(mesh: Mesh) -> None:
     """A CheckpointManager of all processes, whose data Orbax writes."""
     import orbax.checkpoint as ocp
@@ -115,7 +130,7 @@ def main() -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{PORT}", 2, INDEX)
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
-    scenarios = (manager, donated, different, bad_leaf, no_writing, absent, exists)
+    scenarios = (manager, step, donated, different, bad_leaf, no_writing, absent, exists)
     for scenario in scenarios:
         if scenario.__name__ != SCENARIO and SCENARIO != "all":
             continue

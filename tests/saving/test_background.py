@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from orbax.checkpoint import v1
@@ -42,7 +43,7 @@ def test_donated_deleted_and_overwritten_arrays_are_saved_as_they_were(tmp_path,
         "deleted": put(values, "data"),
         "single": jax.device_put(values, jax.devices()[2]),
         "numpy": values.copy(),
-        "table": reshard.ShardedVariable.split(values, 3, partition_strategy="mod"),
+        "table": reshard.ShardedVariable.split(jnp.asarray(values), 3, partition_strategy="mod"),
     }
     handle = reshard.save(tmp_path / "c", tree, wait=False)
     change = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)

@@ -59,7 +59,7 @@ def test_meshes_layout_files_and_partitions_are_taken(tmp_path):
     file = {"partitions": [{"match": "t", "fixed_shards": 6, "axis": 0}]}
     wanted = [reshard.DeviceMesh((12,), ("x",)), file]
     reshard.save(tmp_path / "c", tree, chunks_for=wanted)
-    chunks = {t.spec.name: t.spec.chunk_shape for t in reshard.inspect(tmp_path / "c").tensors}
+    chunks = {n: t.spec.chunk_shape for n, t in reshard.inspect(tmp_path / "c").tensors.items()}
     assert chunks == {"w": (64, 768), "t": (1024, 64)}
 
 
@@ -89,5 +89,5 @@ def test_shards_and_targets_of_few_bytes_share_chunks(tmp_path):
         {"b": put(random(64), "x", on=sharding.mesh)},
         chunks_for=[layout_map("rows")],
     )
-    (found,) = reshard.inspect(tmp_path / "c").tensors
+    (found,) = reshard.inspect(tmp_path / "c").tensors.values()
     assert found.spec.chunk_shape == (64,)

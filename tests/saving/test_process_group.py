@@ -108,7 +108,7 @@ def test_digests_of_all_processes_are_combined(group):
 
 def test_each_process_wrote_a_share_and_shards_were_not_merged_across_them(group):
     root, _ = group
-    entry = {t.spec.name: t.spec for t in reshard.inspect(root / "one").tensors}
+    entry = {n: t.spec for n, t in reshard.inspect(root / "one").tensors.items()}
     # Four parts along "data", two of them in each process: merged below 1 MiB, but not across.
     assert entry["both"].chunk_shape == (32, 32)
     assert entry["small"].chunk_shape == (8,)
@@ -131,6 +131,7 @@ def test_slices_say_who_held_what(group):
         ("bad_leaf", "TreeError", ["'odd' is of type object; expected jax or numpy arrays"]),
         ("no_writing", "StorageError", ["refused"]),
         ("exists", "TargetExistsError", ["exists already and was left untouched"]),
+        ("step", "TargetExistsError", ["step 3 of", "exists already ('ckpt_0003') and was left untouched"]),
     ],
 )  # fmt: skip
 def test_the_failure_of_one_is_the_failure_of_all(group, scenario, kind, texts):
@@ -139,10 +140,10 @@ def test_the_failure_of_one_is_the_failure_of_all(group, scenario, kind, texts):
         assert said[index][scenario].startswith(kind)
         for text in texts:
             assert text in said[index][scenario]
-    failing = 0 if scenario == "exists" else 1
+    failing = 0 if scenario in ("exists", "step") else 1
     if scenario != "different":
         assert f"process {failing} of 2 failed: " in said[1 - failing][scenario]
-    if scenario != "exists":
+    if failing:
         assert not (root / scenario).exists()
     assert not list(root.glob(".*"))  # no staging folder is left
 
@@ -158,6 +159,18 @@ def test_who_waits_in_vain_is_told(group):
 def test_overwriting_works_in_a_group(group):
     root, _ = group
     assert reshard.verify(root / "exists").differences == 0
+
+
+def test_a_stock_manager_restores_the_steps_of_a_group(group):
+    root, _ = group
+    options = ocp.CheckpointManagerOptions(step_prefix="ckpt", step_format_fixed_length=4)
+    with ocp.CheckpointManager(root / "steps", options=options) as manager:
+        assert manager.all_steps() == [1, 2, 3]
+        for step in (2, 3):
+            found = manager.restore(step)
+            for key, value in WANTED.items():
+                np.testing.assert_array_equal(np.asarray(found[key]), value, err_msg=key)
+    assert {t.status for t in reshard.verify(root / "steps", step="latest").tensors} == {"recorded"}
 
 
 def test_a_manager_of_the_group_combines_digests_too(group):

@@ -154,10 +154,10 @@ def test_replicas_are_written_once(tmp_path):
 def test_chunks_are_shards_merged_when_tiny_and_subdivided_when_large(tmp_path):
     tree = {"shards": put(random(2048, 512), "data", "model"), "tiny": put(random(64, 64), "data")}
     reshard.save(tmp_path / "c", tree)
-    specs = {t.spec.name: t.spec.chunk_shape for t in reshard.inspect(tmp_path / "c").tensors}
+    specs = {n: t.spec.chunk_shape for n, t in reshard.inspect(tmp_path / "c").tensors.items()}
     assert specs == {"shards": (512, 512), "tiny": (64, 64)}
     reshard.save(tmp_path / "d", tree, chunk_bytes="64KiB")
-    sizes = [t.spec.chunk_shape for t in reshard.inspect(tmp_path / "d").tensors]
+    sizes = [t.spec.chunk_shape for t in reshard.inspect(tmp_path / "d").tensors.values()]
     assert all(np.prod(shape) * 4 <= 64 << 10 for shape in sizes)
 
 
@@ -200,7 +200,7 @@ def test_arrays_that_follow_jax_or_numpy_are_taken(tmp_path):
             return random(3)
 
     reshard.save(tmp_path / "c", {"j": FollowsJax(), "n": FollowsNumpy()})
-    found = {t.spec.name: t.spec for t in reshard.inspect(tmp_path / "c").tensors}
+    found = {n: t.spec for n, t in reshard.inspect(tmp_path / "c").tensors.items()}
     assert found["j"].layout.axes == ("data",)
     assert found["n"].shape == (3,)
 

@@ -197,7 +197,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
 # ---- publishing replaces nothing ----
 
 
-@pytest.mark.parametrize("kind", ["folder", "empty folder", "file", "link"])
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
 def test_a_target_that_appears_in_between_is_not_replaced(kind, tmp_path):
     target = tmp_path / "dst"
     with (
@@ -209,6 +209,53 @@ def test_a_target_that_appears_in_between_is_not_replaced(kind, tmp_path):
         publish(stage, overwrite=False)
     still_there(kind, target)
     assert names(tmp_path) == ["dst"]
+
+
+@pytest.mark.parametrize("renaming", ["at once", "checked"])
+def test_an_empty_folder_is_replaced(renaming, tmp_path, monkeypatch):
+    if renaming == "checked":
+        monkeypatch.setattr(publishing, "_rename", unsupported)
+    target = tmp_path / "dst"
+    target.mkdir()
+    check_target(target, tmp_path / "src", overwrite=False)
+    with staged(target) as stage:
+        fill(stage.root)
+        publish(stage, overwrite=False)
+    assert names(target) == ["folder", "marker"]
+    assert names(tmp_path) == ["dst"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
+def test_what_appears_in_an_empty_folder_at_the_last_moment_is_kept(kind, tmp_path, monkeypatch):
+    target = tmp_path / "dst"
+    target.mkdir()
+    real = publishing.is_empty_folder
+
+    def looked(path: Path) -> bool:
+        found = real(path)
+        appear(kind, path / "mine")
+        return found
+
+    monkeypatch.setattr(publishing, "is_empty_folder", looked)
+    with (
+        pytest.raises(TargetExistsError, match="exists already and was left untouched"),
+        staged(target) as stage,
+    ):
+        fill(stage.root)
+        publish(stage, overwrite=False)
+    assert names(target) == ["mine"]
+    still_there(kind, target / "mine")
+    assert names(tmp_path) == ["dst"]
+
+
+def test_a_mount_point_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    (tmp_path / "dst").mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path / "dst")
+    for overwrite in (False, True):
+        with pytest.raises(
+            TargetExistsError, match="is a mount point, which no rename can replace"
+        ):
+            check_target(tmp_path / "dst", tmp_path / "src", overwrite=overwrite)
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "link"])

@@ -1,4 +1,4 @@
-"""Operators answer as jax's do for the array that the variable is."""
+"""Operators answer as jax's or numpy's do, whichever holds the shards, for the array that the variable is."""
 
 from __future__ import annotations
 
@@ -18,41 +18,48 @@ COMPARE = ["eq", "ne", "lt", "le", "gt", "ge"]
 BITS = ["and_", "or_", "xor", "lshift", "rshift"]
 
 
-def check(found: Any, expected: Any) -> None:
-    assert isinstance(found, jax.Array)
+HOLDERS = pytest.mark.parametrize("holder", [jnp.asarray, np.asarray], ids=["jax", "numpy"])
+
+
+def check(found: Any, expected: Any, holder: Any = jnp.asarray) -> None:
+    assert isinstance(found, jax.Array if holder is jnp.asarray else np.ndarray)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@HOLDERS
 @pytest.mark.parametrize("strategy", ["div", "mod"])
 @pytest.mark.parametrize("name", BINARY + COMPARE)
-def test_of_two(name: str, strategy: str) -> None:
-    variable = ShardedVariable.split(WHOLE, 2, partition_strategy=strategy)
+def test_of_two(name: str, strategy: str, holder: Any) -> None:
+    variable = ShardedVariable.split(holder(WHOLE), 2, partition_strategy=strategy)
     other = ShardedVariable.split(WHOLE, 3, devices=jax.devices()[2:4])
     do = getattr(operator, name)
-    check(do(variable, 2), do(WHOLE, 2))
-    check(do(2, variable), do(2, WHOLE))
-    check(do(variable, WHOLE[0]), do(WHOLE, WHOLE[0]))
-    check(do(WHOLE[0], variable), do(WHOLE[0], WHOLE))
+    check(do(variable, 2), do(WHOLE, 2), holder)
+    check(do(2, variable), do(2, WHOLE), holder)
+    check(do(variable, WHOLE[0]), do(WHOLE, WHOLE[0]), holder)
+    check(do(WHOLE[0], variable), do(WHOLE[0], WHOLE), holder)
+    check(do(variable, variable), do(WHOLE, WHOLE), holder)
     check(do(jnp.asarray(WHOLE), variable), do(WHOLE, WHOLE))
     check(do(variable, other), do(WHOLE, WHOLE))
 
 
+@HOLDERS
 @pytest.mark.parametrize("name", BITS)
-def test_of_bits(name: str) -> None:
+def test_of_bits(name: str, holder: Any) -> None:
     whole = np.array([1, 2, 5], np.int32)
-    variable, do = ShardedVariable.split(whole, 2), getattr(operator, name)
-    check(do(variable, 3), do(whole, 3))
-    check(do(3, variable), do(3, whole))
+    variable, do = ShardedVariable.split(holder(whole), 2), getattr(operator, name)
+    check(do(variable, 3), do(whole, 3), holder)
+    check(do(3, variable), do(3, whole), holder)
 
 
-def test_of_one_and_matrices() -> None:
-    variable = ShardedVariable.split(WHOLE, 2)
-    check(-variable, -WHOLE)
-    check(+variable, WHOLE)
-    check(abs(-variable), WHOLE)
-    check(variable @ WHOLE.T, WHOLE @ WHOLE.T)
-    check(WHOLE.T @ variable, WHOLE.T @ WHOLE)
-    check(~ShardedVariable.split(np.array([True, False]), 2), [False, True])
+@HOLDERS
+def test_of_one_and_matrices(holder: Any) -> None:
+    variable = ShardedVariable.split(holder(WHOLE), 2)
+    check(-variable, -WHOLE, holder)
+    check(+variable, WHOLE, holder)
+    check(abs(-variable), WHOLE, holder)
+    check(variable @ WHOLE.T, WHOLE @ WHOLE.T, holder)
+    check(WHOLE.T @ variable, WHOLE.T @ WHOLE, holder)
+    check(~ShardedVariable.split(holder(np.array([True, False])), 2), [False, True], holder)
 
 
 def test_functions_of_jax_and_numpy() -> None:

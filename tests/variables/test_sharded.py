@@ -43,7 +43,7 @@ def test_shards_of_any_size_one_after_another() -> None:
     assert variable.boxes[1] == Box((3, 0), (3, 2))
     assert variable.rows == (range(3), range(3, 3), range(3, 7), range(7, 8))
     assert [v.shape for v in variable] == [v.shape for v in variable.variables]
-    assert all(isinstance(v, jax.Array) for v in variable.variables)
+    assert all(isinstance(v, np.ndarray) for v in variable.variables)
     assert variable.save_slice_infos[2] == SaveSliceInfo("table", (8, 2), (3, 0), (4, 2))
     assert variable.save_slice_infos[2].spec == "8 2 3,4:0,2"
     assert repr(variable).endswith("shards=[[3, 2], [0, 2], [4, 2], [1, 2]])")
@@ -171,7 +171,11 @@ OVER_TWO = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("x",)), PartitionSpe
         (lambda: ShardedVariable(F4), VariableTypeError, "non-empty list or tuple of arrays, not a ndarray"),
         (lambda: ShardedVariable({1: F4}), VariableTypeError, "not a dict"),
         (lambda: ShardedVariable("ab"), VariableTypeError, "not a str"),
-        (lambda: ShardedVariable([F4, [1.0]]), VariableTypeError, "must be a jax or numpy array, not a list"),
+        (lambda: ShardedVariable([F4, 1.0]), VariableTypeError, "must be a jax or numpy array, not a float"),
+        (lambda: ShardedVariable([F4, [1.0]], "w"), VariableError, "'w' must have one number of dimensions, but have 2, 1"),
+        (lambda: ShardedVariable([[1.0], [2]], "w"), VariableError, "'w' must have one dtype, but have float32, int32"),
+        (lambda: ShardedVariable([[[1], [1, 2]]], "w"), VariableError, "'w' was given a list that is no array"),
+        (lambda: ShardedVariable([[1e300]], "w"), VariableError, r"'w' was given a list of numbers beyond float32, .* give numpy.array"),
         (lambda: ShardedVariable([ShardedVariable([F4])]), VariableTypeError, "numpy array, not a ShardedVariable"),
         (lambda: ShardedVariable([F4], name=3), VariableTypeError, "name of a variable must be text, not 3"),
         (lambda: ShardedVariable([F4, F4.astype(np.int32)], "w"), VariableError, "shards of 'w' must have one dtype, but have float32, int32"),
@@ -183,8 +187,7 @@ OVER_TWO = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("x",)), PartitionSpe
         (lambda: ShardedVariable([F4], "w", axis=2), VariableIndexError, r"axis 2 is out of range for 'w' of shape \[2, 3\]; expected -2 to 1"),
         (lambda: ShardedVariable([F4], "w", axis=0.0), VariableTypeError, "axis of 'w' must be a whole number"),
         (lambda: ShardedVariable([F4], "w", partition_strategy="dvi"), VariableError, "'div' or 'mod', not 'dvi'"),
-        (lambda: ShardedVariable([np.zeros(2)], "w"), VariableTypeError, "float64, which jax would narrow to float32; set jax_enable_x64"),
-        (lambda: ShardedVariable([np.array(["a"])], "w"), VariableTypeError, "has dtype <U1, which jax does not hold"),
+        (lambda: ShardedVariable([np.array(["a"])], "w"), VariableTypeError, "has dtype <U1, which is none of numbers"),
         (lambda: ShardedVariable([jax.random.key(0)[None]], "w"), VariableTypeError, "shard jax.random.key_data"),
         (lambda: ShardedVariable.split(F4, 0, "w"), VariableError, "'w' cannot be split into 0 shards"),
         (lambda: ShardedVariable.split(F4, 1 << 60, "w"), VariableError, "cannot be split into 1152921504606846976 shards"),
@@ -194,7 +197,7 @@ OVER_TWO = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("x",)), PartitionSpe
         (lambda: ShardedVariable.split(F4, [1, 3], "w"), VariableError, "splits dimension 1, but its shards lie along axis 0"),
         (lambda: ShardedVariable.split(F4, 2, "w", devices=[]), VariableError, "no devices were given for the shards of 'w'"),
         (lambda: ShardedVariable([np.ma.array(F4, mask=True)], "w"), VariableTypeError, "not a MaskedArray"),
-        (lambda: ShardedVariable.split([[1], [1, 2]], 2, "w"), VariableError, "split of 'w' was given no array"),
+        (lambda: ShardedVariable.split([[1], [1, 2]], 2, "w"), VariableError, "'w' was given a list that is no array"),
         (lambda: ShardedVariable.split(np.ma.array(F4), 2, "w"), VariableTypeError, "'w' was given a masked array"),
         (lambda: ShardedVariable.split(F4, True, "w"), VariableTypeError, "the partition of 'w' must be a number of shards"),
         (lambda: ShardedVariable.split(F4, lambda *_: [-1, 1], "w"), VariableError, "'w' cannot be split into -1 shards"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import jax
@@ -148,7 +149,7 @@ def test_threads_lose_no_change() -> None:
 
 
 def test_rows_gone_by_donation() -> None:
-    variable = ShardedVariable.split(np.zeros((4, 2), np.float32), 2, "w")
+    variable = ShardedVariable.split(jnp.zeros((4, 2), np.float32), 2, "w")
     moved = jax.jit(lambda v: jax.tree.map(lambda x: x + 1, v), donate_argnums=0)(variable)
     for use in (
         variable.numpy, lambda: variable[1], lambda: variable + 1, lambda: variable.sparse_read([1]),
@@ -233,19 +234,27 @@ def test_refusals_by_dtype() -> None:
         ShardedVariable([ROWS[:0]]).sparse_read([0])
 
 
-def test_a_failure_on_the_last_shard_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("holder", "steps"),
+    [(jnp.asarray, ["_brought"]), (np.asarray, ["kept_numpy", "unwritable"])],
+    ids=["jax", "numpy"],
+)
+def test_a_failure_on_the_last_shard_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, holder: Any, steps: list[str]
+) -> None:
     from reshard.variables import updating
 
-    variable = ShardedVariable.split(np.arange(6, dtype=np.float32), 3)
-    real, calls = updating._brought, []
+    variable = ShardedVariable.split(holder(np.arange(6, dtype=np.float32)), 3)
+    calls: list[int] = []
 
-    def failing(values: Any, shard: Any) -> Any:
+    def failing(real: Any, *given: Any) -> Any:
         calls.append(1)
         if len(calls) == 3:
             raise MemoryError
-        return real(values, shard)
+        return real(*given)
 
-    monkeypatch.setattr(updating, "_brought", failing)
+    for step in steps:
+        monkeypatch.setattr(updating, step, partial(failing, getattr(updating, step)))
     for change in (
         lambda: variable.assign([9.0] * 6),
         lambda: variable.scatter_add([0, 3, 5], [9.0] * 3),

@@ -14,10 +14,12 @@ from reshard.cli.options import (
     ChunkBytes,
     Compression,
     Drop,
+    Item,
     Json,
     Layout,
     MaxMemory,
     Mesh,
+    MissingAxes,
     Ocdbt,
     Overwrite,
     Rename,
@@ -26,12 +28,14 @@ from reshard.cli.options import (
     Server,
     ShowAll,
     Source,
+    Step,
     Style,
     TokenFile,
     Workers,
     casts,
     examples,
     renames,
+    source_of,
 )
 from reshard.cli.targets import NamedTarget, OptionalTarget, Targets, targets_of
 from reshard.errors import ReshardError
@@ -43,13 +47,14 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "reshard convert ckpt/1000 served --layout serving.yaml",
     "reshard convert ckpt/1000 served --layout serving.yaml \\",
-    "    --select '^params/' --cast '.=bfloat16'",
+    "    --select '^params/' --cast float=bfloat16",
     "reshard convert ckpt/1000 served --layout serving.yaml \\",
     "    --max-memory 256MiB --verify readback",
     "reshard convert ckpt/1000 served --layout serving.yaml \\",
     r"    --rename '^params/(\w+)/=model/\1/'",
+    "reshard convert ckpt served --step latest --item model --mesh model=8",
     "reshard convert ckpt/1000 --target serving.yaml=served \\",
-    "    --target model=8=evaluated --cast '.=bfloat16'",
+    "    --target model=8=evaluated --cast float=bfloat16",
     "reshard convert data/run/1000 data/served --layout serving.yaml \\",
     "    --server http://checkpoints:8080 --token-file token",
 )
@@ -60,8 +65,9 @@ _REPORT = "reshard.cli.views.report"
 Verify = Annotated[
     Literal["written", "readback"],
     typer.Option(
-        help="written: compare the digests of what was read and what was handed to the file system. "
-        "readback: also read the output again from storage, and only then call it proved.",
+        help="written: for each tensor, the digest of what was read equals the digest of what was handed to the "
+        "file system, each piece in its place; chunks that are copied encoded are checked by their CRC32C. "
+        "readback: the output is also read again from storage, and compared with that; only then is it proved.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -70,8 +76,11 @@ Verify = Annotated[
 def convert(
     src: Source,
     dst: OptionalTarget = None,
+    step: Step = None,
+    item: Item = None,
     layout: Layout = None,
     mesh: Mesh = None,
+    missing_axes: MissingAxes = "error",
     target: Targets = None,
     select: Select = None,
     drop: Drop = None,
@@ -94,8 +103,9 @@ def convert(
     """Convert a checkpoint to another mesh, dtype or selection of tensors.
 
     Bytes stream from file to file through small buffers; DST appears whole or not at all, and
-    stock Orbax restores it. The report tells the digests and what was proved. A select, drop,
-    rename or cast that matches nothing is an error, so that a slip loses no weights.
+    stock Orbax restores it. It is published only if what was written has the digest of what was
+    read, tensor by tensor (--verify); the report tells the digests. A select, drop, rename or cast
+    that matches nothing is an error, so that a slip loses no weights.
 
     A run that ended early, killed or stopped or for want of space, is gone on with by the same
     command; where DST is the finished result already, nothing is touched.
@@ -119,10 +129,18 @@ def convert(
         "overwrite": overwrite,
         "verify": verify,
         "restart": restart,
+        "missing_axes": missing_axes,
     }
     limits = {"max_memory": max_memory, "workers": workers}
     if token_file is not None and server is None:
         raise ReshardError("--token-file belongs to --server; add it, or leave it out")
+    if server is None:
+        src = source_of(src, step, item)
+    elif step is not None or item is not None:
+        raise ReshardError(
+            "--step and --item look for the source on this machine; with --server give the step's or the item's "
+            "own path, such as ROOT/run/1000/model"
+        )
     changes = [("select", select), ("drop", drop), ("rename", rename), ("cast", cast)]
     if not as_json:
         for one in targets:
@@ -143,8 +161,9 @@ def convert(
     from reshard.cli.console import print_all
     from reshard.cli.views.report import report_view, together_view
 
+    said: set[str] = set()
     for report in reports:
-        print_all(report_view(report, show_all))
+        print_all(report_view(report, show_all, said))
     if len(reports) > 1 and read_bytes is not None:
         print_all(together_view(reports, read_bytes))
 
@@ -175,6 +194,8 @@ def _asked(targets: Sequence[NamedTarget], options: dict[str, Any]) -> dict[str,
     """The targets as the server is asked for them."""
     from reshard.cli.remote import layout_there
 
+    # An older server knows no such member, and refuses what it does not know.
+    options = {k: v for k, v in options.items() if (k, v) != ("missing_axes", "error")}
     goals = [
         {"target": one.dst, "layout": layout_there(one.layout), "mesh": one.mesh, **options}
         for one in targets

@@ -6,11 +6,22 @@ from typing import Annotated
 
 import typer
 
-from reshard.cli.options import Json, MaxMemory, ShowAll, Source, Workers, examples
+from reshard.cli.options import (
+    Item,
+    Json,
+    MaxMemory,
+    ShowAll,
+    Source,
+    Step,
+    Workers,
+    examples,
+    source_of,
+)
 
 EXAMPLES = examples(
     "reshard fingerprint ckpt/1000",
     "reshard fingerprint ckpt/1000 && reshard verify ckpt/1000",
+    "reshard fingerprint ckpt --step latest",
     "reshard fingerprint ckpt/1000 --overwrite",
 )
 
@@ -25,6 +36,8 @@ Overwrite = Annotated[
 
 def fingerprint(
     src: Source,
+    step: Step = None,
+    item: Item = None,
     overwrite: Overwrite = False,
     max_memory: MaxMemory = None,
     workers: Workers = None,
@@ -43,6 +56,7 @@ def fingerprint(
     from reshard.cli.json_output import print_json
     from reshard.cli.progress import watching
 
+    src = source_of(src, step, item)
     with watching(as_json) as progress:
         found = reshard.api.fingerprint(
             src, overwrite=overwrite, max_memory=max_memory, workers=workers, progress=progress

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from reshard.cli.options import Json, ShowAll, Source, examples
+from reshard.cli.options import Item, Json, ShowAll, Source, Step, examples, source_of
 
 EXAMPLES = examples(
     "reshard inspect ckpt/1000",
+    "reshard inspect ckpt --step latest --item model",
     "reshard inspect ckpt/1000 --json | jq '.tensors[].name'",
 )
 
 
-def inspect(src: Source, show_all: ShowAll = False, as_json: Json = False) -> None:
+def inspect(
+    src: Source,
+    step: Step = None,
+    item: Item = None,
+    show_all: ShowAll = False,
+    as_json: Json = False,
+) -> None:
     """Show what a checkpoint holds: names, shapes, dtypes, chunks, layouts, bytes.
 
     Reads metadata only. Tensors that differ in numbers only (layers/0, layers/1, …) share a row.
@@ -18,7 +25,7 @@ def inspect(src: Source, show_all: ShowAll = False, as_json: Json = False) -> No
     import reshard.api
     from reshard.cli.json_output import inspection, print_json
 
-    info = reshard.api.inspect(src)
+    info = reshard.api.inspect(source_of(src, step, item))
     if as_json:
         print_json(inspection(info))
         return

@@ -2,37 +2,121 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from reshard.cli.options import Json, Mesh, ShowAll, Source, examples
-
-EXAMPLES = examples(
-    "reshard layout serving.yaml ckpt/1000",
-    "reshard layout serving.yaml ckpt/1000 --mesh data=4,model=2",
+from reshard.cli.options import (
+    LAYOUT,
+    Item,
+    Json,
+    Mesh,
+    MissingAxes,
+    Misuse,
+    ShowAll,
+    Step,
+    examples,
+    source_of,
 )
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="The layout file, YAML or JSON.")]
+EXAMPLES = examples(
+    "reshard layout ckpt/1000",
+    "reshard layout ckpt/1000 --layout serving.yaml",
+    "reshard layout ckpt/1000 --layout serving.yaml --mesh data=4,model=2",
+    "reshard layout ckpt/1000 --starter > serving.yaml",
+    "reshard layout ckpt/1000 --starter --mesh model=8 \\",
+    "    --missing-axes replicate > serving.yaml",
+)
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[FILE] SRC",
+        show_default=False,
+        help="The checkpoint to read; with --step, the folder of a training run. A layout file may be named "
+        "before it instead of with --layout.",
+    ),
+]
+File = Annotated[
+    str | None,
+    typer.Option(
+        "--layout",
+        metavar="FILE",
+        help="Layout file, YAML or JSON. Without it: what the checkpoint has, or its axes over --mesh.",
+        rich_help_panel=LAYOUT,
+    ),
+]
+Starter = Annotated[
+    bool,
+    typer.Option(
+        "--starter",
+        help="Write a first layout file to stdout instead: the checkpoint's own axes as few rules, over --mesh "
+        "if it is given, with comments.",
+    ),
+]
 
 
 def layout(
-    file: File, src: Source, mesh: Mesh = None, show_all: ShowAll = False, as_json: Json = False
+    words: Words,
+    file: File = None,
+    step: Step = None,
+    item: Item = None,
+    mesh: Mesh = None,
+    missing_axes: MissingAxes = "error",
+    starter: Starter = False,
+    show_all: ShowAll = False,
+    as_json: Json = False,
 ) -> None:
     """Draw what each device holds, as the checkpoint was saved and as a layout file asks.
 
     Tensors of one shape that are cut alike share a picture; the largest come first. Each box is a
     shard, and the numbers in it are the devices that hold it, counted row by row over the mesh.
     Reads metadata only.
+
+    With --starter it writes a layout file for you to change.
     """
     import reshard.api
-    from reshard.cli.json_output import layout_document, print_json
+    from reshard.cli.json_output import layout_document, print_json, starter_document
 
-    preview = reshard.api.lay_out(src, file, mesh=mesh)
+    file, src = _file_and_source(words, file)
+    src = source_of(src, step, item)
+    if starter:
+        if file is not None:
+            raise Misuse(f"--starter makes a layout file, but {file!r} is given; leave one out")
+        text = reshard.api.starter_layout(src, mesh=mesh, missing_axes=missing_axes)
+        if as_json:
+            print_json(starter_document(src, text))
+        else:
+            typer.echo(text, nl=False)
+        return
+    preview = reshard.api.lay_out(src, file, mesh=mesh, missing_axes=missing_axes)
     if as_json:
         print_json(layout_document(file, src, preview))
         return
     from reshard.cli.console import stdout_console
     from reshard.cli.views.layout import show_layout
 
-    show_layout(stdout_console(), preview, show_all)
+    is_changed = file is not None or mesh is not None
+    show_layout(stdout_console(), preview, show_all, is_changed=is_changed)
+
+
+def _file_and_source(words: list[str], file: str | None) -> tuple[str | None, str]:
+    """``SRC`` with ``--layout`` or without, or ``FILE SRC``; a usage error for anything else."""
+    if len(words) == 1:
+        (src,) = words
+        if file is None and Path(src).is_file():
+            raise Misuse(
+                f"{src!r} is a file, and no checkpoint is named; write reshard layout SRC --layout {src}"
+            )
+        return file, src
+    first, src, *more = words
+    if more:
+        raise Misuse(f"{' '.join(more)!r} is one word too many; expected reshard layout [FILE] SRC")
+    if file is not None:
+        raise Misuse(f"both {first!r} and --layout {file!r} name a layout file; leave one out")
+    if Path(first).is_dir() and not Path(src).is_dir():
+        raise Misuse(
+            f"{first!r} is a folder, but a layout file comes first; write reshard layout {src} {first}"
+        )
+    return first, src

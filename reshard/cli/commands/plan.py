@@ -12,23 +12,27 @@ from reshard.cli.options import (
     ChunkBytes,
     Compression,
     Drop,
+    Item,
     Json,
     Layout,
     MaxMemory,
     Mesh,
+    MissingAxes,
     Ocdbt,
     Overwrite,
     Rename,
     Select,
     ShowAll,
     Source,
+    Step,
     Style,
     Workers,
     casts,
     examples,
     renames,
+    source_of,
 )
-from reshard.cli.targets import OptionalTarget, Targets, targets_of
+from reshard.cli.targets import PlannedTarget, Targets, targets_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,10 +40,12 @@ if TYPE_CHECKING:
     from reshard.engine.conversion import ConversionPlan, JointConversionPlan
 
 EXAMPLES = examples(
+    "reshard plan ckpt/1000 --layout serving.yaml",
     "reshard plan ckpt/1000 served --layout serving.yaml",
     "reshard plan ckpt/1000 served --layout serving.yaml --shares",
     "reshard plan ckpt/1000 served --layout serving.yaml --mesh model=4 \\",
     "    --max-memory 256MiB --select '^params/'",
+    "reshard plan ckpt served --step latest --item model --mesh model=8",
     "reshard plan ckpt/1000 --target serving.yaml=served --target model=8=evaluated",
 )
 
@@ -51,9 +57,12 @@ Shares = Annotated[
 
 def plan(
     src: Source,
-    dst: OptionalTarget = None,
+    dst: PlannedTarget = None,
+    step: Step = None,
+    item: Item = None,
     layout: Layout = None,
     mesh: Mesh = None,
+    missing_axes: MissingAxes = "error",
     target: Targets = None,
     select: Select = None,
     drop: Drop = None,
@@ -72,10 +81,13 @@ def plan(
 ) -> None:
     """Show what a conversion would do and what it would cost; moves nothing.
 
-    For each tensor: chunks before and after, the strategy, tasks, bytes read and written, the
-    amplification (bytes decoded for each byte stored) and the memory of one task.
-    Refuses what convert would refuse. With --target several times, also what is read for all
-    targets together, and how much of it again.
+    For each tensor: its shards (what each device holds) and its chunks (how files store it), before
+    and after; the strategy, tasks, bytes read and written. Then the total, its amplification (bytes
+    decoded for each byte stored), and the memory. Refuses what convert would refuse.
+
+    Without DST everything is planned but what depends on it: free space, and whether something is
+    there already. With --target several times, also what is read for all targets together, and how
+    much of it again.
     """
     import reshard.api
     from reshard.cli.console import print_all
@@ -91,19 +103,19 @@ def plan(
         "ocdbt": ocdbt,
         "style": style,
         "overwrite": overwrite,
+        "missing_axes": missing_axes,
     }
     limits: dict[str, Any] = {"max_memory": max_memory, "workers": workers}
-    targets = targets_of(dst, layout, mesh, target)
+    src = source_of(src, step, item)
     if target is not None:
-        goals = [one.goal(options) for one in targets]
+        goals = [one.goal(options) for one in targets_of(dst, layout, mesh, target)]
         found = reshard.api.plan_to_many(src, goals, **limits)
         if as_json:
             print_json(conversion_plans(found, with_shares=shares))
         else:
             print_all(_joint_views(found, shares, show_all))
         return
-    (one,) = targets
-    planned = reshard.api.plan(src, one.dst, layout=one.layout, mesh=one.mesh, **options, **limits)
+    planned = reshard.api.plan(src, dst, layout=layout, mesh=mesh, **options, **limits)
     if as_json:
         print_json(conversion_plan(planned, with_shares=shares))
     else:
@@ -115,15 +127,18 @@ def _joint_views(
 ) -> Iterator[RenderableType]:
     from reshard.cli.views.plan import joint_view
 
+    said: set[str] = set()
     for planned in found.plans:
-        yield from _views(planned, shares, show_all)
+        yield from _views(planned, shares, show_all, said)
     yield from joint_view(found.joint)
 
 
-def _views(planned: ConversionPlan, shares: bool, show_all: bool) -> Iterator[RenderableType]:
+def _views(
+    planned: ConversionPlan, shares: bool, show_all: bool, said: set[str] | None = None
+) -> Iterator[RenderableType]:
     from reshard.cli.views.plan import plan_groups, plan_view
     from reshard.cli.views.shares import shares_view
 
-    yield from plan_view(planned, show_all)
+    yield from plan_view(planned, show_all, said)
     if shares:
         yield from shares_view(plan_groups(planned.tensors, show_all), show_all)

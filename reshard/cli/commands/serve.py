@@ -18,6 +18,7 @@ EXAMPLES = examples(
     "reshard serve --make-token training --scope read --scope convert \\",
     "    --read data --write data >> tokens.toml",
     "reshard serve --settings server.toml",
+    "reshard serve --settings server.toml --migrate",
 )
 
 TOKEN = "Making a token"  # noqa: S105  (the heading of a panel)
@@ -60,6 +61,14 @@ ListSettings = Annotated[
         help="Print every setting with its variable, its default and what it is; serve nothing.",
     ),
 ]
+Migrate = Annotated[
+    bool,
+    typer.Option(
+        "--migrate",
+        help="Bring the records of an older version to this one and exit. A start does it too, unless the "
+        "setting migrate_at_start is off.",
+    ),
+]
 MakeToken = Annotated[
     str | None,
     typer.Option(
@@ -100,6 +109,7 @@ def serve(
     settings: SettingsFile = None,
     insecure: Insecure = None,
     list_settings: ListSettings = False,
+    migrate: Migrate = False,
     make_token: MakeToken = None,
     scope: Scopes = None,
     read: Read = None,
@@ -122,18 +132,25 @@ def serve(
         raise ReshardError(
             "--scope, --read and --write belong to --make-token; add it, or leave them out"
         )
+    from reshard_server.serve import migrate_records
     from reshard_server.serve import serve as serve_settings
     from reshard_server.settings import load_settings
 
     flags: dict[str, Any] = {"host": host, "port": port, "state": state, "insecure": insecure}
     roots = _roots(root or ())
-    serve_settings(load_settings({**flags, "roots": roots or None}, settings))
+    chosen = load_settings({**flags, "roots": roots or None}, settings)
+    if migrate:
+        typer.echo(migrate_records(chosen))
+        return
+    serve_settings(chosen)
 
 
 def _need_packages() -> None:
     from importlib.util import find_spec
 
-    needed = ("fastapi", "uvicorn", "pydantic_settings", "sqlalchemy", "prometheus_client")
+    needed = (
+        "fastapi", "uvicorn", "pydantic_settings", "sqlalchemy", "alembic", "prometheus_client",
+    )  # fmt: skip
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise MissingPackageError(

@@ -7,15 +7,37 @@ from typing import Annotated
 import typer
 
 from reshard.cli.failures import DIFFERENT, FAILED
-from reshard.cli.options import Json, MaxMemory, ShowAll, Workers, examples
+from reshard.cli.options import (
+    Cast,
+    Drop,
+    Item,
+    Json,
+    MaxMemory,
+    Rename,
+    Select,
+    ShowAll,
+    Step,
+    Workers,
+    casts,
+    examples,
+    renames,
+    source_of,
+)
 
 EXAMPLES = examples(
     "reshard verify served",
     "reshard verify ckpt/1000 served",
+    "reshard verify ckpt served --step 1000",
+    "reshard verify ckpt/1000 others --select '^params/' --rename '^params/=model/'",
     "reshard verify served && rsync -a served/ serving-host:/models/",
 )
 
-A = Annotated[str, typer.Argument(metavar="A", help="The checkpoint to verify.")]
+A = Annotated[
+    str,
+    typer.Argument(
+        metavar="A", help="The checkpoint to verify; with --step, the folder of a training run."
+    ),
+]
 B = Annotated[
     str | None,
     typer.Argument(
@@ -29,6 +51,12 @@ B = Annotated[
 def verify(
     a: A,
     b: B = None,
+    step: Step = None,
+    item: Item = None,
+    select: Select = None,
+    drop: Drop = None,
+    rename: Rename = None,
+    cast: Cast = None,
     max_memory: MaxMemory = None,
     workers: Workers = None,
     show_all: ShowAll = False,
@@ -40,6 +68,11 @@ def verify(
     or compression they are stored in, and of every other file that was recorded. All damage is
     listed, tensor by tensor and file by file.
 
+    --step and --item choose what is read of A. Where reshard made B of A with --select, --drop,
+    --rename or --cast, B records it, and each tensor is compared with the one it was made of. A
+    cast is done again, and every bit compared. Give the rules for a B that does not record them;
+    they replace all that it records.
+
     Exit code 3 where something differs, or where a checkpoint that recorded itself is so damaged
     that it cannot be read; 1 where there is no checkpoint, or nothing was recorded that could be
     compared (then reshard fingerprint records it).
@@ -48,8 +81,19 @@ def verify(
     from reshard.cli.json_output import print_json, verification
     from reshard.cli.progress import watching
 
+    a = source_of(a, step, item)
     with watching(as_json) as progress:
-        found = reshard.api.verify(a, b, max_memory=max_memory, workers=workers, progress=progress)
+        found = reshard.api.verify(
+            a,
+            b,
+            select=select,
+            drop=drop,
+            rename=None if rename is None else renames(rename),
+            cast=None if cast is None else casts(cast),
+            max_memory=max_memory,
+            workers=workers,
+            progress=progress,
+        )
     if as_json:
         print_json(verification(found))
     else:

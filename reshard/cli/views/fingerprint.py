@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard.cli.tables import Name, cap_note, capped, table
+from reshard.cli.tables import cap_note, capped, table
 from reshard.cli.text import count_text, duration_text, rate_text, safe
 from reshard.engine.fingerprint import Fingerprint
 from reshard.layout.sizes import format_bytes
@@ -25,7 +25,7 @@ def fingerprint_view(found: Fingerprint, show_all: bool) -> Iterator[RenderableT
     )
     shown = capped(list(found.tensors.items()), show_all, MOST_DIGESTS)
     if shown:
-        yield table("", ("tensor", "CRC-64/NVME"), ((Name(n), d) for n, d in shown))
+        yield table("", ("tensor", "CRC-64/NVME"), shown, whole=show_all)
     if note := cap_note(len(shown), len(found.tensors), "tensors"):
         yield Text(note, style="dim")
     yield from (Text(f"written: {safe(path)}") for path in found.written)

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from reshard.cli.grouping import Group, grouped, single
-from reshard.cli.tables import Cell, Name, cap_note, capped, table, warning
+from reshard.cli.tables import Cell, Column, cap_note, capped, table, warning
 from reshard.cli.text import (
     axes_text,
     chunks_text,
@@ -25,6 +25,9 @@ from reshard.layout.mesh import DeviceMesh
 from reshard.layout.sizes import format_bytes
 
 Rows = Sequence[Group[TensorInfo]]
+
+MOST_IDS = 8
+"""Device ids of a mesh that are shown."""
 
 
 def inspection_view(info: CheckpointInfo, show_all: bool) -> Iterator[RenderableType]:
@@ -43,11 +46,14 @@ def _headline(info: CheckpointInfo) -> Text:
 
 
 def _tensors(info: CheckpointInfo, show_all: bool) -> Iterator[RenderableType]:
-    groups = _groups(info.tensors, show_all)
+    groups = _groups(tuple(info.tensors.values()), show_all)
     shown = capped(groups, show_all)
     marks = mesh_marks(info.meshes)
-    titles = ("tensor", ">n", "shape\ndtype", "chunks\nencoding", "axes", ">bytes")
-    yield table("", titles, (_row(g, marks) for g in shown))
+    titles = (
+        "tensor", Column("n", right=True, rank=1), "shape", "dtype", "chunks",
+        Column("encoding", rank=2), "axes", ">bytes",
+    )  # fmt: skip
+    yield table("", titles, (_row(g, marks) for g in shown), whole=show_all)
     if note := cap_note(len(shown), len(groups), "rows"):
         yield Text(note, style="dim")
 
@@ -72,10 +78,12 @@ def _row(group: Group[TensorInfo], marks: Mapping[DeviceMesh, str]) -> tuple[Cel
     info, spec = group.first, group.first.spec
     mesh = spec.layout.device_mesh if spec.layout else None
     return (
-        Name(group.name),
+        group.name,
         f"{group.count:,}",
-        f"{shape_text(spec.shape)}\n{spec.dtype}{' (key)' if info.is_key else ''}",
-        f"{chunks_text(spec)}\n{encoding_text(info.encoding)}",
+        shape_text(spec.shape),
+        spec.dtype,
+        chunks_text(spec),
+        encoding_text(info.encoding),
         f"{axes_text(spec.layout)}{f' on {marks[mesh]}' if mesh and len(marks) > 1 else ''}",
         format_bytes(sum(t.spec.nbytes for t in group.members)),
     )
@@ -88,7 +96,22 @@ def mesh_marks(meshes: Sequence[DeviceMesh]) -> dict[DeviceMesh, str]:
 
 def _mesh_line(named: tuple[DeviceMesh, str]) -> Text:
     mesh, mark = named
-    return Text(f"mesh {mark}: {mesh_text(mesh)} ({count_text(mesh.size, 'device')})")
+    devices = count_text(mesh.size, "device") + _order_text(mesh)
+    return Text(f"mesh {mark}: {mesh_text(mesh)} ({devices}){_types_text(mesh)}")
+
+
+def _order_text(mesh: DeviceMesh) -> str:
+    """The devices' ids where they are not simply 0, 1, 2, …."""
+    ids = mesh.device_ids
+    if ids is None or ids == tuple(range(mesh.size)):
+        return ""
+    return f": {', '.join(map(str, ids[:MOST_IDS]))}{', …' if len(ids) > MOST_IDS else ''}"
+
+
+def _types_text(mesh: DeviceMesh) -> str:
+    types = zip(mesh.axis_names, mesh.axis_types or (), strict=False)
+    others = [f"{safe(name)} {kind}" for name, kind in types if kind != "Auto"]
+    return f", axis types: {', '.join(others)}" if others else ""
 
 
 def _item_line(item: Item) -> Text:
@@ -102,9 +125,9 @@ def _others(info: CheckpointInfo, show_all: bool) -> Iterator[Text]:
     if names:
         shown = some_text(names, len(names) if show_all else 8)
         yield Text(f"{count_text(len(names), 'other leaf').replace('leafs', 'leaves')}: {shown}")
-    keys = [t.spec.name for t in info.tensors if t.is_key]
+    keys = [t.spec.name for t in info.tensors.values() if t.is_key]
     if keys:
         yield Text(f"{count_text(len(keys), 'PRNG key')}: {some_text(keys)}")
-    with_digest = sum(t.digest is not None for t in info.tensors)
+    with_digest = sum(t.digest is not None for t in info.tensors.values())
     yield Text(f"digests recorded: {with_digest:,} of {len(info.tensors):,} tensors")
     yield from map(warning, info.warnings)

@@ -36,19 +36,51 @@ LINES_1D, LINES_ND = 1, 7
 """Lines within the frame of a picture, by rank."""
 
 
-def show_layout(console: Console, preview: LayoutPreview, show_all: bool) -> None:
-    """Prints the picture, both sides beside each other where the console is wide enough."""
+def show_layout(
+    console: Console, preview: LayoutPreview, show_all: bool, *, is_changed: bool = True
+) -> None:
+    """Prints the picture, both sides beside each other where the console is wide enough.
+
+    Without ``is_changed`` source and target are the same, and drawn once.
+    """
+    if not is_changed:
+        _show_as_it_is(console, preview.tensors, show_all)
+        return
     _show_meshes(console, preview.tensors)
     cut = [t for t in preview.tensors if not _is_whole(t)]
+    _show_kinds(console, cut, show_all)
+    whole = [t for t in preview.tensors if _is_whole(t)]
+    _show_listed(console, "whole on every device, before and after", whole)
+    for text in preview.warnings:
+        console.print(warning(text))
+
+
+def _show_as_it_is(console: Console, tensors: Sequence[LaidOut], show_all: bool) -> None:
+    """One picture for each kind of tensor, and what is whole or unknown."""
+    meshes = _meshes([t.source for t in tensors])
+    for mesh in meshes:
+        for line in _mesh_lines("", mesh, _frame(console, 1)):
+            console.print(line)
+    if not meshes:
+        console.print(Text("mesh: not recorded"))
+    cut = [t for t in tensors if not _is_whole(t)]
+    _show_kinds(console, cut, show_all, is_changed=False)
+    recorded = [t for t in tensors if _is_whole(t) and _source_split(t) is not None]
+    _show_listed(console, "whole on every device", recorded)
+    unknown = [t for t in tensors if _source_split(t) is None]
+    _show_listed(console, "no layout recorded", unknown)
+
+
+def _show_kinds(
+    console: Console, cut: Sequence[LaidOut], show_all: bool, *, is_changed: bool = True
+) -> None:
+    """The kinds of tensors that are cut, those of most bytes first."""
     kinds = sorted(_kinds(cut).values(), key=_nbytes, reverse=True)
     shown = kinds if show_all else kinds[:MOST_KINDS]
     for kind in shown:
-        _show_kind(console, kind)
+        _show_kind(console, kind, is_changed)
     if note := cap_note(len(shown), len(kinds), "kinds of tensors"):
         console.print(Text(note, style="dim"))
-    _show_whole(console, [t for t in preview.tensors if _is_whole(t)])
-    for text in preview.warnings:
-        console.print(warning(text))
 
 
 def _source_split(tensor: LaidOut) -> Split | None:
@@ -69,12 +101,12 @@ def _is_whole(tensor: LaidOut) -> bool:
     return tensor.slices.count <= 1 and (source is None or source.grid.count <= 1)
 
 
-def _show_whole(console: Console, tensors: Sequence[LaidOut]) -> None:
-    """One line for everything that is cut on neither side."""
+def _show_listed(console: Console, title: str, tensors: Sequence[LaidOut]) -> None:
+    """Two lines for tensors that are not drawn: how much, and names."""
     if tensors:
         size = f"{count_text(len(tensors), 'tensor')}, {format_bytes(_nbytes(tensors))}"
         console.print()
-        console.print(Text.assemble(("whole on every device, before and after: ", "bold"), size))
+        console.print(Text.assemble((f"{title}: ", "bold"), size))
         console.print(Text(some_text(_names(tensors), 6)))
 
 
@@ -110,7 +142,7 @@ def _meshes(specs: Sequence[TensorSpec]) -> list[DeviceMesh]:
 
 
 def _mesh_lines(side: str, mesh: DeviceMesh, frame: Frame) -> Iterator[Text]:
-    yield Text.assemble((f"{side} mesh ", "bold"), mesh_text(mesh))
+    yield Text.assemble((f"{side} mesh ".lstrip(), "bold"), mesh_text(mesh))
     names = [safe(name) for name in mesh.axis_names]
     devices, across = count_text(mesh.size, "device"), names[-1]
     if mesh.size > MOST_DRAWN_DEVICES:
@@ -121,14 +153,18 @@ def _mesh_lines(side: str, mesh: DeviceMesh, frame: Frame) -> Iterator[Text]:
     yield from draw_mesh(mesh, frame)
 
 
-def _show_kind(console: Console, kind: Sequence[LaidOut]) -> None:
+def _show_kind(console: Console, kind: Sequence[LaidOut], is_changed: bool) -> None:
     first = kind[0]
     title = f"{shape_text(first.source.shape)}, {count_text(len(kind), 'tensor')}, "
     console.print()
     console.print(Text(title + format_bytes(_nbytes(kind)), style="bold"))
     console.print(Text(some_text(_names(kind), 3)))
     frame = _frame(console, _lines(first))
-    _show_beside(console, list(_source_lines(first, frame)), list(_target_lines(first, frame)))
+    if is_changed:
+        left, right = _source_lines(first, frame, "source "), _target_lines(first, frame)
+        _show_beside(console, list(left), list(right))
+    else:
+        _show_beside(console, list(_source_lines(first, frame)), [])
 
 
 def _lines(tensor: LaidOut) -> int:
@@ -138,12 +174,12 @@ def _lines(tensor: LaidOut) -> int:
     return max(most, LINES_1D if len(tensor.source.shape) < 2 else LINES_ND)
 
 
-def _source_lines(tensor: LaidOut, frame: Frame) -> Iterator[Text]:
+def _source_lines(tensor: LaidOut, frame: Frame, side: str = "") -> Iterator[Text]:
     split = _source_split(tensor)
     if split is None:
         yield Text("source: who held what was not recorded")
         return
-    yield Text(f"source {axes_text(split.layout)}")
+    yield Text(f"{side}{axes_text(split.layout)}")
     yield Text(_shards_text(tensor.source, split))
     yield from draw(split, frame)
 

@@ -1,4 +1,4 @@
-"""What ``plan`` shows: each tensor's way, the totals, the memory, and what to watch out for."""
+"""What ``plan`` shows: each tensor's layout, storage and cost, then totals, memory and warnings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from reshard.cli.grouping import Group, grouped, single
-from reshard.cli.tables import Cell, Name, cap_note, capped, table, warning
+from reshard.cli.tables import Cell, Column, cap_note, capped, table, warnings_of
 from reshard.cli.text import (
     axes_text,
     chunks_text,
@@ -17,38 +17,46 @@ from reshard.cli.text import (
     dtype_text,
     mesh_text,
     partition_text,
+    parts_text,
     ratio_text,
     safe,
     shape_text,
     some_text,
 )
+from reshard.layout.grid import Grid
 from reshard.layout.mesh import DeviceMesh
 from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.joint_plan import JointPlan
-from reshard.planning.move import Plan
+from reshard.planning.move import Move, Plan
 
 if TYPE_CHECKING:
     from reshard.engine.conversion import ConversionPlan, PlannedTensor
 
     Groups = Sequence[Group[PlannedTensor]]
 
+CHUNKS_ARE_NOT_SHARDS = (
+    "shards: what each device holds. chunks: how files store it; "
+    "small shards share a chunk, large ones take several (--chunk-bytes)."
+)
 
-def plan_view(planned: ConversionPlan, show_all: bool) -> Iterator[RenderableType]:
-    """The plan as a person reads it: rows, then totals, then memory, then warnings."""
-    yield Text(f"{safe(planned.source)} → {safe(planned.target)}", style="bold")
+
+def plan_view(
+    planned: ConversionPlan, show_all: bool, said: set[str] | None = None
+) -> Iterator[RenderableType]:
+    """The plan as a person reads it: rows, totals, memory, warnings. Those of ``said`` are not said again."""
+    target = "a target" if planned.target is None else planned.target
+    yield Text(f"{safe(planned.source)} → {safe(target)}", style="bold")
     yield Text(_meshes_line(planned.tensors))
     groups = plan_groups(planned.tensors, show_all)
     shown = capped(groups, show_all)
-    titles = (
-        "tensor", ">n", "shape\ndtype", "chunks\n→ chunks", "strategy\ntasks", ">read\nwritten",
-        ">ampl.\nmemory",
-    )  # fmt: skip
-    yield table("", titles, map(_row, shown))
+    yield table("", _columns(planned.tensors), map(_row, shown), whole=show_all)
     if note := cap_note(len(shown), len(groups), "rows"):
         yield Text(note, style="dim")
+    if any(_chunks_differ(t) for t in planned.tensors):
+        yield Text(CHUNKS_ARE_NOT_SHARDS, style="dim")
     yield from map(Text, _totals(planned))
-    yield from map(warning, planned.warnings)
+    yield from warnings_of(planned.warnings, said)
 
 
 def joint_view(joint: JointPlan) -> Iterator[Text]:
@@ -81,26 +89,67 @@ def planned_name(tensor: PlannedTensor) -> str:
 def _alike(tensor: PlannedTensor) -> Hashable:
     move = tensor.move
     split = _geometry(tensor.target), _split_text(tensor)
-    return _geometry(tensor.source), split, move.strategy, move.price
+    return _geometry(tensor.source), split, tensor.target_shards, move.strategy, move.price
 
 
 def _geometry(spec: TensorSpec) -> Hashable:
     return spec.shape, spec.dtype, spec.storage.cuts, spec.chunk_shape, spec.layout
 
 
+def _columns(tensors: Sequence[PlannedTensor]) -> tuple[str | Column, ...]:
+    """What the target will be comes first; what the source is, where there is room."""
+    is_cast = any(t.source.dtype != t.target.dtype for t in tensors)
+    return (
+        "tensor",
+        Column("n", right=True, rank=3),
+        "shape",
+        Column("dtype", rank=0 if is_cast else 2),
+        Column("axes → axes", rank=7),
+        Column("from shards", rank=6),
+        "shards",
+        Column("from chunks", rank=5),
+        "chunks",
+        "strategy",
+        Column("tasks", right=True, rank=4),
+        ">read",
+        Column("written", right=True, rank=1),
+    )
+
+
 def _row(group: Group[PlannedTensor]) -> tuple[Cell, ...]:
     source, target, move = group.first.source, group.first.target, group.first.move
     tasks = sum(t.move.price.tasks for t in group.members)
     return (
-        Name(group.name, f"{axes_text(source.layout)} → {_split_text(group.first)}"),
+        group.name,
         f"{group.count:,}",
-        f"{shape_text(source.shape)}\n{dtype_text(source.dtype, target.dtype)}",
-        f"{chunks_text(source)}\n→ {chunks_text(target)}",
-        f"{move.strategy}\n{count_text(tasks, 'task')}",
-        f"{format_bytes(sum(t.move.price.decoded_bytes for t in group.members))}\n"
-        f"{format_bytes(sum(t.move.price.written_bytes for t in group.members))}",
-        f"{ratio_text(move.price.amplification)}\n{format_bytes(move.price.task_bytes)}",
+        shape_text(source.shape),
+        dtype_text(source.dtype, target.dtype),
+        f"{axes_text(source.layout)} → {_split_text(group.first)}",
+        _shards_text(group.first.source_shards),
+        _shards_text(group.first.target_shards),
+        chunks_text(source),
+        chunks_text(target),
+        move.strategy,
+        f"{tasks:,}",
+        f"{format_bytes(sum(t.move.price.decoded_bytes for t in group.members))}{_read_again(move)}",
+        format_bytes(sum(t.move.price.written_bytes for t in group.members)),
     )
+
+
+def _shards_text(shards: Grid | None) -> str:
+    """How a layout cuts a tensor, or a dash where there is no layout."""
+    return "–" if shards is None else parts_text(shards)
+
+
+def _read_again(move: Move) -> str:
+    """How often the source is decoded, where that is more than once."""
+    ratio = ratio_text(move.price.amplification)
+    return "" if ratio == ratio_text(1) else f" ({ratio})"
+
+
+def _chunks_differ(tensor: PlannedTensor) -> bool:
+    shards = tensor.target_shards
+    return shards is not None and shards != tensor.target.storage
 
 
 def _split_text(tensor: PlannedTensor) -> str:
@@ -119,7 +168,7 @@ def _meshes_line(tensors: Iterable[PlannedTensor]) -> str:
 
 
 def _meshes(meshes: set[DeviceMesh | None]) -> str:
-    known = sorted(mesh_text(m) for m in meshes if m is not None)
+    known = sorted({mesh_text(m) for m in meshes if m is not None})
     return "; ".join(f"({m})" for m in known[:4]) + ("; …" if known[4:] else "") or "not recorded"
 
 
@@ -133,6 +182,8 @@ def _totals(planned: ConversionPlan) -> Iterator[str]:
     yield _memory(plan)
     if planned.free_bytes is not None:
         yield f"space: {format_bytes(planned.free_bytes)} free at the target"
+    if planned.target is None:
+        yield "no target was named: its free space, and whether something is there already, were not looked at"
     if planned.carried:
         yield f"carried along unchanged: {some_text(planned.carried)}"
     if planned.dropped:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard.cli.tables import Cell, Name, cap_note, capped, table, warning
+from reshard.cli.tables import Cell, Column, cap_note, capped, table, warnings_of
 from reshard.cli.text import (
     count_text,
     dtype_text,
@@ -35,8 +35,10 @@ _CAST_PROOFS: dict[Proof, str] = _PROOFS | {
 }
 
 
-def report_view(report: ConversionReport, show_all: bool) -> Iterator[RenderableType]:
-    """The report as a person reads it; the headline comes first."""
+def report_view(
+    report: ConversionReport, show_all: bool, said: set[str] | None = None
+) -> Iterator[RenderableType]:
+    """The report as a person reads it; the headline comes first. Warnings of ``said`` are not said again."""
     if report.already_done:
         yield Text(
             f"nothing to do: {safe(report.target)} is the finished result of this conversion"
@@ -47,7 +49,7 @@ def report_view(report: ConversionReport, show_all: bool) -> Iterator[Renderable
     yield from _casts(report.tensors, show_all)
     yield from _digests(report.tensors, show_all)
     yield from map(Text, _proofs(report.tensors))
-    yield from map(warning, report.warnings)
+    yield from warnings_of(report.warnings, said)
 
 
 def together_view(reports: Sequence[ConversionReport], read_bytes: int) -> Iterator[Text]:
@@ -93,21 +95,28 @@ def _times(part: int, size: int) -> str:
 def _casts(tensors: Sequence[TensorReport], show_all: bool) -> Iterator[RenderableType]:
     """Casts, those that lost most first."""
     casts = [(t, t.cast) for t in tensors if t.cast is not None]
-    casts.sort(key=lambda c: (c[1].overflows, c[1].largest_relative_error), reverse=True)
+    casts.sort(
+        key=lambda c: (c[1].overflows, c[1].saturated, c[1].largest_relative_error), reverse=True
+    )
     shown = capped(casts, show_all)
     if casts:
-        titles = ("cast tensor", "dtype", ">overflows", ">NaNs", ">largest rel. error")
-        yield table("", titles, map(_cast_row, shown))
+        saturate = any(stats.saturated for _, stats in casts)
+        lost = (">overflows", *((">saturated",) if saturate else ()))
+        titles = ("cast tensor", "dtype", *lost, ">NaNs", ">rel. error")
+        rows = (_cast_row(cast, saturate=saturate) for cast in shown)
+        yield table("", titles, rows, whole=show_all)
     if note := cap_note(len(shown), len(casts), "casts"):
         yield Text(note, style="dim")
 
 
-def _cast_row(cast: tuple[TensorReport, CastStats]) -> tuple[Cell, ...]:
+def _cast_row(cast: tuple[TensorReport, CastStats], *, saturate: bool) -> tuple[Cell, ...]:
     tensor, stats = cast
+    saturated = Text(f"{stats.saturated:,}", style="bold red" if stats.saturated else "")
     return (
-        Name(tensor.target),
+        tensor.target,
         dtype_text(tensor.source_dtype or UNKNOWN, tensor.target_dtype),
         Text(f"{stats.overflows:,}", style="bold red" if stats.overflows else ""),
+        *((saturated,) if saturate else ()),
         f"{stats.nans:,}",
         f"{stats.largest_relative_error:.2g}",
     )
@@ -116,20 +125,28 @@ def _cast_row(cast: tuple[TensorReport, CastStats]) -> tuple[Cell, ...]:
 def _digests(tensors: Sequence[TensorReport], show_all: bool) -> Iterator[RenderableType]:
     shown = capped(tensors, show_all, MOST_DIGESTS)
     if shown:
-        titles = ("tensor", "strategy", ">bytes", "CRC-64/NVME", "proof")
-        yield table("", titles, map(_digest_row, shown))
+        source = (Column("source's CRC-64", rank=2),) if any(map(_is_changed, shown)) else ()
+        titles = ("tensor", Column("strategy", rank=1), ">bytes", *source, "CRC-64/NVME", "proof")
+        rows = (_digest_row(tensor, bool(source)) for tensor in shown)
+        yield table("", titles, rows, whole=show_all)
     if note := cap_note(len(shown), len(tensors), "tensors"):
         yield Text(note, style="dim")
 
 
-def _digest_row(tensor: TensorReport) -> tuple[Cell, ...]:
+def _is_changed(tensor: TensorReport) -> bool:
+    return tensor.source_digest not in (None, tensor.target_digest)
+
+
+def _digest_row(tensor: TensorReport, with_source: bool) -> tuple[Cell, ...]:
     is_renamed = tensor.source not in (None, tensor.target)
-    name = f"{tensor.source} → {tensor.target}" if is_renamed else tensor.target
-    digest = tensor.target_digest or UNKNOWN
-    if tensor.source_digest and tensor.source_digest != tensor.target_digest:
-        digest = f"{tensor.source_digest} →\n{digest}"
-    strategy, proof = tensor.strategy or UNKNOWN, tensor.proof or UNKNOWN
-    return Name(name), strategy, format_bytes(tensor.nbytes), digest, proof
+    return (
+        f"{tensor.source} → {tensor.target}" if is_renamed else tensor.target,
+        tensor.strategy or UNKNOWN,
+        format_bytes(tensor.nbytes),
+        *((tensor.source_digest or UNKNOWN,) if with_source else ()),
+        tensor.target_digest or UNKNOWN,
+        tensor.proof or UNKNOWN,
+    )
 
 
 def _proofs(tensors: Sequence[TensorReport]) -> Iterator[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard.cli.tables import Cell, Name, cap_note, capped, table, warning
-from reshard.cli.text import count_text, safe, some_text
+from reshard.cli.tables import Cell, cap_note, capped, table, warning
+from reshard.cli.text import count_text, dtype_text, rule_words, safe, some_text
 from reshard.engine.compare import AGREEING, TensorVerdict, Verification
 from reshard.formats.orbax.folder_record import FileVerdict
 
@@ -23,11 +24,24 @@ def verification_view(found: Verification, show_all: bool) -> Iterator[Renderabl
         alike = [t for t in found.tensors if t.status in AGREEING]
         yield from _table("", alike, found, show_all)
     unknown = [t.name for t in found.tensors if t.status == "not recorded"]
-    if unknown:
+    if 0 < len(unknown) < len(found.tensors):  # a warning says it where it is all of them
         names = some_text(unknown, len(unknown) if show_all else 5)
         yield Text(f"no digest was recorded for {count_text(len(unknown), 'tensor')}: {names}")
+    yield from _rules(found, show_all)
     yield from map(warning, found.warnings)
     yield _verdict(found, len(unknown))
+
+
+def _rules(found: Verification, show_all: bool) -> Iterator[Text]:
+    """The rules by which tensors were paired, and what they leave out."""
+    if found.rules and found.rules_from == "recorded":
+        rules = rule_words(found.rules)
+        yield Text(f"rules that B records: {some_text(rules, len(rules) if show_all else 8)}")
+    if found.dropped:
+        names = some_text(found.dropped, len(found.dropped) if show_all else 5)
+        yield Text(
+            f"left out by the rules: {count_text(len(found.dropped), 'tensor')} of A: {names}"
+        )
 
 
 def _files(
@@ -35,16 +49,27 @@ def _files(
 ) -> Iterator[RenderableType]:
     shown = capped(verdicts, show_all)
     if shown:
-        titles = ("file", "status", "stored\nrecorded", "detail")
-        yield table("files that differ", titles, (_file_row(f, found) for f in shown))
+        titles = ("file", "status", "stored", "recorded")
+        rows = (_file_row(f, found) for f in shown)
+        yield table("files that differ", titles, rows, whole=show_all)
+        details = ((_file_name(f, found), f.detail) for f in shown)
+        yield from _details(details)
     if note := cap_note(len(shown), len(verdicts), "files"):
         yield Text(note, style="dim")
 
 
 def _file_row(file: FileVerdict, found: Verification) -> tuple[Cell, ...]:
-    name = file.name if found.b is None else f"{file.side}: {file.name}"
-    digests = f"{file.stored or '–'}\n{file.recorded or '–'}"
-    return Name(name), Text(file.status, style="bold red"), digests, safe(file.detail)
+    status = Text(file.status, style="bold red")
+    return _file_name(file, found), status, file.stored or "–", file.recorded or "–"
+
+
+def _file_name(file: FileVerdict, found: Verification) -> str:
+    return file.name if found.b is None else f"{file.side}: {file.name}"
+
+
+def _details(named: Iterable[tuple[str, str]]) -> Iterator[Text]:
+    """A sentence for each row that has more to say."""
+    yield from (Text(f"{safe(name)}: {safe(detail)}") for name, detail in named if detail)
 
 
 def _table(
@@ -53,10 +78,9 @@ def _table(
     shown = capped(verdicts, show_all)
     if shown:
         a, b = ("digest of A", "digest of B") if found.b is not None else ("stored", "recorded")
-        rows = list(map(_row, shown))
-        columns = 4 if any(row[-1] for row in rows) else 3
-        titles = ("tensor", "status", f"{a}\n{b}", "detail")
-        yield table(title, titles[:columns], (row[:columns] for row in rows))
+        rows = (_row(verdict) for verdict in shown)
+        yield table(title, ("tensor", "status", a, b), rows, whole=show_all)
+        yield from _details((verdict.name, _detail(verdict, found)) for verdict in shown)
     if note := cap_note(len(shown), len(verdicts), "tensors"):
         yield Text(note, style="dim")
 
@@ -64,13 +88,40 @@ def _table(
 def _row(verdict: TensorVerdict) -> tuple[Cell, ...]:
     is_fine = verdict.status in AGREEING
     is_alone = verdict.status.startswith("only in")
-    digests = f"{verdict.digest_a or '–'}\n{verdict.digest_b or '–'}"
     return (
-        Name(verdict.name),
+        verdict.name,
         Text(verdict.status, style="green" if is_fine else "bold red"),
-        "–" if is_alone else digests,
-        "" if is_alone else verdict.detail,
+        "–" if is_alone else verdict.digest_a or "–",
+        "–" if is_alone else verdict.digest_b or "–",
     )
+
+
+def _detail(verdict: TensorVerdict, found: Verification) -> str:
+    """What differs, and how B's tensor was made of A's where rules made it; nothing of one that is alone."""
+    if verdict.status.startswith("only in"):
+        return ""
+    renamed = verdict.source not in (None, verdict.name)
+    how = f"cast {_cast(verdict)}" if verdict.comparison == "cast" else "exact"
+    words = [
+        verdict.detail,
+        f"{safe(str(verdict.source))} in A" if renamed else "",
+        how if found.rules else "",
+    ]
+    return "; ".join(filter(None, words))
+
+
+def _cast(verdict: TensorVerdict) -> str:
+    dtypes = dtype_text(str(verdict.source_dtype), str(verdict.target_dtype))
+    return f"{dtypes} saturating" if verdict.saturate else dtypes
+
+
+def _kinds(verdicts: Sequence[TensorVerdict]) -> str:
+    """`` (2 exact, 1 cast float32 → bfloat16)``; nothing where all are exact."""
+    kinds = Counter(_cast(v) for v in verdicts if v.comparison == "cast")
+    exact = len(verdicts) - kinds.total()
+    words = [f"{exact:,} exact"] if exact else []
+    words += [f"{count:,} cast {kind}" for kind, count in kinds.items()]
+    return f" ({', '.join(words)})" if kinds else ""
 
 
 def _verdict(found: Verification, unknown: int) -> Text:
@@ -87,7 +138,8 @@ def _verdict(found: Verification, unknown: int) -> Text:
     word = "equal: " if found.b is not None else "as recorded: "
     files = f" and {count_text(len(found.files), 'file')}" if found.files else ""
     return Text.assemble(
-        (word, "bold green"), f"{agreeing:,} of {count_text(total, 'tensor')}{files}; {where}"
+        (word, "bold green"),
+        f"{agreeing:,} of {count_text(total, 'tensor')}{_kinds(found.tensors)}{files}; {where}",
     )
 
 

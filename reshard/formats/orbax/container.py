@@ -46,7 +46,12 @@ def is_orbax(path: str) -> bool:
     root = Path(path)
     if not root.is_dir():
         return False
-    return any((root / m).exists() for m in MARKERS) or bool(_unnamed_items(root))
+    return is_marked(path) or bool(_unnamed_items(root))
+
+
+def is_marked(path: str) -> bool:
+    """Whether one of the files that Orbax puts at the top of a checkpoint is there."""
+    return any((Path(path) / m).exists() for m in MARKERS)
 
 
 def is_finished(path: str) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.errors import TargetExistsError
+from reshard.errors import FormatError, StorageError, TargetExistsError
 from reshard.formats.file_digests import digest_of_file, files_below
 from reshard.formats.orbax.chunk_files import ChunkFiles
 from reshard.formats.orbax.files import write_file
@@ -29,7 +29,7 @@ from reshard.formats.slices import (
     render_slices,
     split_of,
 )
-from reshard.formats.slices_json import parse_slices
+from reshard.formats.slices_json import parse_slices, read_slices
 from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.local import storage_errors
@@ -56,6 +56,18 @@ def refuse_recorded(root: Path) -> None:
         raise TargetExistsError(
             f"{str(root / record.folder / FILE_NAME)!r} is there already and was left untouched; reshard verify "
             "compares the checkpoint with it; ask to overwrite it (overwrite) to record what is stored now"
+        )
+
+
+def refuse_item_of_record(root: Path) -> None:
+    """TargetExistsError for an item whose checkpoint has a record of it, which would then be wrong."""
+    above = None
+    with suppress(FormatError, StorageError):  # a record that cannot be read is wrong already
+        above = read_slices(root.parent)
+    if above is not None and f"{root.name}/{FILE_NAME}" in above.files:
+        raise TargetExistsError(
+            f"{str(root)!r} is an item of {str(root.parent)!r}, whose {FILE_NAME} holds the digest of the item's own, "
+            "and was left untouched; record the whole checkpoint anew"
         )
 
 
@@ -138,12 +150,20 @@ def _record(
         read(f"{folder.folder}/{name}" if folder.folder else name)
         files[name] = digest_of_file(top / name)
     if folder.item is None:
-        return SliceFile({}, files, {})
+        return _with_history(SliceFile({}, files, {}), earlier)
     in_database = is_data_file if find_databases(top) else lambda _: False
     data_files = {n: d for n, d in files.items() if in_database(n)}
     files = {n: d for n, d in files.items() if n not in data_files}
     known = earlier.tensors if earlier is not None else {}
-    return SliceFile(dict(_entries(folder.item, digests, known)), files, data_files)
+    entries = dict(_entries(folder.item, digests, known))
+    return _with_history(SliceFile(entries, files, data_files), earlier)
+
+
+def _with_history(file: SliceFile, earlier: SliceFile | None) -> SliceFile:
+    """How names are made, and of what the checkpoint was made, stays true when its bytes are recorded anew."""
+    if earlier is None:
+        return file
+    return replace(file, item_names=earlier.item_names, made=earlier.made)
 
 
 def _entries(

@@ -31,8 +31,6 @@ from reshard.formats.slices import (
     render_slices,
     split_of,
 )
-from reshard.layout.grid import Grid
-from reshard.layout.partitioners import div_cuts
 
 
 def finish_checkpoint(
@@ -59,7 +57,8 @@ def finish_checkpoint(
         own = {n.removeprefix(tree.below("")): d for n, d in markers.items() if _is_of(n, tree)}
         known = {**arrays.get(tree.item.name, {}), **files, **own}
         slices = slice_file(tree, digests, known, _database_digests(root / tree.directory))
-        slices = replace(slices, conversion=target.conversion)
+        made = None if tree.directory else target.made
+        slices = replace(slices, conversion=target.conversion, made=made)
         slices_of[tree.below(FILE_NAME)] = render_slices(slices)
     if FILE_NAME not in slices_of:
         slices_of[FILE_NAME] = _container_slices(root, target, trees, markers, slices_of)
@@ -91,15 +90,15 @@ def _container_slices(
     for folder in copied_folders(target):
         names = (f"{folder}/{name}" for name in files_below(root / folder))
         files |= digests_of_files(root, names)
-    return render_slices(SliceFile({}, files, {}))
+    item_names = bool(target.container.naming_items)
+    return render_slices(SliceFile({}, files, {}, item_names=item_names, made=target.made))
 
 
 def check_tree(tree: ItemTree) -> None:
     """Raise now what ``finish_checkpoint`` would raise of this tree once its data is written."""
     string_document(tree)
     for _, tensor in tree.tensors:
-        if tensor.slices is None:
-            _slices(tensor)
+        _split(tensor)
 
 
 def slice_file(
@@ -137,19 +136,8 @@ def slice_entry(leaf: WrittenLeaf, target: TargetTensor, digest: str | None) -> 
 
 
 def _split(target: TargetTensor) -> dict[str, tuple[Any, ...]]:
-    if isinstance(target.slices, tuple):
-        return {"slices": target.slices}
-    return split_of(_slices(target) if target.slices is None else target.slices)
-
-
-def _slices(target: TargetTensor) -> Grid:
-    """Who needs what: 'div' parts where the tensor is partitioned by count, else the layout's."""
-    spec, partition = target.spec, target.partition or {}
-    if "axis" not in partition or "shards" not in partition:
-        return spec.slices
-    axis, shards = partition["axis"], partition["shards"]
-    counts = [shards if dim == axis else 1 for dim in range(len(spec.shape))]
-    return Grid(spec.shape, tuple(map(div_cuts, spec.shape, counts)))
+    shards = target.shards
+    return {"slices": shards} if isinstance(shards, tuple) else split_of(shards)
 
 
 def _markers(target: TargetCheckpoint, trees: Sequence[ItemTree]) -> dict[str, bytes]:

@@ -18,7 +18,7 @@ from reshard.formats.orbax.container import TREE_METADATA
 from reshard.formats.orbax.metadata_price import LEAF_BYTES, TENSOR_BYTES
 from reshard.formats.orbax.ocdbt_index import OcdbtIndex, find_databases
 from reshard.formats.orbax.plain_files import PlainFiles
-from reshard.formats.orbax.sharding_file import SHARDING, read_shardings
+from reshard.formats.orbax.sharding_file import SHARDING, OneDevice, Sharding, read_shardings
 from reshard.formats.orbax.tensorstore_array import tensorstore_encoding
 from reshard.formats.orbax.tree_metadata import (
     TreeLeaf,
@@ -30,6 +30,7 @@ from reshard.formats.orbax.tree_metadata import (
 from reshard.formats.orbax.values import Values, read_extent
 from reshard.formats.orbax.zarr_codecs import BY_TENSORSTORE
 from reshard.formats.orbax.zarr_metadata import ZARR2_FILE, ZARR3_FILE, ZarrArray, parse_zarr
+from reshard.layout.device_mesh import same_axes
 from reshard.layout.grid import Grid
 from reshard.layout.mesh import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
@@ -70,7 +71,7 @@ def open_item(
     Args:
         directory: where the item lies.
         item: as the container lists it.
-        prefix: put before each name; ``"item/"`` where the checkpoint has several trees.
+        prefix: put before each name; ``"item/"`` where the container has ``naming_items``.
         recorded: what ``slices.json`` says, or None.
         check: whether each array's metadata must have the digest that was recorded of it.
     """
@@ -80,16 +81,17 @@ def open_item(
     ext = read_ext_metadata(directory, wanted)
     files = recorded.files if recorded is not None and check else {}
     found = _find_arrays(directory, [leaf for leaf in tree.leaves if leaf.is_tensor], tree, files)
-    layouts = read_shardings(directory / SHARDING)
+    shardings = read_shardings(directory / SHARDING)
     entries = recorded.tensors if recorded is not None else {}
-    assemble = _TensorAssembly(tree, layouts, ext, entries, str(directory)).assemble
+    assemble = _TensorAssembly(tree, shardings, ext, entries, str(directory)).assemble
     tensors, arrays = {}, {}
     for leaf in tree.leaves:
         if leaf.is_tensor:
             name = _name(prefix, leaf)
             arrays[name] = found[leaf.param_name]
             tensors[name] = assemble(name, leaf, arrays[name])
-    leaves = tuple(_leaves(tree.leaves, prefix, item.name, ext, strings))
+    placed = _placed(tree.leaves, shardings, entries)
+    leaves = tuple(_leaves(tree.leaves, prefix, item.name, ext, strings, placed))
     values = {id(a.values): a.values for a in arrays.values()}
     size = sum(v.metadata_bytes for v in values.values()) + _leaf_bytes(leaves, tensors)
     return OpenItem(replace(item, meta=tree.kept), leaves, tensors, arrays, size)
@@ -101,16 +103,35 @@ def _leaves(
     item: str,
     ext: Mapping[str, Mapping[str, Any] | None],
     strings: Mapping[str, str],
+    placed: Mapping[str, Mapping[str, str]],
 ) -> Iterator[Leaf]:
     """The leaves, of which those that are alike share what was recorded of them."""
-    alike: dict[tuple[int, bool], dict[str, Any]] = {}
+    alike: dict[tuple[Any, ...], dict[str, Any]] = {}
     for leaf in leaves:
-        meta = alike.setdefault((id(leaf.value), leaf.is_tensor), _meta(leaf))
+        where = placed.get(leaf.param_name, {})
+        key = (id(leaf.value), leaf.is_tensor, *where.items())
+        meta = alike.setdefault(key, {**_meta(leaf), **where})
         if leaf.is_string:
             meta = {**meta, "string": strings[leaf.param_name]}
         if (own := ext.get(leaf.param_name)) is not None and leaf.is_tensor:
             meta = {**meta, "ext_metadata": own}
         yield Leaf(_name(prefix, leaf), leaf.path, item, leaf.is_tensor, meta)
+
+
+def _placed(
+    leaves: Sequence[TreeLeaf],
+    shardings: Mapping[str, Sharding],
+    entries: Mapping[str, SliceEntry],
+) -> dict[str, dict[str, str]]:
+    """What was recorded of where tensors lie and their layouts do not say, by param name."""
+    found: dict[str, dict[str, str]] = {}
+    for leaf in leaves:
+        sharding, entry = shardings.get(leaf.param_name), entries.get(leaf.name)
+        if isinstance(sharding, OneDevice):
+            found.setdefault(leaf.param_name, {})["sharding"] = sharding.text
+        if entry is not None and entry.memory_kind is not None:
+            found.setdefault(leaf.param_name, {})["memory_kind"] = entry.memory_kind
+    return found
 
 
 def _meta(leaf: TreeLeaf) -> dict[str, Any]:
@@ -162,6 +183,12 @@ def _look_up(
         array = _open_array(leaf, tree, values, parse, recorded)
         if array is not None:
             found[leaf.param_name] = array
+        elif must and "\\" in leaf.param_name and isinstance(values, PlainFiles):
+            raise FormatError(
+                f"{directory}: the tensor {leaf.name!r} has a backslash in its name, which TensorStore takes for a "
+                f"slash in plain files, so that stock Orbax cannot find it either; save it under another name, or "
+                "with OCDBT (use_ocdbt=True)"
+            )
         elif must:
             raise CorruptError(
                 f"{directory}: the tensor {leaf.name!r} is in {TREE_METADATA}, but its metadata "
@@ -215,18 +242,26 @@ def _open_array(
     return None
 
 
+def _fuller(recorded: TensorLayout | None, own: TensorLayout | None) -> TensorLayout | None:
+    """The layout that slices.json recorded, or the equal one of ``_sharding`` which has device ids."""
+    if recorded is None or own is None or own.device_mesh is None or recorded.device_mesh is None:
+        return recorded or own
+    is_same = own.axes == recorded.axes and same_axes(own.device_mesh, recorded.device_mesh)
+    return own if is_same and recorded.device_mesh.device_ids is None else recorded
+
+
 class _TensorAssembly:
     """Puts tensors together, sharing equal grids and equal encodings among them."""
 
     def __init__(
         self,
         tree: TreeMetadata,
-        layouts: Mapping[str, TensorLayout],
+        shardings: Mapping[str, Sharding],
         ext: Mapping[str, Mapping[str, Any] | None],
         recorded: Mapping[str, SliceEntry],
         where: str,
     ) -> None:
-        self._tree, self._layouts, self._ext = tree, layouts, ext
+        self._tree, self._shardings, self._ext = tree, shardings, ext
         self._recorded, self._where = recorded, where
         self._grids: dict[tuple[tuple[int, ...], tuple[int, ...]], Grid] = {}
         self._encodings: dict[Encoding, Encoding] = {}
@@ -237,10 +272,12 @@ class _TensorAssembly:
     def assemble(self, name: str, leaf: TreeLeaf, array: ArrayFiles) -> StoredTensor:
         """The tensor of a leaf, with what ``slices.json`` recorded of it, if anything."""
         zarr = array.zarr
-        layout, digest, partition = self._layouts.get(leaf.param_name), None, None
+        sharding = self._shardings.get(leaf.param_name)
+        layout = sharding if isinstance(sharding, TensorLayout) else None
+        digest, partition = None, None
         if (entry := self._recorded.get(leaf.name)) is not None:
             self._check_recorded(name, zarr, entry.shape, entry.dtype)
-            layout, digest = entry.layout or layout, entry.digest
+            layout, digest = _fuller(entry.layout, layout), entry.digest
             partition = entry.partition
         self._check_fit(name, layout, zarr.shape)
         grid = self._grid(name, zarr)

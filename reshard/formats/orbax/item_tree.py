@@ -10,7 +10,7 @@ from msgspec import Struct
 from reshard.errors import FormatError
 from reshard.formats.base import Container, Item, Leaf, PathKey, TargetCheckpoint, TargetTensor
 from reshard.formats.orbax.param_names import check_leaves, check_path, is_stored, param_name
-from reshard.formats.orbax.sequences import settle_sequences
+from reshard.formats.sequences import settle_sequences, tree_order
 
 V1_ITEM = "state"
 """Where a v1 container keeps a tree that has no name of its own."""
@@ -41,7 +41,10 @@ class WrittenLeaf(Struct, frozen=True):
 
 
 class ItemTree(Struct, frozen=True):
-    """An item that is a tree: where it goes below the checkpoint, and its leaves in tree order."""
+    """An item that is a tree: where it goes below the checkpoint, and its leaves in tree order.
+
+    Stock Orbax rebuilds lists by appending, so the order counts.
+    """
 
     item: Item
     directory: str
@@ -78,11 +81,11 @@ def item_directory(container: Container, item: Item) -> str:
     """Where an item goes: its own folder, in v1 always a named one.
 
     A v1 checkpoint's only tree becomes a v0 checkpoint's single item, since v0 does not look for it
-    in a folder.
+    in a folder; unless it is a part of several, whose names bear the item: that keeps its folder.
     """
     if container.style == "v1":
         return item.directory or V1_ITEM
-    alone = len(container.items) == 1 and item.is_tree
+    alone = len(container.items) == 1 and item.is_tree and not container.item_names
     return "" if alone and item.handler.startswith(V1_HANDLERS) else item.directory
 
 
@@ -109,8 +112,8 @@ def _item_tree(
     check_leaves(leaves)
     paths = settle_sequences(leaf.path for leaf in leaves)
     written = tuple(
-        WrittenLeaf(leaf, path, _param(leaf), _target_of(leaf, target))
-        for leaf, path in zip(leaves, paths, strict=True)
+        WrittenLeaf(leaves[i], paths[i], _param(leaves[i]), _target_of(leaves[i], target))
+        for i in tree_order(paths)
     )
     return ItemTree(item, directory, written)
 

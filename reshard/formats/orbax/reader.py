@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from reshard.errors import CorruptError, FormatError, StorageError
-from reshard.formats.base import Container, Extent, Leaf, Record, StoredTensor
+from reshard.errors import CorruptError, FormatError, ReshardError, StorageError
+from reshard.formats.base import Container, Extent, Item, Leaf, Record, StoredTensor
 from reshard.formats.orbax.chunk_files import ChunkFiles
 from reshard.formats.orbax.container import (
     CHECKPOINT_METADATA,
@@ -43,12 +43,13 @@ __all__ = ["OrbaxReader", "is_orbax", "open_orbax"]
 def open_orbax(path: str, record: Record = "checked") -> OrbaxReader:
     """Open the Orbax checkpoint in the local directory ``path``.
 
-    With one tree, tensor names are its keys joined with ``/``; with several, the item's name comes
-    first. Items that are no trees are listed in the container only.
+    With one tree, tensor names are its keys joined with ``/``. With several, the item's name comes
+    first; so it does in what reshard made of a part of these, which slices.json records. Items that
+    are no trees are listed in the container only.
 
     Args:
         record: what to make of slices.json: refuse what contradicts it, take from it what can be
-            taken, or leave it unread.
+            taken, or take only how names are made.
 
     Raises:
         StorageError: it is not there or cannot be read.
@@ -71,17 +72,29 @@ def _open(path: str, root: Path, record: Record) -> OrbaxReader:
     inside.check(root / CHECKPOINT_METADATA, "the checkpoint's metadata")
     container = read_container(root)
     trees = [item for item in container.items if item.is_tree]
-    if all(item.directory for item in trees):
-        _recorded(root, record)
+    top = _container_record(root, trees, record)
+    container = replace(container, item_names=top is not None and top.item_names)
     opened = {}
     for item in trees:
         directory = root / item.directory
         _refuse_links_out(inside, directory)
-        prefix = f"{item.name}/" if len(trees) > 1 else ""
+        prefix = f"{item.name}/" if container.naming_items else ""
         recorded = _recorded(directory, record)
         opened[item.name] = open_item(directory, item, prefix, recorded, check=record == "checked")
     items = tuple(opened[i.name].item if i.is_tree else i for i in container.items)
     return OrbaxReader(path, replace(container, items=items), opened)
+
+
+def _container_record(root: Path, trees: Sequence[Item], record: Record) -> SliceFile | None:
+    """The container's own slices.json; None where the one that lies there is the tree's."""
+    if not all(item.directory for item in trees):
+        return None
+    if record != "ignored":
+        return _recorded(root, record)
+    try:
+        return read_slices(root)
+    except ReshardError:  # it will be replaced
+        return None
 
 
 def _recorded(directory: Path, record: Record) -> SliceFile | None:

@@ -4,10 +4,12 @@ A JSON object from urlsafe-base64 of the param name to *text* that is JSON again
 (``_src/metadata/sharding.py`` of Orbax 0.12)::
 
     {"sharding_type": "NamedSharding", "shape": [4, 2], "axis_names": ["data", "model"],
-     "axis_types": ["AxisType.Auto", "AxisType.Auto"], "partition_spec": [["data", "model"], null]}
+     "axis_types": ["AxisType.Auto", "AxisType.Auto"], "partition_spec": [["data", "model"], null],
+     "device_mesh": {"mesh": [[{"id": 0}, {"id": 1}], ...]}}
+    {"sharding_type": "SingleDeviceSharding", "device_str": "cpu:3"}
 
-Device ids are not read: they mean nothing on another machine. Shardings that name no mesh axes
-(``SingleDeviceSharding``, ``PositionalSharding``, …) are no layout: None.
+``device_mesh`` is optional. A ``SingleDeviceSharding`` is no layout; its text is kept, to be written
+again where the array stays where it was. Orbax restores no other kinds, so these are left out.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from reshard.errors import CorruptError, LayoutError
 from reshard.formats.orbax.json_cursor import JsonCursor
@@ -30,27 +34,45 @@ MAX_DEVICES = 1 << 20
 """Beyond any machine that exists; a larger mesh is damage or an attack."""
 
 _NAMED = "NamedSharding"
+_SINGLE = "SingleDeviceSharding"
 
 
-def read_shardings(path: Path) -> Mapping[str, TensorLayout]:
-    """The layout of each array that has one, by param name; empty where there is no such file.
+class OneDevice(Struct, frozen=True):
+    """An array that lies whole on one device; ``text`` is its entry, which names the device."""
 
-    Equal layouts are one object, so 100,000 arrays on one mesh cost little.
+    text: str
+
+
+Sharding = TensorLayout | OneDevice
+
+
+def read_shardings(path: Path) -> Mapping[str, Sharding]:
+    """The sharding of each array that has one, by param name; empty where there is no such file.
+
+    Equal shardings are one object, and so are equal meshes: 100,000 arrays on one mesh cost little.
     """
     if not path.exists():
         return {}
     cursor = JsonCursor.open(path)
-    known: dict[str, TensorLayout | None] = {}
-    layouts: dict[str, TensorLayout] = {}
+    known: dict[str, Sharding | None] = {}
+    meshes: dict[DeviceMesh, DeviceMesh] = {}
+    shardings: dict[str, Sharding] = {}
     for key in cursor.members():
         name = _param_name(key, cursor.where)
         text = expect(cursor.value(), str, f"the sharding of {name!r}", cursor.where)
         if text not in known:
-            known[text] = parse_sharding(text, name, cursor.where)
-        if (layout := known[text]) is not None:
-            layouts[name] = layout
+            known[text] = _shared(parse_sharding(text, name, cursor.where), meshes)
+        if (sharding := known[text]) is not None:
+            shardings[name] = sharding
     cursor.finish()
-    return layouts
+    return shardings
+
+
+def _shared(sharding: Sharding | None, meshes: dict[DeviceMesh, DeviceMesh]) -> Sharding | None:
+    if not isinstance(sharding, TensorLayout) or sharding.device_mesh is None:
+        return sharding
+    mesh = meshes.setdefault(sharding.device_mesh, sharding.device_mesh)
+    return sharding if mesh is sharding.device_mesh else TensorLayout(sharding.axes, mesh)
 
 
 def _param_name(key: str, where: str) -> str:
@@ -62,14 +84,16 @@ def _param_name(key: str, where: str) -> str:
         ) from None
 
 
-def parse_sharding(text: str, name: str, where: str) -> TensorLayout | None:
-    """The layout that one entry's text stands for, or None where it names no mesh axes.
+def parse_sharding(text: str, name: str, where: str) -> Sharding | None:
+    """The sharding that one entry's text stands for, or None where it is of another kind.
 
     Raises CorruptError naming the array where the entry contradicts itself.
     """
     what = f"the sharding of {name!r}"
     place = f"{where}, {what}"
     fields = expect(parse_json(text.encode("utf-8", "surrogatepass"), place), dict, what, where)
+    if fields.get("sharding_type") == _SINGLE and isinstance(fields.get("device_str"), str):
+        return OneDevice(text)
     if fields.get("sharding_type") != _NAMED:
         return None
     spec = expect(fields.get("partition_spec"), list, "partition_spec", place)
@@ -96,14 +120,34 @@ def _mesh(fields: Mapping[str, Any], place: str) -> DeviceMesh:
         raise CorruptError(
             f"{place}: a mesh of {shorten(list(shape))} has more than {MAX_DEVICES:,} devices"
         )
-    types = fields.get("axis_types")
-    if types is None:
-        return DeviceMesh(shape, axis_names)
-    kinds = tuple(
-        expect(t, str, "an axis type", place).removeprefix("AxisType.")
-        for t in expect(types, list, "axis_types", place)
-    )
-    return DeviceMesh(shape, axis_names, axis_types=kinds)
+    types, devices = fields.get("axis_types"), fields.get("device_mesh")
+    kinds = None
+    if types is not None:
+        kinds = tuple(
+            expect(t, str, "an axis type", place).removeprefix("AxisType.")
+            for t in expect(types, list, "axis_types", place)
+        )
+    ids = None if devices is None else tuple(_device_ids(devices, shape, place))
+    return DeviceMesh(shape, axis_names, axis_types=kinds, device_ids=ids)
+
+
+def _device_ids(devices: Any, shape: tuple[int, ...], place: str) -> Iterator[int]:
+    """The ids, row-major. Orbax on TPUs once recorded coordinates beside each, which are passed over."""
+    nested = [expect(devices, dict, "device_mesh", place).get("mesh")]
+    for size in shape:
+        nested = [part for parts in nested for part in _parts(parts, size, place)]
+    for device in nested:
+        yield expect(expect(device, dict, "a device", place).get("id"), int, "a device's id", place)
+
+
+def _parts(parts: Any, size: int, place: str) -> list[Any]:
+    found = expect(parts, list, "device_mesh", place)
+    if len(found) != size:
+        raise CorruptError(
+            f"{place}: device_mesh should have the mesh's shape, but holds {len(found)} entries where "
+            f"an axis has {size}"
+        )
+    return found
 
 
 def _axis(entry: Any, place: str) -> Axis:

@@ -149,7 +149,7 @@ def _shardings(tree: ItemTree) -> bytes:
 def _sharding(leaf: WrittenLeaf, target: TargetTensor) -> str:
     is_key = bool(leaf.leaf.meta.get("ext_metadata"))
     recorded: str | None = leaf.leaf.meta.get("sharding")
-    return recorded or sharding_value(target.spec.layout, is_key=is_key)
+    return recorded or sharding_value(target.spec.layout, len(target.spec.shape) - is_key)
 
 
 def string_document(tree: ItemTree) -> dict[str, Any]:

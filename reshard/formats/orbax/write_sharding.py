@@ -1,14 +1,16 @@
 """``_sharding``: the sharding that stock Orbax gives each array when it restores without a target.
 
-Orbax wants an entry for every jax.Array leaf and fails on the first that has none. A sharding over
-a mesh is written without device ids, so that it fits whatever devices the restoring process has, as
-long as they are as many as the mesh needs; more of them is "Topology mismatch" to Orbax, too.
+Orbax wants an entry for every jax.Array leaf and fails on the first that has none. Device ids are
+written where the mesh has them (it is the source's own, or was given with devices). Without ids Orbax
+takes all of ``jax.devices()``, which must then be exactly as many as the mesh has places: with more or
+fewer it raises "Topology mismatch".
 """
 
 from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -31,17 +33,21 @@ def sharding_key(param: str) -> str:
     return base64.urlsafe_b64encode(param.encode()).decode()
 
 
-def sharding_value(layout: TensorLayout | None, *, is_key: bool = False) -> str:
-    """The entry's value, JSON in a string; a PRNG key's spec ends where its logical shape may end."""
+def sharding_value(layout: TensorLayout | None, rank: int) -> str:
+    """The entry's value, JSON in a string.
+
+    Args:
+        rank: dimensions of the array; of PRNG keys, whose data has one more, their own.
+    """
     if layout is None or layout.device_mesh is None:
         return json.dumps(_ONE_DEVICE)
     axes = list(layout.axes)
-    while is_key and axes and axes[-1] is None:
+    while len(axes) > rank and axes[-1] is None:
         axes.pop()
-    return _render(tuple(axes), layout.device_mesh.abstract)
+    return _render(tuple(axes), layout.device_mesh.recorded)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def _render(axes: tuple[Axis, ...], mesh: DeviceMesh) -> str:
     document: dict[str, Any] = {
         "sharding_type": "NamedSharding",
@@ -50,7 +56,16 @@ def _render(axes: tuple[Axis, ...], mesh: DeviceMesh) -> str:
         "axis_types": _axis_types(mesh),
         "partition_spec": [list(a) if isinstance(a, tuple) else a for a in axes],
     }
+    if mesh.device_ids is not None:
+        devices = [{"id": number} for number in mesh.device_ids]
+        document["device_mesh"] = {"mesh": _nested(devices, mesh.shape)}
     return json.dumps(document)
+
+
+def _nested(devices: list[Any], shape: Sequence[int]) -> list[Any]:
+    for size in reversed(shape[1:]):
+        devices = [devices[at : at + size] for at in range(0, len(devices), size)]
+    return devices
 
 
 def _axis_types(mesh: DeviceMesh) -> list[str]:

@@ -13,12 +13,9 @@ from typing import Any
 from reshard.errors import FormatError
 from reshard.formats.base import Encoding
 from reshard.formats.limits import MAX_RANK
-from reshard.layout.dtypes import storage_bytes
+from reshard.layout.dtypes import NOT_STORED, storage_bytes
 from reshard.layout.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
-
-NOT_IN_ZARR3 = frozenset({"uint2", "uint4", "float8_e4m3"})
-"""Element types that TensorStore's zarr3 driver does not take."""
 
 _SHUFFLES = {-1: "shuffle", 0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}
 """zarr2's shuffle numbers; -1 leaves it to the element size, which matters to a writer only."""
@@ -84,7 +81,7 @@ def _render(
 ) -> bytes:
     if len(shape) > MAX_RANK:
         raise FormatError(f"it has {len(shape)} dimensions, but TensorStore reads {MAX_RANK}")
-    if dtype in NOT_IN_ZARR3:
+    if dtype in NOT_STORED:
         raise FormatError(f"zarr3 as TensorStore reads it has no dtype {dtype}; cast it or drop it")
     document = {
         "zarr_format": 3,

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from reshard.cli.views.plan import plan_groups, plan_view
+from reshard.cli.views.plan import CHUNKS_ARE_NOT_SHARDS, plan_groups, plan_view
 from reshard.cli.views.shares import shares_view
+from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from tests.cli.show import lines, show
+from tests.cli.show import console, lines, show, text_of
 from tests.cli.specimens import SERVED, planned, spec
 
 
@@ -21,19 +22,19 @@ def test_a_plan_at_a_glance() -> None:
         carried=("note",),
         dropped=("opt/a", "opt/b"),
     )
-    text = lines(plan_view(plan, show_all=False))
+    text = lines(plan_view(plan, show_all=False), 300)
     price = plan.plan.moves[0].price
     assert text[:2] == [
         "ckpt/1000 → served",
         "mesh (data=4, model=2) → mesh (model=8)",
     ]
-    row = next(i for i, line in enumerate(text) if line.startswith("params/{0…11}/kernel"))
     strategy = plan.plan.moves[0].strategy
-    assert text[row] == (
-        f"params/{{0…11}}/kernel → model/{{0…11}}/kernel 12 16×8 8 of 4×4 {strategy} 6.00 KiB 1.00×"
+    assert text[2] == (
+        "tensor n shape dtype axes → axes from shards shards from chunks chunks strategy tasks read written"
     )
-    assert text[row + 1].startswith(
-        f"[data, model] → [null, model] float32 → bfloat16 → 8 of 16×1 {12 * price.tasks} tasks "
+    assert text[4].startswith(
+        "params/{0…11}/kernel → model/{0…11}/kernel 12 16×8 float32 → bfloat16 [data, model] → [null, model] 8 of 4×4 "
+        f"8 of 16×1 8 of 4×4 8 of 16×1 {strategy} {12 * price.tasks} 6.00 KiB "
     )
     assert (
         f"total: 12 tensors in {plan.plan.tasks} tasks; reads 6.00 KiB, writes 3.38 KiB, amplification 1.00×"
@@ -52,33 +53,65 @@ def test_the_memory_line_names_peak_metadata_and_allowance() -> None:
     )
 
 
-def test_all_shows_each_tensor_and_every_row_fits_80_columns() -> None:
+def test_a_row_is_a_line_that_says_what_will_be_and_fits() -> None:
+    plan = planned(*(pair(f"params/layers/{i}/attention/query/kernel") for i in range(3)))
+    for width in (60, 80, 120, 200):
+        text = show(plan_view(plan, show_all=False), width).splitlines()
+        assert max(map(len, text)) <= width
+        row = next(line for line in text if line.startswith("params"))
+        assert " ".join(row.split()).split(" ", 1)[1].count("8 of 16×1") >= (2 if width > 60 else 0)
+
+
+def test_all_shows_each_tensor_whole() -> None:
     plan = planned(*(pair(f"params/layers/{i}/attention/query/kernel") for i in range(3)))
     assert len(plan_groups(plan.tensors, show_all=True)) == 3
-    text = show(plan_view(plan, show_all=True), 80)
-    assert max(map(len, text.splitlines())) <= 80
-    assert "attention/" in text
-    wide = show(plan_view(plan, show_all=True), 200)
-    assert text.count("KiB") == wide.count("KiB")
-    assert text.count("1.00×") == wide.count("1.00×")
+    target = console(60)
+    for view in plan_view(plan, show_all=True):
+        target.print(view, crop=False)
+    text = text_of(target)
+    for i in range(3):
+        name = f"layers/{i}/attention/query/kernel"
+        assert f"params/{name} → model/{name} " in text
+    assert "[data, model] → [null, model]" in text
+
+
+def test_shards_that_share_a_chunk_are_shown_beside_it() -> None:
+    source, target = pair("params/a")
+    merged = replace(target, storage=Grid.whole(target.shape), chunk_shape=target.shape)
+    text = lines(plan_view(planned((source, merged)), show_all=False), 80)
+    assert any(line.startswith("params/a → model/a 16×8 float32 8 of 16×1 whole ") for line in text)
+    assert CHUNKS_ARE_NOT_SHARDS in " ".join(text)
+    same = lines(plan_view(planned((source, target)), show_all=False))
+    assert CHUNKS_ARE_NOT_SHARDS not in " ".join(same)
+
+
+def test_a_source_that_is_read_again_says_how_often() -> None:
+    plan = planned(pair("params/a"))
+    (move,) = plan.plan.moves
+    again = replace(move, price=replace(move.price, decoded_bytes=2 * move.price.source_bytes))
+    text = lines(plan_view(replace(plan, tensors=(replace(plan.tensors[0], move=again),)), False))
+    assert any(" 1.00 KiB (2.00×)" in line for line in text)
+    assert not any("(1.00×)" in line for line in lines(plan_view(plan, False)))
 
 
 def test_a_split_by_count_is_named() -> None:
     plan = planned((spec("table", (10, 4), None), spec("table", (10, 4), (None, None))))
     split = {"strategy": "fixed_shards", "fixed_shards": 3, "axis": 0}
-    tensors = (replace(plan.tensors[0], partition=split),)
-    text = lines(plan_view(replace(plan, tensors=tensors), show_all=False))
-    assert any(line.startswith("– → fixed_shards 3 along dimension 0") for line in text)
+    parts = Grid((10, 4), ((0, 4, 7, 10), (0, 4)))
+    tensors = (replace(plan.tensors[0], partition=split, slices=parts),)
+    text = lines(plan_view(replace(plan, tensors=tensors), show_all=False), 300)
+    row = "– → fixed_shards 3 along dimension 0 – 3 of ≤ 4×4 whole whole"
+    assert any(row in line for line in text)
 
 
 def test_a_table_whose_rows_are_dealt_out_is_named_unless_a_mesh_splits_it() -> None:
     plan = planned((spec("table", (10, 4), None), spec("table", (10, 4), (None, "model"))))
     dealt = replace(plan.tensors[0], partition={"strategy": "mod", "axis": 0, "shards": 3})
-    text = lines(plan_view(replace(plan, tensors=(dealt,)), show_all=False))
-    assert any(line.startswith("– → [null, model]") for line in text)
+    text = lines(plan_view(replace(plan, tensors=(dealt,)), show_all=False), 300)
+    assert any("– → [null, model]" in line for line in text)
     bare = replace(dealt, target=replace(dealt.target, layout=None))
-    text = lines(plan_view(replace(plan, tensors=(bare,)), show_all=False))
-    assert any(line.startswith("– → mod 3 along dimension 0") for line in text)
+    text = lines(plan_view(replace(plan, tensors=(bare,)), show_all=False), 300)
+    assert any("– → mod 3 along dimension 0" in line for line in text)
 
 
 def test_shares_say_where_each_shard_lay() -> None:

@@ -35,7 +35,7 @@ def test_casts_are_listed_worst_first() -> None:
         "lossy float32 → float16 1,200 3 inf",
         "fine float32 → bfloat16 0 0 0.0039",
     ]
-    assert "fine scatter 512 B 00000000000000aa → written" in text
+    assert "fine scatter 512 B 00000000000000aa 00000000000000bb written" in text
     assert text[-1] == (
         "written: 2 cast tensors; the digest of what was handed to the file system is recorded"
     )

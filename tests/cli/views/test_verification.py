@@ -20,8 +20,9 @@ def test_differences_come_first() -> None:
     )
     text = lines(verification_view(found, show_all=False))
     assert text[0] == "differences"
-    assert "p/other different 00000000000000aa the stored bits differ" in text
-    assert "p/gone only in A –" in text
+    assert "p/other different 00000000000000aa 00000000000000bb" in text
+    assert "p/other: the stored bits differ" in text
+    assert "p/gone only in A – –" in text
     assert not any("p/same" in line for line in text)
     assert text[-1] == "different: 2 of 3 tensors; A = a against B = b"
     assert any("p/same equal" in line for line in lines(verification_view(found, show_all=True)))

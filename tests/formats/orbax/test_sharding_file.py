@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint._src.metadata import sharding as orbax_sharding
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.orbax.sharding_file import parse_sharding, read_shardings
+from reshard.formats.orbax.sharding_file import OneDevice, parse_sharding, read_shardings
 from tests.orbax_trees import mesh
 
 NAMED = {
@@ -23,6 +23,17 @@ NAMED = {
 
 def parse(**changes):
     return parse_sharding(json.dumps({**NAMED, **changes}), "x", "_sharding")
+
+
+def devices(*rows):
+    return {"device_mesh": {"mesh": [[{"id": i} for i in row] for row in rows]}}
+
+
+def test_device_ids_row_major_without_the_coordinates_of_older_forms():
+    written = [
+        [{"id": 7 - 2 * row - at, "coords": [0, at, row]} for at in range(2)] for row in range(4)
+    ]
+    assert parse(device_mesh={"mesh": written}).device_mesh.device_ids == (7, 6, 5, 4, 3, 2, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -40,12 +51,17 @@ def test_what_orbax_writes(spec, axes):
     assert layout.axes == axes
     assert layout.device_mesh.shape == (4, 2)
     assert layout.device_mesh.axis_types == ("Auto", "Auto")
+    assert layout.device_mesh.device_ids == tuple(range(8))
 
 
-def test_shardings_without_axes_are_no_layout():
-    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+def test_an_array_on_one_device_keeps_the_devices_name():
+    one = jax.sharding.SingleDeviceSharding(jax.devices()[3])
     written = orbax_sharding.from_jax_sharding(one).to_serialized_string()
-    assert parse_sharding(written, "x", "_sharding") is None
+    assert parse_sharding(written, "x", "_sharding") == OneDevice(written)
+
+
+def test_other_shardings_are_no_layout():
+    assert parse(sharding_type="SingleDeviceSharding", device_str=None) is None
     assert parse(sharding_type="GSPMDSharding", shape=None) is None
 
 
@@ -60,6 +76,10 @@ def test_equal_texts_share_one_layout(tmp_path):
     layouts = read_shardings(tmp_path / "_sharding")
     assert list(layouts) == ["a.b", "ü/c>?"]
     assert layouts["a.b"] is layouts["ü/c>?"]
+    other = json.dumps({**NAMED, "partition_spec": []})
+    (tmp_path / "_sharding").write_text(json.dumps({names[0]: text, names[1]: other}))
+    one, two = read_shardings(tmp_path / "_sharding").values()
+    assert one.device_mesh is two.device_mesh
     assert read_shardings(tmp_path / "none") == {}
 
 
@@ -83,6 +103,15 @@ def test_equal_texts_share_one_layout(tmp_path):
         ({"partition_spec": [3]}, "an entry of partition_spec should be of type list, but is 3"),
         ({"partition_spec": None}, "partition_spec should be of type list, but is None"),
         ({"axis_types": [1, 2]}, "an axis type should be of type str, but is 1"),
+        ({"device_mesh": [0]}, "device_mesh should be of type dict, but is [0]"),
+        ({"device_mesh": {}}, "device_mesh should be of type list, but is None"),
+        (devices([0, 1, 2, 3]), "holds 1 entries where an axis has 4"),
+        (devices(*[[0, 1, 2]] * 4), "holds 3 entries where an axis has 2"),
+        ({"device_mesh": {"mesh": [[0, 1]] * 4}}, "a device should be of type dict, but is 0"),
+        (
+            devices(["0", 1], [2, 3], [4, 5], [6, 7]),
+            "a device's id should be of type int, but is '0'",
+        ),
     ],
 )
 def test_what_contradicts_itself(changes, message):
@@ -90,6 +119,16 @@ def test_what_contradicts_itself(changes, message):
         parse(**changes)
     assert str(caught.value).startswith("_sharding, the sharding of 'x': ")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("first", [[0, 2], [-1, 0], [1 << 31, 0]])
+def test_device_ids_that_no_mesh_can_have(first):
+    with pytest.raises(CorruptError) as caught:
+        parse(**devices(first, [2, 3], [4, 5], [6, 7]))
+    assert (
+        "the sharding of 'x' makes no sense: the mesh (data=4, model=2) needs 8 different device ids, whole "
+        f"numbers from 0, one for each of its places; found 8: {first[0]}, {first[1]}, 2, 3, 4, 5, 6, 7"
+    ) in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -8,30 +8,34 @@ from reshard.engine.cast import cast_into
 from reshard.engine.lanes import StoredChunks, open_chunk
 from reshard.engine.opaque import opaque_dtype
 from reshard.engine.runs import row_major
+from reshard.engine.stretches import MIN_RUN_BYTES, pieces, run_elements, run_offsets, span
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.codecs import is_seekable
 from reshard.layout.box import Box
 from reshard.layout.dtypes import numpy_dtype, storage_bytes
-from reshard.restoring.passages import MIN_RUN_BYTES, run_elements, run_offsets
-from reshard.restoring.stretches import pieces, span
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
 
     from reshard.engine.buffers import Bytes
-    from reshard.restoring.holds import Array
+
+    Array = npt.NDArray[Any]
 
 
 class ChunkLane:
     """An open chunk. Raw bytes that are not wanted are not read, unless rows are too short to be read alone."""
 
-    def __init__(self, stored: StoredChunks, chunk: SourceChunk, is_cast: bool) -> None:
+    def __init__(
+        self, stored: StoredChunks, chunk: SourceChunk, is_cast: bool, *, saturate: bool = False
+    ) -> None:
         self.chunk = chunk
         self._itemsize = storage_bytes(stored.dtype)
         self._dtype: np.dtype[Any] = (
             numpy_dtype(stored.dtype) if is_cast else opaque_dtype(self._itemsize)
         )
         self._is_cast = is_cast
+        self._saturate = saturate
         self._is_raw = is_seekable(stored.encoding)
         self._position = 0
         self._stream = open_chunk(stored, chunk)
@@ -56,7 +60,7 @@ class ChunkLane:
             elements = take(place_box.shift(local.start), scratch)
             place = out[place_box.slices]
             if self._is_cast:
-                stats = stats + cast_into(place, elements)
+                stats = stats + cast_into(place, elements, saturate=self._saturate)
             else:
                 place[...] = elements
         return stats
@@ -86,9 +90,12 @@ class ChunkLane:
         self._stream.readinto(out.data)
         self._position = first + out.nbytes // self._itemsize
 
-    def close_checked(self) -> None:
-        """Closes a chunk of which all was taken; CorruptError where its checksum does not fit."""
-        self._stream.close_checked()
+    def close_checked(self) -> bool:
+        """Closes a chunk of which all was taken; CorruptError where its checksum does not fit.
+
+        False where there is one, but bytes of a raw chunk were skipped, so that it says nothing.
+        """
+        return self._stream.close_checked()
 
     def close(self) -> None:
         self._stream.close()

@@ -18,6 +18,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
+from reshard.engine.stretches import Cut
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import StoredTensor
 from reshard.formats.codecs import decoder_bytes, is_seekable
@@ -31,7 +32,6 @@ from reshard.planning.cost import (
     RECORD_BYTES,
     TASK_OVERHEAD_BYTES,
 )
-from reshard.restoring.stretches import Cut
 
 MIB = 1 << 20
 MOST_OPEN = 256
@@ -63,6 +63,7 @@ class Streaming(Struct, frozen=True):
     stored: StoredTensor
     box: Box
     dtype: str
+    saturate: bool = False
 
     @property
     def is_cast(self) -> bool:

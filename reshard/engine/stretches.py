@@ -12,6 +12,9 @@ from reshard.engine.bands import row_bytes
 from reshard.layout.box import Box
 from reshard.layout.grid import Cuts
 
+MIN_RUN_BYTES = 1 << 10
+"""Shorter rows of a raw chunk cost more to read one by one than together with what lies between."""
+
 
 def stretch(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
     """The boxes that hold elements ``start:stop`` of a row-major array, in order.
@@ -66,11 +69,10 @@ class Cut(Struct, frozen=True):
         if not box.shape:
             yield box
             return
-        leads = product(*map(range, box.start[: self.dim], box.stop[: self.dim]))
         behind = (box.start[self.dim + 1 :], box.stop[self.dim + 1 :])
-        rows = list(self._rows(box.start[self.dim], box.stop[self.dim], edges[self.dim]))
-        for lead in leads:
-            for a, b in rows:
+        # Nothing is listed: of a hostile tensor there may be any number.
+        for lead in _places(box.start[: self.dim], box.stop[: self.dim]):
+            for a, b in self._rows(box.start[self.dim], box.stop[self.dim], edges[self.dim]):
                 yield Box((*lead, a, *behind[0]), (*(i + 1 for i in lead), b, *behind[1]))
 
     def _rows(self, start: int, end: int, edges: Cuts) -> Iterator[tuple[int, int]]:
@@ -80,6 +82,16 @@ class Cut(Struct, frozen=True):
             stop = edge if start < edge else stop
             yield start, stop
             start = stop
+
+
+def _places(start: Sequence[int], stop: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Every place of a box in row-major order."""
+    if not start:
+        yield ()
+        return
+    for first in range(start[0], stop[0]):
+        for rest in _places(start[1:], stop[1:]):
+            yield (first, *rest)
 
 
 def span(box: Box, around: Sequence[int]) -> tuple[int, int]:
@@ -111,3 +123,29 @@ def pieces(box: Box, around: Sequence[int], most: int) -> Iterator[Box]:
 
 def _with(place: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
     return (*place[:dim], value, *place[dim + 1 :])
+
+
+def run_elements(shape: Sequence[int], around: Sequence[int]) -> int:
+    """How many elements of a box of ``shape`` lie one after another in a row-major array of shape ``around``."""
+    run = 1
+    for n, whole in zip(reversed(shape), reversed(around), strict=True):
+        run *= n
+        if n != whole:
+            break
+    return run
+
+
+def run_offsets(box: Box, around: Sequence[int]) -> Iterator[int]:
+    """Where each of these runs begins in that array, in elements.
+
+    >>> list(run_offsets(Box((1, 2), (3, 4)), (4, 8)))
+    [10, 18]
+    """
+    strides = row_bytes(around, 1)
+    whole = len(around)
+    while whole and box.shape[whole - 1] == around[whole - 1]:
+        whole -= 1
+    dims = max(0, whole - 1)
+    base = sum(a * s for a, s in zip(box.start[dims:], strides[dims:], strict=True))
+    leads = product(*map(range, box.start[:dims], box.stop[:dims]))
+    return (base + sum(i * s for i, s in zip(lead, strides, strict=False)) for lead in leads)

@@ -1,0 +1,94 @@
+"""``reshard diff``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from reshard.cli.failures import DIFFERENT
+from reshard.cli.options import (
+    Item,
+    Json,
+    MaxMemory,
+    ShowAll,
+    Step,
+    Workers,
+    examples,
+    source_of,
+)
+
+EXAMPLES = examples(
+    "reshard diff ckpt/1000 served",
+    "reshard diff ckpt/1000 ckpt/2000 --select '^params/'",
+    "reshard diff ckpt ckpt/2000 --step latest --drop '^opt_state/' --all",
+)
+
+A = Annotated[
+    str,
+    typer.Argument(
+        metavar="A", help="The checkpoint to start from; with --step, the folder of a training run."
+    ),
+]
+B = Annotated[
+    str, typer.Argument(metavar="B", help="The other checkpoint, on any mesh and in any chunks.")
+]
+Select = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RE",
+        help="Compare only leaves whose name this regular expression finds; may be repeated. "
+        "Default: all.",
+    ),
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(metavar="RE", help="Leave out what this finds, after --select; may be repeated."),
+]
+
+
+def diff(
+    a: A,
+    b: B,
+    step: Step = None,
+    item: Item = None,
+    select: Select = None,
+    drop: Drop = None,
+    max_memory: MaxMemory = None,
+    workers: Workers = None,
+    show_all: ShowAll = False,
+    as_json: Json = False,
+) -> None:
+    """Show which tensors of two checkpoints differ, and by how much.
+
+    Reads both once, element by element. For each tensor that differs: how many elements do, the
+    largest difference |a - b|, and the relative norm ‖a - b‖ / ‖a‖. Tensors that one checkpoint
+    lacks, other shapes and dtypes, and leaves that are no tensors are listed too. Tensors of
+    different dtypes are compared by value, without loss. --step and --item choose what is read of A.
+
+    Exit code 0 where everything is equal bit for bit, 3 where something differs.
+    """
+    import reshard.api
+    from reshard.cli.json_output import diff_document, print_json
+    from reshard.cli.progress import watching
+
+    a = source_of(a, step, item)
+    with watching(as_json) as progress:
+        found = reshard.api.diff(
+            a,
+            b,
+            select=select or (),
+            drop=drop or (),
+            max_memory=max_memory,
+            workers=workers,
+            progress=progress,
+        )
+    if as_json:
+        print_json(diff_document(found))
+    else:
+        from reshard.cli.console import print_all
+        from reshard.cli.views.diff import diff_view
+
+        print_all(diff_view(found, show_all))
+    if found.differences:
+        raise typer.Exit(DIFFERENT)

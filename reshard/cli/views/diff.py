@@ -1,0 +1,179 @@
+"""What ``diff`` shows: the tensors that changed most come first, then what cannot be compared, then the verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from reshard.cli.grouping import Group, grouped, single
+from reshard.cli.tables import Cell, cap_note, capped, table
+from reshard.cli.text import count_text, dtype_text, duration_text, safe, shape_text
+from reshard.engine.diff_report import DiffReport, LeafDiff, TensorDiff
+
+MOST_TEXT = 24
+"""Characters of a string that a table shows."""
+
+
+def diff_view(found: DiffReport, show_all: bool) -> Iterator[RenderableType]:
+    """Layers that are alike are one row, with the sum of their elements and the largest of the rest."""
+    tensors = [t for t in found.tensors.values() if t.is_difference]
+    compared = [t for t in tensors if t.elements is not None]
+    yield from _changed(compared, show_all)
+    yield from _unlike([t for t in tensors if t.elements is None], show_all)
+    yield from _leaves([x for x in found.leaves.values() if x.is_difference], show_all)
+    yield _verdict(found, len(tensors))
+
+
+def _changed(tensors: Sequence[TensorDiff], show_all: bool) -> Iterator[RenderableType]:
+    groups = _groups(tensors, show_all)
+    groups.sort(key=_weight, reverse=True)
+    shown = capped(groups, show_all)
+    if shown:
+        where = (">at",) if show_all else (">n",)
+        titles = ("tensor", *where, ">differ", ">share", ">largest", ">relative")
+        yield table("", titles, (_row(g, show_all) for g in shown), whole=show_all)
+    if note := cap_note(len(shown), len(groups), "rows"):
+        yield Text(note, style="dim")
+    yield from _notes(tensors)
+
+
+def _groups(tensors: Sequence[TensorDiff], show_all: bool) -> list[Group[TensorDiff]]:
+    return single(tensors, _name) if show_all else grouped(tensors, _name, _alike)
+
+
+def _name(tensor: TensorDiff) -> str:
+    return tensor.name
+
+
+def _alike(tensor: TensorDiff) -> Hashable:
+    return tensor.shape_a, tensor.dtype_a, tensor.dtype_b
+
+
+def _weight(group: Group[TensorDiff]) -> tuple[float, float, int]:
+    """The largest relative change first, that of keys and NaN alone last."""
+    return _largest(group), float(_most(group) or 0), sum(t.elements or 0 for t in group.members)
+
+
+def _largest(group: Group[TensorDiff]) -> float:
+    return max(t.relative or 0.0 for t in group.members)
+
+
+def _most(group: Group[TensorDiff]) -> int | float | None:
+    return max((t.largest for t in group.members if t.largest is not None), default=None)
+
+
+def _row(group: Group[TensorDiff], show_all: bool) -> tuple[Cell, ...]:
+    elements = sum(t.elements or 0 for t in group.members)
+    first = group.first
+    size = math.prod(first.shape_a or ()) * group.count
+    most, index = _most(group), first.index
+    where = _index_text(index) if show_all else f"{group.count:,}"
+    return (
+        group.name,
+        where,
+        f"{elements:,}",
+        _share(elements, size),
+        _size(most),
+        "–" if first.relative is None else f"{_largest(group):.2g}",
+    )
+
+
+def _size(largest: int | float | None) -> str:
+    if largest is None:
+        return "–"
+    return f"{largest:,}" if isinstance(largest, int) and largest < 10**9 else f"{largest:.3g}"
+
+
+def _index_text(index: tuple[int, ...] | None) -> str:
+    return "–" if index is None else f"[{','.join(map(str, index))}]"
+
+
+def _share(part: int, whole: int) -> str:
+    """A percentage that is 0% and 100% only where it is exactly that."""
+    if part in (0, whole):
+        return "0%" if not part else "100%"
+    percent = 100 * part / whole
+    return f"{percent:.2g}%" if percent < 99 else f"{min(percent, 99.99):.4g}%"
+
+
+def _notes(tensors: Sequence[TensorDiff]) -> Iterator[Text]:
+    dtypes = (t for t in tensors if t.dtype_a != t.dtype_b)
+    for group in grouped(dtypes, lambda _: "", lambda t: (t.dtype_a, t.dtype_b)):
+        first = group.first
+        dtype = dtype_text(first.dtype_a or "", first.dtype_b or "")
+        yield Text(f"dtype {dtype}: {_some(group.members)}, compared by value")
+    nonfinite = [t for t in tensors if t.nonfinite]
+    if nonfinite:
+        count = sum(t.nonfinite or 0 for t in nonfinite)
+        yield Text(
+            f"NaN or infinite: {count:,} of the elements that differ, in {_some(nonfinite)}; left out of largest "
+            "and relative"
+        )
+    keys = [t for t in tensors if t.compared_as == "bits"]
+    if keys:
+        yield Text(f"PRNG keys: {_some(keys)}, compared by their bits only")
+
+
+def _some(tensors: Sequence[TensorDiff]) -> str:
+    """How many, and one of them."""
+    name = safe(tensors[0].name)
+    return name if len(tensors) == 1 else f"{count_text(len(tensors), 'tensor')} ({name}, …)"
+
+
+def _unlike(tensors: Sequence[TensorDiff], show_all: bool) -> Iterator[RenderableType]:
+    """Tensors whose elements cannot be compared."""
+    groups = (
+        single(tensors, _name)
+        if show_all
+        else grouped(tensors, _name, lambda t: (t.status, t.detail, t.shape_a, t.shape_b))
+    )
+    shown = capped(groups, show_all)
+    if shown:
+        rows = ((g.name, f"{g.count:,}", _why(g.first)) for g in shown)
+        yield table("", ("tensor not compared", ">n", "why"), rows, whole=show_all)
+    if note := cap_note(len(shown), len(groups), "rows"):
+        yield Text(note, style="dim")
+
+
+def _why(tensor: TensorDiff) -> str:
+    if tensor.status == "different":
+        return tensor.detail
+    dtype, shape = tensor.dtype_a or tensor.dtype_b, tensor.shape_a or tensor.shape_b
+    return f"{tensor.status} ({dtype} {shape_text(shape or ())})"
+
+
+def _leaves(leaves: Sequence[LeafDiff], show_all: bool) -> Iterator[RenderableType]:
+    shown = capped(leaves, show_all)
+    if shown:
+        titles = ("other leaf", "in A", "in B")
+        rows = ((x.name, _brief(x.a), _brief(x.b)) for x in shown)
+        yield table("", titles, rows, whole=show_all)
+    if note := cap_note(len(shown), len(leaves), "leaves"):
+        yield Text(note, style="dim")
+
+
+def _brief(text: str | None) -> str:
+    if text is None:
+        return "–"
+    found = safe(text)
+    return found if len(found) <= MOST_TEXT else f"{found[: MOST_TEXT - 1]}…"
+
+
+def _verdict(found: DiffReport, tensors: int) -> Text:
+    where = f"{duration_text(found.seconds)}\nA = {safe(found.a)}\nB = {safe(found.b)}"
+    others = len(found.leaves)
+    if not found.differences:
+        all_of = count_text(len(found.tensors), "tensor")
+        more = f" and {_others(others)}" if others else ""
+        return Text.assemble(("equal: ", "bold green"), f"{all_of}{more}, bit for bit, in {where}")
+    unlike = sum(x.is_difference for x in found.leaves.values())
+    words = f"{tensors:,} of {count_text(len(found.tensors), 'tensor')}"
+    more = f" and {unlike:,} of {_others(others)}" if unlike else ""
+    return Text.assemble(("different: ", "bold red"), f"{words}{more}, in {where}")
+
+
+def _others(count: int) -> str:
+    return f"{count:,} other {'leaf' if count == 1 else 'leaves'}"

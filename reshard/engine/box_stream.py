@@ -1,0 +1,116 @@
+"""BoxStream: boxes of a stored tensor in row-major order, each chunk decoded as rarely as the plan allows."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
+
+from reshard.engine.chunk_lane import ChunkLane
+from reshard.engine.lanes import StoredChunks
+from reshard.engine.task import CastStats, SourceChunk
+from reshard.formats.base import Reader
+from reshard.formats.codecs.source import Source
+from reshard.layout.box import Box
+from reshard.layout.grid import Index
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from reshard.engine.buffers import Bytes
+    from reshard.engine.stream_plan import Streaming
+
+    Array = npt.NDArray[Any]
+
+
+class BoxStream(ExitStack):
+    """Fills arrays with the elements of ``streaming.box``, one band after another.
+
+    A chunk of which all was taken is checked when it is closed: its codec's own checks and its CRC32C.
+
+    Attributes:
+        cast: what casts lost so far.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        streaming: Streaming,
+        scratch: Bytes,
+        *,
+        keeps_open: bool,
+        checks_all: bool = False,
+    ) -> None:
+        """
+        Args:
+            scratch: memory for what is read and not wanted, or not as it is.
+            keeps_open: whether a chunk stays open until the last band that needs it.
+            checks_all: whether raw chunks of which parts were skipped (padding, other bands) are read once
+                more for their checksum.
+        """
+        super().__init__()
+        stored = streaming.stored
+        self._reader = reader
+        self._streaming = streaming
+        self._scratch = scratch
+        self._keeps_open = keeps_open
+        self._checks_all = checks_all
+        self._open: dict[Index, ChunkLane] = {}
+        self._chunks = StoredChunks(
+            stored.spec.name, stored.spec.dtype, stored.encoding, stored.fill
+        )
+        self.cast = CastStats()
+        self.callback(self._close_all)
+
+    def fill(self, out: Array, band: Box) -> None:
+        """Puts the elements of ``band``, which lies behind those taken before, into ``out``."""
+        storage = self._streaming.stored.spec.storage
+        for index in itertools.product(*storage.overlapping(band)):
+            self._take(index, band, out)
+
+    def _take(self, index: Index, band: Box, out: Array) -> None:
+        """What the chunk has of the band."""
+        chunk_box = self._streaming.stored.spec.storage.box(index)
+        inside = chunk_box.intersect(band)
+        if inside is None:
+            return
+        lane = self._open.pop(index, None) or self._opened(index)
+        self._open[index] = lane
+        place = out[inside.relative_to(band.start).slices]
+        self.cast = self.cast + lane.fill(place, inside, self._scratch)
+        self._close_where_done(index, lane, inside)
+
+    def _opened(self, index: Index) -> ChunkLane:
+        spec = self._streaming.stored.spec
+        extent = self._reader.locate(spec.name, index)
+        chunk = SourceChunk(index, extent, spec.storage.box(index), spec.stored_shape(index))
+        return ChunkLane(
+            self._chunks, chunk, self._streaming.is_cast, saturate=self._streaming.saturate
+        )
+
+    def _close_where_done(self, index: Index, lane: ChunkLane, taken: Box) -> None:
+        """A chunk of which nothing more is needed is closed; one of which all was taken is checked."""
+        box = lane.chunk.box
+        wanted = box.intersect(self._streaming.box)
+        is_done = wanted is not None and taken.stop == wanted.stop
+        if not is_done and self._keeps_open:
+            return
+        del self._open[index]
+        if is_done and wanted == box:
+            self._close_checked(lane)
+        else:
+            lane.close()
+
+    def _close_checked(self, lane: ChunkLane) -> None:
+        """Raises CorruptError, naming tensor and chunk, where a checksum does not fit."""
+        is_checked, extent = lane.close_checked(), lane.chunk.extent
+        if is_checked or not self._checks_all or extent is None:
+            return
+        where = f"tensor {self._chunks.name!r}, chunk {list(lane.chunk.index)}"
+        with closing(Source(extent, where, checksum=True)) as stored:
+            stored.read_rest()
+            stored.check_trailer()
+
+    def _close_all(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()

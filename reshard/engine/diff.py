@@ -1,0 +1,233 @@
+"""Diff: two checkpoints compared element by element, whatever meshes and chunks they are stored in.
+
+Where chunks of both sides have common edges, a tensor falls into blocks. A block reads every chunk
+of it once if the budget allows (see ``pair_plan``), fills bands of both sides, and compares them (see
+``elements``)::
+
+    chunks of A   |   |   |   |       chunks of B   |     |     |
+    blocks        |           |
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+
+from msgspec import Struct
+
+from reshard.engine.buffers import ArenaPool
+from reshard.engine.diff_report import DiffReport, LeafDiff, TensorDiff
+from reshard.engine.elements import Comparing, Differences
+from reshard.engine.hand_out import hand_out
+from reshard.engine.open_within import BYTES_PER_DIFFERENCE, check_leaves_to_read, left_to_read
+from reshard.engine.pair_blocks import Block, Matched, compare_blocks
+from reshard.engine.pair_plan import Pair, check_pairs, plan_pair
+from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS, ReadLimits
+from reshard.engine.report import Progress
+from reshard.engine.runs import row_major
+from reshard.formats.base import Leaf, Reader, StoredTensor
+from reshard.formats.detect import open_reader
+from reshard.layout.changes import Changes
+from reshard.planning.planner import open_files_per_task
+from reshard.planning.transforms import rewrites
+
+Tell = Callable[[Progress], None]
+
+
+def diff_checkpoints(
+    a: str, b: str, changes: Changes, limits: ReadLimits, progress: Tell | None = None
+) -> DiffReport:
+    """Compares two checkpoints; see ``reshard.diff``."""
+    check_leaves_to_read(limits.max_memory, a, b, bytes_per_tensor=BYTES_PER_DIFFERENCE)
+    return diff_readers(open_reader(a), open_reader(b), changes, limits, progress)
+
+
+def diff_readers(
+    a: Reader, b: Reader, changes: Changes, limits: ReadLimits, progress: Tell | None = None
+) -> DiffReport:
+    """Compares what ``changes`` select of two open checkpoints."""
+    started = time.monotonic()
+    left = left_to_read(limits.max_memory, a, b, bytes_per_tensor=BYTES_PER_DIFFERENCE)
+    leaves = _Leaves.of(a), _Leaves.of(b)
+    names = _selected(*leaves, changes)
+    tensors = [name for name in names if all(x.may_be_tensor(name) for x in leaves)]
+    others = [name for name in names if not all(x.may_be_tensor(name) for x in leaves)]
+    matched = {name: m for name in tensors if (m := _matched(name, a, b)) is not None}
+    check_pairs([(m.a, m.b) for m in matched.values()], left, limits.max_memory - left)
+    found = _compared(list(matched.values()), (a, b), left, limits.workers, progress)
+    compared = dict(zip(matched, found, strict=True))
+    return DiffReport(
+        a.uri,
+        b.uri,
+        {n: _tensor_diff(n, a.tensors.get(n), b.tensors.get(n), compared.get(n)) for n in tensors},
+        {n: _leaf_diff(n, *leaves) for n in others},
+        time.monotonic() - started,
+    )
+
+
+class _Leaves(Struct, frozen=True):
+    """Every leaf of a checkpoint by name, tensors too."""
+
+    tensors: Mapping[str, StoredTensor]
+    leaves: Mapping[str, Leaf]
+
+    @classmethod
+    def of(cls, reader: Reader) -> _Leaves:
+        return cls(reader.tensors, {leaf.name: leaf for leaf in reader.leaves})
+
+    def may_be_tensor(self, name: str) -> bool:
+        return name in self.tensors or name not in self.leaves
+
+    def what(self, name: str) -> str | None:
+        """What a leaf is, in words; None where there is none."""
+        if name in self.tensors:
+            spec = self.tensors[name].spec
+            return f"{spec.dtype} of shape {list(spec.shape)}"
+        leaf = self.leaves.get(name)
+        if leaf is None:
+            return None
+        return repr(leaf.text) if leaf.text is not None else leaf.value_type or "empty"
+
+
+def _selected(a: _Leaves, b: _Leaves, changes: Changes) -> list[str]:
+    names = [*a.leaves, *(name for name in b.leaves if name not in a.leaves)]
+    specs = {name: t.spec for side in (b, a) for name, t in side.tensors.items()}
+    return [rewrite.source for rewrite in rewrites(changes, names, specs)]
+
+
+def _matched(name: str, a: Reader, b: Reader) -> Matched | None:
+    """None where their elements cannot be compared one by one."""
+    one, other = a.tensors.get(name), b.tensors.get(name)
+    if one is None or other is None or _unlike(one, other):
+        return None
+    return Matched.of(one, other)
+
+
+def _unlike(a: StoredTensor, b: StoredTensor) -> str:
+    """Why elements cannot be compared one by one; "" where they can."""
+    if a.spec.shape != b.spec.shape:
+        return f"shape {list(a.spec.shape)} in A, {list(b.spec.shape)} in B"
+    if a.is_key != b.is_key:
+        return f"a PRNG key in {'A' if a.is_key else 'B'} only"
+    return _dtypes(a, b) if a.is_key else ""
+
+
+def _dtypes(a: StoredTensor, b: StoredTensor) -> str:
+    one, other = a.spec.dtype, b.spec.dtype
+    return "" if one == other else f"dtype {one} in A, {other} in B"
+
+
+def _compared(
+    matched: Sequence[Matched],
+    readers: tuple[Reader, Reader],
+    max_memory: int,
+    workers: int,
+    progress: Tell | None,
+) -> list[Differences]:
+    """What differs in each pair of tensors.
+
+    Raises the first error of any task after the running ones have ended: CorruptError, naming tensor
+    and chunk, where stored bytes are wrong, StorageError where they cannot be read.
+    """
+    found = [Differences()] * len(matched)
+    total = sum(m.nbytes for m in matched)
+    pool = ArenaPool(max_memory, workers)
+    work = partial(compare_blocks, matched=matched, readers=readers, pool=pool)
+    done_bytes = 0
+    ended = hand_out(_tasks(matched, max_memory, workers), work, _memory, max_memory, workers)
+    with closing(ended):
+        for number, results in enumerate(ended, 1):
+            for block, differences in results:
+                found[block.number] = found[block.number] + differences
+                done_bytes += block.pair.nbytes
+            name = matched[results[-1][0].number].a.spec.name
+            if progress is not None:
+                progress(Progress(done_bytes, total, number, number, name, "comparing"))
+    return found
+
+
+def _memory(task: Sequence[Block]) -> int:
+    """Blocks of a task follow one another."""
+    return max(block.plan.memory_bytes for block in task)
+
+
+def _tasks(
+    matched: Sequence[Matched], max_memory: int, workers: int
+) -> Iterator[tuple[Block, ...]]:
+    """Every block; small ones travel together."""
+    batch: list[Block] = []
+    nbytes = 0
+    for block in _blocks(matched, max_memory, workers):
+        batch.append(block)
+        nbytes += block.pair.nbytes
+        if nbytes >= BATCH_BYTES or len(batch) >= BATCH_CHUNKS:
+            yield tuple(batch)
+            batch, nbytes = [], 0
+    if batch:
+        yield tuple(batch)
+
+
+def _blocks(matched: Sequence[Matched], max_memory: int, workers: int) -> Iterator[Block]:
+    """Large tensors come first, so that none is left alone at the end."""
+
+    def size(number: int) -> int:
+        nbytes = matched[number].nbytes
+        return nbytes if nbytes > BATCH_BYTES else 0
+
+    share, most_open = max_memory // workers, open_files_per_task(workers) // 2
+    for number in sorted(range(len(matched)), key=size, reverse=True):
+        pair = matched[number]
+        for box in pair.blocks.boxes():
+            block = Pair.of(pair.a, pair.b, box)
+            yield Block(number, block, plan_pair(block, max_memory, share, most_open))
+
+
+def _tensor_diff(
+    name: str, a: StoredTensor | None, b: StoredTensor | None, found: Differences | None
+) -> TensorDiff:
+    if a is None or b is None:
+        return _alone(name, a, b)
+    specs = (a.spec.shape, b.spec.shape, a.spec.dtype, b.spec.dtype)
+    if found is None:
+        return TensorDiff(name, "different", *specs, _unlike(a, b))
+    comparing = Comparing.of(a.spec.dtype, b.spec.dtype, is_key=a.is_key)
+    detail = _dtypes(a, b)
+    return TensorDiff(
+        name,
+        "different" if found.elements or detail else "equal",
+        *specs,
+        detail,
+        comparing.compared_as,
+        found.elements,
+        found.nonfinite,
+        *found.nans,
+        *found.infinities,
+        found.largest,
+        None if found.at is None else _index(found.at, a.spec.shape),
+        None if a.is_key else found.relative,
+    )
+
+
+def _alone(name: str, a: StoredTensor | None, b: StoredTensor | None) -> TensorDiff:
+    if a is not None:
+        return TensorDiff(name, "only in A", shape_a=a.spec.shape, dtype_a=a.spec.dtype)
+    if b is not None:
+        return TensorDiff(name, "only in B", shape_b=b.spec.shape, dtype_b=b.spec.dtype)
+    raise ValueError(f"{name!r} is in neither checkpoint")
+
+
+def _index(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Where the element of that row-major number is."""
+    strides = row_major(shape, 1)
+    return tuple(number // step % size for step, size in zip(strides, shape, strict=True))
+
+
+def _leaf_diff(name: str, a: _Leaves, b: _Leaves) -> LeafDiff:
+    one, other = a.what(name), b.what(name)
+    if one is None:
+        return LeafDiff(name, "only in B", one, other)
+    if other is None:
+        return LeafDiff(name, "only in A", one, other)
+    return LeafDiff(name, "equal" if one == other else "different", one, other)

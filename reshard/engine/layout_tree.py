@@ -1,0 +1,197 @@
+"""LayoutTree: layouts by the structure of a tree, of which a leaf stands for everything below it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from reshard.errors import LayoutError, MissingPackageError
+from reshard.formats.limits import MAX_PATH_KEYS
+from reshard.layout.axes import known_axes, show_axes, used_axes
+from reshard.layout.jax_bridge import is_from_jax, layout_from_sharding
+from reshard.layout.layout_file import LayoutFile
+from reshard.layout.layout_map import LayoutMap
+from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.tensor_spec import TensorSpec
+
+_PRNG = "key<"
+"""How the dtype of PRNG keys begins; their data has one dimension more than they."""
+
+
+class TreeLeaf(Struct, frozen=True):
+    """What one leaf says.
+
+    Attributes:
+        layout: None where it says none, so that the tensor lies whole on one device.
+        shape, dtype: of the struct or array that it is, if it is one.
+    """
+
+    layout: TensorLayout | None
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+
+
+class LayoutTree(Struct, frozen=True):
+    """Layouts by name; ``replicated`` are axes that the leaves name and the given mesh lacks."""
+
+    leaves: Mapping[str, TreeLeaf]
+    replicated: tuple[str, ...] = ()
+
+    def layout(self, target: TensorSpec) -> TensorLayout | None:
+        """The layout of a tensor.
+
+        Raises LayoutError where the tree says nothing of it, or has another shape or dtype there.
+        """
+        key = leaf_above(target.name, self.leaves)
+        if key is None:
+            raise LayoutError(
+                f"the tree of layouts says nothing of {target.name!r}; it must have a leaf for every tensor, "
+                f"or one above it (None records no layout)"
+            )
+        leaf = self.leaves[key]
+        if key == target.name:
+            _check_same(leaf, target)
+        return leaf.layout
+
+    def idle(self, names: Collection[str]) -> list[str]:
+        """The leaves with a layout that are none of these tensors, nor above one."""
+        used = {leaf_above(name, self.leaves) for name in names}
+        return [key for key, leaf in self.leaves.items() if leaf.layout and key not in used]
+
+    @property
+    def text(self) -> str:
+        """All that it says, equal for equal trees."""
+        shown = {name: leaf.layout for name, leaf in sorted(self.leaves.items())}
+        lines = [
+            f"{n!r}: {show_axes(x.axes) if x else None} over {_mesh(x)}" for n, x in shown.items()
+        ]
+        return f"a tree: {'; '.join(lines)}"
+
+
+def leaf_above(name: str, leaves: Collection[str]) -> str | None:
+    """The leaf that stands for a tensor: its own, or the nearest above it."""
+    while name not in leaves:
+        if not name:
+            return None
+        name = name.rpartition("/")[0]
+    return name
+
+
+def is_layout_tree(layout: object, depth: int = 0) -> bool:
+    """Whether it is a tree with layouts, shardings, structs or arrays of jax in it, or one of these."""
+    if isinstance(layout, str | os.PathLike | LayoutFile | LayoutMap) or depth > MAX_PATH_KEYS:
+        return False
+    if is_place(layout):
+        return True
+    if isinstance(layout, dict | list | tuple):
+        inner = layout.values() if isinstance(layout, dict) else layout
+        return any(is_layout_tree(node, depth + 1) for node in inner)
+    jax = sys.modules.get("jax")
+    return jax is not None and any(
+        map(is_place, jax.tree_util.tree_leaves(layout, is_leaf=is_place))
+    )
+
+
+def is_place(node: object) -> bool:
+    """Whether it says where one tensor lies, or may say it: a layout, sharding, spec, struct or array."""
+    return (
+        isinstance(node, TensorLayout)
+        or is_from_jax(node, "Sharding", "PartitionSpec")
+        or is_struct(node)
+    )
+
+
+def is_struct(node: object) -> bool:
+    """Whether it is a ``jax.ShapeDtypeStruct`` or a jax array."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(node, jax.ShapeDtypeStruct | jax.Array)
+
+
+def layout_tree(tree: Any, mesh: DeviceMesh | None, missing_axes: str) -> LayoutTree:
+    """The tree taken apart; ``mesh`` is that of its PartitionSpecs and of layouts that have none.
+
+    Raises LayoutError for leaves that say no layout, naming them, TreeError for what is no tree.
+    """
+    try:
+        from reshard.formats.live_trees import named_leaves
+
+        found, _ = named_leaves(tree, "layout", lambda node: node is None or is_place(node))
+    except ImportError as error:
+        raise MissingPackageError(
+            "a tree of layouts is opened by jax, which is not installed; pip install 'reshard[jax]', or "
+            "give a layout file or a LayoutMap"
+        ) from error
+    leaves: dict[str, TreeLeaf] = {}
+    lacking: dict[str, None] = {}
+    for name, leaf in found.items():
+        try:
+            leaves[name] = _leaf(leaf, mesh, missing_axes, lacking)
+        except LayoutError as error:
+            raise LayoutError(f"the layout of {name!r}: {error}" if name else str(error)) from None
+    return LayoutTree(leaves, tuple(lacking))
+
+
+def _leaf(
+    leaf: Any, mesh: DeviceMesh | None, missing_axes: str, lacking: dict[str, None]
+) -> TreeLeaf:
+    if is_struct(leaf):
+        sharding = getattr(leaf, "sharding", None)
+        layout = None if sharding is None else _layout(sharding, mesh, missing_axes, lacking)
+        return TreeLeaf(layout, tuple(leaf.shape), str(leaf.dtype))
+    if is_place(leaf):
+        return TreeLeaf(_layout(leaf, mesh, missing_axes, lacking))
+    if (
+        leaf is None
+        or isinstance(leaf, str | bool | int | float | complex)
+        or hasattr(leaf, "__array__")
+    ):
+        return TreeLeaf(None)
+    raise LayoutError(
+        f"expected a TensorLayout, a jax sharding, a PartitionSpec, a jax.ShapeDtypeStruct, an array or None, "
+        f"found {leaf!r:.80}"
+    )
+
+
+def _layout(
+    place: Any, mesh: DeviceMesh | None, missing_axes: str, lacking: dict[str, None]
+) -> TensorLayout:
+    if is_from_jax(place, "SingleDeviceSharding"):
+        return TensorLayout((), DeviceMesh((1,), ("device",), list(place.device_set)).recorded)
+    found = place if isinstance(place, TensorLayout) else layout_from_sharding(place)
+    if found.device_mesh is not None:
+        if mesh is not None:
+            raise LayoutError(f"it has {found.device_mesh} of its own; leave 'mesh' out")
+        return found.recorded
+    if mesh is None:
+        raise LayoutError(
+            f"{show_axes(found.axes)} has no mesh; give one (mesh), or a NamedSharding"
+        )
+    if missing_axes == "replicate":
+        lacking |= dict.fromkeys(a for a in used_axes(found.axes) if a not in mesh.axis_names)
+        return TensorLayout(known_axes(found.axes, mesh.axis_names), mesh)
+    return TensorLayout(found.axes, mesh)
+
+
+def _check_same(leaf: TreeLeaf, target: TensorSpec) -> None:
+    if leaf.shape is None or leaf.dtype is None:
+        return
+    is_key = leaf.dtype.startswith(_PRNG)
+    shape = target.shape[:-1] if is_key else target.shape
+    if leaf.shape != shape:
+        raise LayoutError(
+            f"{target.name!r} has shape {list(shape)}, but {list(leaf.shape)} in the tree of layouts"
+        )
+    if not is_key and leaf.dtype != target.dtype:
+        raise LayoutError(
+            f"{target.name!r} is {target.dtype}, but {leaf.dtype} in the tree of layouts; cast it "
+            f"({target.name}={leaf.dtype}), or give its sharding alone"
+        )
+
+
+def _mesh(layout: TensorLayout | None) -> str:
+    mesh = layout and layout.device_mesh
+    return f"{mesh} {mesh.axis_types} {mesh.device_ids}" if mesh else "no mesh"

@@ -1,0 +1,152 @@
+"""Pairing: which tensor of A is compared with which of B, by name or by the rules that made B of A."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from msgspec import Struct, field
+
+from reshard.formats.base import Reader, StoredTensor
+from reshard.formats.made import Made, Origin
+from reshard.layout.cast_rule import Cast, kind_of
+from reshard.layout.changes import Changes
+from reshard.planning.transforms import Rewrite, rewrites
+
+RulesFrom = Literal["given", "recorded"]
+
+
+class Pairing(Struct, frozen=True):
+    """What is compared with what.
+
+    Attributes:
+        names_in_b: by A's name, of A's tensors that B should have.
+        casts: how A's tensor is cast before it is compared, by A's name.
+        dropped: tensors of A that the rules leave out.
+        rules: those that were applied; None where both are compared name by name.
+        rules_from: whether the caller gave the rules or B recorded them.
+        warnings: why rules that B recorded were not applied.
+        damage: what keeps B from being what its record says.
+    """
+
+    names_in_b: Mapping[str, str]
+    casts: Mapping[str, Cast] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+    rules: Changes | None = None
+    rules_from: RulesFrom | None = None
+    warnings: tuple[str, ...] = ()
+    damage: tuple[str, ...] = ()
+
+
+def made_of(tensors: Mapping[str, StoredTensor], kept: Iterable[Rewrite], changes: Changes) -> Made:
+    """What a conversion of these tensors records of itself."""
+    made = [rewrite for rewrite in kept if rewrite.source in tensors]
+    origins = {
+        r.target: Origin(r.source, tensors[r.source].spec.dtype if r.dtype else None, r.saturate)
+        for r in made
+        if r.dtype or r.target != r.source
+    }
+    return Made(tree_digest(tensors), len(made), changes, origins)
+
+
+def tree_digest(tensors: Mapping[str, StoredTensor]) -> str:
+    """What tells a checkpoint's tree from others: its names, shapes, dtypes and PRNG keys; 32 hex digits.
+
+    Its form is part of slices.json (see ``formats.slices``).
+    """
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        spec = tensor.spec
+        line = f"{json.dumps(name)} {list(spec.shape)} {spec.dtype} {int(tensor.is_key)}\n"
+        found.update(line.encode())
+    return found.hexdigest()[:32]
+
+
+def pair_by_name(a: Reader) -> Pairing:
+    """Every tensor with the one of its own name."""
+    return Pairing({name: name for name in a.tensors})
+
+
+def pair_by_rules(a: Reader, changes: Changes) -> Pairing:
+    """Every tensor of A with what a conversion by these rules makes of it.
+
+    Raises PlanError as ``plan`` does for rules that make no sense, or match nothing of A.
+    """
+    kept = rewrites(
+        changes,
+        [leaf.name for leaf in a.leaves],
+        {name: tensor.spec for name, tensor in a.tensors.items()},
+        {name for name, tensor in a.tensors.items() if tensor.is_key},
+    )
+    made = [rewrite for rewrite in kept if rewrite.source in a.tensors]
+    names = {r.source: r.target for r in made}
+    casts = {r.source: Cast(r.dtype, r.saturate) for r in made if r.dtype}
+    dropped = tuple(name for name in a.tensors if name not in names)
+    return Pairing(names, casts, dropped, changes, "given")
+
+
+def pair_by_record(a: Reader, b: Reader, of_a: Made | None, of_b: Made | None) -> Pairing:
+    """By the rules that B recorded, where it records that it was made of A's tree; else by name.
+
+    Two that were made alike are compared name by name, also where A's tree is that of what they were made of.
+    """
+    if of_b is None or of_a == of_b or tree_digest(a.tensors) != of_b.source:
+        warnings = _told_apart(a, b, of_a, of_b)
+        return Pairing({name: name for name in a.tensors}, warnings=warnings)
+    origins = {name: _origin(name, of_b) for name in b.tensors}
+    names = {origin.name: name for name, origin in origins.items()}
+    casts = {
+        o.name: _cast_to(b.tensors[name].spec.dtype, o) for name, o in origins.items() if o.dtype
+    }
+    return Pairing(
+        {name: names[name] for name in a.tensors if name in names},
+        casts,
+        tuple(name for name in a.tensors if name not in names),
+        of_b.changes,
+        "recorded",
+        damage=_contradictions(b, of_b, origins),
+    )
+
+
+def _cast_to(dtype: str, origin: Origin) -> Cast:
+    """What made a tensor of this dtype; a record that says of integers that they saturated is not obeyed."""
+    return Cast(dtype, origin.saturate and kind_of(dtype) == "float")
+
+
+def _origin(name: str, made: Made) -> Origin:
+    return made.origins.get(name) or Origin(name)
+
+
+def _contradictions(b: Reader, made: Made, origins: Mapping[str, Origin]) -> tuple[str, ...]:
+    """Tensors that were made but are not there; two that claim to be made of the same."""
+    lost = [name for name in made.origins if name not in b.tensors]
+    found = []
+    if lost or len(b.tensors) != made.tensors:
+        which = f" ({lost[0]!r} is not there)" if lost else ""
+        found.append(
+            f"{b.uri} has {len(b.tensors):,} tensors, but records that {made.tensors:,} were made{which}"
+        )
+    if len({origin.name for origin in origins.values()}) != len(origins):
+        found.append(f"{b.uri} records of two of its tensors that they were made of the same one")
+    return tuple(found)
+
+
+def _told_apart(a: Reader, b: Reader, of_a: Made | None, of_b: Made | None) -> tuple[str, ...]:
+    """One sentence where records do not help although the trees differ."""
+    in_a, in_b = tree_digest(a.tensors), tree_digest(b.tensors)
+    if in_a == in_b:
+        return ()
+    if of_a is not None and of_a.source == in_b:
+        return (
+            f"{a.uri!r} was made of a tree like that of {b.uri!r}: reshard verify {b.uri} {a.uri} compares them by "
+            "the rules that made it",
+        )
+    if of_b is not None and (of_b.changes or of_b.origins):
+        return (
+            f"{b.uri!r} was made of another tree than that of {a.uri!r}, so the rules that it records do not apply; "
+            "tensors are compared name by name, unless rules are given (select, drop, rename, cast)",
+        )
+    return ()

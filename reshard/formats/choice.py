@@ -1,0 +1,172 @@
+"""Which checkpoint: a path, and of a training run's folder a step, and of a checkpoint one item.
+
+All three become one plain path before anything is read: ``run``, step 5 and item ``model`` are
+``run/5/model``. An item's folder is a checkpoint by itself, whose names begin below the item.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from reshard.errors import IncompleteCheckpointError, NotACheckpointError, PlanError, StorageError
+from reshard.formats.base import Item
+from reshard.formats.detect import is_checkpoint, local_path, refuse_missing
+from reshard.formats.orbax.container import is_marked, read_container
+from reshard.formats.orbax.inside import Inside
+from reshard.formats.steps import LARGEST_STEP, StepName, run_steps, steps_text, uncommitted
+from reshard.storage.local import storage_error
+
+Step = int | Literal["latest"]
+
+_HOW = "choose one with step=N or step='latest'"
+
+
+def chosen(path: str, step: Step | None = None, item: str | None = None) -> str:
+    """The path of the checkpoint that a path, a step of a run and an item of a checkpoint name.
+
+    Raises PlanError where step or item make no sense for what is there, NotACheckpointError where there
+    is no such step or item, IncompleteCheckpointError for a step that was never committed, StorageError
+    where nothing is there.
+    """
+    step = checked_step(step)
+    _check_item(item)
+    root = local_path(path)
+    if step is None and item is None:
+        # Whoever opens it says what else is wrong with it, and verify counts that as damage.
+        with suppress(OSError, StorageError):
+            _refuse_run(path, root)
+        return path
+    try:
+        return _found(path, root, step, item)
+    except OSError as error:  # whatever the system has against looking at a path
+        raise storage_error("read", error.filename or path, error) from error
+
+
+def _found(path: str, root: str, step: Step | None, item: str | None) -> str:
+    if step is None:
+        _refuse_run(path, root)
+    else:
+        refuse_missing(path, root, "a training run's folder")
+        path = _joined(path, _step_folder(path, root, step))
+    if item is None:
+        return path
+    root = local_path(path)
+    refuse_missing(path, root)
+    return _joined(path, _item_folder(path, root, item))
+
+
+def checked_step(step: Any) -> Step | None:
+    """The step as a plain number, ``"latest"`` or None; PlanError for anything else."""
+    if step is None:
+        return None
+    if isinstance(step, str) and step == "latest":
+        return "latest"
+    return step_number(step, "the number of a step, or 'latest'")
+
+
+def step_number(step: Any, expected: str = "the number of a step, 0 or more") -> int:
+    """The number of a step, which may be an integer of numpy or jax; PlanError for anything else."""
+    try:
+        number = None if isinstance(step, bool) else operator.index(step)
+    except TypeError:
+        number = None
+    if number is None or not 0 <= number <= LARGEST_STEP:
+        raise PlanError(f"step is {step!r}; expected {expected}")
+    return number
+
+
+def _check_item(item: object) -> None:
+    if not (item is None or isinstance(item, str)):
+        raise PlanError(f"item is {item!r}; expected the name of an item, such as 'model'")
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path.rstrip('/')}/{name}"
+
+
+def _refuse_run(path: str, root: str) -> None:
+    is_folder = not is_checkpoint(root) and Path(root).is_dir()
+    steps = _by_step(run_steps(root)) if is_folder else {}
+    if steps:
+        last = _joined(path, steps[max(steps)][0])
+        raise NotACheckpointError(
+            f"{path} is {_run_text(steps)}; {_HOW}, or name one of them: {last}"
+        )
+
+
+def _run_text(steps: dict[int, list[str]]) -> str:
+    return f"a training run's folder with {steps_text(steps)}"
+
+
+def _by_step(found: Sequence[StepName]) -> dict[int, list[str]]:
+    steps: dict[int, list[str]] = {}
+    for one in found:
+        steps.setdefault(one.step, []).append(one.name)
+    return steps
+
+
+def _step_folder(path: str, root: str, step: Step) -> str:
+    """The name of the step's folder."""
+    if is_marked(root):
+        raise PlanError(
+            f"{path} is a checkpoint itself, and no training run's folder that has steps; leave step {step} out "
+            "(step), or give the run's folder"
+        )
+    steps = _by_step(run_steps(root, any_prefix=True))
+    if step == "latest" and steps:
+        step = max(steps)
+    if step not in steps:
+        raise _no_step(path, root, step, steps)
+    if len(steps[step]) > 1:
+        raise NotACheckpointError(
+            f"{path} has {len(steps[step])} folders for step {step}: {', '.join(steps[step])}; give the path of one"
+        )
+    return steps[step][0]
+
+
+def _no_step(path: str, root: str, step: Step, steps: dict[int, list[str]]) -> Exception:
+    begun = None if step == "latest" else uncommitted(root, step)
+    if begun is not None:
+        return IncompleteCheckpointError(
+            f"step {step} of {path} was never committed: {begun!r} holds a save that was begun and not finished; "
+            + (f"choose one of {steps_text(steps)}" if steps else "no other step is there")
+        )
+    if steps:
+        return NotACheckpointError(f"{path} has no step {step}; it is {_run_text(steps)}; {_HOW}")
+    return NotACheckpointError(
+        f"{path} holds no committed step; expected the folder of a training run, in which each step is a "
+        "checkpoint with a name such as 1000 or step_1000"
+    )
+
+
+def _item_folder(path: str, root: str, item: str) -> str:
+    """The name of the item's folder."""
+    if not is_checkpoint(root):
+        raise NotACheckpointError(
+            f"{path} is no checkpoint, so it has no item {item!r}; expected the folder of a checkpoint, or that "
+            "of a training run with a step (step)"
+        )
+    items = read_container(Path(root)).items
+    if all(one.directory == "" for one in items):
+        raise PlanError(
+            f"{path} is a single tree without items, so it has no item {item!r}; leave the item out (item)"
+        )
+    found = next((one for one in items if one.name == item), None)
+    if found is None:
+        raise NotACheckpointError(f"{path} has no item {item!r}; {_trees(items)}")
+    Inside(root).check(f"{root.rstrip('/')}/{found.directory}", f"the item {item!r}")
+    if not found.is_tree:
+        by = f" (saved by {found.handler.rpartition('.')[2]})" if found.handler else ""
+        raise NotACheckpointError(
+            f"the item {item!r} of {path} is no tree of tensors{by}; {_trees(items)}"
+        )
+    return found.directory
+
+
+def _trees(items: Sequence[Item]) -> str:
+    names = [repr(one.name) for one in items if one.is_tree]
+    return f"it has the item{'s' if len(names) > 1 else ''} {', '.join(names)}"

@@ -1,0 +1,52 @@
+"""The folder of a step to save: called as the run's other steps are, and refused where the step is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from reshard.errors import StorageError, TargetExistsError
+from reshard.formats.detect import is_checkpoint
+from reshard.formats.steps import StepName, run_steps
+
+STEP_ITEM = "default"
+"""What CheckpointManager calls the item of a step that was saved without naming any."""
+
+
+def step_folder(run: Path, step: int, *, overwrite: bool) -> Path:
+    """Where a step of the run in the local folder ``run`` goes.
+
+    Raises StorageError where ``run`` is a checkpoint or its steps cannot be told, TargetExistsError
+    where the step is there and may not be replaced.
+    """
+    if is_checkpoint(str(run)):
+        raise StorageError(
+            f"{str(run)!r} is a checkpoint itself, so step {step} cannot be saved in it; give the folder of the "
+            "training run, or leave the step out (step)"
+        )
+    if not run.is_dir():
+        return run / str(step)
+    steps = run_steps(str(run), any_prefix=True)
+    if steps and not steps[0].is_usual:
+        raise StorageError(
+            f"{str(run)!r} holds {steps[0].name!r}, which may be a step or not, so it is not clear how step {step} "
+            "should be called; give the whole path without a step (step), or another folder"
+        )
+    there = [one for one in steps if one.step == step]
+    if there and not overwrite:
+        raise TargetExistsError(
+            f"step {step} of {str(run)!r} exists already ({there[0].name!r}) and was left untouched; save another "
+            "step, or ask to overwrite it (overwrite)"
+        )
+    return run / (there[0].name if there else _name(step, steps))
+
+
+def _name(step: int, there: Sequence[StepName]) -> str:
+    """The name that CheckpointManager would give it, as far as the other names tell its options."""
+    if not there:
+        return str(step)
+    padded = {
+        len(number) for one in there if (number := one.number).startswith("0") and number != "0"
+    }
+    number = f"{step:0{max(padded)}d}" if padded else str(step)
+    return f"{there[0].prefix}_{number}" if there[0].prefix else number

@@ -1,0 +1,443 @@
+"""``verify`` knows by which rules a checkpoint was made of another, and proves it tensor by tensor."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+from orbax.checkpoint import v1
+
+import reshard
+from reshard.cli.app import run
+from reshard.errors import CorruptError, PlanError
+from reshard.formats.slices import digest_of
+from tests.orbax_trees import DTYPES, put, random_array, save_pytree, save_standard
+
+RNG = np.random.default_rng(5)
+PARAMS = {
+    "dense": {
+        "kernel": RNG.normal(size=(64, 48)).astype(np.float32),
+        "bias": RNG.normal(size=48).astype(np.float32),
+    },
+    "scale": np.float32([1.5, np.inf, -0.0, np.nan]),
+}
+STATE = {
+    "params": PARAMS,
+    "opt": optax.adam(1e-3).init(PARAMS),
+    "step": 7,
+    "key": jax.random.key(3),
+}
+RULES = {
+    "select": ["^params/", "^key$"],
+    "drop": ["scale$"],
+    "rename": [("^params/", "model/")],
+    "cast": {"kernel$": "bfloat16"},
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("trained") / "c"
+    state = jax.tree.map(lambda x: put(x) if isinstance(x, np.ndarray) else x, STATE)
+    return save_standard(path, state)
+
+
+def told(found):
+    return {
+        t.name: (t.status, t.source, t.comparison, t.source_dtype, t.target_dtype)
+        for t in found.tensors
+    }
+
+
+MADE = {
+    "model/dense/kernel": ("equal", "params/dense/kernel", "cast", "float32", "bfloat16"),
+    "model/dense/bias": ("equal", "params/dense/bias", "exact", "float32", "float32"),
+    "key": ("equal", "key", "exact", "uint32", "uint32"),
+}
+
+
+def change_bit(checkpoint, part):
+    """Flips a bit in the middle of the largest file whose path holds ``part``, but keeps all records true."""
+    files = [p for p in checkpoint.rglob("*") if p.is_file() and part in str(p)]
+    path = max(files, key=lambda p: p.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def rewrite(path, change):
+    """Another slices.json with a valid digest, as a stranger would make it."""
+    document = json.loads(path.read_bytes())
+    change(document)
+    del document["crc64nvme"]
+    body = (json.dumps(document)[:-1] + ', "crc64nvme": "').encode()
+    path.write_bytes(body + digest_of(body).encode() + b'"}\n')
+
+
+@pytest.mark.parametrize("options", [{}, {"ocdbt": True}, {"style": "v1"}, {"compression": "zstd"}])
+def test_what_rules_made_needs_no_flags(trained, tmp_path, options):
+    reshard.convert(trained, tmp_path / "b", **RULES, **options)
+    found = reshard.verify(trained, tmp_path / "b")
+    assert told(found) == MADE
+    assert (found.differences, found.warnings[:-1], found.rules_from) == (0, (), "recorded")
+    assert found.rules.cast == (("kernel$", "bfloat16"),)
+    everything = set(reshard.inspect(trained).tensors)
+    assert set(found.dropped) == everything - {t.source for t in found.tensors}
+    assert len(found.dropped) == 9
+
+
+def test_what_a_cast_compares_is_the_cast_itself(trained, tmp_path):
+    """Against another program's rounding, not against our own."""
+    reshard.convert(trained, tmp_path / "b", cast={"kernel$": "bfloat16"}, select=["^params/"])
+    (kernel,) = [
+        t for t in reshard.verify(trained, tmp_path / "b").tensors if t.comparison == "cast"
+    ]
+    expected = np.asarray(jnp.asarray(PARAMS["dense"]["kernel"]).astype(jnp.bfloat16))
+    assert kernel.digest_a == kernel.digest_b == digest_of(expected.tobytes())
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float64", "complex64"]
+)
+@pytest.mark.parametrize("memory", ["16MiB", "64MiB"])
+def test_every_cast_is_proved_in_a_bounded_stream(tmp_path, dtype, memory):
+    tree = {d: random_array(RNG, (33, 4100), d) for d in ("float32", "float16", "float64")}
+    source = save_pytree(tmp_path / "a", tree, chunk_byte_size=40_000, use_zarr3=True)
+    reshard.convert(source, tmp_path / "b", cast={f"^{d}$": dtype for d in tree})
+    found = reshard.verify(source, tmp_path / "b", max_memory=memory)
+    kinds = {t.name: t.comparison for t in found.tensors}
+    assert kinds == {d: "exact" if d == dtype else "cast" for d in tree}
+    assert found.differences == 0
+
+
+def test_integers_and_floats_by_name(tmp_path):
+    names = [d for d in DTYPES if d.startswith(("int", "uint", "bool"))]
+    tree = {d: random_array(RNG, (6, 8), d) for d in names}
+    source = save_pytree(tmp_path / "a", tree)
+    reshard.convert(source, tmp_path / "b", cast={f"^{n}$": "float32" for n in names})
+    found = reshard.verify(source, tmp_path / "b")
+    assert {t.comparison for t in found.tensors} == {"cast"}
+    assert found.differences == 0
+
+
+def test_a_target_that_is_not_this_cast_is_found(trained, tmp_path):
+    """Another rounding of one element, in a B whose own records are true."""
+    kernel = np.array(jnp.asarray(PARAMS["dense"]["kernel"]).astype(jnp.bfloat16))
+    kernel.view(np.uint16)[3, 3] ^= 1
+    b = save_standard(tmp_path / "b", {"params": {"dense": {"kernel": jnp.asarray(kernel)}}})
+    found = reshard.verify(
+        trained, b, select=["kernel$"], drop=["^opt/"], cast={"kernel$": "bfloat16"}
+    )
+    (verdict,) = found.tensors
+    assert (verdict.status, verdict.detail) == (
+        "different",
+        "the stored bits are not what the cast gives",
+    )
+    kernel.view(np.uint16)[3, 3] ^= 1
+    good = save_standard(tmp_path / "good", {"params": {"dense": {"kernel": jnp.asarray(kernel)}}})
+    found = reshard.verify(
+        trained, good, select=["kernel$"], drop=["^opt/"], cast={"kernel$": "bfloat16"}
+    )
+    assert found.differences == 0
+
+
+@pytest.mark.parametrize("side", ["a", "b"])
+@pytest.mark.parametrize("tensor", ["kernel", "bias"])
+def test_a_changed_bit_is_found_on_either_side(trained, tmp_path, side, tensor):
+    paths = {"a": tmp_path / "a", "b": tmp_path / "b"}
+    reshard.convert(trained, paths["a"])
+    reshard.convert(paths["a"], paths["b"], **RULES)
+    assert reshard.verify(paths["a"], paths["b"]).differences == 0
+    name = {"a": "params", "b": "model"}[side]
+    change_bit(paths[side], f"{name}.dense.{tensor}/c")
+    found = reshard.verify(paths["a"], paths["b"])
+    assert {t.name: t.status for t in found.tensors if t.is_difference} == {
+        f"model/dense/{tensor}": "damaged"
+    }
+
+
+def test_rules_of_a_layout_file_count(trained, tmp_path):
+    layout = {
+        "mesh": {"axes": ["x"], "shape": [4]},
+        "rules": [{"match": "kernel$", "axes": ["x"]}],
+        "select": ["^params/"],
+        "cast": [{"match": "kernel$", "dtype": "float16"}],
+    }
+    reshard.convert(trained, tmp_path / "b", layout=layout, rename=[("^params/", "")])
+    found = reshard.verify(trained, tmp_path / "b")
+    assert found.differences == 0
+    assert {t.name: (t.source, t.comparison) for t in found.tensors} == {
+        "dense/kernel": ("params/dense/kernel", "cast"),
+        "dense/bias": ("params/dense/bias", "exact"),
+        "scale": ("params/scale", "exact"),
+    }
+    assert found.rules.select == ("^params/",)
+
+
+def test_a_part_of_several_items(tmp_path):
+    trees = {
+        "model": {"w": put(PARAMS["dense"]["kernel"])},
+        "ema": {"w": put(PARAMS["dense"]["kernel"])},
+    }
+    with ocp.CheckpointManager(tmp_path / "run") as manager:
+        args = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}
+        manager.save(5, args=ocp.args.Composite(**args))
+    v1.save_checkpointables(tmp_path / "v1", trees)
+    for number, source in enumerate([tmp_path / "run" / "5", tmp_path / "v1"]):
+        b = tmp_path / f"b{number}"
+        reshard.convert(source, b, select=["^model/"], cast={".": "bfloat16"})
+        found = reshard.verify(source, b)
+        assert told(found) == {"model/w": ("equal", "model/w", "cast", "float32", "bfloat16")}
+        assert (found.dropped, found.differences) == (("ema/w",), 0)
+        moved = tmp_path / f"moved{number}"
+        reshard.convert(source, moved, select=["^ema/"], rename=[("^ema/", "model/")])
+        found = reshard.verify(source, moved)
+        assert told(found) == {"model/w": ("equal", "ema/w", "exact", "float32", "float32")}
+        assert found.dropped == ("model/w",)
+
+
+def test_several_targets_each_record_their_rules(trained, tmp_path):
+    goals = [
+        reshard.Goal(tmp_path / "half", cast={"kernel$": "bfloat16"}, select=["^params/"]),
+        reshard.Goal(tmp_path / "step", select=["^step$"]),
+    ]
+    reshard.convert_to_many(trained, goals)
+    for goal in goals:
+        assert reshard.verify(trained, goal.dst).differences == 0
+    assert told(reshard.verify(trained, tmp_path / "step")) == {
+        "step": ("equal", "step", "exact", "int64", "int64")
+    }
+
+
+def test_two_made_alike_are_compared_directly(trained, tmp_path):
+    for name in ("one", "two"):
+        reshard.convert(trained, tmp_path / name, **RULES)
+    found = reshard.verify(tmp_path / "one", tmp_path / "two")
+    assert (found.differences, found.rules, found.dropped, found.warnings) == (0, None, (), ())
+    assert {t.comparison for t in found.tensors} == {"exact"}
+
+
+def test_two_that_swap_names_alike_are_compared_directly(tmp_path):
+    source = save_standard(tmp_path / "a", {"u": np.zeros(3), "v": np.ones(3)})
+    swap = [("^u$", "v"), ("^v$", "u")]
+    for name in ("one", "two"):
+        reshard.convert(source, tmp_path / name, rename=swap)
+    assert reshard.verify(tmp_path / "one", tmp_path / "two").differences == 0
+    assert reshard.verify(source, tmp_path / "one").differences == 0
+    assert reshard.verify(source, tmp_path / "one", rename=[]).differences == 2
+
+
+def test_a_chain_has_no_record_and_flags_do_it(trained, tmp_path):
+    reshard.convert(trained, tmp_path / "b", select=["^params/"], rename=[("^params/", "")])
+    reshard.convert(
+        tmp_path / "b", tmp_path / "c", cast={"kernel$": "float16"}, rename=[("^dense/", "d/")]
+    )
+    assert reshard.verify(tmp_path / "b", tmp_path / "c").differences == 0
+    lost = reshard.verify(trained, tmp_path / "c")
+    assert lost.differences
+    assert any("was made of another tree than that of" in w for w in lost.warnings)
+    found = reshard.verify(
+        trained,
+        tmp_path / "c",
+        select=["^params/"],
+        rename=[("^params/dense/", "d/"), ("^params/", "")],
+        cast={"kernel$": "float16"},
+    )
+    assert (found.differences, found.rules_from) == (0, "given")
+
+
+def test_the_wrong_way_round_is_told(trained, tmp_path):
+    reshard.convert(trained, tmp_path / "b", **RULES)
+    found = reshard.verify(tmp_path / "b", trained)
+    assert found.differences
+    text = f"reshard verify {trained} {tmp_path / 'b'} compares them by the rules"
+    assert any(text in warning for warning in found.warnings)
+
+
+def test_another_step_of_the_same_tree_differs(trained, tmp_path):
+    later = jax.tree.map(lambda x: x + 1 if isinstance(x, np.ndarray | float | int) else x, STATE)
+    other = save_standard(
+        tmp_path / "a", jax.tree.map(lambda x: put(x) if isinstance(x, np.ndarray) else x, later)
+    )
+    reshard.convert(trained, tmp_path / "b", **RULES)
+    found = reshard.verify(other, tmp_path / "b")
+    assert {t.name: t.status for t in found.tensors} == {
+        "model/dense/kernel": "different",
+        "model/dense/bias": "different",
+        "key": "equal",
+    }
+
+
+def test_given_rules_take_the_place_of_recorded_ones(trained, tmp_path):
+    reshard.convert(trained, tmp_path / "b", **RULES)
+    found = reshard.verify(
+        trained, tmp_path / "b", select=["^params/"], rename=[("^params/", "model/")]
+    )
+    assert {t.name: (t.status, t.detail) for t in found.tensors} == {
+        "model/dense/kernel": ("different", "dtype float32 in A, bfloat16 in B"),
+        "model/dense/bias": ("equal", ""),
+        "params/scale": ("only in A", "B has no tensor 'model/scale'"),
+        "key": ("only in B", "the rules leave out 'key' of A"),
+    }
+    other = reshard.verify(trained, tmp_path / "b", **{**RULES, "cast": {"kernel$": "float16"}})
+    assert [t.detail for t in other.tensors if t.is_difference] == [
+        "dtype float32 in A, cast to float16, bfloat16 in B"
+    ]
+    with pytest.raises(PlanError, match=r"select '\^nothing' matches none of the"):
+        reshard.verify(trained, tmp_path / "b", select=["^nothing"])
+    with pytest.raises(PlanError, match="but there is no B; name it, or leave them out"):
+        reshard.verify(trained, select=["^params/"])
+
+
+def test_a_tensor_lost_after_the_conversion_is_found(trained, tmp_path):
+    """Its tree was cut and the record made anew, so that nothing but the count tells."""
+    reshard.convert(trained, tmp_path / "b", select=["^params/"])
+    path = tmp_path / "b" / "_METADATA"
+    document = json.loads(path.read_bytes())
+    (key,) = [k for k in document["tree_metadata"] if "bias" in k]
+    del document["tree_metadata"][key]
+    path.write_text(json.dumps(document))
+    shutil.rmtree(tmp_path / "b" / "params.dense.bias")
+    reshard.fingerprint(tmp_path / "b", overwrite=True)
+    found = reshard.verify(trained, tmp_path / "b")
+    assert found.damage == (f"{tmp_path / 'b'} has 2 tensors, but records that 3 were made",)
+
+
+def test_a_fingerprint_keeps_the_record(trained, tmp_path):
+    reshard.convert(trained, tmp_path / "b", **RULES)
+    reshard.fingerprint(tmp_path / "b", overwrite=True)
+    assert told(reshard.verify(trained, tmp_path / "b")) == MADE
+
+
+def test_without_a_record_names_are_compared(trained, tmp_path):
+    """As what versions wrote that recorded no rules."""
+    reshard.convert(trained, tmp_path / "b", select=["^params/"])
+    rewrite(tmp_path / "b" / "slices.json", lambda document: document.pop("made"))
+    found = reshard.verify(trained, tmp_path / "b")
+    assert {t.status for t in found.tensors if t.is_difference} == {"only in A"}
+    assert reshard.verify(trained, tmp_path / "b", select=["^params/"]).differences == 0
+
+
+BOMB = "(a+)+$"
+
+
+def test_patterns_of_a_stranger_are_never_applied(tmp_path):
+    source = save_standard(tmp_path / "a", {"a" * 40 + "b": np.zeros(3)})
+    reshard.convert(source, tmp_path / "b", cast={".": "float32"})
+    made = {"select": [BOMB], "drop": [BOMB], "rename": [[BOMB, "x"]], "cast": [["(", "no dtype"]]}
+    rewrite(tmp_path / "b" / "slices.json", lambda document: document["made"].update(made))
+    found = reshard.verify(source, tmp_path / "b")
+    assert (found.differences, found.rules.select) == (0, (BOMB,))
+    assert [t.comparison for t in found.tensors] == ["cast"]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"source": "zz"}, "made has the source 'zz' where 32 hex digits were expected"),
+        ({"tensors": -1}, "expected the number of tensors made to be whole numbers from 0, found [-1]"),
+        ({"select": "x"}, "expected the select rules of made to be a list of strings, found x"),
+        ({"drop": [1]}, "expected the drop rules of made to be a list of strings, found [1]"),
+        ({"rename": [["a"]]}, "expected the rename rules of made to be pairs, found [['a']]"),
+        ({"cast": 5}, "expected the cast rules of made to be a list of pairs, found 5"),
+        ({"origins": []}, "expected 'origins' to be an object, found list"),
+        ({"origins": {"w": {"name": 3}}}, "the origin of 'w' names no tensor"),
+        ({"origins": {"w": {"name": "w", "dtype": "float7"}}}, "the origin of 'w' has the unknown dtype 'float7'"),
+    ],
+)  # fmt: skip
+def test_a_record_that_makes_no_sense_is_refused(tmp_path, change, text):
+    source = save_standard(tmp_path / "a", {"w": np.zeros(3)})
+    reshard.convert(source, tmp_path / "b")
+    rewrite(tmp_path / "b" / "slices.json", lambda document: document["made"].update(change))
+    with pytest.raises(CorruptError, match=re.escape(text)):
+        reshard.inspect(tmp_path / "b")
+    found = reshard.verify(source, tmp_path / "b")
+    assert text in "".join(f.detail for f in found.files)
+    assert found.differences
+
+
+def test_unknown_members_are_passed_over(tmp_path):
+    source = save_standard(tmp_path / "a", {"w": np.zeros(3)})
+    reshard.convert(source, tmp_path / "b", cast={"w": "float16"})
+
+    def add(document):
+        document["made"]["later"] = {"any": [1]}
+        document["made"]["origins"]["w"]["saturate"] = True
+        document["later"] = 5
+
+    rewrite(tmp_path / "b" / "slices.json", add)
+    assert reshard.verify(source, tmp_path / "b").differences == 0
+
+
+@pytest.mark.parametrize(
+    ("origins", "damage"),
+    [
+        ({"u": {"name": "v"}}, "records of two of its tensors that they were made of the same one"),
+        ({"u": {"name": "gone"}}, ""),
+        ({"gone": {"name": "u"}}, "('gone' is not there)"),
+        ({"u": {"name": "z", "dtype": "complex64"}}, ""),
+        ({"u": {"name": "key", "dtype": "uint32"}}, ""),
+    ],
+)
+def test_a_record_that_lies_is_a_difference(tmp_path, origins, damage):
+    tree = {
+        "u": np.zeros(2, np.float32),
+        "v": np.ones(2, np.float32),
+        "z": np.ones(2, np.complex64),
+    }
+    source = save_standard(tmp_path / "a", {**tree, "key": jax.random.key(0)})
+    reshard.convert(source, tmp_path / "b", select=["^[uv]$"])
+    rewrite(
+        tmp_path / "b" / "slices.json", lambda document: document["made"].update(origins=origins)
+    )
+    found = reshard.verify(source, tmp_path / "b")
+    assert found.differences
+    assert damage in "".join(found.damage)
+
+
+def test_the_command(trained, tmp_path, capsys):
+    source, b = str(trained), str(tmp_path / "b")
+    flags = ["--select", "^params/", "--rename", "^params/=model/", "--cast", "kernel$=bfloat16"]
+    assert run(["convert", source, b, *flags]) == 0
+    capsys.readouterr()
+    assert run(["verify", source, b, "--all"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        "rules that B records: select ^params/, rename ^params/=model/, cast kernel$=bfloat16"
+        in shown
+    )
+    assert "left out by the rules: 9 tensors of A: " in shown
+    assert "equal: 3 of 3 tensors (2 exact, 1 cast float32 → bfloat16) and" in shown
+    assert run(["verify", source, b, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["rules"] == {
+        "from": "recorded", "select": ["^params/"], "drop": [], "rename": [["^params/", "model/"]],
+        "cast": [["kernel$", "bfloat16"]],
+    }  # fmt: skip
+    assert len(document["dropped"]) == 9
+    (kernel,) = [t for t in document["tensors"] if t["name"] == "model/dense/kernel"]
+    assert (kernel["source"], kernel["comparison"]) == ("params/dense/kernel", "cast")
+    assert (kernel["source_dtype"], kernel["target_dtype"]) == ("float32", "bfloat16")
+    assert run(["verify", source, b, *flags[:4]]) == 3
+    assert "dtype float32 in A, bfloat16 in B" in " ".join(capsys.readouterr().out.split())
+    assert run(["verify", source, b, *flags]) == 0
+    assert run(["verify", source, "--select", "^params/"]) == 1
+
+
+def test_a_cast_that_saturates_is_told_from_one_that_does_not(tmp_path, capsys):
+    source = save_standard(tmp_path / "a", {"w": np.float32([1.0, 1e9, -1e9])})
+    for name, dtype in [("b", "float8_e4m3fn:saturate"), ("c", "float8_e4m3fn")]:
+        reshard.convert(source, tmp_path / name, cast={"w": dtype})
+        (verdict,) = reshard.verify(source, tmp_path / name).tensors
+        assert (verdict.status, verdict.saturate) == ("equal", name == "b")
+    (other,) = reshard.verify(source, tmp_path / "b", cast={"w": "float8_e4m3fn"}).tensors
+    assert other.status == "different"
+    assert run(["verify", str(source), str(tmp_path / "b")]) == 0
+    assert "1 cast float32 → float8_e4m3fn saturating" in " ".join(capsys.readouterr().out.split())
