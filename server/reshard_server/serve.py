@@ -11,6 +11,8 @@ from reshard.errors import ReshardError
 from reshard_server.access.tokens import load_tokens
 from reshard_server.app import create_app
 from reshard_server.logs import set_up_logs
+from reshard_server.records.database import open_migrated, shown
+from reshard_server.records.state_lock import state_locked
 from reshard_server.server_process import address_of, listen, run_server
 from reshard_server.settings import Settings, unknown_variables
 
@@ -30,6 +32,18 @@ def serve(settings: Settings) -> None:
     with listen(settings.host, settings.port) as listening:
         print(announcement(settings, address_of(listening)), file=sys.stderr, flush=True)
         run_server(app, settings, listening)
+
+
+def migrate_records(settings: Settings) -> str:
+    """Brings the records to this version, and says what was done; serves nothing.
+
+    Raises StorageError where they cannot be used, or another server works on the state folder.
+    """
+    with state_locked(settings):
+        database, done = open_migrated(settings)
+        database.dispose()
+    what = f"did the migrations {', '.join(done)}" if done else "nothing to migrate"
+    return f"{shown(database)}: {what}"
 
 
 def _check(settings: Settings) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -17,8 +17,10 @@ from reshard_server.access.streams import Streams
 from reshard_server.access.tokens import Tokens, load_tokens
 from reshard_server.drain import Drain
 from reshard_server.metrics import Metrics
+from reshard_server.records.clock import clock_of
 from reshard_server.records.database import open_database
 from reshard_server.records.feed import Feed
+from reshard_server.records.state_lock import state_locked
 from reshard_server.records.together import Together
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schedules.ticking import Ticking
@@ -29,6 +31,9 @@ from reshard_server.work.wording import RootNames
 
 CHECKERS = 4
 """Threads that look at paths for conversions that are asked for: where a storage hangs they do, and no others."""
+
+PINGERS = 2
+"""Threads that ask whether the database answers: where it does not they wait, and no others."""
 
 LOOKERS = 4
 """Threads that ask the records for requests; more would only wait for each other and for the interpreter."""
@@ -41,6 +46,7 @@ class Services:
     Attributes:
         lookers: the threads that look into the records for requests about conversions.
         checkers: the threads that check what is asked for.
+        pingers: the threads that ask whether the database answers.
         together: records the conversions that are asked for.
     """
 
@@ -59,6 +65,7 @@ class Services:
     metrics: Metrics
     lookers: CapacityLimiter
     checkers: CapacityLimiter
+    pingers: CapacityLimiter
     together: Together
 
 
@@ -70,43 +77,40 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
     """
     check_arguments()  # loads what checking takes, so that the first request need not wait
     tokens, roots = load_tokens(settings), Roots(settings.roots)
-    settings.state.mkdir(0o700, parents=True, exist_ok=True)  # who asked for what is no one else's
-    database = open_database(settings)
-    try:
+    with ExitStack() as opened:
+        opened.enter_context(state_locked(settings))
+        database = open_database(settings)
+        opened.callback(database.dispose)
         durable = Durable(settings, database, roots)
-        names = RootNames.of(settings.roots)
-        questions = Questions(names, drain, settings.looks, settings.reads)
         durable.launch()
+        opened.callback(durable.close)
+        questions = Questions(RootNames.of(settings.roots), drain, settings.looks, settings.reads)
+        opened.callback(questions.close)
         scheduling = Scheduling(
             settings, database, tokens, roots, durable.executor, durable.enqueue
         )
         ticking = Ticking(scheduling)
-        try:
-            ticking.launch()
-            streams = Streams(settings.streams)
-            metrics.watch(database, streams)
-            lookers = CapacityLimiter(LOOKERS)
-            yield Services(
-                settings,
-                database,
-                tokens,
-                Sessions(database, tokens, settings.session_hours * 3600),
-                roots,
-                durable,
-                questions,
-                scheduling,
-                Rates(settings.requests_per_minute),
-                streams,
-                Feed(database),
-                drain,
-                metrics,
-                lookers,
-                CapacityLimiter(CHECKERS),
-                Together(database, settings.queued_per_token, lookers),
-            )
-        finally:
-            ticking.close()
-            questions.close()
-            durable.close()
-    finally:
-        database.dispose()
+        ticking.launch()
+        opened.callback(ticking.close)
+        streams = Streams(settings.streams)
+        metrics.watch(database, streams)
+        lookers = CapacityLimiter(LOOKERS)
+        yield Services(
+            settings,
+            database,
+            tokens,
+            Sessions(database, tokens, settings.session_hours * 3600, clock_of(database).now),
+            roots,
+            durable,
+            questions,
+            scheduling,
+            Rates(settings.requests_per_minute),
+            streams,
+            Feed(database),
+            drain,
+            metrics,
+            lookers,
+            CapacityLimiter(CHECKERS),
+            CapacityLimiter(PINGERS),
+            Together(database, settings.queued_per_token, lookers),
+        )

@@ -72,6 +72,10 @@ class Settings(BaseSettings):
     database_password_file: Path | None = Field(
         None, description="A file with the password that the Postgres URL leaves out."
     )
+    migrate_at_start: bool = Field(
+        True,
+        description="Bring records of an older version to this one at the start; off: only --migrate does.",
+    )
     roots: dict[RootName, Path] = Field(
         default_factory=dict,
         description="Storage roots by name: what clients may name paths below.",

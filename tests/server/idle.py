@@ -22,6 +22,7 @@ class Idle:
     roots: object
     executor: str = "idle"
     enqueued: list[tuple[str, str, int]] = field(default_factory=list)
+    lease_ends: float = float("inf")
 
     def launch(self) -> None:
         executors.beat(self.database, self.executor)

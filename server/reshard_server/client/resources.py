@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 from reshard_server.client.transport import M, Transport
@@ -91,9 +91,15 @@ class Layouts:
         checkpoint: str,
         layout: str | Mapping[str, Any] | None = None,
         mesh: str | None = None,
+        missing_axes: Literal["error", "replicate"] | None = None,
     ) -> LayoutAnswer:
         """How a layout would cut each tensor of a checkpoint."""
-        given = {"checkpoint": checkpoint, "layout": layout, "mesh": mesh}
+        given = {
+            "checkpoint": checkpoint,
+            "layout": layout,
+            "mesh": mesh,
+            "missing_axes": missing_axes,
+        }
         body = {k: v for k, v in given.items() if v is not None}
         return self.transport.model(LayoutAnswer, "POST", "/v1/layouts:preview", json=body)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
@@ -10,6 +10,15 @@ Flag = Annotated[bool, Strict()]
 Whole = Annotated[int, Strict()]
 Number = Annotated[float, Strict()]
 """In bodies: neither ``"1"`` nor ``true`` is taken for a number, nor ``0`` for false."""
+
+
+MissingAxes = Annotated[
+    Literal["error", "replicate"],
+    Field(
+        description="Axes of the source or of the layout that the mesh lacks: refused, or left out, so that what they "
+        "split is replicated."
+    ),
+]
 
 
 class Document(BaseModel):

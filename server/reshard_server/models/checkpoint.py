@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from reshard_server.models.base import Answer, Document, Flag, Page, RootedPath
-from reshard_server.models.conversion import Size
+from reshard_server.models.conversion import Pairs, Patterns, Size
 
 
 class CheckpointQuery(Page):
@@ -34,9 +34,16 @@ class FingerprintRequest(CheckpointRequest):
 
 
 class VerifyRequest(CheckpointRequest):
-    """Against ``other``, or against what it recorded of itself."""
+    """Against ``other``, or against what it recorded of itself.
+
+    ``other`` records the rules by which it was made of ``checkpoint``; those that are given replace them all.
+    """
 
     other: RootedPath | None = None
+    select: Patterns | None = None
+    drop: Patterns | None = None
+    rename: Pairs | None = Field(None, description="[pattern, replacement] each.")
+    cast: Pairs | None = Field(None, description="[pattern, dtype] each.")
     max_memory: Size | None = None
 
 
@@ -92,6 +99,12 @@ class VerificationAnswer(_Told):
     equal: bool
     differences: int
     damage: list[str]
+    rules: dict[str, Any] | None = Field(
+        None, description="By which B was made of A; null where names are compared."
+    )
+    dropped: list[str] = Field(
+        default_factory=list, description="Tensors of A that the rules leave out of B."
+    )
     files: list[dict[str, Any]]
     tensors: list[dict[str, Any]]
 

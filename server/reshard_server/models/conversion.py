@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from reshard_server.models.base import Answer, Document, Flag, RootedPath, Whole
+from reshard_server.models.base import Answer, Document, Flag, MissingAxes, RootedPath, Whole
 
 State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
 
@@ -30,10 +30,15 @@ class Goal(Document):
         examples=[{"mesh": {"axes": ["model"], "shape": [8]}, "rules": []}],
     )
     mesh: str | None = Field(None, max_length=1000, examples=["data=4,model=2"])
+    missing_axes: MissingAxes = "error"
     select: Patterns = ()
     drop: Patterns = ()
     rename: Pairs = Field((), description="[pattern, replacement] each.")
-    cast: Pairs = Field((), description="[pattern, dtype] each.", examples=[[[".", "bfloat16"]]])
+    cast: Pairs = Field(
+        (),
+        description="[pattern, dtype] each; float, int, complex, bool or a dtype in place of the pattern takes every tensor of it.",
+        examples=[[["float", "bfloat16"]]],
+    )
     compression: str = Field("none", max_length=32, examples=["zstd:3"])
     chunk_bytes: Size | None = None
     ocdbt: Flag = False

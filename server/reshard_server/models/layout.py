@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from reshard_server.models.base import Answer, Document, Name, Page, RootedPath
+from reshard_server.models.base import Answer, Document, MissingAxes, Name, Page, RootedPath
 
 
 class LayoutBody(Document):
@@ -54,3 +54,4 @@ class PreviewRequest(Document):
     checkpoint: RootedPath
     layout: str | dict[str, Any] | None = None
     mesh: str | None = Field(None, max_length=1000)
+    missing_axes: MissingAxes = "error"

@@ -9,7 +9,7 @@ from pydantic import Field
 from reshard_server.models.base import Document, RootedPath
 from reshard_server.models.conversion import Pattern
 
-Rule = Annotated[str, Field(max_length=1033, pattern=r"^.+=[a-z0-9_]{1,32}$")]
+Rule = Annotated[str, Field(max_length=1033, pattern=r"^.+=[a-z0-9_]{1,32}(:saturate)?$")]
 
 
 class TensorQuery(Document):
@@ -53,6 +53,6 @@ class TensorQuery(Document):
     cast: list[Rule] = Field(
         default=[],
         max_length=100,
-        description="PATTERN=DTYPE. With shard.",
-        examples=[["kernel$=bfloat16"]],
+        description="PATTERN=DTYPE, or float=DTYPE for every float. With shard.",
+        examples=[["float=bfloat16"]],
     )

@@ -9,14 +9,14 @@ up and thawed changes nothing: the row has another claim by then. Taking turns i
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import sqlalchemy as sa
 
 from reshard_server.models.conversion import ProgressState
+from reshard_server.records.clock import clock_of
 from reshard_server.records.tables import CONVERSIONS, EXECUTORS
 from reshard_server.records.totals import count_ended, moved_bytes
 
@@ -55,7 +55,11 @@ def _whose_turn() -> sa.ScalarSelect[Any]:
     waiting = CONVERSIONS.alias()
     return (
         sa.select(waiting.c.id)
-        .where(waiting.c.state == "queued", waiting.c.token.not_in(busy))
+        .where(
+            waiting.c.state == "queued",
+            waiting.c.token.not_in(busy),
+            waiting.c.id.not_in(sa.bindparam("left", expanding=True)),
+        )
         .order_by(waiting.c.priority.desc(), waiting.c.created_at, waiting.c.id)
         .limit(1)
         .scalar_subquery()
@@ -77,10 +81,18 @@ _CLAIM_NEXT = (
 _STANDING = (_C.id == sa.bindparam("of"), _C.claim == sa.bindparam("its_claim"))
 _STATE = sa.select(_C.state).where(*_STANDING, _C.state.in_(HELD))
 _CHANGE = CONVERSIONS.update().where(*_STANDING).returning(_C.state)
-_BEGIN_ATTEMPT = _CHANGE.where(_C.state == "running").values(
-    attempts=_C.attempts + 1,
-    started_at=sa.func.coalesce(_C.started_at, sa.bindparam("now")),
-    revision=_C.revision + 1,
+_BEGIN_ATTEMPT = (
+    CONVERSIONS.update()
+    .where(*_STANDING, _C.state == "running")
+    .values(
+        attempts=_C.attempts + 1,
+        started_at=sa.func.coalesce(_C.started_at, sa.bindparam("now")),
+        revision=_C.revision + 1,
+    )
+    .returning(_C.attempts)
+)
+_MAY_PUBLISH = sa.select(_C.id).where(
+    *_STANDING, _C.state == "running", _C.attempts == sa.bindparam("number")
 )
 _SET_PROGRESS = _CHANGE.where(_C.state.in_(HELD)).values(
     progress=sa.bindparam("at", type_=sa.JSON),
@@ -95,9 +107,24 @@ def new_claim_text() -> str:
     return secrets.token_hex(16)
 
 
-def claim_next(db: sa.Engine, executor: str, text: str, running_per_token: int) -> Claim | None:
-    """Claims the conversion whose turn it is, which runs from now on; None where none may be started."""
-    values = {"by": executor, "its_claim": text, "most_of_a_token": running_per_token}
+def claim_next(
+    db: sa.Engine,
+    executor: str,
+    text: str,
+    running_per_token: int,
+    left: Collection[str] = (),
+) -> Claim | None:
+    """Claims the conversion whose turn it is, which runs from now on; None where none may be started.
+
+    Args:
+        left: conversions that are left to servers of another version.
+    """
+    values: dict[str, Any] = {
+        "by": executor,
+        "its_claim": text,
+        "most_of_a_token": running_per_token,
+    }
+    values["left"] = list(left)
     with db.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(TURN_KEY)))
@@ -105,9 +132,20 @@ def claim_next(db: sa.Engine, executor: str, text: str, running_per_token: int) 
     return None if won is None else Claim(won, executor, text)
 
 
-def begin_attempt(db: sa.Engine, claim: Claim) -> bool:
-    """Counts an attempt; False where the claim does not stand, or the conversion is to be cancelled."""
-    return _changed(db, claim, _BEGIN_ATTEMPT, now=time.time()) is not None
+def begin_attempt(db: sa.Engine, claim: Claim) -> int | None:
+    """Counts an attempt; its number, or None where the claim does not stand or it is to be cancelled."""
+    with db.begin() as connection:
+        named = {**_named(claim), "now": clock_of(db).now()}
+        return cast("int | None", connection.execute(_BEGIN_ATTEMPT, named).scalar())
+
+
+def may_publish(db: sa.Engine, claim: Claim, attempt: int) -> bool:
+    """Whether the claim stands, nobody cancelled it, and this is its attempt."""
+    with db.connect() as connection:
+        return (
+            connection.execute(_MAY_PUBLISH, {**_named(claim), "number": attempt}).scalar()
+            is not None
+        )
 
 
 def set_progress(db: sa.Engine, claim: Claim, progress: ProgressState) -> Held | None:
@@ -143,7 +181,7 @@ def finish(
     Args:
         progress: the last; None leaves what was told before.
     """
-    now = time.time()
+    now = clock_of(db).now()
     values: dict[str, Any] = {"state": state, "result": result, "error": error, **_FREE}
     values |= {"read_bytes": read_bytes, "ended_at": now}
     if progress is not None:
@@ -165,17 +203,23 @@ def hand_back(db: sa.Engine, claim: Claim) -> None:
 
 
 def take_from_silent(
-    db: sa.Engine, heard_after: sa.ColumnElement[float], own: str, given_up: Collection[str]
+    db: sa.Engine, heard_after: sa.ColumnElement[float], own: str, is_mine: Callable[[str], bool]
 ) -> int:
-    """Queues again what is held by no live process; how many conversions that were.
+    """Queues again what no live process carries out; how many conversions that were.
 
     Args:
         heard_after: executors whose last heartbeat is older are dead.
-        own, given_up: the asking executor, and those of its claims that it works on no more.
+        own: the asking executor.
+        is_mine: whether it works on a claim, or is about to win it. The records may say that it holds others:
+            it gave them up while the database was out of reach, or was never told that it won them.
     """
     live = sa.select(EXECUTORS.c.id).where(EXECUTORS.c.heartbeat_at >= heard_after)
     dead = sa.and_(_C.executor != own, _C.executor.not_in(live))
-    let_go = sa.and_(_C.executor == own, _C.claim.in_(list(given_up)))
+    recorded = sa.select(_C.claim).where(_C.executor == own, _C.state.in_(HELD))
+    with db.connect() as connection:
+        # Asked after the records have been read: what is won meanwhile is not in them.
+        orphans = [claim for claim in connection.scalars(recorded) if not is_mine(claim)]
+    let_go = sa.and_(_C.executor == own, _C.claim.in_(orphans))
     with db.begin() as connection:
         return _let_go(connection, (_C.state.in_(HELD), sa.or_(dead, let_go)))
 
@@ -185,7 +229,7 @@ _FREE: dict[str, None] = {"executor": None, "claim": None}
 
 def _let_go(connection: sa.Connection, where: tuple[sa.ColumnElement[bool], ...]) -> int:
     """Queues what runs, and ends what is to be cancelled; how many conversions that were."""
-    now = time.time()
+    now = clock_of(connection).now()
     free = CONVERSIONS.update().where(*where).returning(_C.started_at)
     next_revision = {"revision": _C.revision + 1}
     ended = free.where(_C.state == "cancelling").values(

@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from reshard_server.models.conversion import Conversion, ConversionRequest, ProgressState, State
+from reshard_server.records.other_versions import read, unreadable
 
 ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
 
@@ -16,12 +17,20 @@ _REQUEST: TypeAdapter[ConversionRequest] = TypeAdapter(ConversionRequest)
 
 
 def conversion_of(row: sa.Row[Any]) -> Conversion:
-    """The document of a row."""
+    """The document of a row. Raises UnreadableError where another version wrote what this one cannot read."""
+    what = f"the conversion {row.id}"
+    try:
+        return _conversion(row, read(_REQUEST, row.request, what))
+    except ValidationError as error:
+        raise unreadable(what) from error
+
+
+def _conversion(row: sa.Row[Any], request: ConversionRequest) -> Conversion:
     return Conversion(
         id=row.id,
         state=row.state,
         done=row.state in ENDED,
-        request=_REQUEST.validate_python(row.request),
+        request=request,
         progress=ProgressState.model_validate(row.progress) if row.progress else None,
         result=row.result,
         read_bytes=row.read_bytes,

@@ -13,7 +13,6 @@ change the same row one succeeds::
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -26,7 +25,10 @@ from reshard_server.models.conversion import (
     ConversionRequest,
     State,
 )
+from reshard_server.records.clock import clock_of
 from reshard_server.records.conversion_rows import ENDED, conversion_of
+from reshard_server.records.layouts import pin_layouts
+from reshard_server.records.other_versions import readable, recorded
 from reshard_server.records.page_tokens import page_key, page_token
 from reshard_server.records.tables import CONVERSION_LABELS, CONVERSIONS, IDEMPOTENCY
 from reshard_server.records.totals import count_ended
@@ -83,8 +85,13 @@ def create(
 
 
 def insert(connection: sa.Connection, new: Sequence[New]) -> list[Conversion]:
-    """New conversions, queued in this order, within a transaction."""
-    rows = [_row(one) for one in new]
+    """New conversions, queued in this order, within a transaction; named layouts are pinned to a version."""
+    pinned = pin_layouts(connection, [one.request for one in new])
+    clock = clock_of(connection)
+    # Rounded as clients read it, so that what they read finds it again.
+    rows = [
+        _row(one, request, round(clock.now(), 6)) for one, request in zip(new, pinned, strict=True)
+    ]
     made = connection.execute(_INSERT, rows).all()
     labels = [
         {"conversion": row["id"], "key": key, "value": value}
@@ -96,14 +103,13 @@ def insert(connection: sa.Connection, new: Sequence[New]) -> list[Conversion]:
     return list(map(conversion_of, made))
 
 
-def _row(new: New) -> dict[str, Any]:
-    now = round(time.time(), 6)  # as clients read it, so that what they read finds it again
+def _row(new: New, request: ConversionRequest, now: float) -> dict[str, Any]:
     return {
         "id": _new_id(now),
         "token": new.token,
         "state": "queued",
         "priority": new.request.priority,
-        "request": new.request.model_dump(mode="json"),
+        "request": recorded(request),
         "source": new.request.source,
         "schedule": new.schedule,
         "created_at": now,
@@ -120,7 +126,7 @@ def get_many(db: sa.Engine, ids: Collection[str]) -> dict[str, Conversion]:
     """Those of these ids that are there."""
     with db.connect() as connection:
         rows = connection.execute(sa.select(CONVERSIONS).where(_C.id.in_(ids))).all()
-    return {row.id: conversion_of(row) for row in rows}
+    return {found.id: found for found in readable(rows, conversion_of)}
 
 
 def revisions(db: sa.Engine, ids: Collection[str]) -> dict[str, int]:
@@ -150,7 +156,7 @@ def page(
     told = rows[:page_size]
     more = len(rows) > page_size
     return ConversionPage(
-        conversions=list(map(conversion_of, told)),
+        conversions=readable(told, conversion_of),
         next_page_token=page_token(asdict(filters), (told[-1].created_at, told[-1].id))
         if more
         else None,
@@ -161,7 +167,7 @@ def of_states(db: sa.Engine, states: Iterable[State]) -> list[Conversion]:
     """Every conversion in one of these states, oldest first."""
     query = sa.select(CONVERSIONS).where(_C.state.in_(list(states))).order_by(_C.created_at, _C.id)
     with db.connect() as connection:
-        return list(map(conversion_of, connection.execute(query)))
+        return readable(connection.execute(query), conversion_of)
 
 
 def count_by_state(db: sa.Engine, token: str | None = None) -> dict[str, int]:
@@ -225,7 +231,7 @@ def _change(db: sa.Engine, conversion: str, states: set[State], values: dict[str
 
 def _cancel_queued(db: sa.Engine, conversion: str) -> bool:
     """Ends it where it is queued, and counts that; whether it was."""
-    now = time.time()
+    now = clock_of(db).now()
     with db.begin() as connection:
         if not _set(connection, conversion, {"queued"}, {"state": "cancelled", "ended_at": now}):
             return False

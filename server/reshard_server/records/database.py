@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
 from reshard.errors import MissingPackageError, ReshardError, StorageError
+from reshard_server.records.bounded import ANSWER_SECONDS, CONNECT_ARGUMENTS, BoundedConnection
+from reshard_server.records.clock import give_clock
+from reshard_server.records.migrating import LackingError, PendingError, migrate
 from reshard_server.records.one_writer import OneWriterEngine
-from reshard_server.records.tables import METADATA
 from reshard_server.settings import Settings
+
+LOG = logging.getLogger(__name__)
 
 LEAST_SQLITE = (3, 42)
 """What heartbeats need (``unixepoch('subsec')``)."""
@@ -25,41 +30,52 @@ A process that is frozen within one, or whose host lost its power, would hold it
 
 
 def open_database(settings: Settings) -> sa.Engine:
-    """The engine of the records, with every table made where it is missing.
+    """The engine of the records, with the tables of this version.
 
     Raises MissingPackageError where Python's SQLite is too old and no newer one is installed, StorageError
-    where the database cannot be opened.
+    where the database cannot be opened, or its tables cannot be used.
     """
     engine = _engine(settings)
-    try:
-        METADATA.create_all(engine)
-        _refuse_other_versions(engine)
-    except sa.exc.SQLAlchemyError as error:
-        raise StorageError(
-            f"cannot open the database of the server's records ({_shown(engine)}): {_reason(error)}; check that it is "
-            "there, and that this user may write to it"
-        ) from error
+    if done := _migrate(engine, apply=settings.migrate_at_start):
+        LOG.info("migrated the records", extra={"migrations": done})
     return engine
 
 
-def _refuse_other_versions(engine: sa.Engine) -> None:
-    """Tables that are there are left as they are, so one of another version may lack what is needed."""
-    found = sa.inspect(engine)
-    for table in METADATA.sorted_tables:
-        there = {column["name"] for column in found.get_columns(table.name)}
-        if lacking := sorted(set(table.c.keys()) - there):
-            raise StorageError(
-                f"the server's records ({_shown(engine)}) were made by another version: the table {table.name!r} has "
-                f"no {', '.join(lacking)}; go back to that version, or begin with an empty state folder or database"
-            )
+def open_migrated(settings: Settings) -> tuple[sa.Engine, list[str]]:
+    """As ``open_database``, whatever ``migrate_at_start`` says; and the numbers of the migrations that were done."""
+    engine = _engine(settings)
+    return engine, _migrate(engine, apply=True)
+
+
+def _migrate(engine: sa.Engine, *, apply: bool) -> list[str]:
+    try:
+        return migrate(engine, apply=apply)
+    except sa.exc.SQLAlchemyError as error:
+        raise StorageError(
+            f"cannot open the database of the server's records ({shown(engine)}): {_reason(error)}; check that it is "
+            "there, and that this user may write to it"
+        ) from error
+    except LackingError as error:
+        raise StorageError(
+            f"the server's records ({shown(engine)}) were made by a version that this one cannot follow: {error}; "
+            "run the version that made them, or begin with an empty state folder or database"
+        ) from None
+    except PendingError as error:
+        raise StorageError(
+            f"the server's records ({shown(engine)}) are of an older version: the migrations {error} are pending, and "
+            "migrate_at_start is off; run 'reshard serve --migrate' with the same settings first"
+        ) from None
 
 
 def _engine(settings: Settings) -> sa.Engine:
-    made = sa.create_engine(records_url(settings), **engine_arguments(settings))
+    made: sa.Engine = sa.create_engine(records_url(settings), **engine_arguments(settings))
     if made.dialect.name == "sqlite":
         sa.event.listen(made, "connect", _set_up_sqlite)
-        return OneWriterEngine(made)
-    sa.event.listen(made, "connect", _set_up_postgres)
+        made = OneWriterEngine(made)
+    else:
+        sa.event.listen(made, "do_connect", _connect_bounded)
+        sa.event.listen(made, "connect", _set_up_postgres)
+    give_clock(made)
     return made
 
 
@@ -102,7 +118,14 @@ def postgres_url(text: str) -> sa.URL:
 def engine_arguments(settings: Settings) -> dict[str, Any]:
     """Keyword arguments for ``create_engine``."""
     if settings.database_url is not None:
-        return {"pool_pre_ping": True, "pool_size": 10, "max_overflow": 10, "hide_parameters": True}
+        return {
+            "pool_pre_ping": True,
+            "pool_size": 10,
+            "max_overflow": 10,
+            "pool_timeout": ANSWER_SECONDS,
+            "hide_parameters": True,
+            "connect_args": CONNECT_ARGUMENTS,
+        }
     return {
         "hide_parameters": True,
         "module": sqlite_module(),
@@ -133,13 +156,19 @@ def _set_up_sqlite(connection: Any, _: Any) -> None:
     cursor.close()
 
 
+def _connect_bounded(_: Any, __: Any, arguments: list[Any], named: dict[str, Any]) -> Any:
+    return BoundedConnection.connect(*arguments, **named)
+
+
 def _set_up_postgres(connection: Any, _: Any) -> None:
     connection.autocommit = True
     connection.execute(f"SET idle_in_transaction_session_timeout = {IDLE_MILLISECONDS}")
+    connection.execute(f"SET statement_timeout = {int(ANSWER_SECONDS * 1000)}")
     connection.autocommit = False
 
 
-def _shown(engine: sa.Engine) -> str:
+def shown(engine: sa.Engine) -> str:
+    """The database's URL without its password."""
     return engine.url.render_as_string(hide_password=True)
 
 

@@ -10,19 +10,13 @@ import socket
 
 import sqlalchemy as sa
 
+from reshard_server.records.clock import now_of
 from reshard_server.records.tables import EXECUTORS
 
 FORGOTTEN_SECONDS = 3600.0
 """Rows of executors that died are kept this long, for whoever looks what happened."""
 
 _E = EXECUTORS.c
-
-
-def now_of(db: sa.Engine) -> sa.ColumnElement[float]:
-    """The database's clock, in seconds since 1970."""
-    if db.dialect.name == "postgresql":
-        return sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()), sa.Float)
-    return sa.func.unixepoch("subsec", type_=sa.Float)
 
 
 def beat(db: sa.Engine, executor: str) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +11,8 @@ import sqlalchemy as sa
 
 from reshard_server.models.conversion import Conversion, ConversionRequest
 from reshard_server.problems import KEY_REUSED, TOO_MANY, ProblemError
+from reshard_server.records.canonical import canonical_text
+from reshard_server.records.clock import clock_of
 from reshard_server.records.conversions import New, count_queued, get_many, insert
 from reshard_server.records.tables import IDEMPOTENCY
 
@@ -36,7 +36,7 @@ class Asked:
 
 def request_hash(request: ConversionRequest) -> str:
     """The same for every way to write the same request."""
-    text = json.dumps(request.model_dump(mode="json"), sort_keys=True)
+    text = canonical_text(request.model_dump(mode="json"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -66,7 +66,8 @@ def create_all(db: sa.Engine, asked: Sequence[Asked], queued_at_most: int) -> li
     """
     with db.begin() as connection:
         made = insert(connection, [New(one.token, one.request) for one in asked])
-        keys = [_key_row(one, new) for one, new in zip(asked, made, strict=True) if one.key]
+        now = clock_of(connection).now()
+        keys = [_key_row(one, new, now) for one, new in zip(asked, made, strict=True) if one.key]
         if keys:
             connection.execute(_REMEMBER, keys)
         for token in {one.token for one in asked}:
@@ -74,13 +75,13 @@ def create_all(db: sa.Engine, asked: Sequence[Asked], queued_at_most: int) -> li
     return made
 
 
-def _key_row(asked: Asked, made: Conversion) -> dict[str, Any]:
+def _key_row(asked: Asked, made: Conversion, now: float) -> dict[str, Any]:
     return {
         "token": asked.token,
         "key": asked.key,
         "request_hash": request_hash(asked.request),
         "conversion": made.id,
-        "created_at": time.time(),
+        "created_at": now,
     }
 
 
@@ -98,7 +99,7 @@ def known(db: sa.Engine, asked: Sequence[Asked]) -> list[Conversion | ProblemErr
     """What each key led to before, or the problem that this was another request; None for what is new."""
     keys = [(one.token, one.key) for one in asked if one.key]
     query = sa.select(IDEMPOTENCY).where(
-        sa.tuple_(_I.token, _I.key).in_(keys), _I.created_at >= time.time() - KEPT_SECONDS
+        sa.tuple_(_I.token, _I.key).in_(keys), _I.created_at >= clock_of(db).now() - KEPT_SECONDS
     )
     with db.connect() as connection:
         found = {(row.token, row.key): row for row in connection.execute(query)}
@@ -126,5 +127,5 @@ def forget_keys(db: sa.Engine) -> None:
     """Forgets keys that are no longer known."""
     with db.begin() as connection:
         connection.execute(
-            IDEMPOTENCY.delete().where(IDEMPOTENCY.c.created_at < time.time() - KEPT_SECONDS)
+            IDEMPOTENCY.delete().where(IDEMPOTENCY.c.created_at < clock_of(db).now() - KEPT_SECONDS)
         )

@@ -6,16 +6,17 @@ carried out with it. So that no number ever stands for two contents, none is use
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from reshard.errors import LayoutError
+from reshard_server.models.conversion import ConversionRequest, Goal, SeveralTargets, goals
 from reshard_server.models.layout import LayoutPage, StoredLayout, VersionPage
 from reshard_server.problems import FORBIDDEN, PRECONDITION, ProblemError
+from reshard_server.records.canonical import canonical_text
+from reshard_server.records.clock import clock_of
 from reshard_server.records.conversion_rows import moment
 from reshard_server.records.page_tokens import page_key, page_token
 from reshard_server.records.tables import LAYOUTS
@@ -63,11 +64,13 @@ def _put(
 ) -> tuple[StoredLayout, bool]:
     now = _newest(connection, name)
     _check(name, now, token, is_admin, expected)
-    if now is not None and _text(now.layout) == _text(layout):
+    if now is not None and canonical_text(now.layout) == canonical_text(layout):
         return now, False
     last = connection.scalar(sa.select(sa.func.max(_L.version)).where(_L.name == name)) or 0
     row = {"name": name, "version": last + 1, "layout": layout, "token": token}
-    connection.execute(LAYOUTS.insert().values(**row, created_at=time.time(), deleted=False))
+    connection.execute(
+        LAYOUTS.insert().values(**row, created_at=clock_of(connection).now(), deleted=False)
+    )
     made = sa.select(LAYOUTS).where(_L.name == name, _L.version == last + 1)
     return _stored(connection.execute(made).one()), True
 
@@ -154,6 +157,40 @@ def versions(
     return VersionPage(versions=list(map(_stored, rows[:page_size])), next_page_token=more)
 
 
+def pin_layouts(
+    connection: sa.Connection, requests: Sequence[ConversionRequest]
+) -> list[ConversionRequest]:
+    """The requests with each layout's name as ``name@version``, of the version that is newest now.
+
+    So a conversion is carried out with the version that it shows. A name that stands for nothing stays as it is.
+    """
+    names = {layout for request in requests for layout in map(_unpinned, goals(request)) if layout}
+    newest = {name: _newest(connection, name) for name in names}
+    pins = {name: f"{name}@{found.version}" for name, found in newest.items() if found is not None}
+    return [_pinned(request, pins) for request in requests] if pins else list(requests)
+
+
+def _unpinned(goal: Goal) -> str | None:
+    """The layout's name where no version is named."""
+    is_name = isinstance(goal.layout, str) and "@" not in goal.layout
+    return str(goal.layout) if is_name else None
+
+
+def _pinned(request: ConversionRequest, pins: Mapping[str, str]) -> ConversionRequest:
+    if isinstance(request, SeveralTargets):
+        targets = tuple(_with_pin(goal, pins) for goal in request.targets)
+        return request.model_copy(update={"targets": targets})
+    return _with_pin(request, pins)
+
+
+G = TypeVar("G", bound=Goal)
+
+
+def _with_pin(goal: G, pins: Mapping[str, str]) -> G:
+    pin = pins.get(_unpinned(goal) or "")
+    return goal if pin is None else goal.model_copy(update={"layout": pin})
+
+
 def layout_content(db: sa.Engine, text: str) -> dict[str, Any]:
     """The content of ``name`` (its newest version) or ``name@version``, as it stands now.
 
@@ -168,8 +205,8 @@ def layout_content(db: sa.Engine, text: str) -> dict[str, Any]:
 def stored_layout(db: sa.Engine, text: str, as_of: float) -> dict[str, Any]:
     """The content of ``name`` or ``name@version``; of a name the version that was newest at a time.
 
-    One that was deleted since is still used: the conversion was accepted with it. Raises LayoutError
-    where there never was one.
+    One that was deleted since is still used: the conversion was accepted with it. Records of 0.1.0 name no
+    version. Raises LayoutError where there never was one.
     """
     name, at, version = text.partition("@")
     wanted = _L.version == _number(version) if at else _L.created_at <= as_of
@@ -199,11 +236,6 @@ def _stored(row: sa.Row[Any]) -> StoredLayout:
         created_at=moment(row.created_at),
         created_by=row.token,
     )
-
-
-def _text(layout: dict[str, Any]) -> str:
-    """The same for every way to write the same document; unlike ``==`` it tells 1 from true."""
-    return json.dumps(layout, sort_keys=True)
 
 
 def _number(text: str) -> int:

@@ -12,13 +12,13 @@ the step is new again::
 from __future__ import annotations
 
 import secrets
-import time
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from reshard_server.models.schedule import Outcome, RunPage, ScheduleRun
+from reshard_server.records.clock import clock_of
 from reshard_server.records.conversion_rows import ENDED, moment
 from reshard_server.records.page_tokens import page_key, page_token
 from reshard_server.records.tables import CONVERSIONS, EXECUTORS, SCHEDULE_RUNS
@@ -113,7 +113,8 @@ def note(
     detail: str | None = None,
 ) -> None:
     """Adds a run to the history."""
-    row = {"schedule": schedule, "key": key, "step": step, "at": time.time(), "detail": detail}
+    row: dict[str, Any] = {"schedule": schedule, "key": key, "step": step, "detail": detail}
+    row["at"] = clock_of(connection).now()
     settled = OPEN if conversion else SETTLED
     row |= {"outcome": outcome, "conversion": conversion, "settled": settled}
     connection.execute(SCHEDULE_RUNS.insert().values(row))
@@ -122,7 +123,8 @@ def note(
 def claim(db: sa.Engine, schedule: str, step: int, executor: str) -> StepClaim | None:
     """Claims a step that has no row; None where it has one."""
     claimed = StepClaim(schedule, step, secrets.token_hex(16))
-    row = {"schedule": schedule, "key": str(step), "step": step, **_holding(claimed, executor)}
+    row = {"schedule": schedule, "key": str(step), "step": step}
+    row |= _holding(claimed, executor, clock_of(db).now())
     try:
         with db.begin() as connection:
             connection.execute(SCHEDULE_RUNS.insert().values(row))
@@ -143,7 +145,8 @@ def claim_again(
         _R.conversion.is_not_distinct_from(before.conversion),
     )
     with db.begin() as connection:
-        won = connection.execute(change.values(**_holding(claimed, executor))).rowcount
+        values = _holding(claimed, executor, clock_of(db).now())
+        won = connection.execute(change.values(values)).rowcount
     return claimed if won else None
 
 
@@ -157,7 +160,7 @@ def end_claim(
 ) -> bool:
     """Says what the step led to; False where the claim does not stand any more."""
     values: dict[str, Any] = {"outcome": outcome, "conversion": conversion, "detail": detail}
-    values |= {"at": time.time(), "executor": None, "claim": None}
+    values |= {"at": clock_of(connection).now(), "executor": None, "claim": None}
     values["settled"] = OPEN if conversion else SETTLED
     change = SCHEDULE_RUNS.update().where(*_standing(claimed))
     return bool(connection.execute(change.values(values)).rowcount)
@@ -234,9 +237,9 @@ def reopen_retried(db: sa.Engine) -> None:
         )
 
 
-def _holding(claimed: StepClaim, executor: str) -> dict[str, Any]:
+def _holding(claimed: StepClaim, executor: str, now: float) -> dict[str, Any]:
     return {
-        "at": time.time(),
+        "at": now,
         "outcome": "holding",
         "conversion": None,
         "detail": None,

@@ -6,19 +6,27 @@ the time which was seen, so that of several replicas one starts a tick.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 
 from reshard_server.models.schedule import Clock, Schedule, ScheduleBody, ScheduleRun
+from reshard_server.records.clock import clock_of
 from reshard_server.records.conversion_rows import moment
+from reshard_server.records.other_versions import (
+    read,
+    readable,
+    recorded,
+    unknown_members,
+)
 from reshard_server.records.page_tokens import page_key, page_token
 from reshard_server.records.tables import SCHEDULE_OUTPUTS, SCHEDULE_RUNS, SCHEDULES
 
 _S = SCHEDULES.c
+_BODY: TypeAdapter[ScheduleBody] = TypeAdapter(ScheduleBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,7 @@ def create(
     db: sa.Engine, name: str, token: str, body: ScheduleBody, next_at: float
 ) -> StoredSchedule | None:
     """A new schedule; None where there is one with this name."""
-    now = time.time()
+    now = clock_of(db).now()
     values = {**_values(token, body, next_at, now), "name": name, "created_at": now, "revision": 1}
     try:
         with db.begin() as connection:
@@ -85,14 +93,15 @@ def replace(
     db: sa.Engine, before: StoredSchedule, token: str, body: ScheduleBody, next_at: float
 ) -> StoredSchedule | None:
     """Puts another body in its place; None where it changed meanwhile."""
-    return _change(db, before, _values(token, body, next_at, time.time()))
+    return _change(db, before, _values(token, body, next_at, clock_of(db).now()))
 
 
 def set_paused(
     db: sa.Engine, before: StoredSchedule, next_at: float, *, paused: bool
 ) -> StoredSchedule | None:
     """Pauses it or lets it go on; None where it changed meanwhile."""
-    return _change(db, before, {"paused": paused, "next_at": next_at, "updated_at": time.time()})
+    now = clock_of(db).now()
+    return _change(db, before, {"paused": paused, "next_at": next_at, "updated_at": now})
 
 
 def delete(db: sa.Engine, before: StoredSchedule) -> bool:
@@ -116,16 +125,17 @@ def page(
         query = query.where(_S.name > last)
     with db.connect() as connection:
         rows = connection.execute(query.order_by(_S.name).limit(page_size + 1)).all()
-    told = list(map(_stored, rows[:page_size]))
+    told = readable(rows[:page_size], _stored)
     more = len(rows) > page_size
-    return told, page_token(listing, (told[-1].name,)) if more else None
+    return told, page_token(listing, (rows[page_size - 1].name,)) if more else None
 
 
 def due(db: sa.Engine, now: float) -> list[StoredSchedule]:
-    """Schedules whose time has come, the longest overdue first."""
+    """Schedules whose time has come, the longest overdue first; none that only another version knows."""
     query = sa.select(SCHEDULES).where(_S.paused.is_(False), _S.next_at <= now)
     with db.connect() as connection:
-        return list(map(_stored, connection.execute(query.order_by(_S.next_at))))
+        found = readable(connection.execute(query.order_by(_S.next_at)), _stored)
+    return [stored for stored in found if not unknown_members(stored.body)]
 
 
 def advance(connection: sa.Connection, before: StoredSchedule, next_at: float) -> bool:
@@ -138,7 +148,7 @@ def advance(connection: sa.Connection, before: StoredSchedule, next_at: float) -
 
 def _values(token: str, body: ScheduleBody, next_at: float, now: float) -> dict[str, Any]:
     return {
-        "schedule": body.model_dump(mode="json"),
+        "schedule": recorded(body),
         "paused": body.paused,
         "token": token,
         "updated_at": now,
@@ -162,9 +172,10 @@ def _as_before(before: StoredSchedule) -> Iterable[sa.ColumnElement[bool]]:
 
 
 def _stored(row: sa.Row[Any]) -> StoredSchedule:
+    """Raises UnreadableError where another version wrote what this one cannot read."""
     return StoredSchedule(
         row.name,
-        ScheduleBody.model_validate(row.schedule),
+        read(_BODY, row.schedule, f"the schedule {row.name!r}"),
         row.paused,
         row.token,
         row.created_at,

@@ -9,6 +9,8 @@ time it is taken; whoever writes about it names the claim, so that a process whi
 
 A run of a schedule is claimed likewise while its step is held. A hold belongs to the process that makes it,
 then to the conversion that reads it, and then to nobody, who removes it.
+
+A change here needs a step in ``migrations/versions`` that makes it in databases that are there.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ CONVERSIONS = sa.Table(
     sa.Index("conversions_by_state", "state", "created_at"),
     sa.Index("conversions_by_token", "token", "created_at"),
     sa.Index("conversions_of_token_by_state", "token", "state"),
+    sa.Index("conversions_by_schedule", "schedule", "created_at"),
     sa.Index("conversions_in_queue", "state", "priority", "created_at"),
 )
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Request, Response
 
+from reshard.api import check_arguments
 from reshard_server.models.checkpoint import (
     CheckpointPage,
     CheckpointQuery,
@@ -19,6 +20,7 @@ from reshard_server.models.checkpoint import (
 )
 from reshard_server.problems import (
     BAD_CHECKPOINT,
+    BAD_PLAN,
     BUDGET,
     NO_CHECKPOINT,
     NOT_FOUND,
@@ -86,7 +88,7 @@ async def inspect_checkpoint(
 @ROUTER.post(
     ":verify",
     response_model=VerificationAnswer,
-    responses={200: {"content": EVENTS}, **problems(*_UNUSABLE, BUDGET)},
+    responses={200: {"content": EVENTS}, **problems(*_UNUSABLE, BUDGET, BAD_PLAN)},
 )
 async def verify_checkpoint(
     body: Annotated[VerifyRequest, Body(openapi_examples=VERIFICATIONS)],
@@ -96,6 +98,8 @@ async def verify_checkpoint(
 ) -> Response:
     """Compares two checkpoints bit by bit, or one with what it recorded of itself; reads every byte.
 
+    Where ``other`` was made of ``checkpoint`` by select, drop, rename or cast, it records that, and each
+    tensor is compared with the one that it was made of; a cast is done again, and every bit compared.
     Damage is told in the answer. With ``Accept: text/event-stream`` progress comes before it. The work
     ends when the client goes away.
     """
@@ -103,15 +107,25 @@ async def verify_checkpoint(
         a = serving.roots.existing(caller, body.checkpoint)
     with about("/other"):
         b = None if body.other is None else serving.roots.existing(caller, body.other)
+    rules = _rules(body, serving.settings.max_memory)
     limits = check_limits(serving, body.max_memory)
     question = Question(
         "verify",
-        {"a": str(a), "b": None if b is None else str(b), **asdict(limits)},
+        {"a": str(a), "b": None if b is None else str(b), **rules, **asdict(limits)},
         data_bytes(limits.max_memory, limits.workers),
         "read",
         {"a": body.checkpoint, "b": body.other},
     )
     return await answered_or_watched(request, serving, question)
+
+
+def _rules(body: VerifyRequest, ceiling: int) -> dict[str, Any]:
+    """The rules as the child gets them; refused where they make no sense for any checkpoint."""
+    rules = body.model_dump(include={"select", "drop", "rename", "cast"}, exclude_none=True)
+    for kind, given in rules.items():
+        with about(f"/{kind}"):
+            check_arguments(max_memory=ceiling, **{kind: given})
+    return rules
 
 
 @ROUTER.post(

@@ -14,7 +14,7 @@ ONE_TARGET: dict[str, Any] = {
         "rules": [{"match": ".*/kernel", "axes": [None, "model"]}],
     },
     "select": ["^params/"],
-    "cast": [[".", "bfloat16"]],
+    "cast": [["float", "bfloat16"]],
     "max_memory": "512MiB",
     "labels": {"run": "7"},
 }
@@ -98,6 +98,15 @@ VERIFICATIONS: dict[str, Example] = {
     "another": {
         "summary": "With another checkpoint",
         "value": {**_CHECKPOINT, "other": "data/served/1000", "max_memory": "256MiB"},
+    },
+    "rules": {
+        "summary": "With one that does not record its rules",
+        "value": {
+            **_CHECKPOINT,
+            "other": "data/served/1000",
+            "select": ["^params/"],
+            "cast": [["kernel$", "bfloat16"]],
+        },
     },
 }
 

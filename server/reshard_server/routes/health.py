@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
+from anyio import move_on_after
+from anyio.to_thread import run_sync
 from fastapi import APIRouter
 from pydantic import BaseModel
 
+from reshard_server.host_clock import host_seconds
 from reshard_server.problems import UNAVAILABLE, ProblemError
 from reshard_server.routes.asking import Serving
 from reshard_server.routes.description import problems
+from reshard_server.services import Services
 
 ROUTER = APIRouter(tags=["operation"])
+
+ANSWER_SECONDS = 2.0
+"""How long the database may take to answer; who asks whether we are ready does not wait long."""
 
 
 class Health(BaseModel):
@@ -26,14 +33,28 @@ async def get_liveness() -> Health:
 
 
 @ROUTER.get("/readyz", responses=problems(UNAVAILABLE))
-def get_readiness(serving: Serving) -> Health:
-    """Answers 200 where the database answers and the server is not ending."""
+async def get_readiness(serving: Serving) -> Health:
+    """Answers 200 where the database takes heartbeats and answers, and the server is not ending; within seconds."""
     serving.drain.refuse_new()
+    if host_seconds() > serving.durable.lease_ends:
+        raise _unready("the database confirms no heartbeat")
+    with move_on_after(ANSWER_SECONDS):
+        await _ask(serving)
+        return Health()
+    raise _unready(f"the database gave no answer within {ANSWER_SECONDS:g} s")
+
+
+async def _ask(serving: Services) -> None:
     try:
-        with serving.database.connect() as connection:
-            connection.execute(sa.select(1))
+        await run_sync(_ping, serving.database, abandon_on_cancel=True, limiter=serving.pingers)
     except sa.exc.SQLAlchemyError as error:
-        raise ProblemError(
-            UNAVAILABLE, "the database does not answer; see the server's log"
-        ) from error
-    return Health()
+        raise _unready("the database does not answer") from error
+
+
+def _ping(db: sa.Engine) -> None:
+    with db.connect() as connection:
+        connection.execute(sa.select(1))
+
+
+def _unready(why: str) -> ProblemError:
+    return ProblemError(UNAVAILABLE, f"{why}; see the server's log")

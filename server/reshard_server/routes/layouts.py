@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Path, Query, Request, Response
@@ -185,11 +185,16 @@ def _preview(serving: Services, caller: Caller, body: PreviewRequest) -> Questio
         path = serving.roots.existing(caller, body.checkpoint)
     with about("/layout"):
         layout = content_of(serving, body.layout)
-        check_arguments(layout=layout, mesh=body.mesh)
+        where: dict[str, Any] = {
+            "layout": layout,
+            "mesh": body.mesh,
+            "missing_axes": body.missing_axes,
+        }
+        check_arguments(**where)
     limits = check_limits(serving, None)
     return Question(
         "layout",
-        {"src": str(path), "layout": layout, "mesh": body.mesh},
+        {"src": str(path), **where},
         data_bytes(limits.max_memory, limits.workers),
         told={
             "source": body.checkpoint,

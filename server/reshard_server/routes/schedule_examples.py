@@ -9,7 +9,11 @@ from fastapi.openapi.models import Example
 EACH_STEP: dict[str, Any] = {
     "when": {"directory": "data/run7/checkpoints", "every": 1000},
     "targets": [
-        {"target": "data/served/{name}-{step}", "layout": "serving", "cast": [[".", "bfloat16"]]}
+        {
+            "target": "data/served/{name}-{step}",
+            "layout": "serving",
+            "cast": [["float", "bfloat16"]],
+        }
     ],
     "keep": 3,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Response
@@ -26,6 +25,7 @@ from reshard_server.problems import (
     ProblemError,
 )
 from reshard_server.records import schedule_runs, schedules
+from reshard_server.records.clock import clock_of
 from reshard_server.records.schedules import StoredSchedule
 from reshard_server.routes.asking import Converting, Reading, Serving
 from reshard_server.routes.description import problems
@@ -87,7 +87,7 @@ def put_schedule(
             remedy="choose another name",
         )
     check_state(before, if_match, if_none_match)
-    now = time.time()
+    now = clock_of(serving.database).now()
     check_schedule(serving.scheduling, caller, name, body, now)
     next_at = first_look(body, now)
     if before is None:
@@ -130,7 +130,9 @@ def delete_schedule(found: ChangeableSchedule, serving: Serving, if_match: IfMat
 )
 def pause_schedule(found: ChangeableSchedule, serving: Serving, response: Response) -> Schedule:
     """Starts nothing more until it is resumed; what it started goes on."""
-    stored = schedules.set_paused(serving.database, found, time.time(), paused=True)
+    stored = schedules.set_paused(
+        serving.database, found, clock_of(serving.database).now(), paused=True
+    )
     return _told(serving, _still(serving, stored, found.name), response)
 
 
@@ -140,7 +142,7 @@ def pause_schedule(found: ChangeableSchedule, serving: Serving, response: Respon
 )
 def resume_schedule(found: ChangeableSchedule, serving: Serving, response: Response) -> Schedule:
     """Lets it go on: with the next time that is due, or with every step that is new since."""
-    next_at = first_look(found.body, time.time())
+    next_at = first_look(found.body, clock_of(serving.database).now())
     stored = schedules.set_paused(serving.database, found, next_at, paused=False)
     return _told(serving, _still(serving, stored, found.name), response)
 
@@ -167,7 +169,7 @@ def run_schedule(
     A step that failed, was skipped or is back may be run again; one that was converted may not.
     """
     serving.drain.refuse_new()
-    run = run_now(serving.scheduling, found, body.step, time.time())
+    run = run_now(serving.scheduling, found, body.step, clock_of(serving.database).now())
     if run.conversion is not None:
         response.headers["Location"] = f"/v1/conversions/{run.conversion}"
     return run

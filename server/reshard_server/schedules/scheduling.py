@@ -14,7 +14,7 @@ from reshard_server.access.tokens import Caller, Tokens
 from reshard_server.models.conversion import ConversionRequest
 from reshard_server.models.schedule import Clock, ScheduleBody
 from reshard_server.problems import NOT_FOUND, ProblemError
-from reshard_server.records import executors
+from reshard_server.records.clock import now_of
 from reshard_server.records.schedules import StoredSchedule
 from reshard_server.settings import Settings
 from reshard_server.work.accepting import check_conversion
@@ -47,7 +47,7 @@ class Scheduling:
     @property
     def heard_after(self) -> sa.ColumnElement[float]:
         """Processes whose last heartbeat is older are dead."""
-        return executors.now_of(self.database) - self.settings.lease_seconds
+        return now_of(self.database) - self.settings.lease_seconds
 
     def caller(self, stored: StoredSchedule) -> Caller:
         """Whoever made the schedule, with the rights of now. Raises UnfitError where those are gone."""

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from reshard_server.models.schedule import Clock
 from reshard_server.records import schedule_runs, schedules
+from reshard_server.records.clock import clock_of
 from reshard_server.records.schedules import StoredSchedule
 from reshard_server.schedules.by_clock import tick
 from reshard_server.schedules.clock import exactly_written
@@ -50,7 +51,10 @@ class Ticking:
         while not self.scheduling.stopping.wait(LOOK_SECONDS):
             self._try(self._recover, "cannot look after what was left")
             self._try(lambda: settle(self.scheduling), "cannot settle what has ended")
-            self._try(lambda: tick_all(self.scheduling, time.time()), "cannot look at schedules")
+            self._try(self._tick, "cannot look at schedules")
+
+    def _tick(self) -> None:
+        tick_all(self.scheduling, clock_of(self.scheduling.database).now())
 
     def _recover(self) -> None:
         if time.monotonic() - self._recovered > RECOVER_SECONDS:
@@ -86,7 +90,7 @@ def tick_all(scheduling: Scheduling, now: float) -> None:
 
 def pause_unfit(scheduling: Scheduling, stored: StoredSchedule, unfit: UnfitError) -> None:
     """Pauses a schedule whose token may not any more, and says so in its history."""
-    now = time.time()
+    now = clock_of(scheduling.database).now()
     if schedules.set_paused(scheduling.database, stored, now, paused=True) is None:
         return
     LOG.warning("the schedule %s is paused: %s", stored.name, unfit)

@@ -92,10 +92,13 @@ def _check_goal(
     with about(f"{place}/layout"):
         layout = content_of(serving, goal.layout)
         if layout is not None:
-            check_arguments(layout=layout, mesh=goal.mesh, max_memory=ceiling)
+            check_arguments(
+                layout=layout, mesh=goal.mesh, missing_axes=goal.missing_axes, max_memory=ceiling
+            )
     members = {name: getattr(goal, name) for name in _CHECKED}
+    where: dict[str, Any] = {"layout": layout, "mesh": goal.mesh, "missing_axes": goal.missing_axes}
     try:
-        check_arguments(layout=layout, mesh=goal.mesh, max_memory=ceiling, **members)
+        check_arguments(**where, max_memory=ceiling, **members)
     except ReshardError as error:
         raise problem_of(error, _field_of(members, place, ceiling)) from error
     check_limits(serving, request.max_memory, request.workers)

@@ -11,6 +11,7 @@ from typing import Any
 
 from reshard_server.models.conversion import ProgressState
 from reshard_server.work.holding import Holding, Order
+from reshard_server.work.parent import LEASE_ENDED
 from reshard_server.work.process import ChildProcess, Message, start_child
 
 LOG = logging.getLogger(__name__)
@@ -68,9 +69,15 @@ Outcome = Done | Refused | Died | Stopped
 
 @dataclass
 class _Heard:
-    """What the child has said so far."""
+    """What the child has said so far, and was told.
+
+    Attributes:
+        lease_ends: as the child knows it.
+    """
 
     holding: Holding
+    child: ChildProcess
+    lease_ends: float
     progress: ProgressState | None = None
     outcome: Done | Refused | None = None
 
@@ -79,16 +86,25 @@ class _Heard:
             if "progress" in message:
                 self.progress = ProgressState.model_validate(message["progress"])
                 self.holding.tell(self.progress)
+            elif "publish" in message:
+                self.child.send({"may_publish": self.holding.may_publish()})
             elif "result" in message:
                 self.outcome = Done(**message["result"])
             else:
                 self.outcome = Refused(message["problem"], bool(message.get("busy")))
 
+    def renew_lease(self) -> None:
+        """Tells the child of a heartbeat that was confirmed."""
+        if (ends := self.holding.lease_ends()) != self.lease_ends:
+            self.lease_ends = ends
+            self.child.send({"lease_ends": ends})
+
 
 def attempt(document: dict[str, Any], holding: Holding) -> Outcome:
     """Converts in a child process, which has ended when this returns."""
-    child = start_child(document)
-    heard = _Heard(holding)
+    lease_ends = holding.lease_ends()
+    child = start_child({**document, "lease_ends": lease_ends})
+    heard = _Heard(holding, child, lease_ends)
     try:
         order = _watch(child, heard)
         if order in ("cancel", "drain"):
@@ -99,6 +115,8 @@ def attempt(document: dict[str, Any], holding: Holding) -> Outcome:
         return heard.outcome
     if order != "go on":
         return Stopped(order)
+    if code == LEASE_ENDED:
+        return Stopped("lost")
     LOG.error("the process %s: %s", how_ended(code), child.said())
     return Died(how_ended(code), heard.progress)
 
@@ -107,6 +125,7 @@ def _watch(child: ChildProcess, heard: _Heard) -> Order:
     """Listens until the child has ended, or there is an order to stop."""
     while not child.ended:
         heard.take(child.messages(LISTEN_SECONDS))
+        heard.renew_lease()
         if (order := heard.holding.order()) != "go on":
             return order
     return "go on"

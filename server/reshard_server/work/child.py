@@ -1,39 +1,29 @@
 """The process that converts, or answers a question: ``python -m reshard_server.work.child PARENT``.
 
 It reads one JSON document from stdin (``work.request``) and writes one JSON object a line to stdout:
-``{"progress": …}`` at most twice a second, and at the end ``{"result": …}`` or ``{"problem": …}``.
-
-It must never outlive its parent, or it would write where another process goes on with the same job:
-the kernel kills it when the parent dies, and where the parent dies before that is set up, or the kernel
-cannot (another user, another kernel), the end of stdin tells it.
+``{"progress": …}`` at most twice a second, ``{"publish": …}`` before a target appears, and at the end
+``{"result": …}`` or ``{"problem": …}``. ``work.parent`` tells what it hears, and when it ends.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
 import select
 import signal
 import sys
-import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-PARENT_GONE = 86
-"""Exit status of a child whose parent is gone."""
+from reshard_server.work.parent import Parent, die_with_parent
 
 STOPPED = 143
 """Exit status after SIGTERM, as shells show it."""
 
-_PR_SET_PDEATHSIG = 1
 _NICENESS = 10
 """Requests are answered first; without requests it costs nothing."""
-
-_STDIN = 0
-_READ_BYTES = 1 << 16
 
 _OOM_SCORE = "500"
 """Where the machine runs out of memory, this process is ended rather than the server."""
@@ -41,14 +31,14 @@ _OOM_SCORE = "500"
 
 def main() -> int:
     """Reads the request, converts, tells how it ended."""
-    _die_with_parent(int(sys.argv[1]))
+    die_with_parent(int(sys.argv[1]))
     out = _take_stdout()
-    request = json.loads(_read_line())
-    threading.Thread(target=_watch_stdin, daemon=True).start()
+    parent = Parent()
+    request = parent.document
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _step_back(request["data_bytes"], request.get("niceness", _NICENESS))
-        ending = _convert(request, out)
+        ending = _convert(request, out, parent)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is too late to stop
         _send(out, ending)
     except KeyboardInterrupt:
@@ -56,7 +46,7 @@ def main() -> int:
     return 0
 
 
-def _convert(request: dict[str, Any], out: int) -> dict[str, Any]:
+def _convert(request: dict[str, Any], out: int, parent: Parent) -> dict[str, Any]:
     """What is to be told at the end."""
     from reshard.errors import ReshardError
     from reshard_server.problems import problem_of
@@ -66,44 +56,18 @@ def _convert(request: dict[str, Any], out: int) -> dict[str, Any]:
     from reshard_server.work.pace import Pace
 
     pace = Pace(lambda p: _tell(out, {"progress": p}))
+
+    def before_publish(target: str) -> None:
+        parent.ask_to_publish(lambda: _send(out, {"publish": target}))
+
     try:
         if "question" in request:
             return {"result": answer(request["question"], request["arguments"], pace)}
-        return {"result": convert_all(request, pace)}
+        return {"result": convert_all(request, pace, before_publish)}
     except TARGET_BUSY as error:
         return {"problem": problem_of(error, field_of(error, request)).document(), "busy": True}
     except ReshardError as error:
         return {"problem": problem_of(error, field_of(error, request)).document()}
-
-
-def _die_with_parent(parent: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        _exit_without_parent()
-
-
-def _read_line() -> bytes:
-    """The request; without a buffered reader, which the thread below would hold when the process ends."""
-    line = b""
-    while not line.endswith(b"\n"):
-        line += _read_stdin()
-    return line
-
-
-def _watch_stdin() -> None:
-    while True:
-        _read_stdin()
-
-
-def _read_stdin() -> bytes:
-    data = os.read(_STDIN, _READ_BYTES)
-    if not data:
-        _exit_without_parent()
-    return data
-
-
-def _exit_without_parent() -> NoReturn:
-    os._exit(PARENT_GONE)
 
 
 def _take_stdout() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 TARGET_BUSY = TargetBusyError
 
 
-def convert_all(request: dict[str, Any], pace: Pace) -> dict[str, Any]:
+def convert_all(
+    request: dict[str, Any], pace: Pace, before_publish: Callable[[str], None] | None = None
+) -> dict[str, Any]:
     """Converts the source to all targets in one run.
 
     Returns the ``reports``, as ``docs/json-output.md`` describes them, and ``read_bytes``, what this run read
@@ -29,7 +31,7 @@ def convert_all(request: dict[str, Any], pace: Pace) -> dict[str, Any]:
     warnings: dict[int, str] = {}
     while True:
         try:
-            made = _run(request, warnings.keys(), pace)
+            made = _run(request, warnings.keys(), pace, before_publish)
         except ResumeError as error:
             number = _target_of(error, request)
             if not request["begun"] or number in warnings:
@@ -55,7 +57,12 @@ def _with_warning(report: dict[str, Any], warning: str | None) -> dict[str, Any]
     return {**report, "warnings": [*report["warnings"], *([warning] if warning else [])]}
 
 
-def _run(request: dict[str, Any], restarted: Collection[int], pace: Pace) -> JointReport:
+def _run(
+    request: dict[str, Any],
+    restarted: Collection[int],
+    pace: Pace,
+    before_publish: Callable[[str], None] | None,
+) -> JointReport:
     goals = []
     for number, goal in enumerate(request["targets"]):
         options = {name: value for name, value in goal.items() if name != "target"}
@@ -67,4 +74,5 @@ def _run(request: dict[str, Any], restarted: Collection[int], pace: Pace) -> Joi
         max_memory=request["max_memory"],
         workers=request["workers"],
         progress=pace,
+        before_publish=before_publish,
     )

@@ -7,20 +7,17 @@ claims what is next, and each conversion gets a thread that stays with its child
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import threading
 import time
 import uuid
-from pathlib import Path
 
 import sqlalchemy as sa
 
-from reshard.errors import StorageError
 from reshard_server.logs import about_conversion
 from reshard_server.records import claims, executors, idempotency, retention
 from reshard_server.records.claims import Claim
+from reshard_server.records.clock import clock_of
 from reshard_server.settings import Settings
 from reshard_server.work.holding import Holding
 from reshard_server.work.leases import Lease
@@ -33,7 +30,6 @@ POLL_SECONDS = 1.0
 """Between looks for what other replicas queued; what this one queues is looked for at once."""
 
 RETENTION_SECONDS = 3600.0
-_LOCK_NAME = "server.lock"
 
 
 class Durable:
@@ -44,10 +40,22 @@ class Durable:
         self._settings, self._db, self._roots = settings, database, roots
         self._draining, self._wake = threading.Event(), threading.Event()
         self._threads: dict[str, threading.Thread] = {}
-        self._lease = Lease(database, self.executor, settings.lease_seconds, self._wake.set)
-        self._lock: int | None = None
+        self._left: set[str] = set()
+        self._claims: set[str] = set()  # that are held, or about to be won
+        self._lease = Lease(
+            database,
+            self.executor,
+            settings.lease_seconds,
+            self._claims.__contains__,
+            self._wake.set,
+        )
         self._thread: threading.Thread | None = None
         self._cleaned = float("-inf")
+
+    @property
+    def lease_ends(self) -> float:
+        """When this process's lease ends unless it is renewed, by ``host_seconds``."""
+        return self._lease.ends_at
 
     @property
     def running(self) -> int:
@@ -57,11 +65,10 @@ class Durable:
     def launch(self) -> None:
         """Begins; what a process that died left behind goes on.
 
-        Raises StorageError where another server works on the same state folder.
+        With SQLite the caller holds the state folder (``state_locked``), so every other executor is gone.
         """
         if self._settings.database_url is None:
-            self._lock = _lock_state(self._settings.state)
-            executors.forget_all(self._db)  # we hold the lock: whoever they were, they are gone
+            executors.forget_all(self._db)
         self._lease.start()
         self._lease.beat()
         self._thread = threading.Thread(target=self._run, name="claims", daemon=True)
@@ -80,8 +87,6 @@ class Durable:
         for thread in list(self._threads.values()):
             thread.join()
         self._lease.end()
-        if self._lock is not None:
-            os.close(self._lock)
 
     def _run(self) -> None:
         while not self._draining.is_set():
@@ -102,15 +107,16 @@ class Durable:
         """Claims what is next and starts it; False where there is nothing."""
         text = claims.new_claim_text()
         limit = self._settings.running_per_token
+        self._claims.add(text)
+        claim = None
         try:
-            claim = claims.claim_next(self._db, self.executor, text, limit)
-            if claim is None:
-                return False
-            self._start(claim)
-        except BaseException:
-            self._lease.given_up.add(text)  # it may have been won, though we were not told
-            raise
-        return True
+            claim = claims.claim_next(self._db, self.executor, text, limit, self._left)
+            if claim is not None:
+                self._start(claim)
+        finally:
+            if text not in self._threads:  # not won; or won without a word, and the lease sees it
+                self._claims.discard(text)
+        return claim is not None
 
     def _start(self, claim: Claim) -> None:
         thread = threading.Thread(target=self._carry_out, args=(claim,), daemon=True)
@@ -122,12 +128,16 @@ class Durable:
             raise
 
     def _carry_out(self, claim: Claim) -> None:
-        holding = Holding(self._db, claim, self._draining, self._settings.lease_seconds)
+        patience, lease = self._settings.lease_seconds, self._lease
+        holding = Holding(self._db, claim, self._draining, patience, lambda: lease.ends_at)
         try:
             with about_conversion(claim.conversion):
-                Series(self._settings, self._roots, holding).run()
+                series = Series(self._settings, self._roots, holding)
+                series.run()
+                if series.is_left:
+                    self._left.add(claim.conversion)
         finally:
-            self._lease.given_up.add(claim.text)
+            self._claims.discard(claim.text)
             del self._threads[claim.text]
             self._wake.set()
 
@@ -138,24 +148,6 @@ class Durable:
         self._cleaned = time.monotonic()
         idempotency.forget_keys(self._db)
         if days := self._settings.keep_days:
-            gone = retention.remove_ended(self._db, time.time() - days * 86400)
+            gone = retention.remove_ended(self._db, clock_of(self._db).now() - days * 86400)
             if gone:
                 LOG.info("forgot %d conversions that ended more than %d days ago", gone, days)
-
-
-def _lock_state(state: Path) -> int:
-    """Holds the state folder for this process alone."""
-    path = state / _LOCK_NAME
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = os.pread(lock, 32, 0).decode(errors="replace") or "unknown"
-        os.close(lock)
-        raise StorageError(
-            f"another server (process {holder}) works on the state folder {str(state)!r}; end it, give this one its own "
-            "folder (--state), or let both share a Postgres (database_url)"
-        ) from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, str(os.getpid()).encode(), 0)
-    return lock

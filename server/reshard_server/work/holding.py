@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import sqlalchemy as sa
 
+from reshard_server.host_clock import host_seconds
 from reshard_server.models.conversion import ProgressState
 from reshard_server.records import claims
 from reshard_server.records.claims import Claim, End
@@ -19,6 +20,8 @@ LOG = logging.getLogger(__name__)
 
 Order = Literal["go on", "cancel", "drain", "lost"]
 """drain: the server ends, another may go on. lost: another has the conversion, or will soon."""
+
+T = TypeVar("T")
 
 LOOK_SECONDS = 0.5
 """Between two looks at the row, and two changes of its progress."""
@@ -31,12 +34,16 @@ class Holding:
     Attributes:
         draining: set when this server ends.
         patience: seconds that the database may be out of reach before the claim counts as lost.
+        lease_ends: when this process's lease ends, by ``host_seconds``.
+        attempt: number of the attempt that was begun last.
     """
 
     db: sa.Engine
     claim: Claim
     draining: threading.Event
     patience: float
+    lease_ends: Callable[[], float]
+    attempt: int = 0
     _progress: ProgressState | None = None
     _looked: float = field(default_factory=time.monotonic)
     _heard: float = field(default_factory=time.monotonic)
@@ -49,6 +56,9 @@ class Holding:
         """What to do now; looks at the row at most every half second."""
         if self.draining.is_set():
             return "drain"
+        if host_seconds() > self.lease_ends():
+            LOG.warning("the lease has ended: the database confirmed no heartbeat")
+            return "lost"
         now = time.monotonic()
         if now - self._looked < LOOK_SECONDS:
             return "go on"
@@ -81,7 +91,17 @@ class Holding:
 
     def begin_attempt(self) -> bool:
         """Counts an attempt; False where there is to be none."""
-        return bool(self._insist(lambda: claims.begin_attempt(self.db, self.claim)))
+        number = self._insist(lambda: claims.begin_attempt(self.db, self.claim))
+        self.attempt = number or 0
+        return bool(number)
+
+    def may_publish(self) -> bool:
+        """Whether the attempt that runs is still the conversion's; False where the database does not say so."""
+        try:
+            return claims.may_publish(self.db, self.claim, self.attempt)
+        except sa.exc.SQLAlchemyError as error:
+            LOG.warning("cannot reach the database: %s", error)
+            return False
 
     def finish(
         self,
@@ -102,7 +122,7 @@ class Holding:
         """Lets another go on."""
         self._insist(lambda: claims.hand_back(self.db, self.claim))
 
-    def _insist(self, change: Callable[[], bool | None]) -> bool | None:
+    def _insist(self, change: Callable[[], T | None]) -> T | None:
         """Does it, again and again while the database is out of reach; None where patience ends."""
         end = time.monotonic() + self.patience
         while True:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
+from reshard_server.host_clock import host_seconds
 from reshard_server.records import claims, executors
+from reshard_server.records.clock import clock_of, now_of
 
 LOG = logging.getLogger(__name__)
 
@@ -22,23 +24,28 @@ BEATS_OF_A_LEASE = 4
 class Lease:
     """The heartbeat of one executor.
 
+    A process whose heartbeats the database has not confirmed for ``lease_seconds`` may have been taken for dead, so
+    what it does ends before: ``ends_at`` is counted from when the last confirmed heartbeat was sent.
+
     Attributes:
-        given_up: texts of this process's claims that it works on no more; where their rows still name
-            them (the database was out of reach), they are queued again.
-        taken: called after conversions were taken from the dead, so that they are claimed at once.
+        is_mine: whether this process works on a claim, or is about to win it; others that the records
+            give it are queued again.
+        ends_at: when the lease ends unless it is renewed, by ``host_seconds``.
+        taken: called after conversions were queued again, so that they are claimed at once.
     """
 
     db: sa.Engine
     executor: str
     lease_seconds: float
+    is_mine: Callable[[str], bool]
     taken: Callable[[], None]
-    given_up: set[str] = field(default_factory=set)
+    ends_at: float = 0.0
     _ending: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Beats once, so that no one takes this process for dead, and then goes on in a thread."""
-        executors.beat(self.db, self.executor)
+        self._beat()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._thread.start()
 
@@ -52,14 +59,18 @@ class Lease:
 
     def beat(self) -> None:
         """One heartbeat, and a look for those who missed theirs."""
-        executors.beat(self.db, self.executor)
-        heard_after = executors.now_of(self.db) - self.lease_seconds
-        given_up = tuple(self.given_up)
-        number = claims.take_from_silent(self.db, heard_after, self.executor, given_up)
-        self.given_up.difference_update(given_up)
+        self._beat()
+        clock_of(self.db).ask()
+        heard_after = now_of(self.db) - self.lease_seconds
+        number = claims.take_from_silent(self.db, heard_after, self.executor, self.is_mine)
         if number:
             LOG.warning("queued %d conversions again that nobody carried out", number)
             self.taken()
+
+    def _beat(self) -> None:
+        sent = host_seconds()
+        executors.beat(self.db, self.executor)
+        self.ends_at = sent + self.lease_seconds
 
     def end(self) -> None:
         """No more heartbeats; whatever this process still holds may be taken."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -30,9 +31,14 @@ Message = dict[str, Any]
 
 @dataclass
 class ChildProcess:
-    """A running child; made by ``start_child``, and to be ended by ``close``."""
+    """A running child; made by ``start_child``, and to be ended by ``close``.
+
+    Attributes:
+        has_document: set once its document is written, before which nothing else is sent.
+    """
 
     process: subprocess.Popen[bytes]
+    has_document: threading.Event = field(default_factory=threading.Event)
     _stdout: bytearray = field(default_factory=bytearray)
     _stderr: bytearray = field(default_factory=bytearray)
     _open: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
@@ -63,6 +69,15 @@ class ChildProcess:
             line = bytes(self._stdout[:end])
             del self._stdout[: end + 1]
             yield json.loads(line)
+
+    def send(self, message: Message) -> None:
+        """Tells it something short, where it listens: a child that hangs must not hold the server up."""
+        if not self.has_document.is_set():
+            return
+        with suppress(OSError, ValueError):
+            stdin = _stream(self.process.stdin).fileno()
+            if select.select([], [stdin], [], 0)[1]:  # room for PIPE_BUF bytes
+                os.write(stdin, json.dumps(message).encode() + b"\n")
 
     def terminate(self) -> None:
         """Asks it to end (SIGTERM)."""
@@ -107,16 +122,18 @@ def start_child(document: Message) -> ChildProcess:
         env={k: v for k, v in os.environ.items() if not k.startswith(PRIVATE_PREFIX)},
     )
     line = json.dumps(document).encode() + b"\n"
-    stdin = _stream(process.stdin)
-    threading.Thread(target=_feed, args=(stdin, line), daemon=True).start()
-    return ChildProcess(process)
+    child = ChildProcess(process)
+    threading.Thread(target=_feed, args=(child, line), daemon=True).start()
+    return child
 
 
-def _feed(stdin: IO[bytes], line: bytes) -> None:
+def _feed(child: ChildProcess, line: bytes) -> None:
     """From a thread of its own: a pipe holds less than a document may have, and the child may hang."""
+    stdin = _stream(child.process.stdin)
     with suppress(OSError, ValueError):
         stdin.write(line)
         stdin.flush()
+        child.has_document.set()
 
 
 def _stream(found: IO[bytes] | None) -> IO[bytes]:

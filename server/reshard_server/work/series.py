@@ -17,6 +17,7 @@ from reshard_server.models.conversion import Conversion, ProgressState
 from reshard_server.problems import INTERNAL, WORKER_DIED, ProblemError, problem_of
 from reshard_server.records import claims, conversions
 from reshard_server.records.holds import held_path
+from reshard_server.records.other_versions import UnreadableError, unknown_members
 from reshard_server.settings import Settings
 from reshard_server.work.attempt import Died, Done, Outcome, Refused, Stopped, attempt
 from reshard_server.work.holding import Holding, Order
@@ -39,6 +40,7 @@ class Series:
             is not to blame for them.
         seen: the last progress of any of them.
         waited: whether the last attempt found the target held by an earlier claim's child.
+        is_left: whether it was queued again, for a server of another version.
     """
 
     settings: Settings
@@ -46,12 +48,15 @@ class Series:
     holding: Holding
     deaths: int = 0
     waited: bool = False
+    is_left: bool = False
     seen: ProgressState | None = None
 
     def run(self) -> None:
         """Carries the conversion out; how it ended is in its row afterwards."""
         try:
             order = self._attempts()
+        except UnreadableError as unreadable:
+            self._leave(unreadable.detail)
         except ProblemError as problem:
             self._fail(problem)
         except ReshardError as error:
@@ -78,6 +83,9 @@ class Series:
             conversion = conversions.get(self.holding.db, self.holding.claim.conversion)
             if conversion is None:
                 return "lost"
+            if unknown := unknown_members(conversion.request):
+                self._leave(f"this version does not know {', '.join(unknown)}")
+                return "go on"
             outcome = self._one(conversion)
             if isinstance(outcome, Stopped):
                 return outcome.order
@@ -123,6 +131,12 @@ class Series:
             self._fail(_gave_up(died.how, self.seen, self.deaths))
             return None
         return min(FIRST_PAUSE_SECONDS * 2.0 ** (self.deaths - 1), LONGEST_PAUSE_SECONDS)
+
+    def _leave(self, why: str) -> None:
+        """Leaves it to a server of the version that recorded it."""
+        LOG.warning("left to a server of another version: %s", why)
+        self.is_left = True
+        self.holding.hand_back()
 
     def _fail(self, problem: ProblemError) -> None:
         self.holding.finish("failed", error=problem.document())

@@ -64,6 +64,41 @@ def test_verified_with_another(served: Served, run_of: Path) -> None:
     assert ask(served, "verify", other="data/run/2").json()["differences"] > 0
 
 
+def test_verified_by_rules(served: Served, run_of: Path) -> None:
+    rules: dict[str, Any] = {"select": ["^params/"], "rename": [["^params/", ""]], "cast": [["kernel$", "float16"]]}  # fmt: skip
+    reshard.convert(run_of / "1", run_of / "9", **rules)
+    recorded = ask(served, "verify", other="data/run/9").json()
+    VerificationAnswer.model_validate(recorded)
+    assert (recorded["equal"], recorded["dropped"]) == (True, ["step"])
+    assert recorded["rules"] == {"from": "recorded", "drop": [], **rules}
+    kinds = {t["name"]: (t["source"], t["comparison"]) for t in recorded["tensors"]}
+    assert kinds == {"bias": ("params/bias", "exact"), "kernel": ("params/kernel", "cast")}
+    given = ask(served, "verify", other="data/run/9", **rules).json()
+    assert (given["equal"], given["rules"]["from"]) == (True, "given")
+    assert ask(served, "verify", other="data/run/9", drop=["step"]).json()["differences"] > 0
+    turned = ask(served, "verify", checkpoint="data/run/9", other="data/run/1").json()
+    assert "reshard verify data/run/1 data/run/9 compares them" in turned["warnings"][0]
+
+
+@pytest.mark.usefixtures("run_of")
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        ({"other": "data/run/2", "select": ["("]}, "/select", "'(' is no regular expression"),
+        ({"other": "data/run/2", "cast": [["x", "float7"]]}, "/cast", "no such dtype"),
+        ({"other": "data/run/2", "drop": ["^nothing"]}, None, "'^nothing' matches none of the 3 names"),
+        ({"select": ["^params/"]}, None, "but there is no B; name it, or leave them out"),
+    ],
+)  # fmt: skip
+def test_rules_that_make_no_sense(
+    served: Served, body: dict[str, Any], field: str | None, words: str
+) -> None:
+    answer = ask(served, "verify", **body)
+    problem = answer.json()
+    assert (answer.status_code, problem.get("field")) == (422, field)
+    assert words in problem["detail"]
+
+
 def test_given_a_record(served: Served, run_of: Path) -> None:
     without_record(run_of / "1")
     assert ask(served, "verify").json()["tensors"][0]["status"] in ("not recorded", "checksum")

@@ -50,6 +50,19 @@ def test_of_a_stored_layout_on_another_mesh(served: Served) -> None:
     assert found["file"] == "serving@1"
 
 
+@pytest.mark.usefixtures("run_of")
+def test_axes_that_the_mesh_lacks_are_left_out_where_asked(served: Served) -> None:
+    refused = preview(served, layout=LAYOUT, mesh="y=8")
+    assert refused.status_code == 422
+    assert '(missing_axes="replicate")' in refused.json()["detail"]
+    found = preview(served, layout=LAYOUT, mesh="y=8", missing_axes="replicate").json()
+    kernel = next(t for t in found["tensors"] if t["target"] == "params/kernel")
+    assert kernel["target_shards"] == [1, 1]
+    assert (
+        "the mesh (y=8) has no axis 'x'; what it split is replicated instead" in found["warnings"]
+    )
+
+
 @pytest.mark.parametrize(
     ("members", "status", "field", "words"),
     [

@@ -76,7 +76,7 @@ def test_every_field(served: Served, ann: Browser) -> None:
     }  # fmt: skip
     ann.submit(FORM, fields, **GOOD)
     expected = {
-        "layout": "serving", "mesh": "x=4", "select": ["^params/", "^opt/"], "drop": ["mu$"],
+        "layout": "serving@1", "mesh": "x=4", "select": ["^params/", "^opt/"], "drop": ["mu$"],
         "rename": [["^params/", "model/"]], "compression": "zstd:3", "max_memory": "64MiB", "chunk_bytes": "1MiB",
         "priority": -7, "overwrite": True, "ocdbt": True, "restart": True,
     }  # fmt: skip

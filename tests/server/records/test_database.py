@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from pydantic import SecretStr
-from reshard_server.records.database import open_database, records_url
+from reshard_server.records.database import records_url
 from reshard_server.settings import Settings
 
-from reshard.errors import ReshardError, StorageError
+from reshard.errors import ReshardError
 
 URL = SecretStr("postgresql://reshard@db:5433/records?sslmode=require")
 
@@ -54,17 +53,4 @@ def test_a_file_for_no_database(tmp_path: Path) -> None:
     assert str(raised.value) == (
         "database_password_file is set, but database_url is not; set database_url to a Postgres, or leave both out to "
         "keep the records in the state folder"
-    )
-
-
-def test_records_of_another_version(tmp_path: Path) -> None:
-    engine = open_database(settings(tmp_path))
-    with engine.begin() as connection:
-        connection.execute(sa.text("ALTER TABLE conversions DROP COLUMN read_bytes"))
-    engine.dispose()
-    with pytest.raises(StorageError) as raised:
-        open_database(settings(tmp_path))
-    assert str(raised.value) == (
-        f"the server's records (sqlite:///{tmp_path / 'records.sqlite'}) were made by another version: the table "
-        "'conversions' has no read_bytes; go back to that version, or begin with an empty state folder or database"
     )

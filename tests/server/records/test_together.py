@@ -12,6 +12,7 @@ from anyio import CapacityLimiter
 from reshard_server.models.conversion import Conversion, OneTarget
 from reshard_server.problems import ProblemError
 from reshard_server.records import conversions, idempotency, together
+from reshard_server.records.clock import clock_of
 from reshard_server.records.conversions import Filters
 from reshard_server.records.database import open_database
 from reshard_server.records.idempotency import Asked
@@ -28,6 +29,7 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
         postgres: Postgres = request.getfixturevalue("postgres")
         url = postgres.new_database()
     engine = open_database(Settings(state=tmp_path, database_url=url))
+    clock_of(engine).ask()  # as a server has at its start
     yield engine
     engine.dispose()
 

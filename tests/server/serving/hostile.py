@@ -34,7 +34,7 @@ JSON_TEXTS = (
 )  # fmt: skip
 
 FIELDS = (
-    "source", "target", "layout", "mesh", "select", "drop", "rename", "cast", "compression", "chunk_bytes", "ocdbt",
+    "source", "target", "layout", "mesh", "missing_axes", "select", "drop", "rename", "cast", "compression", "chunk_bytes", "ocdbt",
     "style", "overwrite", "restart", "verify", "max_memory", "workers", "priority", "labels", "targets",
 )  # fmt: skip
 

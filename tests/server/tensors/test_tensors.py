@@ -123,7 +123,7 @@ def test_head_tells_what_get_sends(client: httpx.Client) -> None:
 
 def test_a_recorded_digest_is_told_before_the_bytes(served: Live, client: httpx.Client) -> None:
     info = reshard.inspect(served.log.parent / "data" / "known")
-    digests = {t.spec.name: t.digest for t in info.tensors}
+    digests = {name: t.digest for name, t in info.tensors.items()}
     for headers in ({}, {"Range": "bytes=5-9"}):
         params = {"checkpoint": "data/known", "name": "w"}
         found = client.get(URL, params=params, headers=headers).headers["Repr-Digest"]

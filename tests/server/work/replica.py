@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reshard_server.records.database import open_database
+from reshard_server.records.state_lock import state_locked
 from reshard_server.settings import Settings
 from reshard_server.work.durable import Durable
 
@@ -38,11 +39,12 @@ def main() -> None:
     )
     ending = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ending.set())
-    durable = Durable(settings, open_database(settings), OneRoot(Path(root)))
-    durable.launch()
-    print("ready", flush=True)
-    ending.wait()
-    durable.close()
+    with state_locked(settings):
+        durable = Durable(settings, open_database(settings), OneRoot(Path(root)))
+        durable.launch()
+        print("ready", flush=True)
+        ending.wait()
+        durable.close()
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def test_a_killed_replicas_jobs_are_taken_over(shared_world: World) -> None:
 
 
 def test_a_frozen_replica_does_no_harm(shared_world: World) -> None:
-    """Its child goes on and holds the target: the other waits, and finds the work done."""
+    """Its child ends with its lease: the other replica resumes the work."""
     shared_world.start(**LEASE)
     shared_world.start(**LEASE)
     job = shared_world.convert(**SLOW)

@@ -70,15 +70,28 @@ def test_starting_over_is_for_the_first_attempt(db: sa.Engine) -> None:
     assert document(db, restart=True, begun=True)["targets"][0]["restart"] is False
 
 
-def test_a_layouts_name_stands_for_what_it_was_when_it_was_asked_for(db: sa.Engine) -> None:
+def test_a_layouts_name_is_pinned_to_the_version_that_is_newest(db: sa.Engine) -> None:
+    """Whatever the clock of the host was that stored it."""
     now = time.time()
     store(db, 1, now - 20)
-    store(db, 2, now - 10, deleted=True)
-    store(db, 3, now + 1000)
+    store(db, 2, now + 5)
     assert document(db, layout="serving")["targets"][0]["layout"] == {"v": 2}
     assert document(db, layout="serving@1")["targets"][0]["layout"] == {"v": 1}
     content = {"mesh": {"axes": ["x"], "shape": [2]}}
     assert document(db, layout=content)["targets"][0]["layout"] == content
+
+
+def test_a_name_in_an_old_record_stands_for_what_it_was_when_it_was_asked_for(
+    db: sa.Engine,
+) -> None:
+    request = OneTarget(source="data/a", target="data/b", layout="serving")
+    made = conversions.create(db, token="ann", request=request)  # nothing is stored to be pinned
+    now = made.created_at.timestamp()
+    store(db, 1, now - 20)
+    store(db, 2, now - 10, deleted=True)
+    store(db, 3, now + 1000)
+    found = resolved(db, Settings(), ROOTS, made, begun=False)
+    assert found["targets"][0]["layout"] == {"v": 2}
 
 
 @pytest.mark.parametrize("name", ["serving", "serving@9", "serving@x", "/etc/passwd"])

@@ -1,0 +1,8 @@
+"""What Alembic runs for each command: over the connection that ``records.migrating`` has opened and locked."""
+
+from __future__ import annotations
+
+from alembic import context
+
+context.configure(connection=context.config.attributes["connection"])
+context.run_migrations()

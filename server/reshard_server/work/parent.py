@@ -1,0 +1,96 @@
+"""A child's parent: the server that started it, as the child hears it on stdin.
+
+A child must never work on where another process goes on with the same job. It ends when its parent dies (the kernel
+kills it; where the kernel cannot, the end of stdin tells it), and when its parent's lease has ended, which the parent
+renews while the database confirms its heartbeats. Right before it publishes it asks the parent, who asks the database.
+
+The first line of stdin is the document. Each later line is ``{"lease_ends": …}`` or ``{"may_publish": …}``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from reshard_server.host_clock import host_seconds
+
+PARENT_GONE = 86
+"""Exit status of a child whose parent is gone."""
+
+LEASE_ENDED = 87
+"""Exit status of a child that may not go on: its parent's lease ended, or another attempt runs."""
+
+_PR_SET_PDEATHSIG = 1
+_STDIN = 0
+_READ_BYTES = 1 << 16
+
+
+def die_with_parent(parent: int) -> None:
+    """Has the kernel kill this process when the process ``parent`` dies."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        _exit_without_parent()
+
+
+class Parent:
+    """What the parent says.
+
+    Attributes:
+        document: the first thing that it said.
+    """
+
+    def __init__(self) -> None:
+        self._lines = _lines()
+        self.document: dict[str, Any] = json.loads(next(self._lines))
+        self._lease_ends: float | None = self.document.get("lease_ends")
+        self._answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+        if self._lease_ends is not None:
+            threading.Thread(target=self._watch_lease, daemon=True).start()
+
+    def ask_to_publish(self, ask: Callable[[], None]) -> None:
+        """Returns where the parent allows it; ends the process where it does not, or says nothing."""
+        if self._lease_ends is None:
+            return
+        ask()
+        if not self._answers.get():
+            os._exit(LEASE_ENDED)
+
+    def _listen(self) -> None:
+        for line in self._lines:
+            message = json.loads(line)
+            if "lease_ends" in message:
+                self._lease_ends = message["lease_ends"]
+            if "may_publish" in message:
+                self._answers.put(message["may_publish"])
+
+    def _watch_lease(self) -> None:
+        wait = threading.Event().wait
+        while (left := (self._lease_ends or 0.0) - host_seconds()) > 0:
+            wait(left)
+        os._exit(LEASE_ENDED)
+
+
+def _lines() -> Iterator[bytes]:
+    """Lines of stdin; without a buffered reader, which a thread would hold when the process ends."""
+    data = b""
+    while True:
+        *lines, data = (data + _read_stdin()).split(b"\n")
+        yield from lines
+
+
+def _read_stdin() -> bytes:
+    data = os.read(_STDIN, _READ_BYTES)
+    if not data:
+        _exit_without_parent()
+    return data
+
+
+def _exit_without_parent() -> NoReturn:
+    os._exit(PARENT_GONE)

@@ -1,0 +1,202 @@
+"""A replica that loses its database ends what it does before another replica goes on with it."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from reshard_server.host_clock import host_seconds
+from reshard_server.records import claims, conversions
+from reshard_server.records.bounded import ANSWER_SECONDS
+from reshard_server.records.claims import Claim
+from reshard_server.records.database import open_database
+from reshard_server.settings import Settings
+from reshard_server.work.attempt import Done, Stopped, attempt
+from reshard_server.work.holding import Holding
+from reshard_server.work.request import resolved
+
+from tests.server.live import live
+from tests.server.postgres import Postgres
+from tests.server.proxy import proxied
+from tests.server.work.replica import OneRoot
+from tests.server.work.world import SLOW, World, is_gone, moved
+
+LEASE = 3.0
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A folder whose path is short enough for a socket's name."""
+    with tempfile.TemporaryDirectory(prefix="p-") as folder:
+        yield Path(folder)
+
+
+def test_a_child_ends_before_another_replica_takes_over(shared_world: World, sockets: Path) -> None:
+    url = shared_world.url
+    with proxied(url, sockets) as proxy:
+        shared_world.url = proxy.url
+        lost = shared_world.start(lease_seconds=LEASE)
+        shared_world.url = url
+        job = shared_world.convert(**SLOW)
+        shared_world.wait_for(job, moved())
+        [child] = lost.children()
+        other = shared_world.start(lease_seconds=LEASE)
+        proxy.black_hole()
+        shared_world.wait_for(job, lambda c: c.attempts == 2, seconds=60)
+        assert is_gone(child)
+        assert not lost.children()
+        assert "waiting for the target" not in other.log.read_text()
+        assert shared_world.ended(job).state == "succeeded"
+        assert shared_world.is_equal()
+        told_at = time.monotonic()
+        assert lost.end() == 0
+        assert time.monotonic() - told_at < 4 * (LEASE + 2 * ANSWER_SECONDS)
+
+
+def test_a_replica_goes_on_when_its_database_is_back(shared_world: World, sockets: Path) -> None:
+    with proxied(shared_world.url, sockets) as proxy:
+        shared_world.url = proxy.url
+        replica = shared_world.start(lease_seconds=LEASE)
+        job = shared_world.convert(**SLOW)
+        shared_world.wait_for(job, moved())
+        [child] = replica.children()
+        proxy.black_hole()
+        deadline = time.monotonic() + 60
+        while not is_gone(child):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        proxy.mend()
+        assert shared_world.ended(job).state == "succeeded"
+        assert shared_world.is_equal()
+
+
+def test_readiness_is_answered_soon_and_the_server_ends(
+    postgres: Postgres, tmp_path: Path, sockets: Path
+) -> None:
+    with (
+        proxied(postgres.new_database(), sockets) as proxy,
+        live(tmp_path, database_url=proxy.url, lease_seconds=LEASE, drain_seconds=2) as server,
+    ):
+        assert httpx.get(f"{server.url}/readyz").status_code == 200
+        proxy.black_hole()
+        answers = []
+        for _ in range(4):
+            asked_at = time.monotonic()
+            answers.append(httpx.get(f"{server.url}/readyz", timeout=30))
+            assert time.monotonic() - asked_at < 10
+            assert httpx.get(f"{server.url}/livez", timeout=10).status_code == 200
+        assert {answer.status_code for answer in answers} == {503}
+        said = {answer.json()["detail"] for answer in answers}
+        assert said <= {
+            "the database gave no answer within 2 s; see the server's log",
+            "the database confirms no heartbeat; see the server's log",
+            "the database does not answer; see the server's log",
+        }
+        told_at = time.monotonic()
+        assert server.end(90) == 0
+        assert time.monotonic() - told_at < 45
+
+
+def test_no_statement_is_waited_for_for_ever(
+    postgres: Postgres, tmp_path: Path, sockets: Path
+) -> None:
+    with proxied(postgres.new_database(), sockets) as proxy:
+        db = open_database(Settings(state=tmp_path, database_url=proxy.url))
+        with db.connect() as connection:
+            connection.execute(sa.select(1))
+            proxy.black_hole()
+            asked_at = time.monotonic()
+            with pytest.raises(sa.exc.OperationalError, match="no answer within 4 s"):
+                connection.execute(sa.select(2))
+            assert time.monotonic() - asked_at < 3 * ANSWER_SECONDS
+        asked_at = time.monotonic()
+        with pytest.raises(sa.exc.OperationalError):
+            db.connect()
+        assert time.monotonic() - asked_at < 4 * ANSWER_SECONDS
+        proxy.mend()
+        with db.connect() as connection:
+            assert connection.execute(sa.select(3)).scalar() == 3
+        db.dispose()
+
+
+def test_the_database_ends_statements_that_take_too_long(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    db = open_database(Settings(state=tmp_path, database_url=postgres.new_database()))
+    with db.connect() as connection, pytest.raises(sa.exc.OperationalError):
+        connection.execute(sa.text("SELECT pg_sleep(30)"))
+    db.dispose()
+
+
+class Held(Holding):
+    """A claim whose database is asked by the test."""
+
+    def __init__(self, world: World, job: str, **more: Any) -> None:
+        claim = claims.claim_next(world.db, "me", claims.new_claim_text(), 9)
+        assert claim is not None and claim.conversion == job
+        ends = more.pop("lease_ends", lambda: host_seconds() + 60)
+        super().__init__(world.db, claim, threading.Event(), 5.0, ends)
+        assert self.begin_attempt()
+
+
+def document(world: World, job: str) -> dict[str, Any]:
+    conversion = conversions.get(world.db, job)
+    assert conversion is not None
+    settings = Settings(state=world.folder)
+    return resolved(world.db, settings, OneRoot(world.data), conversion, begun=False)
+
+
+def test_an_attempt_that_is_not_the_conversions_any_more_publishes_nothing(
+    small_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = small_world.convert()
+    held = Held(small_world, job)
+    monkeypatch.setattr(held, "order", lambda: "go on")  # as if it was frozen until now
+    lost = Claim(job, "me", held.claim.text)
+    assert claims.begin_attempt(small_world.db, lost) == 2  # another attempt runs
+    outcome = attempt(document(small_world, job), held)
+    assert outcome == Stopped("lost")
+    assert not (small_world.data / "out").exists()
+    held.attempt = 2
+    outcome = attempt(document(small_world, job), held)
+    assert isinstance(outcome, Done)
+    assert small_world.is_equal()
+
+
+def test_no_answer_is_no_permission(small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(small_world, small_world.convert())
+
+    def unreachable(*_: Any) -> bool:
+        raise sa.exc.OperationalError("SELECT", None, OSError("gone"))
+
+    monkeypatch.setattr(claims, "may_publish", unreachable)
+    assert attempt(document(small_world, held.claim.conversion), held) == Stopped("lost")
+    assert not (small_world.data / "out").exists()
+
+
+def test_a_child_ends_with_its_lease(small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = host_seconds() - 1
+    held = Held(small_world, small_world.convert(), lease_ends=lambda: ends)
+    monkeypatch.setattr(held, "order", lambda: "go on")
+    assert attempt(document(small_world, held.claim.conversion), held) == Stopped("lost")
+
+
+@pytest.mark.parametrize("change", ["cancelled", "another attempt", "another claim"])
+def test_who_may_publish(small_world: World, change: str) -> None:
+    job = small_world.convert()
+    held = Held(small_world, job)
+    assert held.may_publish()
+    if change == "cancelled":
+        conversions.request_cancel(small_world.db, job)
+    elif change == "another attempt":
+        assert claims.begin_attempt(small_world.db, held.claim) == 2
+    else:
+        held.hand_back()
+    assert not held.may_publish()
