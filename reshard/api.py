@@ -413,8 +413,8 @@ def restore(
         workers: chunks read at once; the default is the number of processors, at least 2 and at most 16.
         verify: whether tensors that are read whole are compared with the digests recorded of them.
         progress: called from this thread after each piece of work.
-        report: called once at the end with a ``RestoreReport``. Without it what the layout says of
-            no tensor is told as a ``LayoutWarning``.
+        report: called once at the end with a ``RestoreReport``. Without it, keys
+            and rules that match no tensor raise a ``LayoutWarning``.
 
     Raises one TreeError that names every missing, unexpected and wrongly shaped or typed tensor,
     before a tensor's byte is read; LayoutError, PlanError or MemoryBudgetError likewise for what makes

@@ -114,7 +114,7 @@ def is_struct(node: object) -> bool:
 def layout_tree(tree: Any, mesh: DeviceMesh | None, missing_axes: str) -> LayoutTree:
     """The tree taken apart; ``mesh`` is that of its PartitionSpecs and of layouts that have none.
 
-    Raises LayoutError for leaves that say no layout, naming them, TreeError for what is no tree.
+    Raises LayoutError naming the leaves that have no layout, TreeError where ``tree`` is not a tree.
     """
     try:
         from reshard.formats.live_trees import named_leaves

@@ -36,7 +36,7 @@ def chosen(path: str, step: Step | None = None, item: str | None = None) -> str:
     _check_item(item)
     root = local_path(path)
     if step is None and item is None:
-        # Whoever opens it says what else is wrong with it, and verify counts that as damage.
+        # Opening it reports anything else that is wrong, and verify counts that as damage.
         with suppress(OSError, StorageError):
             _refuse_run(path, root)
         return path

@@ -34,7 +34,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
         match: which function of ``re`` a key must satisfy: ``search`` finds it anywhere in the name,
             ``match`` at its beginning, ``fullmatch`` from beginning to end.
         ambiguous: where several keys match, ``error`` refuses and ``first`` takes the first one set.
-        unmatched: where no key matches, ``replicate`` finds None, which whoever asks takes for
+        unmatched: where no key matches, ``replicate`` gives None, which means
             "replicated", and ``error`` refuses.
 
     >>> layouts = LayoutMap(DeviceMesh((8,), ("model",)))

@@ -58,7 +58,7 @@ class TensorSpec(Struct, frozen=True):
 
 
 def change_text(source: TensorSpec, target: TensorSpec) -> str:
-    """What becomes of a tensor, on one line; what stays is told once.
+    """The change to a tensor, on one line; a name, dtype or layout that stays the same is shown once.
 
     >>> whole = Grid.whole((4, 2))
     >>> change_text(TensorSpec("a", (4, 2), "float32", whole), TensorSpec("b", (4, 2), "int8", whole))

@@ -32,8 +32,8 @@ def distribute_tensor(tensor: Any, layout: TensorLayout | Sharding) -> jax.Array
 
     Under tracing this constrains the sharding, and dimensions may be split unevenly. Eagerly a
     dimension that its mesh axes do not divide is a LayoutError, as are more axes than dimensions
-    and a mesh that ``jax.devices()`` does not fill. Raises VariableTypeError for what is no array
-    or no layout, VariableError for an array that was donated or deleted.
+    and a mesh that ``jax.devices()`` does not fill. Raises VariableTypeError where ``tensor`` is not an
+    array or ``layout`` not a layout, VariableError for an array that was donated or deleted.
 
     >>> distribute_tensor([1, 2], TensorLayout((None,), DeviceMesh((1,), ("x",))))
     Traceback (most recent call last):

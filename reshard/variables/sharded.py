@@ -325,7 +325,7 @@ class ShardedVariable(ArrayOperators, RowUpdates):
 
     @property
     def _live(self) -> tuple[Array, ...]:
-        # jax.tree.map and the like may have left a mixture of arrays, or what is no array, for shards.
+        # jax.tree.map and the like may have left shards that are not arrays, or not all of one kind.
         return live_shards(self._shards, self.axis, self.name)
 
     def _refuse_narrowed(self) -> None:

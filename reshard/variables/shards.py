@@ -160,7 +160,7 @@ def checked_axis(shape: Sequence[int], axis: Any, name: str) -> int:
 def as_jax_array(value: Any, name: str, device: Any = None) -> jax.Array:
     """A jax array of exactly the same dtype; numpy arrays are copied to ``device``.
 
-    Raises VariableTypeError for what is no array, and for a dtype that jax would narrow.
+    Raises VariableTypeError where ``value`` is not an array, and for a dtype that jax would narrow.
     """
     import jax
     import numpy as np

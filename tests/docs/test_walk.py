@@ -84,6 +84,15 @@ def test_3_all_floats(folder: Path, tmp_path: Path, kind: str) -> None:
     assert state["step"].dtype == np.int32
 
 
+def test_3_float8_saturates_when_asked(tmp_path: Path) -> None:
+    save_run(tmp_path / "run", {1: {"w": np.full((4, 4), 1e6, np.float32)}})
+    ok(tmp_path, "reshard convert run/1 plain --cast float=float8_e4m3fn")
+    ok(tmp_path, "reshard convert run/1 held --cast float=float8_e4m3fn:saturate")
+    assert np.isnan(np.asarray(reshard.restore(tmp_path / "plain")["w"], np.float32)).all()
+    assert (np.asarray(reshard.restore(tmp_path / "held")["w"], np.float32) == 448).all()
+    ok(tmp_path, "reshard verify run/1 held")
+
+
 @pytest.mark.parametrize("order", [[7, 3, 1, 5, 0, 2, 4, 6], [4, 5, 6, 7]], ids=["mixed", "half"])
 def test_4_a_kept_layout_is_kept_whole(tmp_path: Path, order: list[int]) -> None:
     devices = np.reshape([jax.devices()[i] for i in order], (-1, 2))
@@ -195,6 +204,27 @@ def test_a_mesh_in_yaml_as_on_the_command_line(folder: Path, tmp_path: Path) -> 
     file = tmp_path / "serving.yaml"
     file.write_text("mesh: {data: 2, model: 4}\nrules:\n- {match: kernel, axes: [null, model]}\n")
     ok(folder, f"reshard layout {file} run/5")
+
+
+def test_which_of_two_matching_keys_counts(folder: Path, tmp_path: Path) -> None:
+    """The first rule of a file; a LayoutMap refuses, as Keras' does, unless it is told to take the first."""
+    file = tmp_path / "two.yaml"
+    file.write_text(
+        "mesh: {model: 8}\nrules:\n- {match: kernel, axes: [null, model]}\n"
+        "- {match: layers, axes: [model]}\n"
+    )
+    ok(folder, f"reshard convert run/5 {tmp_path / 'out'} --layout {file}")
+    kernel = reshard.inspect(tmp_path / "out").tensors["params/layers/0/kernel"]
+    assert kernel.spec.layout.axes == (None, "model")
+    for ambiguous in ("error", "first"):
+        layout = reshard.LayoutMap(reshard.DeviceMesh((8,), ("model",)), ambiguous=ambiguous)
+        layout["kernel"] = (None, "model")
+        layout["layers"] = ("model",)
+        if ambiguous == "first":
+            assert reshard.plan(folder / "run/5", layout=layout).plan.tasks
+        else:
+            with pytest.raises(reshard.LayoutError, match="first"):
+                reshard.plan(folder / "run/5", layout=layout)
 
 
 def test_which_step(folder: Path, tmp_path: Path) -> None:

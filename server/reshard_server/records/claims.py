@@ -114,7 +114,7 @@ def claim_next(
     running_per_token: int,
     left: Collection[str] = (),
 ) -> Claim | None:
-    """Claims the conversion whose turn it is, which runs from now on; None where none may be started.
+    """Claims the next conversion and marks it running; None where none may start.
 
     Args:
         left: conversions that are left to servers of another version.

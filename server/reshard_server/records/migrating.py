@@ -1,11 +1,11 @@
 """Migrations: the records of an older version get the tables of this one.
 
 Each step is a file in ``migrations/versions``, in the order of their numbers. Steps only add (tables, indexes,
-columns that may be null or have a default in the database), so that servers of the version before work on with
-the same records; what is no longer used is removed one version later. Records of a newer version are used as they
-are, if they have what this version needs.
+columns that may be null or have a default in the database), so that servers of the version before go on using
+the same records; a table or column that falls out of use is removed one version later. Records of a newer version
+are used as they are, if they have what this version needs.
 
-Who migrates holds a lock until it has committed: PostgreSQL's advisory lock, or SQLite's own lock for writing. All
+A migration holds a lock until it has committed: PostgreSQL's advisory lock, or SQLite's own lock for writing. All
 steps are one transaction, so that a process which is killed leaves the records as they were.
 """
 

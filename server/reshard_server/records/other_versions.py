@@ -2,8 +2,8 @@
 
 A server of the version before or after may work on the same records (a rolling upgrade, or a step back). Documents in
 them are written without the members that have their default, so that a member which is there was asked for. A
-document with members that this version does not know is told without them, stays in the records as it is, and is
-carried out only by servers that know all of them. One that this version cannot read at all is left out of listings.
+document with members that this version does not know is shown without them and stays unchanged in the records; only
+servers that know all its members carry it out. A document that this version cannot read is left out of listings.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _unknown(value: Any, path: str = "") -> Iterator[str]:
 
 
 def readable(rows: Iterable[sa.Row[Any]], told: Callable[[sa.Row[Any]], Told]) -> list[Told]:
-    """What is told of each row; those that cannot be read are left out, and logged."""
+    """The record of each row; rows that cannot be read are left out and logged."""
     found = []
     for row in rows:
         try:
