@@ -7,17 +7,18 @@ from reshard_server.records import claims
 from reshard_server.records.claims import Claim
 from reshard_server.records.tables import CONVERSIONS
 
-FIRST = 1_000_000
-
 
 def claimed(db: sa.Engine, conversion: str, executor: str = "other") -> Claim:
     """Claims a queued conversion, which runs from now on, whosever turn it is."""
+    claim = Claim(conversion, executor, claims.new_claim_text())
+    mine = CONVERSIONS.update().where(
+        CONVERSIONS.c.id == conversion, CONVERSIONS.c.state == "queued"
+    )
+    held = mine.values(
+        state="running", executor=executor, claim=claim.text, revision=CONVERSIONS.c.revision + 1
+    )
     with db.begin() as connection:
-        mine = CONVERSIONS.update().where(CONVERSIONS.c.id == conversion)
-        connection.execute(mine.values(priority=FIRST))
-    claim = claims.claim_next(db, executor, claims.new_claim_text(), FIRST)
-    assert claim is not None
-    assert claim.conversion == conversion
+        assert connection.execute(held).rowcount == 1
     return claim
 
 

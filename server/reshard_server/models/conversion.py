@@ -76,7 +76,12 @@ class JointPlanRequest(Source):
 
 
 class _Wish(Source):
-    priority: Whole = Field(0, ge=-100, le=100, description="Higher ones are started first.")
+    priority: Whole = Field(
+        0,
+        ge=-100,
+        le=100,
+        description="Of a token's conversions the higher ones are started first.",
+    )
     labels: dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=256)]] = (
         Field(default_factory=dict, max_length=32)
     )

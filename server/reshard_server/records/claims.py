@@ -1,9 +1,10 @@
 """Claims: which process carries a conversion out.
 
 A claim is won by one statement and named by every later one, so that a process that was frozen, given
-up and thawed changes nothing: the row has another claim by then. Taking turns is this query's work::
+up and thawed changes nothing: the row has another claim by then. Fair shares are this query's work::
 
-    of the queued conversions whose token runs fewer than its limit: the highest priority, then the oldest
+    of the queued conversions whose token runs fewer than its limit: of the token that runs the fewest, then of the
+    token whose last turn was longest ago, then the highest priority, then the oldest
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sqlalchemy as sa
 
 from reshard_server.models.conversion import ProgressState
 from reshard_server.records.clock import clock_of
-from reshard_server.records.tables import CONVERSIONS, EXECUTORS
+from reshard_server.records.tables import CONVERSIONS, EXECUTORS, TURNS
 from reshard_server.records.totals import count_ended, moved_bytes
 
 End = Literal["succeeded", "failed", "cancelled"]
@@ -45,22 +46,31 @@ class Claim:
 
 
 def _whose_turn() -> sa.ScalarSelect[Any]:
-    running = CONVERSIONS.alias()
+    held = CONVERSIONS.alias()
     busy = (
-        sa.select(running.c.token)
-        .where(running.c.state.in_(HELD))
-        .group_by(running.c.token)
-        .having(sa.func.count() >= sa.bindparam("most_of_a_token"))
+        sa.select(held.c.token, sa.func.count().label("conversions"))
+        .where(held.c.state.in_(HELD))
+        .group_by(held.c.token)
+        .subquery()
     )
     waiting = CONVERSIONS.alias()
+    running = sa.func.coalesce(busy.c.conversions, 0)
     return (
         sa.select(waiting.c.id)
+        .join_from(waiting, busy, busy.c.token == waiting.c.token, isouter=True)
+        .join(TURNS, TURNS.c.token == waiting.c.token, isouter=True)
         .where(
             waiting.c.state == "queued",
-            waiting.c.token.not_in(busy),
+            running < sa.bindparam("most_of_a_token"),
             waiting.c.id.not_in(sa.bindparam("left", expanding=True)),
         )
-        .order_by(waiting.c.priority.desc(), waiting.c.created_at, waiting.c.id)
+        .order_by(
+            running,
+            sa.func.coalesce(TURNS.c.number, 0),
+            waiting.c.priority.desc(),
+            waiting.c.created_at,
+            waiting.c.id,
+        )
         .limit(1)
         .scalar_subquery()
     )
@@ -76,8 +86,11 @@ _CLAIM_NEXT = (
         claim=sa.bindparam("its_claim"),
         revision=_C.revision + 1,
     )
-    .returning(_C.id)
+    .returning(_C.id, _C.token)
 )
+_NEXT_NUMBER = sa.select(sa.func.coalesce(sa.func.max(TURNS.c.number), 0) + 1).scalar_subquery()
+_SET_TURN = TURNS.update().where(TURNS.c.token == sa.bindparam("of")).values(number=_NEXT_NUMBER)
+_FIRST_TURN = TURNS.insert().values(token=sa.bindparam("of"), number=_NEXT_NUMBER)
 _STANDING = (_C.id == sa.bindparam("of"), _C.claim == sa.bindparam("its_claim"))
 _STATE = sa.select(_C.state).where(*_STANDING, _C.state.in_(HELD))
 _CHANGE = CONVERSIONS.update().where(*_STANDING).returning(_C.state)
@@ -128,8 +141,12 @@ def claim_next(
     with db.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(TURN_KEY)))
-        won = connection.execute(_CLAIM_NEXT, values).scalar()
-    return None if won is None else Claim(won, executor, text)
+        won = connection.execute(_CLAIM_NEXT, values).one_or_none()
+        if won is None:
+            return None
+        if not connection.execute(_SET_TURN, {"of": won.token}).rowcount:
+            connection.execute(_FIRST_TURN, {"of": won.token})
+    return Claim(won.id, executor, text)
 
 
 def begin_attempt(db: sa.Engine, claim: Claim) -> int | None:

@@ -7,6 +7,8 @@ A conversion that runs is held by an executor (a process) under a claim, a rando
 time it is taken; whoever writes about it names the claim, so that a process which lost it writes nothing.
 ``begun`` is whether any attempt ever moved something, so that later ones go on instead of starting over.
 
+``turns`` numbers the claims: whichever token has the lowest number was served longest ago.
+
 A run of a schedule is claimed likewise while its step is held. A hold belongs to the process that makes it,
 then to the conversion that reads it, and then to nobody, who removes it.
 
@@ -56,6 +58,13 @@ CONVERSION_LABELS = sa.Table(
     sa.Column("key", sa.String(64), primary_key=True),
     sa.Column("value", sa.String(256), nullable=False),
     sa.Index("conversion_labels_by_value", "key", "value"),
+)
+
+TURNS = sa.Table(
+    "turns",
+    METADATA,
+    sa.Column("token", sa.String(64), primary_key=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
 )
 
 ENDED_TOTALS = sa.Table(

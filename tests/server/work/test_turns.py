@@ -13,6 +13,7 @@ from reshard_server.models.conversion import OneTarget, ProgressState
 from reshard_server.records import claims, conversions, executors, retention, totals
 from reshard_server.records.claims import Claim
 from reshard_server.records.clock import now_of
+from reshard_server.records.conversions import New
 from reshard_server.records.database import open_database
 from reshard_server.records.tables import CONVERSIONS, EXECUTORS
 from reshard_server.settings import Settings
@@ -58,11 +59,56 @@ def silent(db: sa.Engine, own: str = "one", mine: tuple[str, ...] | None = None)
     return claims.take_from_silent(db, now_of(db) - 10, own, is_mine)
 
 
-def test_the_highest_priority_is_next_then_the_oldest_whoever_asked(db: sa.Engine) -> None:
+def test_of_tokens_never_served_the_highest_priority_is_next_then_the_oldest(db: sa.Engine) -> None:
     low, first = queue(db, "ann", -1), queue(db, "ann")
     second, high = queue(db, "bob"), queue(db, "cid", 5)
     assert [won(db).conversion for _ in range(4)] == [high, first, second, low]
     assert claim(db) is None
+
+
+def served(db: sa.Engine, jobs: int) -> list[str]:
+    """Conversions as a server that runs one at a time carries them out."""
+    order = []
+    for _ in range(jobs):
+        held = won(db)
+        order.append(held.conversion)
+        assert claims.finish(db, held, "succeeded", result=[])
+        assert conversions.delete(db, held.conversion)
+    return order
+
+
+def test_many_conversions_of_one_token_hold_up_no_other(db: sa.Engine) -> None:
+    many = [queue(db, "ann", priority=5) for _ in range(14)]
+    bob, cid = queue(db, "bob"), queue(db, "cid", -5)
+    assert [won(db).conversion for _ in range(4)] == [many[0], bob, cid, many[1]]
+
+
+def test_tokens_take_turns_where_one_conversion_runs_at_a_time(db: sa.Engine) -> None:
+    many = [queue(db, "ann", priority=100) for _ in range(4)]
+    low, high = queue(db, "bob", -1), queue(db, "bob", 1)
+    cid = queue(db, "cid")
+    assert served(db, 7) == [many[0], high, cid, many[1], low, many[2], many[3]]
+
+
+def test_a_token_that_runs_less_is_next_even_if_it_was_served_last(db: sa.Engine) -> None:
+    ann = [queue(db, "ann") for _ in range(3)]
+    assert [won(db).conversion for _ in range(2)] == ann[:2]
+    bob = [queue(db, "bob") for _ in range(3)]
+    assert [won(db).conversion for _ in range(3)] == [*bob[:2], ann[2]]
+
+
+def test_choosing_among_many_that_wait_is_quick(db: sa.Engine) -> None:
+    request = OneTarget(source="data/a", target="data/b")
+    with db.begin() as connection:
+        conversions.insert(connection, [New(f"token{i % 20}", request) for i in range(10_000)])
+    began = time.monotonic()
+    tokens = set()
+    for _ in range(20):
+        found = conversions.get(db, won(db).conversion)
+        assert found is not None
+        tokens.add(found.created_by)
+    assert time.monotonic() - began < 20
+    assert len(tokens) == 20
 
 
 def test_a_token_at_its_limit_is_passed_over(db: sa.Engine) -> None:
