@@ -4,24 +4,21 @@ The cookie is a random text of which the records keep the hash, so that a sessio
 on every replica, and whoever reads the records cannot take one over. It stands for the token it was
 begun with: when that token leaves the settings, its sessions end.
 
-A browser sends the cookie by itself, so forms prove that they come from our own pages (``check_form``).
+A browser sends the cookie by itself, so forms prove that they come from our own pages (``origins``).
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 from starlette.responses import Response
 
 from reshard_server.access.tokens import Caller, Tokens, caller_of
-from reshard_server.problems import FORBIDDEN, ProblemError
 from reshard_server.records.tables import SESSIONS
 
 COOKIE = "reshard_session"
@@ -127,46 +124,3 @@ def clear_cookie(response: Response, public_url: str | None) -> None:
 
 def _is_https(public_url: str | None) -> bool:
     return bool(public_url and public_url.startswith("https://"))
-
-
-def form_key(cookie: str | None) -> str:
-    """What each form of a session's pages carries in a hidden field, and nobody else can know."""
-    return hmac.new((cookie or "").encode(), b"form", hashlib.sha256).hexdigest()
-
-
-def check_form(
-    headers: Mapping[str, str], public_url: str | None, cookie: str | None, key: str | None
-) -> None:
-    """Refuses a form that was not sent by one of our own pages.
-
-    Args:
-        headers: of the request, by names in lower case or any case-blind mapping.
-        public_url: where people reach this server; None: wherever the request says.
-        cookie: the session's; None where there is none yet, or none is needed.
-        key: what the form's hidden field holds.
-    """
-    if not _is_own_page(headers, public_url):
-        raise _refused("comes from another site's page, or does not say where it comes from")
-    if cookie is not None and not hmac.compare_digest(
-        form_key(cookie).encode(), (key or "").encode(errors="replace")
-    ):
-        raise _refused("belongs to another session")
-
-
-def _is_own_page(headers: Mapping[str, str], public_url: str | None) -> bool:
-    origin = headers.get("origin")
-    if origin is None:
-        return headers.get("sec-fetch-site") == "same-origin"
-    found = urlsplit(origin)
-    if public_url is not None:
-        own = urlsplit(public_url)
-        return (found.scheme, found.netloc) == (own.scheme, own.netloc)
-    return found.scheme in ("http", "https") and found.netloc == headers.get("host")
-
-
-def _refused(why: str) -> ProblemError:
-    return ProblemError(
-        FORBIDDEN,
-        f"the form {why}; open the page again and send its form from there",
-        remedy="open the page again and send its form from there",
-    )

@@ -9,7 +9,8 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import RedirectResponse, Response
 
-from reshard_server.access.sessions import COOKIE, check_form, clear_cookie, set_cookie
+from reshard_server.access.origins import check_form
+from reshard_server.access.sessions import COOKIE, clear_cookie, set_cookie
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visiting import Fields, address_of, fields_of
 from reshard_server.routes.asking import Serving
@@ -39,7 +40,7 @@ async def sign_in(
     request: Request, serving: Serving, fields: Annotated[Fields, Depends(fields_of)]
 ) -> Response:
     """Begins a session; each try counts among the requests of the address."""
-    check_form(request.headers, serving.settings.public_url, None, None)
+    check_form(request.headers, None, None)
     serving.rates.take(address_of(request))
     after = path_after(fields.text("after"))
     session = await run_sync(serving.sessions.begin, fields.text("token"))
@@ -57,7 +58,7 @@ async def sign_out(
 ) -> Response:
     """Ends the session, whatever it may do."""
     cookie = request.cookies.get(COOKIE)
-    check_form(request.headers, serving.settings.public_url, cookie, fields.text("form_key"))
+    check_form(request.headers, cookie, fields.text("form_key"))
     await run_sync(serving.sessions.end, cookie)
     answer = RedirectResponse(SIGN_IN, 303)
     clear_cookie(answer, serving.settings.public_url)

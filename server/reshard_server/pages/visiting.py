@@ -12,7 +12,8 @@ from typing import Annotated
 from fastapi import Depends, Request
 from starlette.datastructures import FormData
 
-from reshard_server.access.sessions import COOKIE, check_form, form_key
+from reshard_server.access.origins import check_form, form_key
+from reshard_server.access.sessions import COOKIE
 from reshard_server.access.tokens import Caller
 from reshard_server.logs import ABOUT
 from reshard_server.problems import (
@@ -139,9 +140,9 @@ async def fields_of(request: Request) -> Fields:
     return found
 
 
-async def _own_form(request: Request, serving: Serving, who: Changing) -> Fields:
+async def _own_form(request: Request, who: Changing) -> Fields:
     found = await fields_of(request)
-    check_form(request.headers, serving.settings.public_url, who.cookie, found.text("form_key"))
+    check_form(request.headers, who.cookie, found.text("form_key"))
     return found
 
 

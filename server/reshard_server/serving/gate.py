@@ -1,4 +1,4 @@
-"""The gate: who asks is known before anything of the request's body is read.
+"""The gate: where a request comes from and who asks is known before anything of its body is read.
 
 A caller is known by a bearer token, or, where nothing is changed, by the cookie of a session: browsers
 cannot send a header with an image or an event stream.
@@ -12,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from reshard_server.access.origins import check_origin
 from reshard_server.access.sessions import COOKIE
 from reshard_server.access.tokens import Caller
 from reshard_server.logs import ABOUT
@@ -40,6 +41,7 @@ class Gate:
         try:
             if self.settings.insecure:
                 check_host(request.headers)
+            check_origin(request.method, request.headers, scope["scheme"], self.settings.public_url)
             if self._needs_caller(scope["path"]):
                 scope.setdefault("state", {})["caller"] = await authenticate(request)
         except ProblemError as problem:

@@ -1,4 +1,4 @@
-"""Sessions: begun with a token, kept as a hash, ended; and forms that come from our own pages only."""
+"""Sessions: begun with a token, kept as a hash, ended; and the cookie that stands for one."""
 
 from __future__ import annotations
 
@@ -8,15 +8,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from reshard_server.access import sessions
-from reshard_server.access.sessions import (
-    Sessions,
-    check_form,
-    clear_cookie,
-    form_key,
-    set_cookie,
-)
+from reshard_server.access.sessions import Sessions, clear_cookie, set_cookie
 from reshard_server.access.tokens import Tokens
-from reshard_server.problems import ProblemError
 from reshard_server.records.database import open_database
 from reshard_server.records.tables import SESSIONS
 from reshard_server.settings import Settings
@@ -141,57 +134,3 @@ def test_the_cookie_is_for_our_pages_only(db: sa.Engine) -> None:
         clear_cookie(response, url)
         gone = response.headers.getlist("set-cookie")[1]
         assert 'reshard_session=""' in gone and "Max-Age=0" in gone
-
-
-OWN = {"origin": "http://here:8080", "host": "here:8080"}
-
-
-@pytest.mark.parametrize(
-    ("headers", "public_url"),
-    [
-        (OWN, None),
-        ({**OWN, "origin": "https://here:8080"}, None),
-        ({"host": "here", "sec-fetch-site": "same-origin"}, None),
-        ({"host": "10.0.0.7", "origin": "https://reshard.example"}, "https://reshard.example"),
-    ],
-)
-def test_a_form_of_our_own_pages(headers: dict[str, str], public_url: str | None) -> None:
-    check_form(headers, public_url, None, None)
-    check_form(headers, public_url, "cookie", form_key("cookie"))
-    with pytest.raises(ProblemError) as raised:
-        check_form(headers, public_url, "cookie", form_key("other"))
-    assert raised.value.kind.status == 403
-    assert raised.value.detail == (
-        "the form belongs to another session; open the page again and send its form from there"
-    )
-    for key in (None, "", "ü", form_key(None)):
-        with pytest.raises(ProblemError):
-            check_form(headers, public_url, "cookie", key)
-
-
-@pytest.mark.parametrize(
-    ("headers", "public_url"),
-    [
-        ({"host": "here"}, None),
-        ({"host": "here", "sec-fetch-site": "cross-site"}, None),
-        ({"host": "here", "sec-fetch-site": "same-site"}, None),
-        ({"host": "here", "sec-fetch-site": "none"}, None),
-        ({"host": "here", "origin": "null", "sec-fetch-site": "same-origin"}, None),
-        ({"host": "here", "origin": "http://evil"}, None),
-        ({"host": "here", "origin": "http://here:81"}, None),
-        ({"host": "here", "origin": "http://here.evil"}, None),
-        ({"host": "here", "origin": "file://here"}, None),
-        ({"host": "here", "origin": "http://x@here"}, None),
-        ({"origin": "http://here"}, None),
-        (OWN, "https://reshard.example"),
-        ({"host": "reshard.example", "origin": "http://reshard.example"}, "https://reshard.example"),
-    ],
-)  # fmt: skip
-def test_a_form_from_elsewhere(headers: dict[str, str], public_url: str | None) -> None:
-    with pytest.raises(ProblemError) as raised:
-        check_form(headers, public_url, "cookie", form_key("cookie"))
-    assert raised.value.kind.status == 403
-    assert raised.value.detail == (
-        "the form comes from another site's page, or does not say where it comes from; open the page again and send "
-        "its form from there"
-    )
