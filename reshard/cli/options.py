@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -92,6 +92,12 @@ def source_of(src: str, step: str | None, item: str | None) -> str:
     from reshard.formats.choice import chosen
 
     return chosen(src, _step(step), item)
+
+
+def choice_there(step: str | None, item: str | None) -> dict[str, Any]:
+    """--step and --item as a server is asked for them, which looks them up; nothing where they are left out."""
+    asked = {"step": _step(step), "item": item}
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def _step(text: str | None) -> int | Literal["latest"] | None:

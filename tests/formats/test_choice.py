@@ -335,12 +335,6 @@ def test_b_is_named_by_its_path(runs: Path) -> None:
     assert expected in str(caught.value)
 
 
-def test_a_server_finds_no_step_here(capsys: Capture) -> None:
-    words = ["convert", "data/run", "data/out", "--step", "1", "--server", "http://127.0.0.1:9"]
-    assert command(words) == 1
-    assert "--step and --item look for the source on this machine" in capsys.readouterr().err
-
-
 def test_a_latest_that_changed_is_told(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ from reshard.cli.options import (
     TokenFile,
     Workers,
     casts,
+    choice_there,
     examples,
     renames,
     source_of,
@@ -134,13 +135,11 @@ def convert(
     limits = {"max_memory": max_memory, "workers": workers}
     if token_file is not None and server is None:
         raise ReshardError("--token-file belongs to --server; add it, or leave it out")
+    where: dict[str, Any] = {}
     if server is None:
         src = source_of(src, step, item)
-    elif step is not None or item is not None:
-        raise ReshardError(
-            "--step and --item look for the source on this machine; with --server give the step's or the item's "
-            "own path, such as ROOT/run/1000/model"
-        )
+    else:
+        where = choice_there(step, item)
     changes = [("select", select), ("drop", drop), ("rename", rename), ("cast", cast)]
     if not as_json:
         for one in targets:
@@ -152,8 +151,9 @@ def convert(
                 src, targets, target is not None, options, limits, loading(progress, _REPORT)
             )
         else:
-            request = {"source": src, **_asked(targets, options), **limits}
+            request = {"source": src, **where, **_asked(targets, options), **limits}
             reports, documents, read_bytes = _convert_there(server, token_file, request, progress)
+            src = documents[0]["source"]
     document = documents[0] if target is None else conversion_reports(src, documents, read_bytes)
     if as_json:
         print_json(document)

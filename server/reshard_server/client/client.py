@@ -73,8 +73,8 @@ class Client:
             source, target: ROOT/path on the server.
             targets: instead of a target: an object with ``target`` and options each.
             idempotency_key: the same key and request lead to the same conversion; made up where None.
-            options: of ``POST /v1/conversions``: layout (a stored one's name, or content), mesh, select,
-                drop, rename, cast, compression, max_memory, workers, priority, labels, ...
+            options: of ``POST /v1/conversions``: step (a number, or ``"latest"``, where source is a run's
+                folder), item, layout (a stored one's name, or content), mesh, select, drop, rename, cast, compression, max_memory, workers, priority, labels, ...
         """
         goal = {"target": target} if targets is None else {"targets": list(targets)}
         body = _body({"source": source, **goal, **options})

@@ -38,9 +38,9 @@ class Checkpoints:
         params = {"root": root, "prefix": prefix, **page}
         return self.transport.model(CheckpointPage, "GET", "/v1/checkpoints", params=params)
 
-    def inspect(self, checkpoint: str) -> Inspection:
-        """Names, shapes, dtypes, chunks, layouts."""
-        return self._ask(Inspection, "inspect", checkpoint=checkpoint)
+    def inspect(self, checkpoint: str, **more: Any) -> Inspection:
+        """Names, shapes, dtypes, chunks, layouts; ``step`` and ``item`` choose within a run's folder."""
+        return self._ask(Inspection, "inspect", checkpoint=checkpoint, **more)
 
     def verify(self, checkpoint: str, other: str | None = None, **more: Any) -> VerificationAnswer:
         """Against another, or against what it recorded of itself; differences are an answer."""

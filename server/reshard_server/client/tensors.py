@@ -36,12 +36,13 @@ class Tensors:
         name: str,
         slice: str | None = None,  # noqa: A002
         dtype: str | None = None,
+        **more: Any,
     ) -> np.ndarray[Any, Any]:
-        """A slice of a tensor (``"0:128,:"``) as a numpy array."""
+        """A slice of a tensor (``"0:128,:"``) as a numpy array; ``step`` and ``item`` choose within a run's folder."""
         import ml_dtypes
         import numpy as np
 
-        asked = {"checkpoint": checkpoint, "name": name, "slice": slice, "dtype": dtype}
+        asked = {"checkpoint": checkpoint, "name": name, "slice": slice, "dtype": dtype, **more}
         taken = bytearray()
         headers = self._take({k: v for k, v in asked.items() if v is not None}, taken.extend)
         found = headers["X-Reshard-Dtype"]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Strict
+
+LARGEST_STEP = 2**63 - 1
 
 Flag = Annotated[bool, Strict()]
 Whole = Annotated[int, Strict()]
 Number = Annotated[float, Strict()]
 """In bodies: neither ``"1"`` nor ``true`` is taken for a number, nor ``0`` for false."""
+
+StepNumber = Annotated[Whole, Field(ge=0, le=LARGEST_STEP)]
 
 
 MissingAxes = Annotated[
@@ -25,6 +29,37 @@ class Document(BaseModel):
     """Members that are not known are refused, so that a slip is no silent default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+class OfRun(Document):
+    """A request about a checkpoint, which may be a step of a training run, or one item of it.
+
+    Records and answers name the checkpoint's own path, and leave step and item out.
+
+    Attributes:
+        checkpoint_member: which member names the checkpoint or the run's folder.
+    """
+
+    checkpoint_member: ClassVar[str] = "checkpoint"
+
+    step: StepNumber | Literal["latest"] | None = Field(
+        None,
+        exclude_if=_is_none,
+        description="The path is a training run's folder, and this step of it is meant; latest is the last one "
+        "committed when the request comes in.",
+        examples=["latest"],
+    )
+    item: str | None = Field(
+        None,
+        exclude_if=_is_none,
+        max_length=255,
+        description="One item of a checkpoint that has several; names then begin below it.",
+        examples=["model"],
+    )
 
 
 class Answer(BaseModel):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from reshard_server.models.base import Answer, Document, Flag, Page, RootedPath
+from reshard_server.models.base import Answer, Flag, OfRun, Page, RootedPath
 from reshard_server.models.conversion import Pairs, Patterns, Size
 
 
@@ -20,7 +20,7 @@ class CheckpointQuery(Page):
     )
 
 
-class CheckpointRequest(Document):
+class CheckpointRequest(OfRun):
     """One checkpoint."""
 
     checkpoint: RootedPath
@@ -39,7 +39,7 @@ class VerifyRequest(CheckpointRequest):
     ``other`` records the rules by which it was made of ``checkpoint``; those that are given replace them all.
     """
 
-    other: RootedPath | None = None
+    other: RootedPath | None = Field(None, description="Its own path; step and item do not apply.")
     select: Patterns | None = None
     drop: Patterns | None = None
     rename: Pairs | None = Field(None, description="[pattern, replacement] each.")

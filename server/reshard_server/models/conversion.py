@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from reshard_server.models.base import Answer, Document, Flag, MissingAxes, RootedPath, Whole
+from reshard_server.models.base import Answer, Document, Flag, MissingAxes, OfRun, RootedPath, Whole
 
 State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
 
@@ -48,8 +48,10 @@ class Goal(Document):
     verify: Literal["written", "readback"] = "written"
 
 
-class Source(Document):
+class Source(OfRun):
     """What is read, and what reading may take."""
+
+    checkpoint_member: ClassVar[str] = "source"
 
     source: RootedPath
     max_memory: Size | None = Field(None, description="At most the server's ceiling.")

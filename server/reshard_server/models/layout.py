@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from reshard_server.models.base import Answer, Document, MissingAxes, Name, Page, RootedPath
+from reshard_server.models.base import Answer, Document, MissingAxes, Name, OfRun, Page, RootedPath
 
 
 class LayoutBody(Document):
@@ -48,7 +48,7 @@ class LayoutQuery(Page):
     prefix: str | None = Field(None, max_length=128, description="Beginning of the name.")
 
 
-class PreviewRequest(Document):
+class PreviewRequest(OfRun):
     """A layout on a checkpoint, without converting anything."""
 
     checkpoint: RootedPath

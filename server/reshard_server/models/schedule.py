@@ -7,10 +7,17 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from reshard_server.models.base import Answer, Document, Flag, Name, Number, RootedPath, Whole
+from reshard_server.models.base import (
+    LARGEST_STEP,
+    Answer,
+    Document,
+    Flag,
+    Name,
+    Number,
+    RootedPath,
+    Whole,
+)
 from reshard_server.models.conversion import Goal, Size, State
-
-LARGEST_STEP = 2**63 - 1
 
 
 class Clock(Document):

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from reshard_server.models.base import Document, RootedPath
+from reshard_server.models.base import LARGEST_STEP, OfRun, RootedPath
 from reshard_server.models.conversion import Pattern
 
 Rule = Annotated[str, Field(max_length=1033, pattern=r"^.+=[a-z0-9_]{1,32}(:saturate)?$")]
 
 
-class TensorQuery(Document):
+class TensorQuery(OfRun):
     """A slice of one tensor (``name``), or what one device of a layout holds (``shard``)."""
 
     checkpoint: RootedPath
+    step: Annotated[int, Field(ge=0, le=LARGEST_STEP)] | Literal["latest"] | None = Field(
+        None,
+        description="The path is a training run's folder, and this step of it is meant.",
+        examples=["latest"],
+    )
     name: str | None = Field(
         None, max_length=4096, description="A tensor.", examples=["params/layers/0/kernel"]
     )

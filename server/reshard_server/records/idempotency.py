@@ -27,11 +27,21 @@ _REMEMBER = IDEMPOTENCY.insert()
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A conversion that a token asks for, with or without a key."""
+    """A conversion that a token asks for, with or without a key.
+
+    Attributes:
+        sent: the request as it was sent, where the one to record names another path (``step``, ``item``).
+    """
 
     token: str
     request: ConversionRequest
     key: str | None = None
+    sent: ConversionRequest | None = None
+
+    @property
+    def hash(self) -> str:
+        """The same whenever the same request is sent."""
+        return request_hash(self.sent or self.request)
 
 
 def request_hash(request: ConversionRequest) -> str:
@@ -79,7 +89,7 @@ def _key_row(asked: Asked, made: Conversion, now: float) -> dict[str, Any]:
     return {
         "token": asked.token,
         "key": asked.key,
-        "request_hash": request_hash(asked.request),
+        "request_hash": asked.hash,
         "conversion": made.id,
         "created_at": now,
     }
@@ -112,7 +122,7 @@ def _led_to(
 ) -> Conversion | ProblemError | None:
     if row is None:
         return None
-    if row.request_hash == request_hash(asked.request):
+    if row.request_hash == asked.hash:
         return conversions.get(row.conversion)
     return ProblemError(
         KEY_REUSED,

@@ -35,6 +35,7 @@ from reshard_server.routes.examples import FINGERPRINTS, INSPECTIONS, VERIFICATI
 from reshard_server.routes.questions import EVENTS, answered, answered_or_watched
 from reshard_server.work.accepting import about, check_limits
 from reshard_server.work.browsing import browse
+from reshard_server.work.choosing import choose
 from reshard_server.work.questions import Question
 from reshard_server.work.request import data_bytes
 
@@ -73,6 +74,7 @@ async def inspect_checkpoint(
     caller: Reading,
 ) -> Response:
     """What a checkpoint holds: names, shapes, dtypes, chunks, layouts, bytes. Reads metadata only."""
+    body = await choose(serving.checkers, serving.roots, caller, body)
     with about("/checkpoint"):
         path = serving.roots.existing(caller, body.checkpoint)
     limits = check_limits(serving, None)
@@ -103,6 +105,7 @@ async def verify_checkpoint(
     Damage is told in the answer. With ``Accept: text/event-stream`` progress comes before it. The work
     ends when the client goes away.
     """
+    body = await choose(serving.checkers, serving.roots, caller, body)
     with about("/checkpoint"):
         a = serving.roots.existing(caller, body.checkpoint)
     with about("/other"):
@@ -146,6 +149,7 @@ async def fingerprint_checkpoint(
     away before the end, nothing is recorded.
     """
     serving.drain.refuse_new()
+    body = await choose(serving.checkers, serving.roots, caller, body)
     with about("/checkpoint"):
         path = serving.roots.changeable(caller, body.checkpoint)
     limits = check_limits(serving, body.max_memory)

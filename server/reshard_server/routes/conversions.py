@@ -27,6 +27,7 @@ from reshard_server.routes.description import problems
 from reshard_server.routes.examples import REQUESTS, conversion_response
 from reshard_server.routes.found import Changeable, Readable, gone
 from reshard_server.work.accepting import check_conversion
+from reshard_server.work.choosing import choose
 
 ROUTER = APIRouter(prefix="/v1/conversions", tags=["conversions"])
 
@@ -63,8 +64,10 @@ async def create_conversion(
     Everything that can be checked without reading the checkpoint is checked now.
     """
     serving.drain.refuse_new()
-    await run_sync(check_conversion, serving, caller, body, limiter=serving.checkers)
-    made, is_new = await serving.together.create(Asked(caller.name, body, idempotency_key))
+    chosen = await choose(serving.checkers, serving.roots, caller, body)
+    await run_sync(check_conversion, serving, caller, chosen, limiter=serving.checkers)
+    asked = Asked(caller.name, chosen, idempotency_key, sent=body)
+    made, is_new = await serving.together.create(asked)
     ABOUT.get().conversion = made.id
     if is_new:
         serving.durable.enqueue(made.id, caller.name, made.priority)

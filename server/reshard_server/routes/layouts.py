@@ -39,6 +39,7 @@ from reshard_server.routes.preconditions import IfMatch, IfNoneMatch, expectatio
 from reshard_server.routes.questions import answered
 from reshard_server.services import Services
 from reshard_server.work.accepting import about, check_limits, content_of
+from reshard_server.work.choosing import with_choice
 from reshard_server.work.questions import Question
 from reshard_server.work.request import data_bytes
 
@@ -181,6 +182,7 @@ async def preview_layout(
 
 
 def _preview(serving: Services, caller: Caller, body: PreviewRequest) -> Question:
+    body = with_choice(serving.roots, caller, body)
     with about("/checkpoint"):
         path = serving.roots.existing(caller, body.checkpoint)
     with about("/layout"):

@@ -32,6 +32,7 @@ from reshard_server.routes.examples import PLANS
 from reshard_server.routes.questions import answered
 from reshard_server.services import Services
 from reshard_server.work.accepting import about, check_conversion, check_limits, content_of
+from reshard_server.work.choosing import with_choice
 from reshard_server.work.questions import Question
 from reshard_server.work.request import data_bytes
 
@@ -65,6 +66,7 @@ async def make_plan(
 
 def plan_question(serving: Services, caller: Caller, body: AnyPlanRequest) -> Question:
     """What is asked of the library; ProblemError for what a conversion would be refused for."""
+    body = with_choice(serving.roots, caller, body)
     check_conversion(serving, caller, body)
     with about("/source"):
         source = serving.roots.existing(caller, body.source)

@@ -17,6 +17,7 @@ from reshard_server.models.tensor import TensorQuery
 from reshard_server.problems import INVALID, NOT_FOUND, ProblemError, problem_of
 from reshard_server.records.layouts import layout_content
 from reshard_server.services import Services
+from reshard_server.work.choosing import with_choice
 
 if TYPE_CHECKING:
     Opened = Any  # what reshard.open_checkpoint returns; its class is not among the public names
@@ -79,6 +80,7 @@ def check_form(query: TensorQuery) -> None:
 def open_source(serving: Services, caller: Caller, query: TensorQuery) -> Source:
     """Reads metadata only. ProblemError for what may not be seen, is not there, or makes no sense."""
     check_form(query)
+    query = with_choice(serving.roots, caller, query)
     path = _path(serving, caller, query.checkpoint)
     with in_words_of_clients(serving):
         with _about("checkpoint"):

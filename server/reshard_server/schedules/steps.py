@@ -16,7 +16,8 @@ import os
 import re
 from pathlib import Path
 
-from reshard_server.models.schedule import LARGEST_STEP, NewSteps
+from reshard_server.models.base import LARGEST_STEP
+from reshard_server.models.schedule import NewSteps
 
 TEMPORARY = ".orbax-checkpoint-tmp"
 

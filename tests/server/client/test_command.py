@@ -57,6 +57,18 @@ def test_the_same_report_as_here(
     np.testing.assert_array_equal(reshard.restore(data / "there")["params"]["kernel"], WEIGHTS)
 
 
+def test_a_step_of_a_run_on_the_server(
+    served: Live, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (3, 4):
+        reshard.convert(data / "run", data / "steps" / str(step))
+    words = ["convert", "data/steps", "data/latest", "--step", "latest", "--json"]
+    assert run([*words, "--server", served.url]) == 0
+    assert json.loads(capsys.readouterr().out)["source"] == "data/steps/4"
+    assert run(["convert", "data/steps", "data/no", "--step", "7", "--server", served.url]) == 1
+    assert "data/steps has no step 7" in capsys.readouterr().err
+
+
 def test_several_targets_give_the_same_reports_as_here(
     served: Live, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,64 @@
+"""Choosing: a training run's step and a checkpoint's item, which become one plain path when a request comes in.
+
+What is recorded and shown names that path, so that ``latest`` means the step that was there then.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+
+from reshard.errors import ReshardError
+from reshard.formats.choice import Step, chosen
+from reshard_server.access.paths import Roots
+from reshard_server.access.tokens import Caller
+from reshard_server.models.base import OfRun
+from reshard_server.problems import problem_of
+from reshard_server.work.accepting import about
+from reshard_server.work.wording import RootNames
+
+R = TypeVar("R", bound=OfRun)
+
+
+async def choose(limiter: CapacityLimiter, roots: Roots, caller: Caller, request: R) -> R:
+    """As ``with_choice``, in a thread where there is something to look up."""
+    if request.step is None and request.item is None:
+        return request
+    return await run_sync(with_choice, roots, caller, request, limiter=limiter)
+
+
+def with_choice(roots: Roots, caller: Caller, request: R) -> R:
+    """The request whose checkpoint is the one that its step and item name.
+
+    Raises ProblemError, for the member that is wrong, where there is no such step or item.
+    """
+    if request.step is None and request.item is None:
+        return request
+    member = request.checkpoint_member
+    with about(f"/{member}"):
+        path = getattr(request, member)
+        roots.existing(caller, path)
+    with about("/step"):
+        path = _below(roots, caller, path, step=request.step)
+    with about("/item"):
+        path = _below(roots, caller, path, item=request.item)
+    return request.model_copy(update={member: path, "step": None, "item": None})
+
+
+def _below(
+    roots: Roots, caller: Caller, path: str, *, step: Step | None = None, item: str | None = None
+) -> str:
+    if step is None and item is None:
+        return path
+    real = roots.existing(caller, path)
+    try:
+        found = chosen(str(real), step, item)
+    except ReshardError as error:
+        problem = problem_of(error)
+        problem.detail = RootNames(()).before(real, path).text(problem.detail)
+        raise problem from error
+    below = path + found.removeprefix(str(real))
+    roots.existing(caller, below)  # a step's folder may be a link that leads out
+    return below
