@@ -122,6 +122,14 @@ def starter_layout(
     return starter_text(inspect(src, step=step, item=item), over, missing_axes)
 
 
+def locate(path: Path, *, step: Step | None = None, item: str | None = None) -> str:
+    """The path of the checkpoint that a path, a step of a training run and an item name: ``run/1000/model``.
+
+    Raises what ``inspect`` raises where there is no such step or item.
+    """
+    return _chosen("checkpoint", path, step, item)
+
+
 def plan(
     src: Path,
     dst: Path | None = None,

@@ -5,13 +5,13 @@ What is recorded and shown names that path, so that ``latest`` means the step th
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
+from reshard.api import locate
 from reshard.errors import ReshardError
-from reshard.formats.choice import Step, chosen
 from reshard_server.access.paths import Roots
 from reshard_server.access.tokens import Caller
 from reshard_server.models.base import OfRun
@@ -48,13 +48,18 @@ def with_choice(roots: Roots, caller: Caller, request: R) -> R:
 
 
 def _below(
-    roots: Roots, caller: Caller, path: str, *, step: Step | None = None, item: str | None = None
+    roots: Roots,
+    caller: Caller,
+    path: str,
+    *,
+    step: int | Literal["latest"] | None = None,
+    item: str | None = None,
 ) -> str:
     if step is None and item is None:
         return path
     real = roots.existing(caller, path)
     try:
-        found = chosen(str(real), step, item)
+        found = locate(real, step=step, item=item)
     except ReshardError as error:
         problem = problem_of(error)
         problem.detail = RootNames(()).before(real, path).text(problem.detail)
