@@ -106,6 +106,14 @@ class Settings(BaseSettings):
     workers: int = Field(
         2, ge=1, le=256, description="Threads that one conversion may use at most."
     )
+    run_seconds: float = Field(
+        0, ge=0, description="Seconds that one conversion may run at most; 0: any time."
+    )
+    no_progress_seconds: float = Field(
+        1800,
+        ge=0,
+        description="Seconds that one conversion may run without moving anything; 0: any time.",
+    )
     attempts: int = Field(5, ge=1, description="Times a conversion whose process died is tried.")
     keep_days: int = Field(
         90,

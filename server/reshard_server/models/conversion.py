@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Strict, Tag
 
 from reshard_server.models.base import Answer, Document, Flag, MissingAxes, OfRun, RootedPath, Whole
 
@@ -58,6 +58,8 @@ class Source(OfRun):
     workers: Whole | None = Field(None, ge=1, le=256)
 
 
+Seconds = Annotated[float, Strict(), Field(ge=1, le=31_536_000)]
+
 Goals = Annotated[tuple[Goal, ...], Field(min_length=1, max_length=16)]
 Shares = Annotated[
     Flag, Field(description="Tell what share of each target shard's bytes lay where.")
@@ -83,6 +85,14 @@ class _Wish(Source):
         ge=-100,
         le=100,
         description="Of a token's conversions the higher ones are started first.",
+    )
+    run_seconds: Seconds | None = Field(
+        None,
+        description="How long it may run; at most the server's setting. Then it fails, and a retry resumes it.",
+    )
+    no_progress_seconds: Seconds | None = Field(
+        None,
+        description="How long it may run without moving anything; at most the server's setting.",
     )
     labels: dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=256)]] = (
         Field(default_factory=dict, max_length=32)

@@ -58,6 +58,7 @@ def check_conversion(
             )
         seen[goal.target] = field
         _check_goal(serving, request, goal, place)
+    _check_seconds(serving.settings, request)
 
 
 def _refuse_overlap(source: Path, target: Path, source_name: str, target_name: str) -> None:
@@ -145,16 +146,28 @@ def check_limits(
     return Limits(found.max_memory, found.workers)
 
 
-def _check_ceiling(name: str, wanted: int, ceiling: int, unit: str) -> None:
+def _check_seconds(settings: Settings, request: ConversionRequest | AnyPlanRequest) -> None:
+    """A request may only lower the limits of time; plans have none."""
+    for name in ("run_seconds", "no_progress_seconds"):
+        wanted, ceiling = getattr(request, name, None), getattr(settings, name)
+        if wanted is not None and ceiling:
+            _check_ceiling(name, wanted, ceiling, "seconds")
+
+
+def _check_ceiling(name: str, wanted: float, ceiling: float, unit: str) -> None:
     if wanted > ceiling:
         raise ProblemError(
             INVALID,
-            f"{name} is {wanted} {unit}, above this server's ceiling of {ceiling} (its setting {name}); ask for at most "
+            f"{name} is {_number(wanted)} {unit}, above this server's ceiling of {_number(ceiling)} (its setting {name}); ask for at most "
             "that, or leave it out",
             f"/{name}",
             "ask for at most that, or leave it out",
             {"ceiling": ceiling},
         )
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else str(value)
 
 
 @contextmanager

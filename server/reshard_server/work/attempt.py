@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from reshard_server.models.conversion import ProgressState
+from reshard_server.problems import ProblemError
 from reshard_server.work.holding import Holding, Order
 from reshard_server.work.parent import LEASE_ENDED
 from reshard_server.work.process import ChildProcess, Message, start_child
+from reshard_server.work.time_limits import TimeLimits
 
 LOG = logging.getLogger(__name__)
 
@@ -64,7 +66,14 @@ class Stopped:
     order: Order
 
 
-Outcome = Done | Refused | Died | Stopped
+@dataclass(frozen=True, slots=True)
+class Overran:
+    """It was stopped because a limit of time was over."""
+
+    problem: ProblemError
+
+
+Outcome = Done | Refused | Died | Stopped | Overran
 
 
 @dataclass
@@ -76,6 +85,7 @@ class _Heard:
     """
 
     holding: Holding
+    limits: TimeLimits
     child: ChildProcess
     lease_ends: float
     progress: ProgressState | None = None
@@ -86,6 +96,7 @@ class _Heard:
             if "progress" in message:
                 self.progress = ProgressState.model_validate(message["progress"])
                 self.holding.tell(self.progress)
+                self.limits.see(self.progress)
             elif "publish" in message:
                 self.child.send({"may_publish": self.holding.may_publish()})
             elif "result" in message:
@@ -100,19 +111,21 @@ class _Heard:
             self.child.send({"lease_ends": ends})
 
 
-def attempt(document: dict[str, Any], holding: Holding) -> Outcome:
+def attempt(document: dict[str, Any], holding: Holding, limits: TimeLimits) -> Outcome:
     """Converts in a child process, which has ended when this returns."""
     lease_ends = holding.lease_ends()
     child = start_child({**document, "lease_ends": lease_ends})
-    heard = _Heard(holding, child, lease_ends)
+    heard = _Heard(holding, limits, child, lease_ends)
     try:
         order = _watch(child, heard)
-        if order in ("cancel", "drain"):
+        if isinstance(order, ProblemError) or order in ("cancel", "drain"):
             _stop(child, heard)
     finally:
         code = child.close()
     if heard.outcome is not None:
         return heard.outcome
+    if isinstance(order, ProblemError):
+        return Overran(order)
     if order != "go on":
         return Stopped(order)
     if code == LEASE_ENDED:
@@ -121,13 +134,15 @@ def attempt(document: dict[str, Any], holding: Holding) -> Outcome:
     return Died(how_ended(code), heard.progress)
 
 
-def _watch(child: ChildProcess, heard: _Heard) -> Order:
-    """Listens until the child has ended, or there is an order to stop."""
+def _watch(child: ChildProcess, heard: _Heard) -> Order | ProblemError:
+    """Listens until the child has ended, there is an order to stop, or a limit of time is over."""
     while not child.ended:
         heard.take(child.messages(LISTEN_SECONDS))
         heard.renew_lease()
         if (order := heard.holding.order()) != "go on":
             return order
+        if (problem := heard.limits.problem()) is not None:
+            return problem
     return "go on"
 
 

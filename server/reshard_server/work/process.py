@@ -23,6 +23,9 @@ PRIVATE_PREFIX = "RESHARD_"
 """Settings in the environment may hold passwords; the child needs none of them."""
 
 STDERR_BYTES = 8192
+EXIT_SECONDS = 5.0
+"""How long a process may take to end that was killed, or has closed its output."""
+
 MESSAGE_BYTES = 1 << 28
 _READ_BYTES = 1 << 16
 
@@ -84,16 +87,36 @@ class ChildProcess:
         self.process.terminate()
 
     def close(self) -> int:
-        """Ends it and whatever it started, at once; its return code, negative for a signal."""
-        with suppress(ProcessLookupError):
-            if self.process.returncode is None and not self.ended:
-                os.killpg(self.process.pid, signal.SIGKILL)
-        code = self.process.wait()
+        """Ends it and whatever it started, at once; its return code, negative for a signal.
+
+        A process that the kernel cannot end now, in a system call on a storage that hangs, ends once that
+        returns, and does nothing before; it is not waited for.
+        """
+        if self.process.returncode is None and not self.ended:
+            self._kill()
+        code = self._ended_within(EXIT_SECONDS)
+        if code is None:
+            self._kill()
+            code = self._ended_within(EXIT_SECONDS)
+        if code is None:
+            LOG.warning("the process %d hangs in the kernel; it ends later", self.process.pid)
+            threading.Thread(target=self.process.wait, name="reaper", daemon=True).start()
+            code = -signal.SIGKILL
         self._open.close()
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             with suppress(OSError):  # what it never read of its request
                 _stream(stream).close()
         return code
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def _ended_within(self, seconds: float) -> int | None:
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
 
     def said(self) -> str:
         """The end of what it wrote to stderr."""

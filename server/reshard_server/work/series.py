@@ -19,9 +19,18 @@ from reshard_server.records import claims, conversions
 from reshard_server.records.holds import held_path
 from reshard_server.records.other_versions import UnreadableError, unknown_members
 from reshard_server.settings import Settings
-from reshard_server.work.attempt import Died, Done, Outcome, Refused, Stopped, attempt
+from reshard_server.work.attempt import (
+    Died,
+    Done,
+    Outcome,
+    Overran,
+    Refused,
+    Stopped,
+    attempt,
+)
 from reshard_server.work.holding import Holding, Order
 from reshard_server.work.request import Roots, resolved
+from reshard_server.work.time_limits import TimeLimits
 from reshard_server.work.wording import Wording
 
 LOG = logging.getLogger(__name__)
@@ -79,6 +88,7 @@ class Series:
 
     def _attempts(self) -> Order:
         """Attempts, until the row has its end ("go on") or there is an order to stop."""
+        limits: TimeLimits | None = None
         while True:
             conversion = conversions.get(self.holding.db, self.holding.claim.conversion)
             if conversion is None:
@@ -86,7 +96,8 @@ class Series:
             if unknown := unknown_members(conversion.request):
                 self._leave(f"this version does not know {', '.join(unknown)}")
                 return "go on"
-            outcome = self._one(conversion)
+            limits = limits or TimeLimits(self.settings, conversion.request)
+            outcome = self._one(conversion, limits)
             if isinstance(outcome, Stopped):
                 return outcome.order
             pause = self._judge(conversion, outcome)
@@ -95,7 +106,7 @@ class Series:
             if (order := self.holding.pause(pause)) != "go on":
                 return order
 
-    def _one(self, conversion: Conversion) -> Outcome:
+    def _one(self, conversion: Conversion, limits: TimeLimits) -> Outcome:
         holding = self.holding
         begun = claims.was_begun(holding.db, holding.claim)
         document = resolved(holding.db, self.settings, self.roots, conversion, begun=begun)
@@ -104,15 +115,20 @@ class Series:
                 "cancel" if claims.state_of(holding.db, holding.claim) == "cancelling" else "lost"
             )
         LOG.info("an attempt begins")
-        return attempt(document, holding)
+        return attempt(document, holding, limits)
 
-    def _judge(self, conversion: Conversion, outcome: Done | Refused | Died) -> float | None:
+    def _judge(
+        self, conversion: Conversion, outcome: Done | Refused | Died | Overran
+    ) -> float | None:
         """Ends the row, or says after how many seconds to try again."""
         held = held_path(self.holding.db, conversion.id)
         wording = Wording.of(self.settings.roots, conversion.request, held)
         if isinstance(outcome, Done):
             reports = wording.reports(outcome.reports)
             self.holding.finish("succeeded", result=reports, read_bytes=outcome.read_bytes)
+            return None
+        if isinstance(outcome, Overran):
+            self._fail(outcome.problem)
             return None
         if isinstance(outcome, Died):
             return self._after_death(outcome)

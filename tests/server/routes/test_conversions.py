@@ -102,6 +102,10 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None, str]] = [
      "most that, or leave it out"),
     ({"workers": 3}, 422, "invalid-request", "/workers",
      "workers is 3 threads, above this server's ceiling of 2 (its setting workers); ask for at most that, or leave it out"),
+    ({"no_progress_seconds": 1801}, 422, "invalid-request", "/no_progress_seconds",
+     "no_progress_seconds is 1801 seconds, above this server's ceiling of 1800 (its setting no_progress_seconds); ask "
+     "for at most that, or leave it out"),
+    ({"run_seconds": 0.5}, 422, "invalid-request", "/run_seconds", "/run_seconds: expected at least 1.0, found 0.5"),
     ({"sauce": "x"}, 422, "invalid-request", "/sauce",
      "/sauce: there is nothing of this name; correct the name, or leave it out"),
     ({"restart": 0}, 422, "invalid-request", "/restart", "/restart: expected true or false, found 0"),

@@ -13,6 +13,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from reshard_server.host_clock import host_seconds
+from reshard_server.models.conversion import OneTarget
 from reshard_server.records import claims, conversions
 from reshard_server.records.bounded import ANSWER_SECONDS
 from reshard_server.records.claims import Claim
@@ -21,6 +22,7 @@ from reshard_server.settings import Settings
 from reshard_server.work.attempt import Done, Stopped, attempt
 from reshard_server.work.holding import Holding
 from reshard_server.work.request import resolved
+from reshard_server.work.time_limits import TimeLimits
 
 from tests.server.live import live
 from tests.server.postgres import Postgres
@@ -153,6 +155,11 @@ def document(world: World, job: str) -> dict[str, Any]:
     return resolved(world.db, settings, OneRoot(world.data), conversion, begun=False)
 
 
+def unlimited(world: World) -> TimeLimits:
+    wish = OneTarget(source="data/source", target="data/out")
+    return TimeLimits(Settings(state=world.folder), wish)
+
+
 def test_an_attempt_that_is_not_the_conversions_any_more_publishes_nothing(
     small_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,11 +168,11 @@ def test_an_attempt_that_is_not_the_conversions_any_more_publishes_nothing(
     monkeypatch.setattr(held, "order", lambda: "go on")  # as if it was frozen until now
     lost = Claim(job, "me", held.claim.text)
     assert claims.begin_attempt(small_world.db, lost) == 2  # another attempt runs
-    outcome = attempt(document(small_world, job), held)
+    outcome = attempt(document(small_world, job), held, unlimited(small_world))
     assert outcome == Stopped("lost")
     assert not (small_world.data / "out").exists()
     held.attempt = 2
-    outcome = attempt(document(small_world, job), held)
+    outcome = attempt(document(small_world, job), held, unlimited(small_world))
     assert isinstance(outcome, Done)
     assert small_world.is_equal()
 
@@ -177,7 +184,9 @@ def test_no_answer_is_no_permission(small_world: World, monkeypatch: pytest.Monk
         raise sa.exc.OperationalError("SELECT", None, OSError("gone"))
 
     monkeypatch.setattr(claims, "may_publish", unreachable)
-    assert attempt(document(small_world, held.claim.conversion), held) == Stopped("lost")
+    assert attempt(
+        document(small_world, held.claim.conversion), held, unlimited(small_world)
+    ) == Stopped("lost")
     assert not (small_world.data / "out").exists()
 
 
@@ -185,7 +194,9 @@ def test_a_child_ends_with_its_lease(small_world: World, monkeypatch: pytest.Mon
     ends = host_seconds() - 1
     held = Held(small_world, small_world.convert(), lease_ends=lambda: ends)
     monkeypatch.setattr(held, "order", lambda: "go on")
-    assert attempt(document(small_world, held.claim.conversion), held) == Stopped("lost")
+    assert attempt(
+        document(small_world, held.claim.conversion), held, unlimited(small_world)
+    ) == Stopped("lost")
 
 
 @pytest.mark.parametrize("change", ["cancelled", "another attempt", "another claim"])
