@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from reshard.errors import ReshardError
+from reshard_server.access.proxies import Proxies
 from reshard_server.drain import Drain
 from reshard_server.metrics import Metrics
 from reshard_server.pages.problem_pages import ProblemPages
@@ -27,6 +28,7 @@ from reshard_server.routes import (
 )
 from reshard_server.routes.description import describe
 from reshard_server.services import open_services
+from reshard_server.serving.forwarded import Forwarded
 from reshard_server.serving.gate import Gate
 from reshard_server.serving.limits import Limits
 from reshard_server.serving.observing import Observe
@@ -82,6 +84,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(Gate, settings=settings)
     app.add_middleware(Observe, metrics=measured, drain=drain)
     app.add_middleware(ProblemPages)
+    app.add_middleware(Forwarded, proxies=Proxies.of(settings.forwarded_allow_ips))
     return app
 
 

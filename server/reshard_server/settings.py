@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -85,6 +93,11 @@ class Settings(BaseSettings):
     insecure: bool = Field(
         False, description="No token is needed; only where the host is a loopback address."
     )
+    forwarded_allow_ips: str | None = Field(
+        None,
+        description="Proxies whose X-Forwarded-For, -Proto and -Host are believed: addresses and networks between "
+        "commas, or * for whoever connects.",
+    )
     public_url: str | None = Field(
         None,
         pattern=r"^https?://[^/?#\s@]+$",
@@ -151,6 +164,19 @@ class Settings(BaseSettings):
         "info", description="Least level."
     )
     log_format: Literal["json", "text"] = Field("json", description="One object or one line each.")
+
+    @field_validator("forwarded_allow_ips")
+    @classmethod
+    def _are_networks(cls, text: str | None) -> str | None:
+        for name in (text or "").split(","):
+            try:
+                if name.strip() not in ("", "*"):
+                    ip_network(name.strip())
+            except ValueError:
+                raise ValueError(
+                    f"expected addresses or networks such as 10.0.0.0/8 between commas, found {name.strip()[:60]!r}"
+                ) from None
+        return text
 
 
 def load_settings(flags: Mapping[str, Any], file: Path | None) -> Settings:

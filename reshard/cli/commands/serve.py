@@ -54,6 +54,14 @@ Insecure = Annotated[
     bool | None,
     typer.Option("--insecure", help="No token is needed; on a loopback address only."),
 ]
+ForwardedAllowIps = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESSES",
+        help="Proxies whose X-Forwarded-For, -Proto and -Host are believed: addresses and networks between commas, or "
+        "* for whoever connects. Default: none.",
+    ),
+]
 ListSettings = Annotated[
     bool,
     typer.Option(
@@ -108,6 +116,7 @@ def serve(
     root: Root = None,
     settings: SettingsFile = None,
     insecure: Insecure = None,
+    forwarded_allow_ips: ForwardedAllowIps = None,
     list_settings: ListSettings = False,
     migrate: Migrate = False,
     make_token: MakeToken = None,
@@ -136,7 +145,13 @@ def serve(
     from reshard_server.serve import serve as serve_settings
     from reshard_server.settings import load_settings
 
-    flags: dict[str, Any] = {"host": host, "port": port, "state": state, "insecure": insecure}
+    flags: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "state": state,
+        "insecure": insecure,
+        "forwarded_allow_ips": forwarded_allow_ips,
+    }
     roots = _roots(root or ())
     chosen = load_settings({**flags, "roots": roots or None}, settings)
     if migrate:

@@ -16,12 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from starlette.responses import Response
 
 from reshard_server.access.tokens import Caller, Tokens, caller_of
 from reshard_server.records.tables import SESSIONS
 
-COOKIE = "reshard_session"
 MOST_OF_A_TOKEN = 50
 """Sessions that one token has at once; the oldest makes room."""
 
@@ -100,27 +98,3 @@ def _too_many(token_sha256: str) -> sa.Delete:
 
 def _hash(cookie: str) -> str:
     return hashlib.sha256(cookie.encode()).hexdigest()
-
-
-def set_cookie(response: Response, session: Session, public_url: str | None) -> None:
-    """Hands the cookie to the browser: to our pages only, never to a script or another site's request."""
-    response.set_cookie(
-        COOKIE,
-        session.cookie,
-        max_age=int(session.seconds),
-        path="/",
-        httponly=True,
-        samesite="strict",
-        secure=_is_https(public_url),
-    )
-
-
-def clear_cookie(response: Response, public_url: str | None) -> None:
-    """Makes the browser forget the cookie."""
-    response.delete_cookie(
-        COOKIE, path="/", httponly=True, samesite="strict", secure=_is_https(public_url)
-    )
-
-
-def _is_https(public_url: str | None) -> bool:
-    return bool(public_url and public_url.startswith("https://"))

@@ -88,7 +88,7 @@ def load_tokens(settings: Settings) -> Tokens:
     """The tokens of the settings and of their file.
 
     Raises ReshardError where the file cannot be used, two tokens share a name, or there is no token and
-    the server is not ``insecure`` on a loopback address.
+    the server is not ``insecure`` on a loopback address and without a proxy.
     """
     tokens = settings.tokens + (_of_file(settings.tokens_file) if settings.tokens_file else ())
     names = [t.name for t in tokens]
@@ -99,6 +99,11 @@ def load_tokens(settings: Settings) -> Tokens:
         raise ReshardError(
             f"insecure is allowed on a loopback address only, but host is {settings.host!r}; listen on 127.0.0.1, or "
             "make tokens (reshard serve --make-token)"
+        )
+    if settings.insecure and settings.forwarded_allow_ips:
+        raise ReshardError(
+            "insecure lets everybody on this machine ask, but forwarded_allow_ips names a proxy, which brings others; make "
+            "tokens (reshard serve --make-token), or leave forwarded_allow_ips out"
         )
     if not tokens and not settings.insecure:
         raise ReshardError(

@@ -9,10 +9,10 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import RedirectResponse, Response
 
+from reshard_server.access.cookies import clear_cookie, set_cookie
 from reshard_server.access.origins import check_form
-from reshard_server.access.sessions import COOKIE, clear_cookie, set_cookie
 from reshard_server.pages.rendering import page
-from reshard_server.pages.visiting import Fields, address_of, fields_of
+from reshard_server.pages.visiting import Fields, address_of, cookie_in, fields_of, over_tls
 from reshard_server.routes.asking import Serving
 
 ROUTER = APIRouter(include_in_schema=False)
@@ -48,7 +48,7 @@ async def sign_in(
         error = "This is no token that the server knows. Tokens begin with rsh_; ask whoever runs the server for one."
         return page("sign_in.html", None, 401, after=after, error=error)
     answer = RedirectResponse(after, 303)
-    set_cookie(answer, session, serving.settings.public_url)
+    set_cookie(answer, session, secure=over_tls(request, serving))
     return answer
 
 
@@ -57,9 +57,9 @@ async def sign_out(
     request: Request, serving: Serving, fields: Annotated[Fields, Depends(fields_of)]
 ) -> Response:
     """Ends the session, whatever it may do."""
-    cookie = request.cookies.get(COOKIE)
+    cookie = cookie_in(request, serving)
     check_form(request.headers, cookie, fields.text("form_key"))
     await run_sync(serving.sessions.end, cookie)
     answer = RedirectResponse(SIGN_IN, 303)
-    clear_cookie(answer, serving.settings.public_url)
+    clear_cookie(answer, secure=over_tls(request, serving))
     return answer

@@ -12,8 +12,9 @@ from typing import Annotated
 from fastapi import Depends, Request
 from starlette.datastructures import FormData
 
+from reshard_server.access.cookies import cookie_of, is_secure
 from reshard_server.access.origins import check_form, form_key
-from reshard_server.access.sessions import COOKIE
+from reshard_server.access.proxies import bucket_of
 from reshard_server.access.tokens import Caller
 from reshard_server.logs import ABOUT
 from reshard_server.problems import (
@@ -25,6 +26,7 @@ from reshard_server.problems import (
     ProblemError,
 )
 from reshard_server.routes.asking import Serving
+from reshard_server.services import Services
 from reshard_server.serving.limits import check_texts
 from reshard_server.settings import Scope
 
@@ -58,7 +60,17 @@ class Visitor:
 
 def address_of(request: Request) -> str:
     """What somebody unknown is counted by."""
-    return f"address {request.client.host if request.client else ''}"
+    return bucket_of(request.client.host if request.client else "")
+
+
+def over_tls(request: Request, serving: Services) -> bool:
+    """Whether the visitor's browser reaches the pages over HTTPS."""
+    return is_secure(request.scope["scheme"], serving.settings.public_url)
+
+
+def cookie_in(request: Request, serving: Services) -> str | None:
+    """The session's cookie that the browser showed."""
+    return cookie_of(request.cookies, secure=over_tls(request, serving))
 
 
 def visitor(request: Request, serving: Serving) -> Visitor:
@@ -76,11 +88,11 @@ def visitor(request: Request, serving: Serving) -> Visitor:
     return found
 
 
-def _known(request: Request, serving: Serving) -> Visitor | None:
+def _known(request: Request, serving: Services) -> Visitor | None:
     if serving.settings.insecure:
         anyone = serving.tokens.caller(None)
         return None if anyone is None else Visitor(anyone, None)
-    cookie = request.cookies.get(COOKIE)
+    cookie = cookie_in(request, serving)
     caller = serving.sessions.caller(cookie)
     return None if caller is None else Visitor(caller, cookie)
 

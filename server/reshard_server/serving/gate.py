@@ -12,8 +12,9 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from reshard_server.access.cookies import cookie_of, is_secure
 from reshard_server.access.origins import check_origin
-from reshard_server.access.sessions import COOKIE
+from reshard_server.access.proxies import bucket_of
 from reshard_server.access.tokens import Caller
 from reshard_server.logs import ABOUT
 from reshard_server.problems import MISDIRECTED, UNAUTHENTICATED, ProblemError
@@ -67,7 +68,7 @@ async def authenticate(request: Request) -> Caller:
     services: Services = request.app.state.services
     caller = await _known(services, request)
     address = request.client.host if request.client else ""
-    services.rates.take(f"token {caller.name}" if caller else f"address {address}")
+    services.rates.take(f"token {caller.name}" if caller else bucket_of(address))
     if caller is None:
         raise ProblemError(
             UNAUTHENTICATED,
@@ -80,7 +81,8 @@ async def authenticate(request: Request) -> Caller:
 
 async def _known(services: Services, request: Request) -> Caller | None:
     given = request.headers.get("authorization")
-    cookie = request.cookies.get(COOKIE)
+    secure = is_secure(request.scope["scheme"], services.settings.public_url)
+    cookie = cookie_of(request.cookies, secure=secure)
     if given is None and cookie and request.method in _SAFE:
         found = await run_sync(services.sessions.caller, cookie)
         if found is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.access.sessions import COOKIE
+from reshard_server.access.cookies import PLAIN_NAME
 
 from tests.server.live import Live, live
 from tests.server.routes.conftest import Served
@@ -60,7 +60,7 @@ def test_strangers_are_counted_by_address(serve: Callable[..., Served]) -> None:
 
 def session_of(served: Served, who: str) -> dict[str, str]:
     session = served.app.state.services.sessions.begin(TOKENS[who][0])
-    return {"Cookie": f"{COOKIE}={session.cookie}"}
+    return {"Cookie": f"{PLAIN_NAME}={session.cookie}"}
 
 
 def test_a_session_may_look_but_not_change(served: Served) -> None:
@@ -71,7 +71,7 @@ def test_a_session_may_look_but_not_change(served: Served) -> None:
         assert served.ask(method, path, None, headers=cookie).status_code == 401
     other = session_of(served, "bob")
     assert served.ask("GET", f"{URL}/{made}", None, headers=other).status_code == 404
-    assert served.ask("GET", URL, None, headers={"Cookie": f"{COOKIE}=x"}).status_code == 401
+    assert served.ask("GET", URL, None, headers={"Cookie": f"{PLAIN_NAME}=x"}).status_code == 401
 
 
 def test_a_token_counts_more_than_a_session(served: Served) -> None:
@@ -129,8 +129,6 @@ def test_a_stranger_with_a_large_body_gets_to_read_the_refusal(server: Live) -> 
 
 def test_no_cookie_is_ever_logged(server: Live, tmp_path: Path) -> None:
     secret = hashlib.sha256(str(tmp_path).encode()).hexdigest()
-    head = (
-        f"GET {URL} HTTP/1.1\r\nHost: x\r\nCookie: {COOKIE}={secret}\r\nConnection: close\r\n\r\n"
-    )
+    head = f"GET {URL} HTTP/1.1\r\nHost: x\r\nCookie: {PLAIN_NAME}={secret}\r\nConnection: close\r\n\r\n"
     assert answer_to(server, head.encode()).startswith(b"HTTP/1.1 401 ")
     assert secret not in server.log.read_text()

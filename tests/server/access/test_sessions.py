@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from reshard_server.access import sessions
-from reshard_server.access.sessions import Sessions, clear_cookie, set_cookie
+from reshard_server.access.cookies import clear_cookie, cookie_of, is_secure, set_cookie
+from reshard_server.access.sessions import Sessions
 from reshard_server.access.tokens import Tokens
 from reshard_server.records.database import open_database
 from reshard_server.records.tables import SESSIONS
@@ -124,13 +125,34 @@ def test_a_token_has_only_so_many(db: sa.Engine, monkeypatch: pytest.MonkeyPatch
 def test_the_cookie_is_for_our_pages_only(db: sa.Engine) -> None:
     session = made(db).begin(ANN)
     assert session is not None
-    for url, words in ((None, ""), ("http://x", ""), ("https://x", "; Secure")):
+    for secure, name, words in (
+        (False, "reshard_session", ""),
+        (True, "__Host-reshard_session", "; Secure"),
+    ):
         response = Response()
-        set_cookie(response, session, url)
+        set_cookie(response, session, secure=secure)
         cookie = response.headers["set-cookie"]
         assert cookie == (
-            f"reshard_session={session.cookie}; HttpOnly; Max-Age=60; Path=/; SameSite=strict{words}"
+            f"{name}={session.cookie}; HttpOnly; Max-Age=60; Path=/; SameSite=lax{words}"
         )
-        clear_cookie(response, url)
+        clear_cookie(response, secure=secure)
         gone = response.headers.getlist("set-cookie")[1]
-        assert 'reshard_session=""' in gone and "Max-Age=0" in gone
+        assert gone.startswith(f'{name}=""') and "Max-Age=0" in gone and gone.endswith(words)
+
+
+def test_over_https_no_other_cookie_is_looked_at() -> None:
+    both = {"reshard_session": "planted", "__Host-reshard_session": "own"}
+    assert cookie_of(both, secure=True) == "own"
+    assert cookie_of({"reshard_session": "planted"}, secure=True) is None
+    assert cookie_of(both, secure=False) == "planted"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "public_url", "secure"),
+    [
+        ("http", None, False), ("https", None, True), ("http", "http://x", False), ("http", "https://x", True),
+        ("https", "http://x", True),
+    ],
+)  # fmt: skip
+def test_when_the_cookie_is_for_https(scheme: str, public_url: str | None, secure: bool) -> None:
+    assert is_secure(scheme, public_url) is secure

@@ -105,6 +105,31 @@ def test_without_tokens_nobody_signs_in(serve: Callable[..., Served]) -> None:
     assert len(served.enqueued) == 1
 
 
+def test_over_https_the_cookie_is_this_hosts_own(serve: Callable[..., Served]) -> None:
+    served = serve(forwarded_allow_ips="127.0.0.1")
+    tls = {"X-Forwarded-Proto": "https", "Accept": "text/html"}
+    data = {"token": TOKENS["ann"][0]}
+    origin = {"Origin": "https://test"}
+    answer = served.ask("POST", "/sign-in", None, data=data, headers={**tls, **origin})
+    served.client.cookies.clear()
+    (cookie,) = answer.headers.get_list("set-cookie")
+    name, _, value = cookie.partition(";")[0].partition("=")
+    assert name == "__Host-reshard_session"
+    assert cookie.endswith("; HttpOnly; Max-Age=43200; Path=/; SameSite=lax; Secure")
+
+    def seen(name: str) -> int:
+        shown = {**tls, "Cookie": f"{name}={value}"}
+        return served.ask("GET", "/conversions", None, headers=shown).status_code
+
+    assert (seen(name), seen("reshard_session")) == (200, 303)
+    from_elsewhere = {**tls, "Cookie": f"{name}={value}", "Origin": "https://evil.example"}
+    out = served.ask("POST", "/sign-out", None, data={}, headers=from_elsewhere)
+    assert (out.status_code, seen(name)) == (403, 200)
+    plain = served.ask("POST", "/sign-in", None, data=data, headers={"Origin": "http://test"})
+    served.client.cookies.clear()
+    assert plain.headers["set-cookie"].startswith("reshard_session=")
+
+
 CHANGES = (
     "/new-conversion", "/new-schedule", "/conversions/{id}/cancel", "/conversions/{id}/retry", "/conversions/{id}/delete",
     "/schedules/s/pause", "/schedules/s/resume", "/schedules/s/run", "/schedules/s/delete", "/sign-out",
