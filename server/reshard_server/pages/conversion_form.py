@@ -1,9 +1,10 @@
-"""The form of a new conversion: from its fields to a request, and from a problem to its field."""
+"""The form of a new conversion: from its fields to a request and back, and from a problem to its field."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,14 +13,23 @@ from pydantic import ValidationError
 from reshard.api import check_arguments
 from reshard.errors import ReshardError
 from reshard.layout.layout_text import parse_json, parse_yaml
-from reshard_server.models.conversion import OneTarget, PlanRequest
+from reshard_server.models.conversion import Conversion, Goal, OneTarget, PlanRequest
 from reshard_server.pages.visiting import Fields, lines_of, number_of
 from reshard_server.problems import INVALID, ProblemError, problem_of
 from reshard_server.refusals import invalid
 from reshard_server.serving.limits import check_texts
 
-TEXTS = ("source", "target", "layout", "layout_text", "mesh", "select", "drop", "rename", "cast", "compression", "chunk_bytes", "max_memory", "priority")  # fmt: skip
+TEXTS = (
+    "source", "target", "layout", "layout_text", "mesh", "missing_axes", "select", "drop", "rename", "cast",
+    "compression", "chunk_bytes", "max_memory", "workers", "verify", "style", "priority", "labels",
+)  # fmt: skip
 FLAGS = ("overwrite", "restart", "ocdbt")
+DEFAULTS = {"compression": "none", "missing_axes": "error", "verify": "written"}
+"""Of fields that are not empty at first."""
+
+ALWAYS_SHOWN = ("source", "target", "layout")
+"""The other fields are folded until one of them has a value or an error."""
+
 COMPRESSIONS = ("none", "zstd:3", "zstd:9", "gzip:6", "blosc", "keep")
 
 _ONE_BY_ONE = (
@@ -49,6 +59,13 @@ class ConversionForm:
     key: str = ""
     errors: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def is_advanced(self) -> bool:
+        """Whether a field that is folded at first has a value or an error."""
+        folded = [name for name in TEXTS if name not in ALWAYS_SHOWN]
+        changed = any(self.values[name] not in ("", DEFAULTS.get(name)) for name in folded)
+        return changed or bool(self.flags) or any(n and n not in ALWAYS_SHOWN for n in self.errors)
+
     def with_problem(self, problem: ProblemError) -> ConversionForm:
         """The same with the problem beside its field."""
         return ConversionForm(self.values, self.flags, self.key, errors_of(self, problem))
@@ -65,7 +82,43 @@ def sent_form(fields: Fields) -> ConversionForm:
 
 def empty_form(key: str, **values: str) -> ConversionForm:
     """Nothing but what is given, and the defaults."""
-    return ConversionForm({**dict.fromkeys(TEXTS, ""), "compression": "none", **values}, key=key)
+    return ConversionForm({**dict.fromkeys(TEXTS, ""), **DEFAULTS, **values}, key=key)
+
+
+def form_of(key: str, conversion: Conversion, goal: Goal) -> ConversionForm:
+    """The form that asks for one target of a conversion once more."""
+    wanted = conversion.request
+    is_named = isinstance(goal.layout, str)
+    values = {
+        "source": wanted.source,
+        "target": goal.target,
+        "layout": goal.layout if is_named else "",
+        "layout_text": "" if is_named or goal.layout is None else _layout_text(goal.layout),
+        "mesh": goal.mesh,
+        "missing_axes": goal.missing_axes,
+        "select": "\n".join(goal.select),
+        "drop": "\n".join(goal.drop),
+        "rename": _lines(goal.rename),
+        "cast": _lines(goal.cast),
+        "compression": goal.compression,
+        "chunk_bytes": goal.chunk_bytes,
+        "max_memory": wanted.max_memory,
+        "workers": wanted.workers,
+        "verify": goal.verify,
+        "style": goal.style,
+        "priority": wanted.priority or "",
+        "labels": _lines(wanted.labels.items()),
+    }
+    flags = frozenset(name for name in FLAGS if getattr(goal, name))
+    return ConversionForm({n: "" if v is None else str(v) for n, v in values.items()}, flags, key)
+
+
+def _layout_text(layout: Any) -> str:
+    return json.dumps(layout, indent=2, ensure_ascii=False)
+
+
+def _lines(pairs: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(f"{one}={other}" for one, other in pairs)
 
 
 def request_of(form: ConversionForm) -> OneTarget:
@@ -96,14 +149,19 @@ def _members(form: ConversionForm) -> dict[str, Any]:
         "target": values["target"],
         "layout": _layout(values),
         "mesh": values["mesh"] or None,
+        "missing_axes": values["missing_axes"] or DEFAULTS["missing_axes"],
         "select": lines_of(values["select"]),
         "drop": lines_of(values["drop"]),
         "rename": pairs_of("rename", values["rename"], "NEW"),
         "cast": pairs_of("cast", values["cast"], "DTYPE"),
-        "compression": values["compression"] or "none",
+        "compression": values["compression"] or DEFAULTS["compression"],
         "chunk_bytes": values["chunk_bytes"] or None,
         "max_memory": values["max_memory"] or None,
+        "workers": number_of("workers", values["workers"]),
+        "verify": values["verify"] or DEFAULTS["verify"],
+        "style": values["style"] or None,
         "priority": number_of("priority", values["priority"]) or 0,
+        "labels": _labels(values["labels"]),
         **dict.fromkeys(form.flags, True),
     }
     check_texts(members)
@@ -158,6 +216,24 @@ def pairs_of(name: str, text: str, what: str) -> list[tuple[str, str]]:
                 INVALID, f"{line[:100]!r} has no '='; write PATTERN={what}, one a line", f"/{name}"
             )
         found.append((pattern.strip(), to.strip()))
+    return found
+
+
+def _labels(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in lines_of(text):
+        key, equals, value = line.partition("=")
+        if not equals:
+            raise ProblemError(
+                INVALID, f"{line[:100]!r} has no '='; write KEY=VALUE, one a line", "/labels"
+            )
+        if key.strip() in found:
+            raise ProblemError(
+                INVALID,
+                f"the key {key.strip()[:64]!r} is there twice; keep one line of it",
+                "/labels",
+            )
+        found[key.strip()] = value.strip()
     return found
 
 

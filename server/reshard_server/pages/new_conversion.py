@@ -10,10 +10,14 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from reshard.errors import ReshardError
+from reshard_server.models.conversion import goals
 from reshard_server.pages.conversion_form import (
     COMPRESSIONS,
+    FLAGS,
+    TEXTS,
     ConversionForm,
     empty_form,
+    form_of,
     key_of,
     plan_request_of,
     request_of,
@@ -21,11 +25,13 @@ from reshard_server.pages.conversion_form import (
 )
 from reshard_server.pages.pictures import Planned, planned
 from reshard_server.pages.rendering import page
+from reshard_server.pages.source_choices import sources
 from reshard_server.pages.visiting import Changing, Form, Visitor
 from reshard_server.problems import ProblemError, problem_of
 from reshard_server.records import layouts
 from reshard_server.routes import conversions as routes
 from reshard_server.routes.asking import Serving
+from reshard_server.routes.found import gone, visible
 from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/new-conversion", include_in_schema=False)
@@ -38,11 +44,32 @@ Given = Annotated[str, Query(max_length=4096)]
 
 @ROUTER.get("")
 def show_form(
-    visitor: Changing, serving: Serving, source: Given = "", target: Given = ""
+    visitor: Changing,
+    serving: Serving,
+    source: Given = "",
+    target: Given = "",
+    layout: Annotated[str, Query(max_length=139)] = "",
+    again: Annotated[str, Query(max_length=64)] = "",
+    number: Annotated[int, Query(ge=0, le=99)] = 0,
 ) -> Response:
-    """The form, filled with what the address gives."""
-    form = empty_form(secrets.token_urlsafe(16), source=source, target=target)
+    """The form, filled with what the address gives: values, or one target of a conversion to be done again."""
+    key = secrets.token_urlsafe(16)
+    form = (
+        _again(serving, visitor, key, again, number)
+        if again
+        else empty_form(key, source=source, target=target, layout=layout)
+    )
     return _page(serving, visitor, form)
+
+
+def _again(
+    serving: Services, visitor: Visitor, key: str, conversion: str, number: int
+) -> ConversionForm:
+    found = visible(serving, visitor.caller, conversion)
+    wanted = goals(found.request)
+    if number >= len(wanted):
+        raise gone(conversion)
+    return form_of(key, found, wanted[number])
 
 
 @ROUTER.post("")
@@ -98,9 +125,12 @@ def _page(
         status,
         form=form,
         planned=plan,
+        names=(TEXTS, FLAGS),
+        sources=sources(serving, caller),
         layouts=[(layout.name, layout.name) for layout in stored],
         compressions=COMPRESSIONS,
         readable=[r for r in serving.settings.roots if caller.may_read(r)],
         writable=[r for r in serving.settings.roots if caller.may_write(r)],
         ceiling=serving.settings.max_memory,
+        threads=serving.settings.workers,
     )

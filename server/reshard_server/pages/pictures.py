@@ -12,6 +12,7 @@ from fastapi import Request
 from reshard_server.access.tokens import Caller
 from reshard_server.models.conversion import Conversion, Goal, PlanRequest
 from reshard_server.pages.mesh_picture import MeshPicture, source_picture, target_picture
+from reshard_server.pages.plan_wording import reads_text, resplit_text
 from reshard_server.records.layouts import stored_layout
 from reshard_server.routes.plans import plan_question
 from reshard_server.routes.questions import answer_to
@@ -21,16 +22,40 @@ from reshard_server.work.accepting import about
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, and its picture; ``source`` and ``target`` are None where it has no tensor."""
+    """A plan, and its picture; ``source`` and ``target`` are None where it has no tensor.
+
+    Attributes:
+        is_asked: whether the tensor that is drawn was asked for.
+    """
 
     plan: dict[str, Any]
     source: MeshPicture | None
     target: MeshPicture | None
+    is_asked: bool = False
 
     @property
     def chosen(self) -> Any:
         """The tensor that is drawn."""
         return self.plan["chosen"]
+
+    @property
+    def why_chosen(self) -> str:
+        """Why this tensor is drawn; empty where it was asked for."""
+        if self.is_asked:
+            return ""
+        moves = self.chosen["moved_bytes"] or self.chosen["is_resplit"]
+        return "the tensor that moves most" if moves else "the largest tensor"
+
+    @property
+    def change(self) -> str:
+        """What the plan changes, in a sentence."""
+        return resplit_text(self.plan)
+
+    @property
+    def reads(self) -> str:
+        """Where the target's devices read the chosen tensor from, in a sentence."""
+        target = self.target
+        return "" if target is None else reads_text(self.chosen, target.count, target.is_mesh)
 
 
 async def planned(
@@ -44,7 +69,8 @@ async def planned(
     chosen = plan["chosen"]
     if chosen is None:
         return Planned(plan, None, None)
-    return Planned(plan, source_picture(chosen), target_picture(chosen))
+    is_asked = tensor == chosen["target"]
+    return Planned(plan, source_picture(chosen), target_picture(chosen), is_asked)
 
 
 def plan_of(serving: Services, conversion: Conversion, goal: Goal) -> PlanRequest:

@@ -54,14 +54,17 @@ class _Place:
     found: FoundCheckpoint | None
 
 
-def browse(folder: Path, name: str, page_size: int, behind: Key = ()) -> Browsed:
+def browse(
+    folder: Path, name: str, page_size: int, behind: Key = (), most_seconds: float = MOST_SECONDS
+) -> Browsed:
     """Checkpoints below a folder that clients know by a name.
 
     Args:
         behind: names below the folder, of the last one that an earlier page looked at.
+        most_seconds: after which the page ends; one folder is looked at in any case.
     """
     found: list[FoundCheckpoint] = []
-    deadline = time.monotonic() + MOST_SECONDS
+    deadline = time.monotonic() + most_seconds
     for looked, place in enumerate(_walk(folder, name, (), behind), 1):
         if place.found is not None:
             found.append(place.found)

@@ -7,7 +7,10 @@ looked at.
 from __future__ import annotations
 
 import math
-from typing import Any
+from bisect import bisect_left, bisect_right
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -23,17 +26,32 @@ Planned = Any
 """What ``reshard.api.plan`` returns, and its tensors; their classes are not among the public names."""
 
 Document = dict[str, Any]
+Cuts = tuple[int, ...]
+
+
+class Overlap(NamedTuple):
+    """How the target's parts lie over the source's: along one dimension, or over a whole tensor.
+
+    Attributes:
+        kept: elements that each part has from the one source part that gives it most, over all parts.
+        least, most: source parts that a part reads from.
+    """
+
+    kept: int
+    least: int
+    most: int
 
 
 def picture(planned: Planned, name: str | None) -> Document:
     """What a page shows of a plan: the first tensors, and one of them with its shares.
 
     Args:
-        name: of the tensor in the target; the largest one where it is None or not there.
+        name: of the tensor in the target; the one that moves most where it is None or not there.
     """
     whole = conversion_plan(replace(planned, tensors=planned.tensors[:MOST_TENSORS]), False)
     sizes = [(shard_bytes(t), t.partition is None) for t in planned.tensors]
     chosen = chosen_of(planned.tensors, name)
+    resplit = [t for t in planned.tensors if is_resplit(t)]
     return {
         **whole,
         "command": "picture",
@@ -42,15 +60,59 @@ def picture(planned: Planned, name: str | None) -> Document:
             for told, t in zip(whole["tensors"], planned.tensors, strict=False)
         ],
         "chosen": None if chosen is None else _with_shares(planned, chosen),
+        "resplit": {
+            "tensors": len(resplit),
+            "nbytes": sum(t.target.nbytes for t in resplit),
+            "of_nbytes": sum(t.target.nbytes for t in planned.tensors),
+        },
         "device_bytes": sum(size for size, over_mesh in sizes if over_mesh),
         "partitioned_bytes": sum(size for size, over_mesh in sizes if not over_mesh),
     }
 
 
 def chosen_of(tensors: Planned, name: str | None) -> Planned:
-    """The tensor with this name, else the largest; None where there is none at all."""
+    """The tensor with this name, else the one that moves most; None where there is none at all.
+
+    Of those that move nothing, one whose shards become others comes first, then the largest.
+    """
     named = next((t for t in tensors if t.target.name == name), None)
-    return named or max(tensors, key=lambda t: t.target.nbytes, default=None)
+    return named or max(
+        tensors, key=lambda t: (moved_bytes(t), is_resplit(t), t.target.nbytes), default=None
+    )
+
+
+def is_resplit(tensor: Planned) -> bool:
+    """Whether its shards in the target are others than in the source."""
+    return bool(tensor.source.slices.cuts != tensor.target.slices.cuts)
+
+
+def moved_bytes(tensor: Planned) -> int:
+    """Bytes of the target that do not come from the one source shard that gives their shard most."""
+    spec = tensor.target
+    elements = math.prod(spec.shape)
+    return spec.nbytes * (elements - overlap(tensor).kept) // elements if elements else 0
+
+
+def overlap(tensor: Planned) -> Overlap:
+    """How the target's shards lie over the source's: along each dimension alone, since shards are boxes."""
+    cuts = zip(tensor.source.slices.cuts, tensor.target.slices.cuts, strict=True)
+    lines = [_overlap(source, target) for source, target in cuts]
+    return (
+        Overlap(*(math.prod(values) for values in zip(*lines, strict=True)))
+        if lines
+        else Overlap(1, 1, 1)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _overlap(source: Cuts, target: Cuts) -> Overlap:
+    """Layers of a model repeat their shapes, so few pairs of cuts occur."""
+    kept, counts = 0, []
+    for start, stop in pairwise(target):
+        touched = range(bisect_right(source, start) - 1, bisect_left(source, stop))
+        kept += max(min(stop, source[i + 1]) - max(start, source[i]) for i in touched)
+        counts.append(len(touched))
+    return Overlap(kept, min(counts, default=0), max(counts, default=0))
 
 
 def shard_bytes(tensor: Planned) -> int:
@@ -74,7 +136,15 @@ def _with_shares(planned: Planned, tensor: Planned) -> Document:
     """``shares`` is None where there are too many."""
     few = _pairs(tensor) <= MOST_PAIRS
     (told,) = conversion_plan(replace(planned, tensors=[tensor]), few)["tensors"]
-    return {"shares": None, **told, **_shards(tensor)}
+    found = overlap(tensor)
+    return {
+        "shares": None,
+        **told,
+        **_shards(tensor),
+        "reads_from": [found.least, found.most],
+        "is_resplit": is_resplit(tensor),
+        "moved_bytes": moved_bytes(tensor),
+    }
 
 
 def _pairs(tensor: Planned) -> int:

@@ -51,8 +51,8 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).replace(f" {BREAK} ", "").split())
 
     def form(self, action: str) -> Form:
-        (found,) = [f for f in self.forms if f.action == action]
-        return found
+        """The last of the forms that go there."""
+        return [f for f in self.forms if f.action == action][-1]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)

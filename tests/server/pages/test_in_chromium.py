@@ -77,16 +77,20 @@ def state(page: Page) -> str:
 def test_started_by_the_form_and_watched_to_its_end(ann: Person, server: Live) -> None:
     page = ann.go("/")
     page.get_by_role("link", name="New conversion").click()
-    page.get_by_role("textbox", name="Source").fill("data/large")
+    page.locator("#source").fill("data/large")
     page.get_by_role("textbox", name="Target").fill("data/watched")
+    expect(page.locator("#cast")).to_be_hidden()
+    page.get_by_text("Advanced", exact=True).click()
     for name, value in SLOW.items():
         page.locator(f"#{name}").fill(value)
     page.get_by_label("Layout as text").fill(LAYOUT)
     page.get_by_role("button", name="Preview").click()
-    expect(page.get_by_role("heading", name="Preview: nothing has been started")).to_be_visible()
+    answer = page.get_by_role("heading", name="Preview: nothing has started yet")
+    expect(answer).to_be_focused()
+    expect(answer).to_be_in_viewport()
     expect(page.get_by_role("img", name="Target mesh")).to_be_visible()
     page.evaluate("window.isTheSamePage = true")
-    page.get_by_role("button", name="Start").click()
+    page.get_by_role("button", name="Start", exact=True).click()
     page.wait_for_url("**/conversions/*")
     assert page.evaluate("window.isTheSamePage") is None
     page.evaluate("window.isTheSamePage = true")
@@ -167,7 +171,7 @@ def test_cancelled_and_tried_again(browser: Browser, waiting: Live) -> None:
     with person(browser, waiting.url) as someone:
         someone.sign_in()
         page = someone.go("/new-conversion?source=data/a&target=data/stopped")
-        page.get_by_role("button", name="Start").click()
+        page.get_by_role("button", name="Start now").click()
         page.wait_for_url("**/conversions/*")
         page.locator("summary", has_text="Cancel").click()
         page.get_by_role("button", name="Cancel").click()
@@ -228,14 +232,14 @@ def test_without_javascript(browser: Browser, server: Live) -> None:
         page.get_by_role("link", name="Checkpoints").click()
         page.get_by_role("link", name="Convert step 1 of data/run").click()
         page.get_by_role("textbox", name="Target").fill("data/without")
-        page.get_by_role("button", name="Start").click()
+        page.get_by_role("button", name="Start now").click()
         page.wait_for_url("**/conversions/*")
         while state(page) not in ENDED:
             page.reload()
         assert state(page) == "succeeded"
         page.get_by_role("link", name="Picture of both meshes").click()
         expect(page.get_by_role("img", name="Source mesh")).to_be_visible()
-        page.get_by_text("The same as tables").click()
+        page.get_by_text("As tables").click()
         expect(page.get_by_role("cell", name="data=1, model=1").first).to_be_visible()
 
 
@@ -306,13 +310,13 @@ def test_everybody_can_use_every_page(
         for name, path in everything.items():
             page = someone.go(path)
             if name == "plan":
-                page.get_by_text("The same as tables").click()
+                page.get_by_text("As tables").click()
             check(page, name, found, width, pages_shown, scheme)
         page = someone.go("/new-conversion")
-        page.get_by_role("textbox", name="Source").fill("nothing")
+        page.locator("#source").fill("nothing")
         page.get_by_role("textbox", name="Target").fill("data/x")
         page.get_by_role("button", name="Preview").click()
-        page.get_by_role("heading", name="This cannot be done yet").wait_for()
+        expect(page.get_by_role("heading", name="This cannot be done yet")).to_be_focused()
         check(page, "refused", found, width, pages_shown, scheme)
         page = someone.go("/new-conversion?source=data/run/1&target=data/y")
         page.get_by_role("button", name="Preview").click()

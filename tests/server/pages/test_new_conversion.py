@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from reshard_server.pages import source_choices
 from reshard_server.records import conversions
 
+import reshard
 from tests.server.pages.browser import Browser
 from tests.server.routes.conftest import Served
 
@@ -39,7 +43,7 @@ def test_previewed_and_then_started(served: Served, ann: Browser, text: str) -> 
     page = ann.submit(FORM, fields, do="preview")
     assert ann.status == 200, page.text
     for words in (
-        "Preview: nothing has been started",
+        "Preview: nothing has started yet",
         "Source mesh",
         "Target mesh",
         "float32 → bfloat16",
@@ -72,15 +76,105 @@ def test_every_field(served: Served, ann: Browser) -> None:
     fields = {
         "layout": "serving", "mesh": "x=4", "select": "^params/\n^opt/", "drop": "mu$", "rename": "^params/=model/",
         "compression": "zstd:3", "max_memory": "64MiB", "chunk_bytes": "1MiB", "priority": "-7", "overwrite": "yes",
-        "ocdbt": "yes", "restart": "yes",
+        "ocdbt": "yes", "restart": "yes", "missing_axes": "replicate", "workers": "2", "verify": "readback", "style": "v0",
+        "labels": "run=7\nteam = a=b",
     }  # fmt: skip
     ann.submit(FORM, fields, **GOOD)
     expected = {
         "layout": "serving@1", "mesh": "x=4", "select": ["^params/", "^opt/"], "drop": ["mu$"],
         "rename": [["^params/", "model/"]], "compression": "zstd:3", "max_memory": "64MiB", "chunk_bytes": "1MiB",
-        "priority": -7, "overwrite": True, "ocdbt": True, "restart": True,
+        "priority": -7, "overwrite": True, "ocdbt": True, "restart": True, "missing_axes": "replicate", "workers": 2,
+        "verify": "readback", "style": "v0", "labels": {"run": "7", "team": "a=b"},
     }  # fmt: skip
     assert expected.items() <= made(served, ann).items()
+
+
+def test_the_answer_of_a_preview_stands_above_the_form(ann: Browser, run_of: Path) -> None:
+    assert run_of
+    ann.go(FORM)
+    page = ann.submit(FORM, {**GOOD, "cast": "kernel=bfloat16", "overwrite": "yes"}, do="preview")
+    html = ann.answer.text
+    answer, form = html.index('<h2 id="preview" tabindex="-1" autofocus>'), html.index('id="form"')
+    assert answer < form
+    assert html.index('value="preview" class="main"') < html.rindex('value="start"')
+    assert [text for _, text in page.headings[:2]] == [
+        "New conversion", "Preview: nothing has started yet"
+    ]  # fmt: skip
+    shown, below = (f.fields for f in page.forms if f.action == FORM)
+    kept = {
+        "source": "data/run/1",
+        "target": "data/out",
+        "cast": "kernel=bfloat16",
+        "overwrite": "yes",
+    }
+    assert kept.items() <= shown.items()
+    assert kept.items() <= below.items() and shown["key"] == below["key"]
+
+
+def test_what_is_rarely_needed_is_folded(ann: Browser) -> None:
+    ann.go(FORM)
+    assert '<details class="advanced">' in ann.answer.text
+    shown = ann.answer.text.partition('<details class="advanced">')[0]
+    assert [n for n in ("source", "target", "layout") if f'name="{n}"' in shown] == [
+        "source", "target", "layout"
+    ]  # fmt: skip
+    assert 'name="cast"' not in shown
+    for changed in (
+        {"priority": "high"},
+        {"drop": "mu"},
+        {"missing_axes": "replicate"},
+        {"ocdbt": "yes"},
+    ):
+        ann.go(FORM)
+        ann.submit(FORM, {"source": "nothing", "target": "data/x", **changed}, do="preview")
+        assert '<details class="advanced" open>' in ann.answer.text, changed
+    ann.go(FORM)
+    ann.submit(FORM, source="nothing", target="data/x", do="preview")
+    assert '<details class="advanced">' in ann.answer.text
+
+
+@pytest.mark.usefixtures("run_of")
+def test_sources_are_offered(
+    ann: Browser, signed_in: Callable[[str], Browser], tmp_path: Path
+) -> None:
+    """Those below the roots that the visitor may read, and no others."""
+    run = tmp_path / "other" / "secret" / "1"
+    shutil.copytree(tmp_path / "data" / "run" / "1", run)
+    ann.go(FORM)
+    for path in ("data/run/2", "data/run/1"):
+        assert f'<option value="{path}"></option>' in ann.answer.text
+    assert ann.answer.text.index("data/run/2") < ann.answer.text.index("data/run/1")
+    assert "secret" not in ann.answer.text
+    bob = signed_in("bob")
+    bob.go(FORM)
+    assert '<option value="other/secret/1"></option>' in bob.answer.text
+
+
+def test_no_more_sources_are_offered_than_can_be_looked_through(
+    ann: Browser, run_of: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_of
+    monkeypatch.setattr(source_choices, "MOST_CHOICES", 1)
+    ann.go(FORM)
+    assert ann.answer.text.count('<option value="data/') == 1
+    monkeypatch.setattr(source_choices, "MOST_SECONDS", 0.0)
+    assert ann.go(FORM).form(FORM).fields["source"] == ""
+
+
+@pytest.mark.usefixtures("run_of")
+def test_axes_that_the_mesh_lacks(served: Served, ann: Browser) -> None:
+    layout = reshard.LayoutMap(reshard.DeviceMesh((2, 2), ("data", "model")))
+    layout["w"] = ("data", "model")
+    root = served.app.state.services.settings.roots["data"]
+    reshard.save(root / "sharded", {"w": np.zeros((4, 4), np.float32)}, layout=layout)
+    asked = {"source": "data/sharded", "target": "data/out", "mesh": "model=2"}
+    ann.go(FORM)
+    page = ann.submit(FORM, {**asked, "do": "preview"})
+    assert ann.status == 422 and "data" in page.text
+    page = ann.submit(FORM, {**asked, "missing_axes": "replicate", "do": "preview"})
+    assert ann.status == 200, page.text
+    ann.submit(FORM, do="start")
+    assert made(served, ann)["missing_axes"] == "replicate"
 
 
 def test_sent_twice_it_starts_one(served: Served, ann: Browser) -> None:
@@ -131,6 +225,14 @@ def test_sent_twice_it_starts_one(served: Served, ann: Browser) -> None:
         ({"max_memory": "lots"}, "max_memory", "lots"),
         ({"priority": "high"}, "priority", "expected a whole number"),
         ({"priority": "101"}, "priority", "expected at most 100"),
+        ({"workers": "many"}, "workers", "expected a whole number"),
+        ({"workers": "100"}, "workers", "above this server's ceiling"),
+        ({"missing_axes": "guess"}, "missing_axes", "'error' or 'replicate'"),
+        ({"verify": "twice"}, "verify", "'written' or 'readback'"),
+        ({"style": "v9"}, "style", "'v0' or 'v1'"),
+        ({"labels": "run"}, "labels", "write KEY=VALUE, one a line"),
+        ({"labels": "run=1\nrun=2"}, "labels", "is there twice; keep one line of it"),
+        ({"labels": "k" * 65 + "=1"}, "labels", "64"),
         ({"source": "data/run/1\0"}, None, "NUL"),
     ],
 )  # fmt: skip

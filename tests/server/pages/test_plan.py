@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reshard_server.pages import plan_wording
 from reshard_server.pages.mesh_picture import (
     MOST_DEVICES,
     End,
@@ -99,6 +100,42 @@ def test_shares_in_words() -> None:
     assert origin_text([]) == "not told"
 
 
+@pytest.mark.parametrize(
+    ("resplit", "of", "text"),
+    [
+        (0, 5, "Every tensor keeps the shards that it has in the source."),
+        (1, 1, "The only tensor (1.00 KiB) is split in another way."),
+        (2, 2, "All 2 tensors (1.00 KiB) are split in another way."),
+        (1, 2, "1 of 2 tensors (1.00 KiB of 2.00 KiB) is split in another way; the others keep their shards."),
+        (2, 1200, "2 of 1,200 tensors (1.00 KiB of 2.00 KiB) are split in another way; the others keep their shards."),
+    ],
+)  # fmt: skip
+def test_what_changes_in_words(resplit: int, of: int, text: str) -> None:
+    counts = {"tensors": resplit, "nbytes": 1024, "of_nbytes": 2048}
+    assert plan_wording.resplit_text({"resplit": counts, "totals": {"tensors": of}}) == text
+
+
+@pytest.mark.parametrize(
+    ("reads_from", "shards", "is_resplit", "text"),
+    [
+        ([1, 1], [8, 1], False, "Each of 8 devices reads one of the source's 8 shards."),
+        ([1, 1], [4, 1], True, "Each of 8 devices reads a part of one of the source's 4 shards."),
+        ([1, 1], [1, 1], True, "Each of 8 devices reads a part of the source's only shard."),
+        ([1, 1], [1, 1], False, "Each of 8 devices reads the source's only shard."),
+        ([2, 2], [4, 2], True, "Each of 8 devices reads from 2 of the source's 8 shards."),
+        ([1, 3], [4, 2], True, "Each of 8 devices reads from 1 to 3 of the source's 8 shards."),
+        ([8, 8], [8, 1], True, "Each of 8 devices reads from all 8 shards of the source."),
+    ],
+)
+def test_where_devices_read_from_in_words(
+    reads_from: list[int], shards: list[int], is_resplit: bool, text: str
+) -> None:
+    tensor = {"reads_from": reads_from, "source_parts": shards, "is_resplit": is_resplit}
+    assert plan_wording.reads_text(tensor, 8, is_mesh=True) == text
+    alone = plan_wording.reads_text({**tensor, "reads_from": [2, 2]}, 1, is_mesh=False)
+    assert alone.startswith("The only shard reads from")
+
+
 LAYOUT = {
     "mesh": {"axes": ["x"], "shape": [4]},
     "rules": [{"match": "kernel", "axes": [None, "x"]}],
@@ -177,6 +214,34 @@ def test_too_many_shares_are_not_told(served: Served, ann: Browser, tmp_path: Pa
     new = served.create(source="data/wide", target="data/out", layout=turned)
     page = ann.go(f"/conversions/{new}/plan")
     assert ann.status == 200, page.text
-    assert "There are too many pairs of shards to show where the bytes lay" in page.text
+    assert "There are too many pairs of shards to show where the bytes come from" in page.text
     assert f"The first {MOST_DEVICES} of 512 devices are shown" in page.text
     assert len(ann.answer.content) < 200_000
+
+
+def test_the_tensor_that_moves_most_comes_first(
+    served: Served, ann: Browser, tmp_path: Path
+) -> None:
+    """A larger one keeps its shards, and a smaller one moves less."""
+    layout = reshard.LayoutMap(DeviceMesh((4,), ("x",)))
+    layout["."] = ("x", None)
+    sizes = {"largest": (64, 64), "moves": (32, 32), "smaller": (16, 16)}
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in sizes.items()}
+    reshard.save(tmp_path / "data" / "three", arrays, layout=layout)
+    rules = [{"match": "largest", "axes": ["x", None]}, {"match": ".", "axes": [None, "x"]}]
+    turned = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": rules}
+    new = served.create(source="data/three", target="data/out", layout=turned)
+    page = ann.go(f"/conversions/{new}/plan")
+    for words in (
+        "2 of 3 tensors (5.00 KiB of 21.0 KiB) are split in another way; the others keep their shards. "
+        "Each of 4 devices reads from all 4 shards of the source. (the tensor that moves most, moves )",
+        "Both meshes, for moves",
+    ):  # fmt: skip
+        assert words in page.text, page.text
+    page = ann.go(f"/conversions/{new}/plan?tensor=largest")
+    assert "Each of 4 devices reads one of the source's 4 shards. ( largest )" in page.text
+    kept = {**turned, "rules": [{"match": ".", "axes": ["x", None]}]}
+    new = served.create(source="data/three", target="data/out", layout=kept)
+    page = ann.go(f"/conversions/{new}/plan")
+    assert "Every tensor keeps the shards that it has in the source." in page.text
+    assert "(the largest tensor, largest )" in page.text
