@@ -102,6 +102,18 @@ def run_errand(errand: Errand, start: Barrier, told: Queue[Seen]) -> None:
     told.put(seen)
 
 
+def send_hostile(errand: Errand) -> None:
+    """Sends patterns that take a backtracking engine for ever, once a second until it is ended."""
+    slow, nested = "^([a-z0-9_/]+)+!$", "(?:^|$)" * 40 + r"\b"
+    query = urlencode([("checkpoint", "data/source"), ("shard", "0"), ("select", slow)])
+    body = {"source": "data/source", "target": "data/hostile", "rename": [[nested, "x"]]}
+    with closing(Http(errand)) as http:
+        while True:
+            http.ask("GET", f"/v1/tensors?{query}")
+            http.ask("POST", "/v1/plans", body)
+            time.sleep(1)
+
+
 def _ask_for(http: Http, errand: Errand, number: int, seen: Seen) -> str:
     name = f"{errand.name}-{number}"
     body = {"source": "data/source", "target": f"data/out/{name}", "labels": {"name": name}}

@@ -2,6 +2,7 @@
 
     python -m benchmarks.service_load                 # the embedded SQLite
     python -m benchmarks.service_load --postgres      # a PostgreSQL that is started for it
+    python -m benchmarks.service_load --hostile       # and one that sends hostile patterns, each second
     python -m benchmarks.service_load --clients 4 --jobs 20 --mib 1      # a small one
 
 One server process on loopback with real checkpoints below it, each client a process of its own. Ends
@@ -28,7 +29,7 @@ import numpy as np
 
 import reshard
 from benchmarks.served import Served, serve
-from benchmarks.service_client import URL, Errand, Seen, run_errand
+from benchmarks.service_client import URL, Errand, Seen, run_errand, send_hostile
 from tests.server.postgres import start_postgres
 
 KINDS = ("POST", "GET", "list", "events")
@@ -72,9 +73,15 @@ def _all_clients(served: Served, tokens: list[str], options: argparse.Namespace)
     clients = [context.Process(target=run_errand, args=(e, start, told)) for e in errands]
     for client in clients:
         client.start()
+    hostile = context.Process(target=send_hostile, args=(errands[0],), daemon=True)
+    if options.hostile:
+        hostile.start()
     seen = [told.get(timeout=options.seconds) for _ in clients]
     for client in clients:
         client.join()
+    if options.hostile:
+        hostile.terminate()
+        hostile.join()
     return seen
 
 
@@ -151,6 +158,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--think", type=float, default=0.0, help="seconds between requests for one")
     parser.add_argument("--poll", type=float, default=0.5, help="seconds between looks of a client")
     parser.add_argument("--postgres", action="store_true")
+    parser.add_argument("--hostile", action="store_true", help="send hostile patterns meanwhile")
     parser.add_argument("--folder", type=Path, help="where the files are; default: temporary files")
     parser.add_argument("--seconds", type=float, default=1800, help="patience")
     return parser.parse_args()

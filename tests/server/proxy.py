@@ -1,9 +1,10 @@
-"""A proxy before PostgreSQL, that can drop everything without a word, and cut connections."""
+"""A proxy before PostgreSQL, that can drop everything without a word, delay it, and cut connections."""
 
 from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,10 +21,12 @@ class Proxy:
     Attributes:
         url: of the database, through the proxy.
         is_open: cleared, nothing passes in either direction, and nothing is closed.
+        delay_seconds: how long everything that is sent is held up.
     """
 
     url: str
     is_open: threading.Event = field(default_factory=threading.Event)
+    delay_seconds: float = 0.0
     sockets: list[socket.socket] = field(default_factory=list)
 
     def black_hole(self) -> None:
@@ -76,6 +79,7 @@ def _accept(proxy: Proxy, listening: socket.socket, behind: Path) -> None:
 def _pump(proxy: Proxy, source: socket.socket, sink: socket.socket) -> None:
     with suppress(OSError):
         while data := source.recv(1 << 16):
+            time.sleep(proxy.delay_seconds)
             if proxy.is_open.is_set():
                 sink.sendall(data)
     for one in (source, sink):

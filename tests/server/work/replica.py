@@ -1,5 +1,7 @@
 """A server that only works: ``replica.py STATE ROOT URL OPTIONS``; OPTIONS are further settings as JSON.
 
+Its clock goes wrong by as many seconds as the variable SKEW_SECONDS says.
+
 Says ``ready`` once launched, ends in good order on SIGTERM.
 """
 
@@ -7,9 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +35,14 @@ class OneRoot:
         return self.folder / below
 
 
+def _skew(seconds: float) -> None:
+    right = time.time
+    time.time = lambda: right() + seconds
+
+
 def main() -> None:
     state, root, url, options = sys.argv[1:]
+    _skew(float(os.environ.get("SKEW_SECONDS", "0")))
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
     settings = Settings(
         state=state, roots={"data": root}, database_url=url or None, **json.loads(options)

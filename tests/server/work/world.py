@@ -71,8 +71,8 @@ class World:
     def data(self) -> Path:
         return self.folder / "data"
 
-    def start(self, **options: Any) -> Replica:
-        """Starts a server and waits until it works."""
+    def start(self, *, skew_seconds: float = 0.0, **options: Any) -> Replica:
+        """Starts a server, whose clock may go wrong, and waits until it works."""
         log = self.folder / f"log{len(self.replicas)}"
         arguments = [str(self.folder), str(self.data), self.url, json.dumps(options)]
         process = subprocess.Popen(
@@ -80,6 +80,7 @@ class World:
             stdout=subprocess.PIPE,
             stderr=log.open("w"),
             text=True,
+            env={**os.environ, "SKEW_SECONDS": str(skew_seconds)},
             start_new_session=True,  # as a service: what it converts steps back for it, not for tests
         )
         replica = Replica(process, log)
