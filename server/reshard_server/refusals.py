@@ -29,6 +29,7 @@ from reshard_server.problems import (
     ProblemError,
     problem_of,
 )
+from reshard_server.unavailable import Unavailable, unavailable
 
 LOG = logging.getLogger(__name__)
 
@@ -63,11 +64,12 @@ def add_refusals(app: FastAPI) -> None:
     async def _invalid(request: Request, error: RequestValidationError) -> Response:
         return refuse(request, invalid(list(error.errors())))
 
-    @app.exception_handler(sa.exc.OperationalError)
-    @app.exception_handler(sa.exc.TimeoutError)
+    @app.exception_handler(sa.exc.SQLAlchemyError)
     async def _no_database(request: Request, error: sa.exc.SQLAlchemyError) -> Response:
-        LOG.warning("cannot reach the database: %s", error)
-        return refuse(request, without_database())
+        problem = without_database(error)
+        if problem is None:
+            raise error
+        return refuse(request, problem)
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> Response:
@@ -109,12 +111,19 @@ def _routes(app: FastAPI) -> Iterator[Route]:
         yield from (r for r in (router.routes if router else [route]) if isinstance(r, Route))
 
 
-def without_database() -> ProblemError:
-    """What is said while the records cannot be reached."""
+def without_database(error: Exception) -> ProblemError | None:
+    """What is said while the records cannot be reached or changed; None where the error is another one."""
+    found = unavailable(error)
+    if found is None:
+        return None
+    LOG.warning("%s: %s", found.why, error)
+    return no_records(found)
+
+
+def no_records(found: Unavailable) -> ProblemError:
+    """The problem of a database that takes nothing."""
     return ProblemError(
-        UNAVAILABLE,
-        "the database does not answer; send the request again in a while, and see the server's log",
-        headers={"Retry-After": "10"},
+        UNAVAILABLE, found.detail, remedy=found.remedy, headers={"Retry-After": "10"}
     )
 
 

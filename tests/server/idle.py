@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from reshard_server import services
 from reshard_server.records import executors
 from reshard_server.settings import Settings
+from reshard_server.unavailable import Unavailable
 
 
 @dataclass
@@ -23,6 +24,7 @@ class Idle:
     executor: str = "idle"
     enqueued: list[tuple[str, str, int]] = field(default_factory=list)
     lease_ends: float = float("inf")
+    refused: Unavailable | None = None
 
     def launch(self) -> None:
         executors.beat(self.database, self.executor)

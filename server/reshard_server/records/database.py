@@ -14,6 +14,7 @@ from reshard_server.records.clock import give_clock
 from reshard_server.records.migrating import LackingError, PendingError, migrate
 from reshard_server.records.one_writer import OneWriterEngine
 from reshard_server.settings import Settings
+from reshard_server.unavailable import renew_read_only
 
 LOG = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ def _engine(settings: Settings) -> sa.Engine:
     else:
         sa.event.listen(made, "do_connect", _connect_bounded)
         sa.event.listen(made, "connect", _set_up_postgres)
+    renew_read_only(made)
     give_clock(made)
     return made
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from reshard_server.host_clock import host_seconds
 from reshard_server.problems import UNAVAILABLE, ProblemError
+from reshard_server.refusals import no_records
 from reshard_server.routes.asking import Serving
 from reshard_server.routes.description import problems
 from reshard_server.services import Services
@@ -18,6 +19,8 @@ ROUTER = APIRouter(tags=["operation"])
 
 ANSWER_SECONDS = 2.0
 """How long the database may take to answer; who asks whether we are ready does not wait long."""
+
+RETRY_AFTER = "10"
 
 
 class Health(BaseModel):
@@ -34,8 +37,13 @@ async def get_liveness() -> Health:
 
 @ROUTER.get("/readyz", responses=problems(UNAVAILABLE))
 async def get_readiness(serving: Serving) -> Health:
-    """Answers 200 where the database takes heartbeats and answers, and the server is not ending; within seconds."""
+    """Answers 200 where the database takes heartbeats and answers, and the server is not ending; within seconds.
+
+    A database that is read-only, or whose disk is full, is told as such.
+    """
     serving.drain.refuse_new()
+    if (refused := serving.durable.refused) is not None:
+        raise no_records(refused)
     if host_seconds() > serving.durable.lease_ends:
         raise _unready("the database confirms no heartbeat")
     with move_on_after(ANSWER_SECONDS):
@@ -57,4 +65,6 @@ def _ping(db: sa.Engine) -> None:
 
 
 def _unready(why: str) -> ProblemError:
-    return ProblemError(UNAVAILABLE, f"{why}; see the server's log")
+    return ProblemError(
+        UNAVAILABLE, f"{why}; see the server's log", headers={"Retry-After": RETRY_AFTER}
+    )

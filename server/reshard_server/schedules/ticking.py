@@ -7,8 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 
-import sqlalchemy as sa
-
 from reshard_server.models.schedule import Clock
 from reshard_server.records import schedule_runs, schedules
 from reshard_server.records.clock import clock_of
@@ -18,11 +16,14 @@ from reshard_server.schedules.clock import exactly_written
 from reshard_server.schedules.scheduling import Scheduling, UnfitError
 from reshard_server.schedules.settling import recover, settle
 from reshard_server.schedules.watching import poll
+from reshard_server.unavailable import unavailable
 
 LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
 """Between two looks at what is due."""
+
+AFTER_FAILURE_SECONDS = 2.0
 
 RECOVER_SECONDS = 5.0
 """Between two looks at what dead processes left."""
@@ -48,10 +49,14 @@ class Ticking:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self.scheduling.stopping.wait(LOOK_SECONDS):
-            self._try(self._recover, "cannot look after what was left")
-            self._try(lambda: settle(self.scheduling), "cannot settle what has ended")
-            self._try(self._tick, "cannot look at schedules")
+        pause = LOOK_SECONDS
+        while not self.scheduling.stopping.wait(pause):
+            done = [
+                self._try(self._recover, "cannot look after what was left"),
+                self._try(lambda: settle(self.scheduling), "cannot settle what has ended"),
+                self._try(self._tick, "cannot look at schedules"),
+            ]
+            pause = LOOK_SECONDS if all(done) else AFTER_FAILURE_SECONDS
 
     def _tick(self) -> None:
         tick_all(self.scheduling, clock_of(self.scheduling.database).now())
@@ -61,14 +66,17 @@ class Ticking:
             recover(self.scheduling)
             self._recovered = time.monotonic()
 
-    def _try(self, look: Callable[[], None], what: str) -> None:
+    def _try(self, look: Callable[[], None], what: str) -> bool:
         """Goes on whatever happens: a database that is out of reach comes back, and other schedules wait."""
         try:
             look()
-        except sa.exc.OperationalError as error:
-            LOG.warning("%s: %s", what, error)
-        except Exception:
-            LOG.exception(what)
+        except Exception as error:
+            if unavailable(error) is None:
+                LOG.exception(what)
+            else:
+                LOG.warning("%s: %s", what, error)
+            return False
+        return True
 
 
 def tick_all(scheduling: Scheduling, now: float) -> None:
@@ -82,9 +90,9 @@ def tick_all(scheduling: Scheduling, now: float) -> None:
             _tick(scheduling, stored, now)
         except UnfitError as unfit:
             pause_unfit(scheduling, stored, unfit)
-        except sa.exc.OperationalError:
-            raise
-        except Exception:
+        except Exception as error:
+            if unavailable(error) is not None:
+                raise
             LOG.exception("the schedule %s", stored.name)
 
 

@@ -16,7 +16,7 @@ from reshard_server.drain import Drain
 from reshard_server.logs import ABOUT, About
 from reshard_server.metrics import Metrics
 from reshard_server.problems import INTERNAL, ProblemError
-from reshard_server.refusals import refuse
+from reshard_server.refusals import refuse, without_database
 
 LOG = logging.getLogger("reshard_server.requests")
 
@@ -65,15 +65,17 @@ class Observe:
 
         try:
             await self.app(scope, receive, sending)
-        except Exception:
-            LOG.exception("unexpected")
+        except Exception as error:
+            problem = without_database(error)
+            if problem is None:
+                LOG.exception("unexpected")
+                problem = ProblemError(
+                    INTERNAL,
+                    "the server met an error that is its own; its log has the request's id, "
+                    f"{seen.request_id}",
+                )
             if seen.status is not None:
                 raise  # the connection is cut, so that nobody takes half an answer for a whole one
-            problem = ProblemError(
-                INTERNAL,
-                "the server met an error that is its own; its log has the request's id, "
-                f"{seen.request_id}",
-            )
             await refuse(Request(scope), problem)(scope, receive, sending)
 
     def _tell(self, seen: _Seen, scope: Scope) -> None:

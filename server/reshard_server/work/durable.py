@@ -19,6 +19,7 @@ from reshard_server.records import claims, executors, idempotency, retention
 from reshard_server.records.claims import Claim
 from reshard_server.records.clock import clock_of
 from reshard_server.settings import Settings
+from reshard_server.unavailable import Unavailable
 from reshard_server.work.holding import Holding
 from reshard_server.work.leases import Lease
 from reshard_server.work.request import Roots
@@ -56,6 +57,11 @@ class Durable:
     def lease_ends(self) -> float:
         """When this process's lease ends unless it is renewed, by ``host_seconds``."""
         return self._lease.ends_at
+
+    @property
+    def refused(self) -> Unavailable | None:
+        """Why the database took no heartbeat, where it answers and refuses changes."""
+        return self._lease.refused
 
     @property
     def running(self) -> int:

@@ -15,6 +15,7 @@ from reshard_server.host_clock import host_seconds
 from reshard_server.models.conversion import ProgressState
 from reshard_server.records import claims
 from reshard_server.records.claims import Claim, End
+from reshard_server.unavailable import unavailable
 
 LOG = logging.getLogger(__name__)
 
@@ -128,7 +129,9 @@ class Holding:
         while True:
             try:
                 return change()
-            except sa.exc.OperationalError as error:
+            except sa.exc.SQLAlchemyError as error:
+                if unavailable(error) is None:
+                    raise
                 LOG.warning("cannot reach the database: %s", error)
                 if time.monotonic() > end:
                     return None

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from reshard_server.host_clock import host_seconds
 from reshard_server.records import claims, executors
 from reshard_server.records.clock import clock_of, now_of
+from reshard_server.unavailable import Unavailable, unavailable
 
 LOG = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class Lease:
         is_mine: whether this process works on a claim, or is about to win it; others that the records
             give it are queued again.
         ends_at: when the lease ends unless it is renewed, by ``host_seconds``.
+        refused: why the database took no heartbeat, where it answers and refuses changes.
         taken: called after conversions were queued again, so that they are claimed at once.
     """
 
@@ -40,6 +42,7 @@ class Lease:
     is_mine: Callable[[str], bool]
     taken: Callable[[], None]
     ends_at: float = 0.0
+    refused: Unavailable | None = None
     _ending: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -56,6 +59,8 @@ class Lease:
                 self.beat()
             except sa.exc.SQLAlchemyError as error:
                 LOG.warning("cannot renew the lease: %s", error)
+                found = unavailable(error)
+                self.refused = found if found is not None and found.takes_no_changes else None
 
     def beat(self) -> None:
         """One heartbeat, and a look for those who missed theirs."""
@@ -71,6 +76,7 @@ class Lease:
         sent = host_seconds()
         executors.beat(self.db, self.executor)
         self.ends_at = sent + self.lease_seconds
+        self.refused = None
 
     def end(self) -> None:
         """No more heartbeats; whatever this process still holds may be taken."""
