@@ -32,8 +32,8 @@ PUBLIC_MODULES = (
     "reshard.layout.sizes",
 )  # fmt: skip
 SERVER_ORDER = (
-    "serve", "app server_process", "pages", "routes serving", "services", "schedules", "work", "logs metrics", "access",
-    "records", "drain refusals", "models problems settings", "mistakes host_clock unavailable",
+    "serve", "app server_process", "expecting", "pages", "routes serving", "services", "schedules", "work", "logs metrics",
+    "access", "records", "drain refusals", "models problems settings", "mistakes host_clock unavailable",
 )  # fmt: skip
 # What the client may import of the server; nothing of the server imports the client.
 CLIENT_MAY = ("client", "models", "mistakes")

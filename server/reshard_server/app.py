@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 from reshard.errors import ReshardError
 from reshard_server.access.proxies import Proxies
 from reshard_server.drain import Drain
+from reshard_server.expecting import Expecting
 from reshard_server.metrics import Metrics
 from reshard_server.pages.problem_pages import ProblemPages
 from reshard_server.pages.routers import ROUTERS as PAGES
@@ -28,6 +29,7 @@ from reshard_server.routes import (
 )
 from reshard_server.routes.description import describe
 from reshard_server.services import open_services
+from reshard_server.serving.continuing import Continuing
 from reshard_server.serving.forwarded import Forwarded
 from reshard_server.serving.gate import Gate
 from reshard_server.serving.limits import Limits
@@ -81,9 +83,11 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(router)
     describe(app)
     app.add_middleware(Limits, settings=settings)
+    app.add_middleware(Expecting, settings=settings)
     app.add_middleware(Gate, settings=settings)
     app.add_middleware(Observe, metrics=measured, drain=drain)
     app.add_middleware(ProblemPages)
+    app.add_middleware(Continuing)
     app.add_middleware(Forwarded, proxies=Proxies.of(settings.forwarded_allow_ips))
     return app
 

@@ -99,12 +99,12 @@ def _why(error: HTTPException, headers: dict[str, str]) -> str:
 def _methods(request: Request) -> set[str]:
     """What is allowed at the path of a request, by any route."""
     scope = dict(request.scope)
-    found = [r for r in _routes(request.app) if r.matches(scope)[0] != Match.NONE]
+    found = [r for r in routes_of(request.app) if r.matches(scope)[0] != Match.NONE]
     verbs = [r for r in found if "}:" in r.path]  # "{id}:cancel" also matches "{id}"
     return set().union(*(r.methods or set() for r in verbs or found))
 
 
-def _routes(app: FastAPI) -> Iterator[Route]:
+def routes_of(app: FastAPI) -> Iterator[Route]:
     """Every route of the application and of its routers."""
     for route in app.routes:
         router = getattr(route, "original_router", None)

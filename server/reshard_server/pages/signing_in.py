@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from reshard_server.access.cookies import clear_cookie, set_cookie
 from reshard_server.access.origins import check_form
 from reshard_server.pages.rendering import page
-from reshard_server.pages.visiting import Fields, address_of, cookie_in, fields_of, over_tls
+from reshard_server.pages.visiting import Fields, address_bucket, cookie_in, fields_of, over_tls
 from reshard_server.routes.asking import Serving
 
 ROUTER = APIRouter(include_in_schema=False)
@@ -41,7 +41,7 @@ async def sign_in(
 ) -> Response:
     """Begins a session; each try counts among the requests of the address."""
     check_form(request.headers, None, None)
-    serving.rates.take(address_of(request))
+    serving.rates.take(address_bucket(request))
     after = path_after(fields.text("after"))
     session = await run_sync(serving.sessions.begin, fields.text("token"))
     if session is None:

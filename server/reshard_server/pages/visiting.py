@@ -58,7 +58,7 @@ class Visitor:
         return scope in self.caller.scopes
 
 
-def address_of(request: Request) -> str:
+def address_bucket(request: Request) -> str:
     """What somebody unknown is counted by."""
     return bucket_of(request.client.host if request.client else "")
 
@@ -75,20 +75,17 @@ def cookie_in(request: Request, serving: Services) -> str | None:
 
 def visitor(request: Request, serving: Serving) -> Visitor:
     """Who looks; ProblemError where nobody known does, or nobody who may read."""
-    found = _known(request, serving)
-    serving.rates.take(f"token {found.name}" if found else address_of(request))
+    found = known_visitor(request, serving)
+    serving.rates.take(f"token {found.name}" if found else address_bucket(request))
     if found is None:
-        raise ProblemError(
-            UNAUTHENTICATED,
-            "nobody is signed in here, or not any more; sign in",
-            remedy="sign in",
-        )
+        raise nobody()
     ABOUT.get().caller = found.name
-    _check_scope(found, "read")
+    check_scope(found, "read")
     return found
 
 
-def _known(request: Request, serving: Services) -> Visitor | None:
+def known_visitor(request: Request, serving: Services) -> Visitor | None:
+    """Who looks; None where nobody known does."""
     if serving.settings.insecure:
         anyone = serving.tokens.caller(None)
         return None if anyone is None else Visitor(anyone, None)
@@ -97,7 +94,8 @@ def _known(request: Request, serving: Services) -> Visitor | None:
     return None if caller is None else Visitor(caller, cookie)
 
 
-def _check_scope(found: Visitor, scope: Scope) -> None:
+def check_scope(found: Visitor, scope: Scope) -> None:
+    """ProblemError where the visitor's token lacks a scope."""
     if not found.may(scope):
         raise ProblemError(
             FORBIDDEN,
@@ -106,15 +104,25 @@ def _check_scope(found: Visitor, scope: Scope) -> None:
         )
 
 
+def nobody() -> ProblemError:
+    """What is answered where nobody is signed in."""
+    return ProblemError(
+        UNAUTHENTICATED,
+        "nobody is signed in here, or not any more; sign in",
+        remedy="sign in",
+    )
+
+
 Visiting = Annotated[Visitor, Depends(visitor)]
 
 
-def _changer(found: Visiting) -> Visitor:
-    _check_scope(found, "convert")
+def changer(found: Visiting) -> Visitor:
+    """A visitor who may change something."""
+    check_scope(found, "convert")
     return found
 
 
-Changing = Annotated[Visitor, Depends(_changer)]
+Changing = Annotated[Visitor, Depends(changer)]
 """A visitor who may change something; what is sent by a form takes ``Form`` besides."""
 
 

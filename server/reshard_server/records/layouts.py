@@ -111,6 +111,16 @@ def _check(
             "its ETag",
             remedy="look at it again, and send the request with its ETag",
         )
+    _check_owner(name, now, token, is_admin)
+
+
+def check_owner(db: sa.Engine, name: str, *, token: str, is_admin: bool) -> None:
+    """Raises ProblemError where a layout is another token's."""
+    with db.connect() as connection:
+        _check_owner(name, _newest(connection, name), token, is_admin)
+
+
+def _check_owner(name: str, now: StoredLayout | None, token: str, is_admin: bool) -> None:
     if now is not None and now.created_by != token and not is_admin:
         raise ProblemError(
             FORBIDDEN,

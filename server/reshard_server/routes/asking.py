@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from anyio.to_thread import run_sync
@@ -43,24 +44,31 @@ async def looked_up(serving: Services, question: Callable[..., T], *arguments: A
     return await run_sync(question, *arguments, limiter=serving.lookers)
 
 
-def _with_scope(scope: Scope) -> Callable[[Caller], Awaitable[Caller]]:
-    async def check(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
-        if scope not in caller.scopes:
-            raise ProblemError(
-                FORBIDDEN,
-                f"the token {caller.name!r} lacks the scope {scope!r}; ask for one that has it",
-            )
+@dataclass(frozen=True)
+class NeedsScope:
+    """The caller, where it has this scope; a dependency."""
+
+    scope: Scope
+
+    async def __call__(self, caller: Annotated[Caller, Depends(_caller)]) -> Caller:
+        self.check(caller)
         return caller
 
-    return check
+    def check(self, caller: Caller) -> None:
+        """ProblemError where the caller lacks the scope."""
+        if self.scope not in caller.scopes:
+            raise ProblemError(
+                FORBIDDEN,
+                f"the token {caller.name!r} lacks the scope {self.scope!r}; ask for one that has it",
+            )
 
 
-MAY_READ = Depends(_with_scope("read"))
+MAY_READ = Depends(NeedsScope("read"))
 """For routes that tell everybody with this scope the same."""
 
-Reading = Annotated[Caller, Depends(_with_scope("read"))]
-Converting = Annotated[Caller, Depends(_with_scope("convert"))]
-Administering = Annotated[Caller, Depends(_with_scope("admin"))]
+Reading = Annotated[Caller, Depends(NeedsScope("read"))]
+Converting = Annotated[Caller, Depends(NeedsScope("convert"))]
+Administering = Annotated[Caller, Depends(NeedsScope("admin"))]
 
 
 async def read_metrics(
@@ -70,4 +78,4 @@ async def read_metrics(
 ) -> None:
     """Lets everybody read metrics where the settings say so, else tokens with the scope read."""
     if not serving.settings.metrics_open:
-        await _with_scope("read")(await _caller(request, given))
+        await NeedsScope("read")(await _caller(request, given))

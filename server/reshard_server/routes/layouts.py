@@ -205,6 +205,11 @@ def _preview(serving: Services, caller: Caller, body: PreviewRequest) -> Questio
     )
 
 
+def check_owner(serving: Services, caller: Caller, name: str) -> None:
+    """ProblemError where the layout of this name is not the caller's to change."""
+    layouts.check_owner(serving.database, name, token=caller.name, is_admin=caller.is_admin)
+
+
 def tag_of(layout: StoredLayout | None) -> str | None:
     """The ETag of a version; no two versions of a name ever share one."""
     return None if layout is None else f'"{layout.name}-{layout.version}"'

@@ -91,6 +91,13 @@ def check_head(scope: Scope, limit: int) -> None:
         raise ProblemError(MALFORMED, "the path or the query has a NUL character; leave it out")
 
 
+def check_length(headers: Headers, limit: int) -> None:
+    """Refuses a body that is said to be too large, before any of it is read."""
+    said = headers.get("content-length", "")
+    if said.isascii() and said.isdecimal() and int(said[:20]) > limit:
+        raise _too_large(limit)
+
+
 def check_json(headers: Headers, body: bytes) -> None:
     """Refuses a body that is not one JSON document of usual depth, with text that can be kept."""
     if not body:
