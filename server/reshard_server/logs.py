@@ -1,7 +1,7 @@
 """Logs: one JSON object a line, with the ids of the request and the conversion it is about.
 
 What identifies a caller is never logged: neither headers nor query strings are, and what still looks
-like a bearer token is struck out.
+like a bearer token is struck out. Text that a client chose never ends a line or begins one.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ ABOUT: ContextVar[About] = ContextVar("about", default=About())  # noqa: B039  (
 _SECRET = re.compile(
     rf"(?i)(bearer\s+)[^\s\"\\]+|{TOKEN_PREFIX}[\w-]+|(?<=://)[^/\s:@]*:[^/\s@]*(?=@)"
 )
+_NEEDS_QUOTES = frozenset(' "=')
 _ALWAYS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
 
@@ -86,21 +87,36 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         told = {k: v for k, v in line.items() if v is not None}
-        return without_secrets(json.dumps(told, default=str))
+        return without_secrets(json.dumps(told, default=str).replace("\x7f", "\\u007f"))
 
 
 class TextLines(logging.Formatter):
-    """Time, level, message, and what it is about."""
+    """Time, level, message, and what it is about; lines of a trace are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         about = ABOUT.get()
         at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S")
         more = {"request_id": about.request_id, "conversion": about.conversion, **_extra(record)}
-        words = [f"{k}={v}" for k, v in more.items() if v is not None]
-        line = " ".join([at, record.levelname.lower(), record.getMessage(), *words])
+        words = [f"{k}={_word(v)}" for k, v in more.items() if v is not None]
+        lines = [" ".join([at, record.levelname.lower(), printable(record.getMessage()), *words])]
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
-        return without_secrets(line)
+            trace = self.formatException(record.exc_info).splitlines()
+            lines += [f"    {printable(line)}" for line in trace]
+        return without_secrets("\n".join(lines))
+
+
+def printable(text: str) -> str:
+    """The text on one line: line ends, control characters and what turns the direction of writing are escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _word(value: object) -> str:
+    """A value that ends where it seems to: in quotes, where it has spaces or quotes."""
+    text = str(value)
+    plain = text.isprintable() and not _NEEDS_QUOTES.intersection(text)
+    return text if plain else printable(json.dumps(text, ensure_ascii=False))
 
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
