@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reshard.engine.arguments import bytes_of, changes_of, limits_of, path_of
+from reshard.engine.arguments import bytes_of, changes_of, path_of
 from reshard.engine.goal import Goal
+from reshard.engine.limits import limits_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from reshard.engine.fingerprint import Fingerprint
     from reshard.engine.goal import LayoutLike
     from reshard.engine.lay_out import LayoutPreview
+    from reshard.engine.limits import Limits
     from reshard.engine.options import Check, Wanted
-    from reshard.engine.read_digests import ReadLimits
-    from reshard.engine.report import ConversionReport, JointReport, Progress
+    from reshard.engine.progress import Progress
+    from reshard.engine.report import ConversionReport, JointReport
     from reshard.formats.base import Style
     from reshard.formats.choice import Step
     from reshard.layout.device_mesh import MeshLike
@@ -239,7 +241,7 @@ def check_arguments(
     ocdbt: bool = False,
     style: Style | None = None,
     overwrite: bool = False,
-) -> ReadLimits:
+) -> Limits:
     """Raises what ``plan`` would raise for these arguments with any checkpoint; reads none.
 
     Arguments as for ``plan``. Returns the bytes and the workers that they stand for.
@@ -596,7 +598,7 @@ def _chosen(what: str, path: Path, step: Step | None, item: str | None) -> str:
     return chosen(path_of(what, path), step, item)
 
 
-def _all_wanted(goals: Sequence[Goal], limits: ReadLimits) -> list[Wanted]:
+def _all_wanted(goals: Sequence[Goal], limits: Limits) -> list[Wanted]:
     from reshard.errors import PlanError
 
     listed = list(goals) if isinstance(goals, Iterable) else []
@@ -605,10 +607,11 @@ def _all_wanted(goals: Sequence[Goal], limits: ReadLimits) -> list[Wanted]:
     return [_wanted(goal, limits) for goal in listed]
 
 
-def _wanted(goal: Goal, limits: ReadLimits) -> Wanted:
+def _wanted(goal: Goal, limits: Limits) -> Wanted:
     """A goal checked and made into what the engine works with; a layout file's own changes come first."""
     from reshard.engine.layouts import layout_of
-    from reshard.engine.options import Options, Wanted, parse_compression
+    from reshard.engine.options import Options, Wanted
+    from reshard.formats.compression import parse_compression
     from reshard.layout.layout_file import LayoutFile
     from reshard.planning.chunking import SPLIT_ABOVE_BYTES
 

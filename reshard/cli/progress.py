@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-    from reshard.engine.report import Progress
+    from reshard.engine.progress import Progress
 
 Watcher = Callable[["Progress"], None]
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError, PlanError, StorageError
 from reshard.layout.changes import Changes
 from reshard.layout.sizes import parse_bytes
 
 if TYPE_CHECKING:
-    from reshard.engine.read_digests import ReadLimits
-
     Path = str | os.PathLike[str]
     Rules = Sequence[str]
     PairRules = Sequence[tuple[str, str]] | Mapping[str, str]
@@ -64,24 +62,24 @@ def _is_pair(rule: object) -> bool:
     )
 
 
-def limits_of(max_memory: int | str | None, workers: int | None) -> ReadLimits:
-    """Budget and workers, the host's own where they are None; PlanError for what makes no sense."""
-    from reshard.engine.options import check_limits
-    from reshard.engine.read_digests import ReadLimits
-    from reshard.storage.host import default_max_memory, default_workers
-
-    memory = bytes_of("max_memory", max_memory)
-    limits = ReadLimits(
-        default_max_memory() if memory is None else memory,
-        default_workers() if workers is None else workers,
-    )
-    check_limits(limits.max_memory, limits.workers)
-    return limits
-
-
 def bytes_of(name: str, size: int | str | None) -> int | None:
     """Bytes given as a number or as text such as ``"512MiB"``; PlanError for other text."""
     try:
         return parse_bytes(size) if isinstance(size, str) else size
     except LayoutError as error:
         raise PlanError(f"{name}: {error}") from None
+
+
+def check_positive(name: str, value: Any, what: str) -> None:
+    """Raises PlanError unless ``value`` is a whole number of at least 1; ``what`` says of what."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise PlanError(
+            f"{name} is {value!r}; expected a whole number of at least 1 ({what}), or leave it out "
+            "for the default"
+        )
+
+
+def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Raises PlanError unless ``value`` is one of the choices."""
+    if value not in choices:
+        raise PlanError(f"{name} is {value!r}; expected one of {', '.join(map(repr, choices))}")

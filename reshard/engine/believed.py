@@ -21,7 +21,7 @@ from reshard.engine.digest import CRC32C
 from reshard.engine.digest import finish as finish_crc
 from reshard.engine.hand_out import hand_out
 from reshard.engine.ledger import decoded_bytes
-from reshard.engine.report import Progress
+from reshard.engine.progress import Progress
 from reshard.engine.task import Finished
 from reshard.engine.tasks import Ends
 from reshard.formats.codecs.source import TRAILER_BYTES

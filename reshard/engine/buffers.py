@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from typing import TYPE_CHECKING
+
+from reshard.errors import StorageError
+from reshard.layout.sizes import format_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -12,6 +16,8 @@ if TYPE_CHECKING:
     Bytes = npt.NDArray[np.uint8]
 
 ALIGNMENT = 64
+MAPPED_BYTES = 1 << 20
+"""Buffers from here on are mapped: a system call each is nothing beside filling them."""
 
 
 def aligned(nbytes: int) -> Bytes:
@@ -25,6 +31,29 @@ def aligned(nbytes: int) -> Bytes:
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -int(raw.__array_interface__["data"][0]) % ALIGNMENT
     return raw[start : start + nbytes]
+
+
+def aligned_empty(nbytes: int) -> Bytes:
+    """Bytes of any value, aligned as jax wants them to adopt memory instead of copying it.
+
+    Large ones come in the pages that the system gives by itself. numpy asks for huge pages, which a
+    virtual machine has often handed back to its host: filling those took twice the system time.
+    """
+    import numpy as np
+
+    if nbytes >= MAPPED_BYTES:
+        return np.frombuffer(_mapped(nbytes), np.uint8)
+    return aligned(nbytes)
+
+
+def _mapped(nbytes: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(-1, nbytes)
+    except (OSError, OverflowError, MemoryError) as error:
+        raise StorageError(
+            f"the system refused {format_bytes(nbytes)} of memory for a part of a tensor ({error}); restore "
+            "fewer tensors (select), or on more hosts"
+        ) from error
 
 
 class Arena:

@@ -7,9 +7,10 @@ from typing import Literal
 
 from msgspec import Struct
 
+from reshard.engine.limits import Limits
 from reshard.engine.pairing import Pairing, RulesFrom, pair_by_name
-from reshard.engine.read_digests import ReadLimits, digests_with_casts, tensor_digests
-from reshard.engine.report import Progress
+from reshard.engine.progress import Progress
+from reshard.engine.read_digests import digests_with_casts, tensor_digests
 from reshard.formats.base import Reader, StoredTensor
 from reshard.formats.orbax.folder_record import FileVerdict
 from reshard.layout.cast_rule import Cast, kind_of
@@ -123,7 +124,7 @@ class Verification(Struct, frozen=True):
 def compare_stored(
     a: Reader,
     b: Reader,
-    limits: ReadLimits,
+    limits: Limits,
     progress: Callable[[Progress], None] | None = None,
     pairing: Pairing | None = None,
 ) -> Verification:
@@ -164,7 +165,7 @@ def _read(
     a: Reader,
     b: Reader,
     pairing: Pairing,
-    limits: ReadLimits,
+    limits: Limits,
     progress: Callable[[Progress], None] | None,
 ) -> _Found:
     """Reads those tensors of both of which only the bits can tell whether they are equal."""
@@ -261,7 +262,7 @@ def _unlike(a: StoredTensor, b: StoredTensor, cast: Cast | None) -> str:
 
 
 def compare_recorded(
-    a: Reader, limits: ReadLimits, progress: Callable[[Progress], None] | None = None
+    a: Reader, limits: Limits, progress: Callable[[Progress], None] | None = None
 ) -> Verification:
     """Reads a checkpoint and compares with the digests it recorded when it was written."""
     damage: dict[str, str] = {}

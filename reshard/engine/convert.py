@@ -27,12 +27,13 @@ from reshard.engine.finished import dissolve_own, open_result, remove_leftovers
 from reshard.engine.finishing import Finishing, finish
 from reshard.engine.identity import Identity, identify, source_state
 from reshard.engine.ledger import Ledger
+from reshard.engine.limits import Limits
 from reshard.engine.options import Options, Wanted
 from reshard.engine.order import Order, absolute, order_of
 from reshard.engine.output import Output
+from reshard.engine.progress import Progress
 from reshard.engine.read_back import check_read_back
-from reshard.engine.read_digests import ReadLimits
-from reshard.engine.report import ConversionReport, JointReport, Progress
+from reshard.engine.report import ConversionReport, JointReport
 from reshard.engine.resume import Begun, Work, begin
 from reshard.engine.room import check_space
 from reshard.engine.run import Books, run_joint
@@ -171,7 +172,7 @@ def _carry_out(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identit
     }
     new = [order for order in orders.values() if not os.path.lexists(order.staging_folder)]
     check_space(new, {})
-    limits = ReadLimits(prepared.joint.max_memory, prepared.joint.workers, run.executor)
+    limits = Limits(prepared.joint.max_memory, prepared.joint.workers, run.executor)
     ends = {number: _ends(order, limits) for number, order in orders.items()}
     tally = None if run.progress is None else Tally(run.progress)
     opened: list[Open] = []
@@ -215,7 +216,7 @@ class _Target(Struct, frozen=True):
     tell: Tell | None
 
 
-def _ends(order: Order, limits: ReadLimits) -> Ends:
+def _ends(order: Order, limits: Limits) -> Ends:
     """Where the tasks of a target read and write; refuses what could not be proved at the end."""
     reader, plan, checkpoint = (
         order.prepared.reader,

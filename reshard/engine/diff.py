@@ -21,11 +21,12 @@ from reshard.engine.buffers import ArenaPool
 from reshard.engine.diff_report import DiffReport, LeafDiff, TensorDiff
 from reshard.engine.elements import Comparing, Differences
 from reshard.engine.hand_out import hand_out
+from reshard.engine.limits import Limits
 from reshard.engine.open_within import BYTES_PER_DIFFERENCE, check_leaves_to_read, left_to_read
 from reshard.engine.pair_blocks import Block, Matched, compare_blocks
 from reshard.engine.pair_plan import Pair, check_pairs, plan_pair
-from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS, ReadLimits
-from reshard.engine.report import Progress
+from reshard.engine.progress import Progress
+from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS
 from reshard.engine.runs import row_major
 from reshard.formats.base import Leaf, Reader, StoredTensor
 from reshard.formats.detect import open_reader
@@ -37,7 +38,7 @@ Tell = Callable[[Progress], None]
 
 
 def diff_checkpoints(
-    a: str, b: str, changes: Changes, limits: ReadLimits, progress: Tell | None = None
+    a: str, b: str, changes: Changes, limits: Limits, progress: Tell | None = None
 ) -> DiffReport:
     """Compares two checkpoints; see ``reshard.diff``."""
     check_leaves_to_read(limits.max_memory, a, b, bytes_per_tensor=BYTES_PER_DIFFERENCE)
@@ -45,7 +46,7 @@ def diff_checkpoints(
 
 
 def diff_readers(
-    a: Reader, b: Reader, changes: Changes, limits: ReadLimits, progress: Tell | None = None
+    a: Reader, b: Reader, changes: Changes, limits: Limits, progress: Tell | None = None
 ) -> DiffReport:
     """Compares what ``changes`` select of two open checkpoints."""
     started = time.monotonic()

@@ -9,9 +9,10 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reshard.engine.limits import Limits
 from reshard.engine.open_within import check_leaves_to_read, left_to_read
-from reshard.engine.read_digests import ReadLimits, tensor_digests
-from reshard.engine.report import Progress, tell_files
+from reshard.engine.progress import Progress, tell_files
+from reshard.engine.read_digests import tensor_digests
 from reshard.errors import FormatError
 from reshard.formats.detect import local_path, open_reader
 from reshard.formats.file_digests import size_of
@@ -57,7 +58,7 @@ class Fingerprint(Struct, frozen=True):
 
 def fingerprint_checkpoint(
     uri: str,
-    limits: ReadLimits,
+    limits: Limits,
     overwrite: bool,
     progress: Callable[[Progress], None] | None = None,
 ) -> Fingerprint:

@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from reshard.engine.identity import source_state
 from reshard.engine.ledger import MoveResult
+from reshard.engine.limits import Limits
 from reshard.engine.order import Order
+from reshard.engine.progress import Progress
 from reshard.engine.read_back import read_back
-from reshard.engine.read_digests import ReadLimits
 from reshard.engine.recorded import check_recorded
-from reshard.engine.report import Progress
 from reshard.engine.stored import check_stored
 from reshard.engine.tasks import Ends
 from reshard.errors import SourceChangedError
@@ -26,7 +26,7 @@ class Finishing(Struct, frozen=True):
         syncing: told when only syncing is left.
     """
 
-    limits: ReadLimits
+    limits: Limits
     progress: Callable[[Progress], None] | None
     syncing: Callable[[], None]
 

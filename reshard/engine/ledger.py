@@ -14,7 +14,7 @@ from reshard.engine.blame import about
 from reshard.engine.closing import close_chunk
 from reshard.engine.coverage import PRIME, coverage_of
 from reshard.engine.digest import CRC64NVME, finish
-from reshard.engine.report import Progress
+from reshard.engine.progress import Progress
 from reshard.engine.task import CastStats, ChunkPart, TaskResult
 from reshard.engine.tasks import Ends
 from reshard.errors import VerificationError

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from reshard.engine.read_digests import ReadLimits, check_memory, tensor_digests
-from reshard.engine.report import Progress
+from reshard.engine.limits import Limits
+from reshard.engine.progress import Progress
+from reshard.engine.read_digests import check_memory, tensor_digests
 from reshard.engine.run import MoveResult
 from reshard.errors import FormatError, VerificationError
 from reshard.formats.base import Reader, TargetCheckpoint
@@ -24,9 +25,7 @@ from reshard.storage.syncing import forget_cached, sync_tree
 _DISCARDED = "the output was discarded; check the device that holds it, then run again"
 
 
-def check_read_back(
-    plan: Plan, reader: Reader, target: TargetCheckpoint, limits: ReadLimits
-) -> None:
+def check_read_back(plan: Plan, reader: Reader, target: TargetCheckpoint, limits: Limits) -> None:
     """Raises MemoryBudgetError now for what could not be read back after everything was written."""
     check_memory(((t.spec, t.encoding) for t in target.tensors.values()), limits)
     copied = (reader.tensors[m.placement.source] for m in plan.moves if m.strategy == "copy")
@@ -38,7 +37,7 @@ def read_back(
     reader: Reader,
     results: Sequence[MoveResult],
     root: Path,
-    limits: ReadLimits,
+    limits: Limits,
     progress: Callable[[Progress], None] | None,
 ) -> list[MoveResult]:
     """The results, now with digests of every tensor; VerificationError where one is not what was written."""
@@ -58,7 +57,7 @@ def read_back(
 
 
 def _stored_digests(
-    root: Path, limits: ReadLimits, progress: Callable[[Progress], None] | None
+    root: Path, limits: Limits, progress: Callable[[Progress], None] | None
 ) -> dict[str, str]:
     """Digests of the staged output, which is to blame where it cannot be read."""
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Executor
 from contextlib import closing
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -20,8 +19,9 @@ from reshard.engine.digest import CRC64NVME, finish, linear_of_box
 from reshard.engine.expected import slabs
 from reshard.engine.hand_out import hand_out
 from reshard.engine.lanes import Lane, StoredChunks
+from reshard.engine.limits import Limits
 from reshard.engine.opaque import opaque_dtype
-from reshard.engine.report import Progress, Stage
+from reshard.engine.progress import Progress, Stage
 from reshard.engine.task import SourceChunk
 from reshard.errors import FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Encoding, Reader
@@ -40,14 +40,6 @@ if TYPE_CHECKING:
 
 BATCH_BYTES = 8 << 20
 BATCH_CHUNKS = 128
-
-
-class ReadLimits(Struct, frozen=True):
-    """What reading may use; ``executor`` None makes threads for the time of the reading."""
-
-    max_memory: int
-    workers: int
-    executor: Executor | None = None
 
 
 class ReadTask(Struct, frozen=True):
@@ -93,7 +85,7 @@ class Digests(Struct, frozen=True):
 
 def tensor_digests(
     reader: Reader,
-    limits: ReadLimits,
+    limits: Limits,
     names: Collection[str] | None = None,
     progress: Callable[[Progress], None] | None = None,
     *,
@@ -116,7 +108,7 @@ def tensor_digests(
 
 def digests_with_casts(
     reader: Reader,
-    limits: ReadLimits,
+    limits: Limits,
     names: Collection[str] | None,
     casts: Mapping[str, Cast],
     progress: Callable[[Progress], None] | None = None,
@@ -198,7 +190,7 @@ def _tasks(reader: Reader, name: str, cast: Cast | None) -> Iterator[ReadTask]:
 
 
 def check_memory(
-    tensors: Iterable[tuple[TensorSpec, Encoding]], limits: ReadLimits, more_bytes: int = 0
+    tensors: Iterable[tuple[TensorSpec, Encoding]], limits: Limits, more_bytes: int = 0
 ) -> None:
     """Raises MemoryBudgetError where a chunk of one of the tensors cannot be decoded within the limits.
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reshard.engine.ledger import MoveResult
-from reshard.engine.read_digests import ReadLimits, tensor_digests
+from reshard.engine.limits import Limits
+from reshard.engine.read_digests import tensor_digests
 from reshard.engine.unseen_digests import with_unseen_digests
 from reshard.errors import CorruptError, MemoryBudgetError, VerificationError
 from reshard.formats.base import Reader
@@ -17,7 +18,7 @@ from reshard.planning.move import Move, Plan
 
 
 def check_recorded(
-    plan: Plan, reader: Reader, results: Sequence[MoveResult], limits: ReadLimits
+    plan: Plan, reader: Reader, results: Sequence[MoveResult], limits: Limits
 ) -> None:
     """Compares every move's digest with the one that its source recorded, if it recorded any.
 
@@ -31,7 +32,7 @@ def check_recorded(
 
 
 def _difference(
-    move: Move, reader: Reader, found: str, limits: ReadLimits
+    move: Move, reader: Reader, found: str, limits: Limits
 ) -> CorruptError | VerificationError:
     """Whose fault it is: the source, read once more, tells.
 

@@ -1,8 +1,7 @@
-"""What a run tells: progress while it goes on, and a report at its end."""
+"""The reports of a conversion: of each tensor, each target, and several targets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -19,49 +18,6 @@ written: the digest of what was decoded equals the digest of what was handed to 
 proved: besides, the output was read again from storage and has that digest.
 encoded: identical chunks travelled encoded and were not decoded.
 """
-
-
-Stage = Literal[
-    "checking",
-    "copying",
-    "reading back",
-    "syncing",
-    "restoring",
-    "reading",
-    "reading files",
-    "comparing",
-]
-
-
-class Progress(Struct, frozen=True):
-    """How far a run is; bytes are the source's, as decoded.
-
-    Attributes:
-        resumed_bytes: those of ``moved_bytes`` that an earlier, unfinished run moved.
-    """
-
-    moved_bytes: int
-    total_bytes: int
-    tasks_done: int
-    tasks: int
-    tensor: str
-    stage: Stage = "copying"
-    resumed_bytes: int = 0
-
-
-def tell_files(
-    sizes: Mapping[str, int], progress: Callable[[Progress], None] | None
-) -> Callable[[str], None]:
-    """To be called with each file's name before it is read; tells how much was read until then."""
-    total, done, count = sum(sizes.values()), 0, 0
-
-    def read(name: str) -> None:
-        nonlocal done, count
-        if progress is not None:
-            progress(Progress(done, total, count, len(sizes), name, "reading files"))
-        done, count = done + sizes[name], count + 1
-
-    return read
 
 
 class TensorReport(Struct, frozen=True):

@@ -18,7 +18,7 @@ from reshard.engine.believed import Chunk, damaged, missing, recorded_chunks
 from reshard.engine.identity import Identity, differences
 from reshard.engine.journal import Header, Journal, has_finished, read_finished, read_header
 from reshard.engine.ledger import Ledger
-from reshard.engine.report import Progress
+from reshard.engine.progress import Progress
 from reshard.engine.task import Finished
 from reshard.engine.tasks import DoneUnits, Ends
 from reshard.errors import ResumeError

@@ -20,7 +20,7 @@ from reshard.engine.copy import execute
 from reshard.engine.hand_out import hand_out
 from reshard.engine.ledger import Ledger, MoveResult
 from reshard.engine.output import Output
-from reshard.engine.report import Progress
+from reshard.engine.progress import Progress
 from reshard.engine.task import Finished, Task
 from reshard.engine.tasks import Ends
 from reshard.planning.cost import RECORD_BYTES

@@ -7,7 +7,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from reshard.engine.report import Progress, Stage
+from reshard.engine.progress import Progress, Stage
 
 Tell = Callable[[Progress], None]
 

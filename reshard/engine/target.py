@@ -29,15 +29,11 @@ from reshard.formats.leaf_paths import Renamed, renamed_leaves
 from reshard.layout.cast_rule import refuse_unstored
 from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.chunking import chunk_shape
+from reshard.planning.chunking import MAX_CHUNKS, chunk_shape
 from reshard.planning.move import CHECKSUM, Side
 from reshard.planning.placement import Placement
 from reshard.planning.planner import COPY_BYTES, Request
 from reshard.planning.transforms import Rewrite, rewrites
-
-MAX_CHUNKS = 1 << 20
-"""Per tensor; each is a file, and one of 1 GiB in chunks of a byte would never end."""
-
 
 _PLACE = frozenset({"sharding", "memory_kind"})
 """What a leaf's metadata says of where its tensor lies, beyond its layout."""

@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reshard.engine.ledger import MoveResult
-from reshard.engine.read_digests import ReadLimits, check_memory, tensor_digests
+from reshard.engine.limits import Limits
+from reshard.engine.read_digests import check_memory, tensor_digests
 from reshard.formats.base import Reader
 from reshard.planning.move import Plan
 
 
-def check_unseen_memory(plan: Plan, reader: Reader, limits: ReadLimits) -> None:
+def check_unseen_memory(plan: Plan, reader: Reader, limits: Limits) -> None:
     """Raises MemoryBudgetError now for what could not be read after everything was written."""
     unseen = (reader.tensors[name] for name in _unseen(plan, reader))
     check_memory(((t.spec, t.encoding) for t in unseen), limits)
 
 
 def with_unseen_digests(
-    plan: Plan, reader: Reader, results: Sequence[MoveResult], limits: ReadLimits
+    plan: Plan, reader: Reader, results: Sequence[MoveResult], limits: Limits
 ) -> list[str | None]:
     """The digest of each move's source as it is stored now; None where neither it nor a record is known."""
     unseen = _unseen(plan, reader)

@@ -14,11 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.engine.compare import Verification, compare_recorded, compare_stored
+from reshard.engine.limits import Limits
 from reshard.engine.open_within import check_leaves_to_read, left_to_read
 from reshard.engine.pairing import Pairing, pair_by_record, pair_by_rules
-from reshard.engine.read_digests import ReadLimits
+from reshard.engine.progress import Progress, tell_files
 from reshard.engine.record_warnings import Unvouched, record_warnings, unvouched
-from reshard.engine.report import Progress, tell_files
 from reshard.errors import (
     IncompleteCheckpointError,
     NotACheckpointError,
@@ -62,7 +62,7 @@ class Side(Struct, frozen=True):
 def verify_checkpoints(
     a: str,
     b: str | None,
-    limits: ReadLimits,
+    limits: Limits,
     progress: Callable[[Progress], None] | None = None,
     rules: Changes | None = None,
 ) -> Verification:
@@ -121,7 +121,7 @@ def _added(side: Side) -> tuple[str, ...]:
 
 def _tensors(
     sides: Sequence[Side],
-    limits: ReadLimits,
+    limits: Limits,
     progress: Callable[[Progress], None] | None,
     rules: Changes | None,
 ) -> Verification:

@@ -13,6 +13,9 @@ MERGE_BELOW_BYTES = 1 << 20
 SPLIT_ABOVE_BYTES = 256 << 20
 """Larger chunks keep readers from sharing the work and from bounding their memory."""
 
+MAX_CHUNKS = 1 << 20
+"""Per tensor; each is a file, and one of 1 GiB in chunks of a byte would never end."""
+
 
 def chunk_shape(
     slices: Grid,

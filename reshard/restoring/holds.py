@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import math
-import mmap
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reshard.engine.buffers import aligned
+from reshard.engine.buffers import aligned_empty
 from reshard.engine.cast import cast_into
 from reshard.engine.opaque import opaque_dtype
 from reshard.engine.task import CastStats
-from reshard.errors import StorageError
 from reshard.layout.box import Box
 from reshard.layout.dtypes import numpy_dtype, storage_bytes
-from reshard.layout.sizes import format_bytes
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from reshard.engine.buffers import Bytes
 
     Array = npt.NDArray[Any]
-
-
-MAPPED_BYTES = 1 << 20
-"""Buffers from here on are mapped: a system call each is nothing beside filling them."""
 
 
 class Hold(Struct, frozen=True):
@@ -138,26 +130,3 @@ def _at(box: Box, axis: int, rows: slice) -> tuple[Any, ...]:
     slices = list(box.slices)
     slices[axis] = rows
     return tuple(slices)
-
-
-def aligned_empty(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Bytes of any value, aligned as jax wants them to adopt memory instead of copying it.
-
-    Large ones come in the pages that the system gives by itself. numpy asks for huge pages, which a
-    virtual machine has often handed back to its host: filling those took twice the system time.
-    """
-    import numpy as np
-
-    if nbytes >= MAPPED_BYTES:
-        return np.frombuffer(_mapped(nbytes), np.uint8)
-    return aligned(nbytes)
-
-
-def _mapped(nbytes: int) -> mmap.mmap:
-    try:
-        return mmap.mmap(-1, nbytes)
-    except (OSError, OverflowError, MemoryError) as error:
-        raise StorageError(
-            f"the system refused {format_bytes(nbytes)} of memory for a part of a tensor ({error}); restore "
-            "fewer tensors (select), or on more hosts"
-        ) from error

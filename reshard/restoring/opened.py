@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import Struct
 
-from reshard.engine.arguments import changes_of, limits_of, path_of
-from reshard.engine.options import check_choice
+from reshard.engine.arguments import changes_of, check_choice, path_of
+from reshard.engine.limits import limits_of
 from reshard.engine.task import CastStats
 from reshard.errors import FormatError, LayoutWarning, StorageError, TreeError
 from reshard.formats.base import PathKey, Reader, StoredTensor
@@ -40,7 +40,7 @@ from reshard.restoring.tensor_stream import TensorStream
 if TYPE_CHECKING:
     from reshard.engine.arguments import PairRules, Rules
     from reshard.engine.arguments import Path as PathLike
-    from reshard.engine.report import Progress
+    from reshard.engine.progress import Progress
     from reshard.layout.box import Box
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import LayoutFile

@@ -13,12 +13,12 @@ from contextlib import closing
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from reshard.engine.buffers import aligned_empty
 from reshard.engine.hand_out import hand_out
-from reshard.engine.read_digests import ReadLimits
-from reshard.engine.report import Progress
+from reshard.engine.limits import Limits
+from reshard.engine.progress import Progress
 from reshard.formats.base import Reader
 from reshard.planning.cost import BAND_BYTES
-from reshard.restoring.holds import aligned_empty
 from reshard.restoring.jobs import Job, Step, jobs
 from reshard.restoring.reading import ChunkResult, read_chunk
 from reshard.restoring.tensor_read import TensorRead, check_memory
@@ -33,7 +33,7 @@ Done = list[tuple[Step, ChunkResult | None]]
 def run(
     reads: Sequence[TensorRead],
     reader: Reader,
-    limits: ReadLimits,
+    limits: Limits,
     verify: bool,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[Restored]:

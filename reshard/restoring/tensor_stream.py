@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reshard.engine.box_stream import BoxStream
+from reshard.engine.buffers import aligned_empty
 from reshard.engine.digest import CRC64NVME
 from reshard.engine.opaque import opaque_dtype
 from reshard.engine.stream_plan import Streaming, StreamPlan, plan_stream
@@ -15,7 +16,6 @@ from reshard.formats.codecs.source import REMEDY
 from reshard.layout.box import Box
 from reshard.layout.cast_rule import SATURATE
 from reshard.layout.dtypes import numpy_dtype, storage_bytes
-from reshard.restoring.holds import aligned_empty
 from reshard.restoring.stored_state import stored_state
 
 

@@ -159,8 +159,8 @@ def _options(
 ) -> SaveOptions:
     import jax
 
-    from reshard.engine.arguments import bytes_of, limits_of
-    from reshard.engine.options import check_choice, check_positive
+    from reshard.engine.arguments import bytes_of, check_choice, check_positive
+    from reshard.engine.limits import limits_of
     from reshard.planning.chunking import SPLIT_ABOVE_BYTES
     from reshard.saving.plan import SaveOptions
 
@@ -186,7 +186,7 @@ def _options(
 
 
 def _encoding(compression: str) -> Any:
-    from reshard.engine.options import parse_compression
+    from reshard.formats.compression import parse_compression
 
     found = parse_compression(compression)
     if found is None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import reshard.api
-from reshard.engine.report import Progress
+from reshard.engine.progress import Progress
 from reshard.errors import (
     FormatError,
     IncompleteCheckpointError,

@@ -5,7 +5,7 @@ import sys
 import time
 
 from reshard.cli.progress import Bar, Lines, bar, loading, short_name, watching
-from reshard.engine.report import Progress, Stage
+from reshard.engine.progress import Progress, Stage
 from tests.cli.show import console, text_of
 
 

@@ -7,10 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from reshard.engine.compare import compare_recorded, compare_stored
-from reshard.engine.read_digests import ReadLimits, tensor_digests
+from reshard.engine.limits import Limits
+from reshard.engine.read_digests import tensor_digests
 from tests.engine.stores import RAW, RAW_CRC, ZSTD, Store, tensor
 
-LIMITS = ReadLimits(64 << 20, 2)
+LIMITS = Limits(64 << 20, 2)
 
 
 @pytest.fixture

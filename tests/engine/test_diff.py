@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from reshard.engine import box_stream, elements, pair_plan, stream_plan
 from reshard.engine import diff as engine_diff
 from reshard.engine.diff import diff_readers
-from reshard.engine.read_digests import ReadLimits
+from reshard.engine.limits import Limits
 from reshard.errors import CorruptError, MemoryBudgetError, PlanError, StorageError
 from reshard.formats.base import Container, Leaf, PathKey
 from reshard.layout.changes import Changes
 from reshard.layout.dtypes import numpy_dtype
 from tests.engine.stores import RAW, RAW_CRC, ZSTD, ZSTD_CRC, Store, tensor
 
-LIMITS = ReadLimits(64 << 20, 2)
+LIMITS = Limits(64 << 20, 2)
 CODECS = (RAW, RAW_CRC, ZSTD, ZSTD_CRC)
 MIB = 1 << 20
 
@@ -213,13 +213,13 @@ def test_a_budget_that_is_too_small_names_one_that_works(pair):
         mock.patch.object(engine_diff, "compare_blocks", side_effect=AssertionError),
         pytest.raises(MemoryBudgetError) as error,
     ):
-        diff(*pair, limits=ReadLimits(1 * MIB, 2))
+        diff(*pair, limits=Limits(1 * MIB, 2))
     smallest = error.value.smallest_bytes
     assert str(error.value) == (
         f"to compare 'v' of shape [12, 9] needs at least {smallest >> 20} MiB of buffers (zstd chunks of 5×9 in A "
         f"and raw chunks of 12×2 in B), but 1 MiB are allowed; allow max_memory of {smallest >> 20}MiB"
     )
-    assert diff(*pair, limits=ReadLimits(smallest, 2)).differences == 0
+    assert diff(*pair, limits=Limits(smallest, 2)).differences == 0
 
 
 def test_chunks_are_decoded_once_where_memory_allows(tmp_path):
@@ -237,7 +237,7 @@ def test_chunks_are_decoded_once_where_memory_allows(tmp_path):
         assert diff(a, b).differences == 0
         assert len(opened) == 8 + 16
         opened.clear()
-        assert diff(a, b, ReadLimits(16 * MIB, 2)).differences == 0
+        assert diff(a, b, Limits(16 * MIB, 2)).differences == 0
         assert 8 + 16 < len(opened) < 8 + 16 * 40
 
 
@@ -247,6 +247,6 @@ def test_the_order_of_tasks_changes_nothing(tmp_path):
     a = store_of(tmp_path, "a", values, (60, 500), ZSTD, "float32")
     b = store_of(tmp_path, "b", values * np.float32(1.01), (60, 100), RAW, "float32")
     with mock.patch.object(engine_diff, "BATCH_CHUNKS", 1):
-        found = [diff(a, b, ReadLimits(512 * MIB, n)).tensors["w"] for n in (1, 2, 5)]
+        found = [diff(a, b, Limits(512 * MIB, n)).tensors["w"] for n in (1, 2, 5)]
     assert found[0] == found[1] == found[2]
     assert found[0].relative == pytest.approx(0.01, rel=1e-5)

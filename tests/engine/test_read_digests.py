@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reshard.engine import read_digests
-from reshard.engine.read_digests import BATCH_CHUNKS, ReadLimits, tensor_digests
+from reshard.engine.limits import Limits
+from reshard.engine.read_digests import BATCH_CHUNKS, tensor_digests
 from reshard.errors import CorruptError, StorageError
 from tests.engine.stores import RAW, RAW_CRC, ZSTD, ZSTD_CRC, Store, tensor
 from tests.orbax_trees import random_array
 
-LIMITS = ReadLimits(64 << 20, 2)
+LIMITS = Limits(64 << 20, 2)
 ENCODINGS = (RAW, RAW_CRC, ZSTD, ZSTD_CRC)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from reshard.engine.read_digests import ReadLimits
+from reshard.engine.limits import Limits
 from reshard.engine.recorded import check_recorded
 from reshard.engine.sinks import PieceSink
 from reshard.engine.task import Task
@@ -22,7 +22,7 @@ from reshard.planning.placement import Placement
 from tests.engine.stores import RAW, RAW_CRC, Folder, Store, by_hand, carry_out, side, tensor
 
 VALUES = np.arange(64, dtype=np.float32).reshape(8, 8) + 1
-LIMITS = ReadLimits(64 << 20, 1)
+LIMITS = Limits(64 << 20, 1)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def columns_to_rows(store: Store) -> Move:
     return by_hand(Placement.whole(spec, target), *sides, "weave", target.storage, 64)
 
 
-def converted(store: Store, root: Path, limits: ReadLimits = LIMITS) -> None:
+def converted(store: Store, root: Path, limits: Limits = LIMITS) -> None:
     move = columns_to_rows(store)
     results = carry_out([move], store, root, Folder(), {"w": RAW_CRC})
     check_recorded(Plan((move,), 64 << 20, 1), store, results, limits)
@@ -123,4 +123,4 @@ def test_there_is_no_memory_to_tell(store, tmp_path):
         match=r"^'w': what was written has digest \w{16}, but \w{16} was recorded of its source; the output was "
         r"discarded; run reshard verify made with more memory: if it finds nothing, check this machine's$",
     ):
-        converted(store, tmp_path / "t", ReadLimits(1, 1))
+        converted(store, tmp_path / "t", Limits(1, 1))

@@ -10,14 +10,16 @@ import pytest
 from msgspec.structs import replace
 
 from reshard.engine.layouts import layout_of
-from reshard.engine.options import Options, parse_compression
-from reshard.engine.target import MAX_CHUNKS, codec_name, make_target
+from reshard.engine.options import Options
+from reshard.engine.target import codec_name, make_target
 from reshard.errors import FormatError, LayoutError, PlanError
 from reshard.formats.base import Container, Encoding, Extent, Item, Leaf, PathKey, StoredTensor
+from reshard.formats.compression import parse_compression
 from reshard.layout.changes import Changes
 from reshard.layout.grid import Grid, Index
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.chunking import MAX_CHUNKS
 
 MESH = DeviceMesh((4, 2), ("data", "model"))
 ZSTD = Encoding("zstd", 3)

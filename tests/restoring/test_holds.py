@@ -9,9 +9,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reshard.engine.buffers import aligned_empty
 from reshard.layout.box import Box
 from reshard.layout.grid import Grid
-from reshard.restoring.holds import Buffer, Hold, aligned_empty
+from reshard.restoring.holds import Buffer, Hold
 
 SHAPES = st.lists(st.integers(1, 7), min_size=0, max_size=3).map(tuple)
 

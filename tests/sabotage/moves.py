@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from reshard.engine.read_digests import ReadLimits
+from reshard.engine.limits import Limits
 from reshard.engine.recorded import check_recorded
 from reshard.engine.run import MoveResult, run
 from reshard.engine.tasks import Ends, batches
@@ -108,7 +108,7 @@ class Moving:
         # One task to a batch, so that several workers have something to do.
         tasks = [(t,) for b in batches(plan, ends) for t in b]
         (result,) = run(plan, tasks, ends, str(self.root))
-        check_recorded(plan, self.store, [result], ReadLimits(64 << 20, 1))
+        check_recorded(plan, self.store, [result], Limits(64 << 20, 1))
         return result
 
     def found(self) -> np.ndarray:

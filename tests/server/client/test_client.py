@@ -18,7 +18,7 @@ from reshard_server.client.transport import Transport
 from reshard_server.models.problem import Problem
 
 import reshard
-from reshard.engine.report import Progress
+from reshard.engine.progress import Progress
 from reshard.errors import LayoutError, MemoryBudgetError, PlanError, ReshardError, StorageError
 from tests.server.client.conftest import WEIGHTS
 from tests.server.client.cutting import cutting

@@ -9,7 +9,7 @@ from reshard_server.models.conversion import Goal, OneTarget, SeveralTargets
 from reshard_server.work.pace import Pace
 from reshard_server.work.wording import RootNames, Wording
 
-from reshard.engine.report import Progress
+from reshard.engine.progress import Progress
 
 REQUEST = OneTarget(source="data/a", target="scratch/b")
 

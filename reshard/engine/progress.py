@@ -1,0 +1,50 @@
+"""Progress: how far a run is, told after each piece of work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+Stage = Literal[
+    "checking",
+    "copying",
+    "reading back",
+    "syncing",
+    "restoring",
+    "reading",
+    "reading files",
+    "comparing",
+]
+
+
+class Progress(Struct, frozen=True):
+    """How far a run is; bytes are the source's, as decoded.
+
+    Attributes:
+        resumed_bytes: those of ``moved_bytes`` that an earlier, unfinished run moved.
+    """
+
+    moved_bytes: int
+    total_bytes: int
+    tasks_done: int
+    tasks: int
+    tensor: str
+    stage: Stage = "copying"
+    resumed_bytes: int = 0
+
+
+def tell_files(
+    sizes: Mapping[str, int], progress: Callable[[Progress], None] | None
+) -> Callable[[str], None]:
+    """To be called with each file's name before it is read; tells how much was read until then."""
+    total, done, count = sum(sizes.values()), 0, 0
+
+    def read(name: str) -> None:
+        nonlocal done, count
+        if progress is not None:
+            progress(Progress(done, total, count, len(sizes), name, "reading files"))
+        done, count = done + sizes[name], count + 1
+
+    return read
