@@ -12,6 +12,7 @@ from anyio import CapacityLimiter
 from reshard.api import check_arguments
 from reshard_server.access.paths import Roots
 from reshard_server.access.rates import Rates
+from reshard_server.access.reloading import Reloading
 from reshard_server.access.sessions import Sessions
 from reshard_server.access.streams import Streams
 from reshard_server.access.tokens import Tokens, load_tokens
@@ -95,11 +96,15 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
         streams = Streams(settings.streams)
         metrics.watch(database, streams)
         lookers = CapacityLimiter(LOOKERS)
+        sessions = Sessions(database, tokens, settings.session_hours * 3600, clock_of(database).now)
+        reloading = Reloading(settings, tokens, sessions.end_of_hash)
+        reloading.launch()
+        opened.callback(reloading.close)
         yield Services(
             settings,
             database,
             tokens,
-            Sessions(database, tokens, settings.session_hours * 3600, clock_of(database).now),
+            sessions,
             roots,
             durable,
             questions,

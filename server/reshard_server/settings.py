@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, time
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -42,6 +43,8 @@ NOT_SETTINGS = frozenset({"RESHARD_SETTINGS", "RESHARD_TOKEN"})
 
 Scope = Literal["read", "convert", "admin"]
 
+_DAY_LENGTH = len("2027-01-31")
+
 RootName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
 
@@ -61,6 +64,28 @@ class TokenSettings(BaseModel):
     write: frozenset[str] = Field(
         default=frozenset(), description="Roots that it may write; '*' for all."
     )
+    expires: datetime | None = Field(
+        default=None,
+        description="When it ends: a time with its zone, or a day, at whose beginning in UTC it ends.",
+    )
+
+    @field_validator("expires", mode="before")
+    @classmethod
+    def _is_moment(cls, value: object) -> object:
+        """TOML has days and times without a zone; of JSON everything is text."""
+        try:
+            found = datetime.fromisoformat(value) if isinstance(value, str) else value
+        except ValueError:
+            found = None
+        if isinstance(found, datetime) and isinstance(value, str) and len(value) == _DAY_LENGTH:
+            return found.replace(tzinfo=UTC)
+        if isinstance(found, date) and not isinstance(found, datetime):
+            return datetime.combine(found, time.min, UTC)
+        if value is not None and not (isinstance(found, datetime) and found.tzinfo is not None):
+            raise ValueError(
+                f"expected a day such as 2027-01-31, or a time with its zone such as 2027-01-31T12:00:00Z, found {str(value)[:40]!r}"
+            )
+        return found
 
 
 class Settings(BaseSettings):
@@ -89,7 +114,9 @@ class Settings(BaseSettings):
         description="Storage roots by name: what clients may name paths below.",
     )
     tokens: tuple[TokenSettings, ...] = Field((), description="Bearer tokens, by their hashes.")
-    tokens_file: Path | None = Field(None, description="A TOML file with further [[tokens]].")
+    tokens_file: Path | None = Field(
+        None, description="A TOML file with further [[tokens]]; read again when it changes."
+    )
     insecure: bool = Field(
         False, description="No token is needed; only where the host is a loopback address."
     )

@@ -107,6 +107,14 @@ Write = Annotated[
         rich_help_panel=TOKEN,
     ),
 ]
+Expires = Annotated[
+    str | None,
+    typer.Option(
+        metavar="90d|DATE",
+        help="When it ends: after so many days, at the beginning of a day (UTC), or at a time with its zone.",
+        rich_help_panel=TOKEN,
+    ),
+]
 
 
 def serve(
@@ -123,6 +131,7 @@ def serve(
     scope: Scopes = None,
     read: Read = None,
     write: Write = None,
+    expires: Expires = None,
 ) -> None:
     """Serve conversions by HTTP: durable jobs, progress, schedules, a page to watch them.
 
@@ -135,11 +144,11 @@ def serve(
         _print_settings()
         return
     if make_token is not None:
-        _print_token(make_token, scope or ["read", "convert"], read or (), write or ())
+        _print_token(make_token, scope or ["read", "convert"], read or (), write or (), expires)
         return
-    if scope or read or write:
+    if scope or read or write or expires:
         raise ReshardError(
-            "--scope, --read and --write belong to --make-token; add it, or leave them out"
+            "--scope, --read, --write and --expires belong to --make-token; add it, or leave them out"
         )
     from reshard_server.serve import migrate_records
     from reshard_server.serve import serve as serve_settings
@@ -198,10 +207,14 @@ def _print_settings() -> None:
 
 
 def _print_token(
-    name: str, scopes: Sequence[str], read: Sequence[str], write: Sequence[str]
+    name: str,
+    scopes: Sequence[str],
+    read: Sequence[str],
+    write: Sequence[str],
+    expires: str | None,
 ) -> None:
     from reshard_server.access.making import as_toml, make_token
 
-    token, kept = make_token(name, scopes, read, write)
+    token, kept = make_token(name, scopes, read, write, expires)
     typer.echo(as_toml(kept), nl=False)
     typer.echo(f"the token of {name!r}, told only now: {token}", err=True)

@@ -2,7 +2,7 @@
 
 The cookie is a random text of which the records keep the hash, so that a session can be ended from here,
 on every replica, and whoever reads the records cannot take one over. It stands for the token it was
-begun with: when that token leaves the settings, its sessions end.
+begun with: when that token leaves the settings or expires, its sessions end.
 
 A browser sends the cookie by itself, so forms prove that they come from our own pages (``origins``).
 """
@@ -54,14 +54,15 @@ class Sessions:
         if known is None:
             return None
         cookie, now = secrets.token_urlsafe(32), self.clock()
+        seconds = min(self.seconds, self.tokens.seconds_left(known))
         row = {"token": known.name, "token_sha256": known.sha256, "created_at": now}
         with self.db.begin() as connection:
             connection.execute(SESSIONS.delete().where(_S.expires_at <= now))
             connection.execute(
-                SESSIONS.insert().values(key=_hash(cookie), expires_at=now + self.seconds, **row)
+                SESSIONS.insert().values(key=_hash(cookie), expires_at=now + seconds, **row)
             )
             connection.execute(_too_many(known.sha256))
-        return Session(cookie, caller_of(known), self.seconds)
+        return Session(cookie, caller_of(known), seconds)
 
     def caller(self, cookie: str | None) -> Caller | None:
         """Whose session it is; None where it is none, has expired or was ended."""
@@ -84,6 +85,12 @@ class Sessions:
         """Ends every session of the token with this name; how many there were."""
         with self.db.begin() as connection:
             return connection.execute(SESSIONS.delete().where(_S.token == token)).rowcount
+
+    def end_of_hash(self, token_sha256: str) -> int:
+        """Ends every session of the token with this hash; how many there were."""
+        ended = SESSIONS.delete().where(_S.token_sha256 == token_sha256)
+        with self.db.begin() as connection:
+            return connection.execute(ended).rowcount
 
 
 def _too_many(token_sha256: str) -> sa.Delete:

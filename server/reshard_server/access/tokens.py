@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
+import time
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from reshard.errors import ReshardError
+from reshard_server.mistakes import expected
 from reshard_server.settings import Scope, Settings, TokenSettings
 
 EVERY_ROOT = "*"
+
+_TOKENS: TypeAdapter[tuple[TokenSettings, ...]] = TypeAdapter(tuple[TokenSettings, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +58,18 @@ ANYONE = Caller(
 """Whoever asks a server that runs without tokens (``--insecure``)."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Tokens:
-    """All tokens of a server."""
+    """All tokens of a server; used from any thread.
+
+    Attributes:
+        settings: as they are now; ``replace`` puts others in their place.
+        clock: seconds since 1970, by which tokens expire.
+    """
 
     settings: tuple[TokenSettings, ...]
     insecure: bool = False
+    clock: Callable[[], float] = time.time
 
     def caller(self, token: str | None) -> Caller | None:
         """Who has this token; None where nobody has. Takes the same time for every wrong token."""
@@ -67,21 +79,47 @@ class Tokens:
         return caller_of(found)
 
     def known(self, token: str) -> TokenSettings | None:
-        """The settings of a token; None for one that nobody has, ``insecure`` or not."""
-        return self.with_hash(hashlib.sha256(token.encode(errors="replace")).hexdigest())
+        """The settings of a token; None for one that nobody has, ``insecure`` or not, or that has expired."""
+        return self.with_hash(_hash(token))
 
     def with_hash(self, sha256: str) -> TokenSettings | None:
-        """The token with this hash."""
+        """The token with this hash; None where there is none, or it has expired."""
+        found = self._of_hash(sha256)
+        return None if found is None or self._is_over(found) else found
+
+    def named(self, name: str) -> Caller | None:
+        """Whoever has the token with this name, as its rights are now; None where it is gone or has expired."""
+        found = next((known for known in self.settings if known.name == name), None)
+        if found is None:
+            return ANYONE if self.insecure and name == ANYONE.name else None
+        return None if self._is_over(found) else caller_of(found)
+
+    def expired(self, token: str) -> TokenSettings | None:
+        """The settings of a token that was known until it expired."""
+        found = self._of_hash(_hash(token))
+        return found if found is not None and self._is_over(found) else None
+
+    def seconds_left(self, known: TokenSettings) -> float:
+        """Until a token expires."""
+        return math.inf if known.expires is None else known.expires.timestamp() - self.clock()
+
+    def replace(self, settings: tuple[TokenSettings, ...]) -> None:
+        """Puts these tokens in the place of those that were known."""
+        self.settings = settings
+
+    def _is_over(self, known: TokenSettings) -> bool:
+        return self.seconds_left(known) <= 0
+
+    def _of_hash(self, sha256: str) -> TokenSettings | None:
         found = None
         for known in self.settings:
             if hmac.compare_digest(known.sha256, sha256):
                 found = known
         return found
 
-    def named(self, name: str) -> Caller | None:
-        """Whoever has the token with this name, as its rights are now; None where it is gone."""
-        found = next((caller_of(known) for known in self.settings if known.name == name), None)
-        return ANYONE if found is None and self.insecure and name == ANYONE.name else found
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode(errors="replace")).hexdigest()
 
 
 def load_tokens(settings: Settings) -> Tokens:
@@ -116,6 +154,14 @@ def load_tokens(settings: Settings) -> Tokens:
 def _of_file(path: Path) -> tuple[TokenSettings, ...]:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-        return tuple(TokenSettings.model_validate(t) for t in document.get("tokens", ()))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
+        return _TOKENS.validate_python(document.get("tokens", ()))
+    except ValidationError as error:
+        found = (
+            f"tokens.{'.'.join(map(str, e['loc']))}: {expected(e)}"
+            for e in error.errors(include_input=False)
+        )
+        raise ReshardError(
+            f"the tokens file {str(path)!r} cannot be used: {'; '.join(found)}"
+        ) from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ReshardError(f"the tokens file {str(path)!r} cannot be used: {error}") from error

@@ -19,6 +19,9 @@ ROUTER = APIRouter(include_in_schema=False)
 
 SIGN_IN = "/sign-in"
 
+UNKNOWN = "This is no token that the server knows. Tokens begin with rsh_; ask whoever runs the server for one."
+EXPIRED = "This token has expired; ask whoever runs the server for a new one."
+
 _OWN_PATH = re.compile(r"/(?!/)[A-Za-z0-9._~/?=&%@:+,-]*")
 
 
@@ -43,9 +46,10 @@ async def sign_in(
     check_form(request.headers, None, None)
     serving.rates.take(address_bucket(request))
     after = path_after(fields.text("after"))
-    session = await run_sync(serving.sessions.begin, fields.text("token"))
+    token = fields.text("token")
+    session = await run_sync(serving.sessions.begin, token)
     if session is None:
-        error = "This is no token that the server knows. Tokens begin with rsh_; ask whoever runs the server for one."
+        error = EXPIRED if serving.tokens.expired(token) else UNKNOWN
         return page("sign_in.html", None, 401, after=after, error=error)
     answer = RedirectResponse(after, 303)
     set_cookie(answer, session, secure=over_tls(request, serving))

@@ -16,10 +16,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from reshard_server.access.streams import Streams
+from reshard_server.access.tokens import Caller
 from reshard_server.drain import RETRY_AFTER
 from reshard_server.models.conversion import Conversion
 from reshard_server.records.feed import Watcher
-from reshard_server.routes.asking import Serving
+from reshard_server.routes.asking import Reading, Serving
 from reshard_server.routes.found import Readable
 from reshard_server.services import Services
 
@@ -75,6 +76,7 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 async def watch_conversion(
     found: Readable,
     serving: Serving,
+    caller: Reading,
     last_event_id: Annotated[
         int | None,
         Header(ge=0, le=LARGEST_REVISION, description="Id of the last event that was seen."),
@@ -87,10 +89,12 @@ async def watch_conversion(
     if found.done and last_event_id == found.revision:
         return Response(status_code=204)
     serving.streams.take()
-    return EventStream(_events(serving, found, last_event_id), serving.streams)
+    return EventStream(_events(serving, found, caller, last_event_id), serving.streams)
 
 
-async def _events(serving: Services, first: Conversion, seen: int | None) -> AsyncIterator[str]:
+async def _events(
+    serving: Services, first: Conversion, caller: Caller, seen: int | None
+) -> AsyncIterator[str]:
     yield f"retry: {RECONNECT_MILLISECONDS}\n\n"
     if first.revision != seen:
         yield _event(first)
@@ -98,7 +102,10 @@ async def _events(serving: Services, first: Conversion, seen: int | None) -> Asy
         return
     with serving.feed.watching(first.id, first.revision) as watcher:
         while not serving.drain.begun.is_set():
-            if not await _woken(watcher, serving.drain.begun):
+            is_woken = await _woken(watcher, serving.drain.begun)
+            if serving.tokens.named(caller.name) is None:
+                return
+            if not is_woken:
                 yield ": still here\n\n"
             elif watcher.wake.is_set():
                 watcher.wake.clear()

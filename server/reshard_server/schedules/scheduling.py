@@ -54,7 +54,7 @@ class Scheduling:
         found = self.tokens.named(stored.token)
         if found is None:
             raise UnfitError(
-                f"the token {stored.token!r}, which made this schedule, is gone; put the schedule again with another one"
+                f"the token {stored.token!r}, which made this schedule, is gone or has expired; put the schedule again with another one"
             )
         if "convert" not in found.scopes:
             raise UnfitError(

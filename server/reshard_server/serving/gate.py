@@ -70,11 +70,7 @@ async def authenticate(request: Request) -> Caller:
     address = request.client.host if request.client else ""
     services.rates.take(f"token {caller.name}" if caller else bucket_of(address))
     if caller is None:
-        raise ProblemError(
-            UNAUTHENTICATED,
-            "a known bearer token was expected in the Authorization header; send 'Authorization: Bearer TOKEN'",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
+        raise _unknown(services, request)
     ABOUT.get().caller = caller.name
     return caller
 
@@ -87,8 +83,28 @@ async def _known(services: Services, request: Request) -> Caller | None:
         found = await run_sync(services.sessions.caller, cookie)
         if found is not None:
             return found
-    scheme, token = get_authorization_scheme_param(given)
-    return services.tokens.caller(token if scheme.lower() == "bearer" else None)
+    return services.tokens.caller(_token(request))
+
+
+def _token(request: Request) -> str | None:
+    scheme, token = get_authorization_scheme_param(request.headers.get("authorization"))
+    return token if scheme.lower() == "bearer" else None
+
+
+def _unknown(services: Services, request: Request) -> ProblemError:
+    token = _token(request)
+    expired = services.tokens.expired(token) if token else None
+    if expired is not None:
+        return ProblemError(
+            UNAUTHENTICATED,
+            f"the token {expired.name!r} expired at {expired.expires}; ask whoever runs the server for a new one",
+            headers={"WWW-Authenticate": 'Bearer error="invalid_token"'},
+        )
+    return ProblemError(
+        UNAUTHENTICATED,
+        "a known bearer token was expected in the Authorization header; send 'Authorization: Bearer TOKEN'",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
 
 
 def check_host(headers: Headers) -> None:

@@ -186,7 +186,7 @@ def test_every_setting_is_listed_as_the_page_has_it(capsys: pytest.CaptureFixtur
             "reshard-state' lies in the root 'data', where clients may read and write; name a folder elsewhere",
         ),
         (["--settings", "none.toml"], "the settings file 'none.toml' cannot be used"),
-        (["--scope", "read"], "--scope, --read and --write belong to --make-token"),
+        (["--scope", "read"], "--scope, --read, --write and --expires belong to --make-token"),
         (["--make-token", "x", "--scope", "all"], "the token 'x' cannot be made: scopes"),
     ],
 )  # fmt: skip
