@@ -22,7 +22,7 @@ def _one_step(bench: Bench) -> None:
 
 
 CHANGES: list[tuple[dict[str, Any], str]] = [
-    ({}, f"{WHO}, is gone; put the schedule again with another one"),
+    ({}, f"{WHO}, is gone or has expired; put the schedule again with another one"),
     (
         {"scopes": frozenset({"read"})},
         f"{WHO}, lacks the scope 'convert' now; give it back, or put the schedule again with another token",
