@@ -21,6 +21,7 @@ from reshard_server.metrics import Metrics
 from reshard_server.records.clock import clock_of
 from reshard_server.records.database import open_database
 from reshard_server.records.feed import Feed
+from reshard_server.records.listening import Listener
 from reshard_server.records.state_lock import state_locked
 from reshard_server.records.together import Together
 from reshard_server.schedules.scheduling import Scheduling
@@ -82,6 +83,10 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
         opened.enter_context(state_locked(settings))
         database = open_database(settings)
         opened.callback(database.dispose)
+        if database.dialect.name == "postgresql":
+            listener = Listener(database)
+            listener.launch()
+            opened.callback(listener.close)
         durable = Durable(settings, database, roots)
         durable.launch()
         opened.callback(durable.close)

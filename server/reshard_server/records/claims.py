@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from reshard_server.models.conversion import ProgressState
 from reshard_server.records.clock import clock_of
+from reshard_server.records.news import tell
 from reshard_server.records.tables import CONVERSIONS, EXECUTORS, TURNS
 from reshard_server.records.totals import count_ended, moved_bytes
 
@@ -210,6 +211,7 @@ def finish(
             return False
         seconds = now - (now if row.started_at is None else row.started_at)
         count_ended(connection, state, seconds, moved_bytes(result))
+        tell(connection, "conversions")
     return True
 
 
@@ -233,11 +235,10 @@ def take_from_silent(
     live = sa.select(EXECUTORS.c.id).where(EXECUTORS.c.heartbeat_at >= heard_after)
     dead = sa.and_(_C.executor != own, _C.executor.not_in(live))
     recorded = sa.select(_C.claim).where(_C.executor == own, _C.state.in_(HELD))
-    with db.connect() as connection:
+    with db.begin() as connection:
         # Asked after the records have been read: what is won meanwhile is not in them.
         orphans = [claim for claim in connection.scalars(recorded) if not is_mine(claim)]
-    let_go = sa.and_(_C.executor == own, _C.claim.in_(orphans))
-    with db.begin() as connection:
+        let_go = sa.and_(_C.executor == own, _C.claim.in_(orphans))
         return _let_go(connection, (_C.state.in_(HELD), sa.or_(dead, let_go)))
 
 
@@ -256,7 +257,10 @@ def _let_go(connection: sa.Connection, where: tuple[sa.ColumnElement[bool], ...]
     starts = connection.scalars(ended).all()
     for start in starts:
         count_ended(connection, "cancelled", now - (now if start is None else start), 0)
-    return len(starts) + len(connection.scalars(queued).all())
+    number = len(starts) + len(connection.scalars(queued).all())
+    if number:
+        tell(connection, "conversions")
+    return number
 
 
 def _standing(claim: Claim, states: Collection[str]) -> tuple[sa.ColumnElement[bool], ...]:

@@ -55,8 +55,13 @@ class Clock:
         with self._db.connect() as connection:
             before = host_seconds()
             told = connection.execute(sa.select(now_of(self._db))).scalar_one()
+            self.learn(told, before)
+
+    def learn(self, told: float, before: float) -> None:
+        """Takes what the database just told as its time; it was asked at ``before``, by ``host_seconds``."""
+        if not self._is_here:
             self._asked = host_seconds()
-        self._ahead = told - (before + self._asked) / 2
+            self._ahead = told - (before + self._asked) / 2
 
 
 def give_clock(db: sa.Engine) -> None:

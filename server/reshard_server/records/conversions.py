@@ -28,6 +28,7 @@ from reshard_server.models.conversion import (
 from reshard_server.records.clock import clock_of
 from reshard_server.records.conversion_rows import ENDED, conversion_of
 from reshard_server.records.layouts import pin_layouts
+from reshard_server.records.news import tell
 from reshard_server.records.other_versions import readable, recorded
 from reshard_server.records.page_tokens import page_key, page_token
 from reshard_server.records.tables import CONVERSION_LABELS, CONVERSIONS, IDEMPOTENCY
@@ -100,6 +101,7 @@ def insert(connection: sa.Connection, new: Sequence[New]) -> list[Conversion]:
     ]
     if labels:
         connection.execute(_INSERT_LABELS, labels)
+    tell(connection, "conversions")
     return list(map(conversion_of, made))
 
 
@@ -245,6 +247,8 @@ def _set(
 ) -> bool:
     change = CONVERSIONS.update().where(_C.id == conversion, _C.state.in_(states))
     done = connection.execute(change.values(**values, revision=_C.revision + 1))
+    if done.rowcount and values["state"] != "cancelling":
+        tell(connection, "conversions")
     return bool(done.rowcount)
 
 

@@ -12,6 +12,7 @@ from reshard.errors import MissingPackageError, ReshardError, StorageError
 from reshard_server.records.bounded import ANSWER_SECONDS, CONNECT_ARGUMENTS, BoundedConnection
 from reshard_server.records.clock import give_clock
 from reshard_server.records.migrating import LackingError, PendingError, migrate
+from reshard_server.records.news import give_news
 from reshard_server.records.one_writer import OneWriterEngine
 from reshard_server.settings import Settings
 from reshard_server.unavailable import renew_read_only
@@ -79,6 +80,7 @@ def _engine(settings: Settings) -> sa.Engine:
         sa.event.listen(made, "connect", _set_up_postgres)
     renew_read_only(made)
     give_clock(made)
+    give_news(made)
     return made
 
 

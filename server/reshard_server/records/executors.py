@@ -10,7 +10,8 @@ import socket
 
 import sqlalchemy as sa
 
-from reshard_server.records.clock import now_of
+from reshard_server.host_clock import host_seconds
+from reshard_server.records.clock import clock_of, now_of
 from reshard_server.records.tables import EXECUTORS
 
 FORGOTTEN_SECONDS = 3600.0
@@ -20,11 +21,15 @@ _E = EXECUTORS.c
 
 
 def beat(db: sa.Engine, executor: str) -> None:
-    """Says that this process lives."""
+    """Says that this process lives, and sets the records' clock by the database's answer."""
     now = now_of(db)
     with db.begin() as connection:
         heard = EXECUTORS.update().where(_E.id == executor).values(heartbeat_at=now)
-        if not connection.execute(heard).rowcount:
+        before = host_seconds()
+        told = connection.scalar(heard.returning(_E.heartbeat_at))
+        if told is not None:
+            clock_of(db).learn(told, before)
+        else:
             row = {"id": executor, "host": socket.gethostname(), "pid": os.getpid()}
             connection.execute(EXECUTORS.insert().values(**row, heartbeat_at=now))
         connection.execute(EXECUTORS.delete().where(_E.heartbeat_at < now - FORGOTTEN_SECONDS))

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 
+from reshard_server.records.news import news_of, taken_back
+
 
 class Turns:
     """A lock that is handed on in the order in which it was asked for."""
@@ -60,5 +62,11 @@ class OneWriterEngine(sa.Engine):
     @contextmanager
     def begin(self) -> Iterator[sa.Connection]:
         """A transaction, once it is its turn."""
-        with self._turns.turn(), super().begin() as connection:
-            yield connection
+        with self._turns.turn():
+            told: set[str] = set()
+            with super().begin() as connection:
+                taken_back(connection)  # of a transaction that was undone
+                yield connection
+                told = taken_back(connection)
+        if told:
+            news_of(self).spread(told)

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from reshard_server.models.schedule import Clock, Schedule, ScheduleBody, ScheduleRun
 from reshard_server.records.clock import clock_of
 from reshard_server.records.conversion_rows import moment
+from reshard_server.records.news import tell
 from reshard_server.records.other_versions import (
     read,
     readable,
@@ -84,6 +85,7 @@ def create(
     try:
         with db.begin() as connection:
             connection.execute(SCHEDULES.insert().values(values))
+            tell(connection, "schedules")
     except sa.exc.IntegrityError:
         return None
     return get(db, name)
@@ -138,6 +140,13 @@ def due(db: sa.Engine, now: float) -> list[StoredSchedule]:
     return [stored for stored in found if not unknown_members(stored.body)]
 
 
+def next_due(db: sa.Engine, now: float) -> float | None:
+    """When the next schedule is looked at that need not be looked at now; None where there is none."""
+    query = sa.select(sa.func.min(_S.next_at)).where(_S.paused.is_(False), _S.next_at > now)
+    with db.connect() as connection:
+        return connection.execute(query).scalar()
+
+
 def advance(connection: sa.Connection, before: StoredSchedule, next_at: float) -> bool:
     """Wins the tick; False where another process did, or the schedule changed."""
     change = SCHEDULES.update().where(
@@ -160,6 +169,7 @@ def _change(db: sa.Engine, before: StoredSchedule, values: dict[str, Any]) -> St
     change = SCHEDULES.update().where(*_as_before(before))
     with db.begin() as connection:
         done = connection.execute(change.values(**values, revision=before.revision + 1))
+        tell(connection, "schedules")
     return get(db, before.name) if done.rowcount else None
 
 

@@ -7,9 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 
+import sqlalchemy as sa
+
 from reshard_server.models.schedule import Clock
 from reshard_server.records import schedule_runs, schedules
 from reshard_server.records.clock import clock_of
+from reshard_server.records.news import TOPICS, news_of
 from reshard_server.records.schedules import StoredSchedule
 from reshard_server.schedules.by_clock import tick
 from reshard_server.schedules.clock import exactly_written
@@ -21,7 +24,7 @@ from reshard_server.unavailable import unavailable
 LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
-"""Between two looks at what is due."""
+"""Between two looks at what is due, at least."""
 
 AFTER_FAILURE_SECONDS = 2.0
 
@@ -36,27 +39,46 @@ class Ticking:
         self.scheduling = scheduling
         self._thread: threading.Thread | None = None
         self._recovered = float("-inf")
+        self._wake = threading.Event()
 
     def launch(self) -> None:
         """Begins, with what was left when the last server ended."""
+        for topic in TOPICS:
+            news_of(self.scheduling.database).wake(topic, self._wake.set)
         self._thread = threading.Thread(target=self._run, name="schedules", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Starts nothing more; a step that is being held is left for the next server."""
         self.scheduling.stopping.set()
+        self._wake.set()
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
-        pause = LOOK_SECONDS
-        while not self.scheduling.stopping.wait(pause):
+        while not self.scheduling.stopping.wait(LOOK_SECONDS):
+            self._wake.clear()
             done = [
                 self._try(self._recover, "cannot look after what was left"),
                 self._try(lambda: settle(self.scheduling), "cannot settle what has ended"),
                 self._try(self._tick, "cannot look at schedules"),
             ]
-            pause = LOOK_SECONDS if all(done) else AFTER_FAILURE_SECONDS
+            if all(done):
+                self._wake.wait(self._pause())
+            else:
+                self.scheduling.stopping.wait(AFTER_FAILURE_SECONDS)
+
+    def _pause(self) -> float:
+        """Until a schedule is due, at the latest until it is time to look whatever was told."""
+        db = self.scheduling.database
+        longest = news_of(db).look_seconds
+        try:
+            now = clock_of(db).now()
+            due = schedules.next_due(db, now)
+        except sa.exc.SQLAlchemyError as error:
+            LOG.warning("cannot look when schedules are due: %s", error)
+            return AFTER_FAILURE_SECONDS
+        return longest if due is None else min(longest, due - now)
 
     def _tick(self) -> None:
         tick_all(self.scheduling, clock_of(self.scheduling.database).now())

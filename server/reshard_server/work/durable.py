@@ -18,6 +18,7 @@ from reshard_server.logs import about_conversion
 from reshard_server.records import claims, executors, idempotency, retention
 from reshard_server.records.claims import Claim
 from reshard_server.records.clock import clock_of
+from reshard_server.records.news import LOOK_SECONDS, news_of
 from reshard_server.settings import Settings
 from reshard_server.unavailable import Unavailable
 from reshard_server.work.holding import Holding
@@ -26,9 +27,6 @@ from reshard_server.work.request import Roots
 from reshard_server.work.series import Series
 
 LOG = logging.getLogger(__name__)
-
-POLL_SECONDS = 1.0
-"""Between looks for what other replicas queued; what this one queues is looked for at once."""
 
 RETENTION_SECONDS = 3600.0
 
@@ -77,6 +75,7 @@ class Durable:
             executors.forget_all(self._db)
         self._lease.start()
         self._lease.beat()
+        news_of(self._db).wake("conversions", self._wake.set)
         self._thread = threading.Thread(target=self._run, name="claims", daemon=True)
         self._thread.start()
 
@@ -102,7 +101,9 @@ class Durable:
                 self._clean()
             except (sa.exc.SQLAlchemyError, RuntimeError) as error:
                 LOG.warning("cannot look for work: %s", error)
-            self._wake.wait(POLL_SECONDS)
+                self._wake.wait(LOOK_SECONDS)
+            else:
+                self._wake.wait(news_of(self._db).look_seconds)
 
     def _claim_all(self) -> None:
         while len(self._threads) < self._settings.running and not self._draining.is_set():

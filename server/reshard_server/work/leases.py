@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from reshard_server.host_clock import host_seconds
 from reshard_server.records import claims, executors
-from reshard_server.records.clock import clock_of, now_of
+from reshard_server.records.clock import now_of
 from reshard_server.unavailable import Unavailable, unavailable
 
 LOG = logging.getLogger(__name__)
@@ -65,7 +65,6 @@ class Lease:
     def beat(self) -> None:
         """One heartbeat, and a look for those who missed theirs."""
         self._beat()
-        clock_of(self.db).ask()
         heard_after = now_of(self.db) - self.lease_seconds
         number = claims.take_from_silent(self.db, heard_after, self.executor, self.is_mine)
         if number:
