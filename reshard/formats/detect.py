@@ -75,9 +75,9 @@ def _recognise(uri: str, path: Path) -> KnownFormat:
     for known in FORMATS:
         if known.matches(str(path)):
             return known
+    marks = ", ".join(known.marks for known in FORMATS)
     raise NotACheckpointError(
-        f"{uri} is not a checkpoint of a known format; looked for "
-        f"{'; '.join(known.marks for known in FORMATS)}{_hint(uri, path)}"
+        f"{uri} is not a checkpoint of a known format: looked for {marks}{_hint(uri, path)}"
     )
 
 

@@ -62,7 +62,7 @@ def test_source_is_no_checkpoint(tmp_path, capsys):
     (tmp_path / "src").mkdir()
     (tmp_path / "file").write_text("x")
     text = (
-        "is not a checkpoint of a known format; looked for Orbax (_METADATA, _CHECKPOINT_METADATA"
+        "is not a checkpoint of a known format: looked for Orbax (_METADATA, _CHECKPOINT_METADATA"
     )
     refused(tmp_path / "src", tmp_path / "dst", NotACheckpointError, text)
     refused_by_command(capsys, tmp_path / "src", tmp_path / "dst", text)

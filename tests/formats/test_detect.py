@@ -61,7 +61,7 @@ def test_not_a_checkpoint(tmp_path):
     (tmp_path / "sub").mkdir()
     refused(
         tmp_path, NotACheckpointError,
-        f"{tmp_path} is not a checkpoint of a known format; looked for Orbax (_METADATA, _CHECKPOINT_METADATA, "
+        f"{tmp_path} is not a checkpoint of a known format: looked for Orbax (_METADATA, _CHECKPOINT_METADATA, "
         "orbax.checkpoint)",
     )  # fmt: skip
     (tmp_path / "file").write_text("x")

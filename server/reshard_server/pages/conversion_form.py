@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,7 @@ from reshard.api import check_arguments
 from reshard.errors import ReshardError
 from reshard.layout.layout_text import parse_json, parse_yaml
 from reshard_server.models.conversion import Conversion, Goal, OneTarget, PlanRequest
+from reshard_server.pages.layout_text import layout_text
 from reshard_server.pages.visiting import Fields, lines_of, number_of
 from reshard_server.problems import INVALID, ProblemError, problem_of
 from reshard_server.refusals import invalid
@@ -21,7 +22,8 @@ from reshard_server.serving.limits import check_texts
 
 TEXTS = (
     "source", "target", "layout", "layout_text", "mesh", "missing_axes", "select", "drop", "rename", "cast",
-    "compression", "chunk_bytes", "max_memory", "workers", "verify", "style", "priority", "labels",
+    "compression", "chunk_bytes", "max_memory", "workers", "verify", "style", "priority",
+    "run_seconds", "no_progress_seconds", "labels",
 )  # fmt: skip
 FLAGS = ("overwrite", "restart", "ocdbt")
 DEFAULTS = {"compression": "none", "missing_axes": "error", "verify": "written"}
@@ -31,6 +33,8 @@ ALWAYS_SHOWN = ("source", "target", "layout")
 """The other fields are folded until one of them has a value or an error."""
 
 COMPRESSIONS = ("none", "zstd:3", "zstd:9", "gzip:6", "blosc", "keep")
+
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 
 _ONE_BY_ONE = (
     "select",
@@ -88,12 +92,12 @@ def empty_form(key: str, **values: str) -> ConversionForm:
 def form_of(key: str, conversion: Conversion, goal: Goal) -> ConversionForm:
     """The form that asks for one target of a conversion once more."""
     wanted = conversion.request
-    is_named = isinstance(goal.layout, str)
+    layout = goal.layout
     values = {
         "source": wanted.source,
         "target": goal.target,
-        "layout": goal.layout if is_named else "",
-        "layout_text": "" if is_named or goal.layout is None else _layout_text(goal.layout),
+        "layout": layout if isinstance(layout, str) else "",
+        "layout_text": layout_text(layout) if isinstance(layout, dict) else "",
         "mesh": goal.mesh,
         "missing_axes": goal.missing_axes,
         "select": "\n".join(goal.select),
@@ -107,14 +111,12 @@ def form_of(key: str, conversion: Conversion, goal: Goal) -> ConversionForm:
         "verify": goal.verify,
         "style": goal.style,
         "priority": wanted.priority or "",
+        "run_seconds": _seconds_text(wanted.run_seconds),
+        "no_progress_seconds": _seconds_text(wanted.no_progress_seconds),
         "labels": _lines(wanted.labels.items()),
     }
     flags = frozenset(name for name in FLAGS if getattr(goal, name))
     return ConversionForm({n: "" if v is None else str(v) for n, v in values.items()}, flags, key)
-
-
-def _layout_text(layout: Any) -> str:
-    return json.dumps(layout, indent=2, ensure_ascii=False)
 
 
 def _lines(pairs: Iterable[tuple[str, str]]) -> str:
@@ -161,6 +163,8 @@ def _members(form: ConversionForm) -> dict[str, Any]:
         "verify": values["verify"] or DEFAULTS["verify"],
         "style": values["style"] or None,
         "priority": number_of("priority", values["priority"]) or 0,
+        "run_seconds": _seconds("run_seconds", values),
+        "no_progress_seconds": _seconds("no_progress_seconds", values),
         "labels": _labels(values["labels"]),
         **dict.fromkeys(form.flags, True),
     }
@@ -217,6 +221,21 @@ def pairs_of(name: str, text: str, what: str) -> list[tuple[str, str]]:
             )
         found.append((pattern.strip(), to.strip()))
     return found
+
+
+def _seconds(name: str, values: Mapping[str, str]) -> float | None:
+    text = values[name]
+    if not text:
+        return None
+    if not _SECONDS.fullmatch(text):
+        raise ProblemError(
+            INVALID, f"{name} is {text[:40]!r}; expected seconds, such as 3600", f"/{name}"
+        )
+    return float(text)
+
+
+def _seconds_text(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.6f}".rstrip("0").rstrip(".")
 
 
 def _labels(text: str) -> dict[str, str]:

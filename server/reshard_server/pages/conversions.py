@@ -12,8 +12,11 @@ from reshard_server.models.conversion import Conversion, State, goals
 from reshard_server.models.listing import ConversionQuery
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visiting import Changing, Form, Visiting
+from reshard_server.records import conversions
+from reshard_server.records.conversion_rows import ENDED
+from reshard_server.records.conversions import Filters
 from reshard_server.routes import conversions as routes
-from reshard_server.routes.asking import Serving
+from reshard_server.routes.asking import Serving, looked_up
 from reshard_server.routes.found import ConversionId, visible
 
 ROUTER = APIRouter(prefix="/conversions", include_in_schema=False)
@@ -43,30 +46,48 @@ async def list_conversions(
     visitor: Visiting,
     serving: Serving,
     state: Annotated[State | str, Query(max_length=20)] = "",
+    source: Annotated[str, Query(max_length=4096)] = "",
+    label: Annotated[str, Query(max_length=321)] = "",
     page_token: Annotated[str | None, Query(max_length=1024)] = None,
 ) -> Response:
-    """Newest first, a page at a time."""
-    query = ConversionQuery.model_validate(
-        {"state": [state] if state else [], "page_size": PAGE_SIZE, "page_token": page_token}
+    """Newest first, a page at a time: of a state, with a text in the source, with a label."""
+    query = ConversionQuery.model_validate({"state": [state] if state else []})
+    key, equals, value = label.strip().partition("=")
+    filters = Filters(
+        token=None if visitor.caller.is_admin else visitor.name,
+        states=tuple(query.state),
+        source_part=source.strip() or None,
+        labels=((key, value),) if equals else (),
+        label_key=key if key and not equals else None,
     )
-    found = await routes.list_conversions(query, serving, visitor.caller)
+    found = await looked_up(
+        serving, conversions.page, serving.database, filters, PAGE_SIZE, page_token
+    )
+    asked = {name: text for name, text in _asked(state, source, label).items() if text}
     more = found.next_page_token
     return page(
         "conversions.html",
         visitor,
         conversions=found.conversions,
-        state=state,
+        asked=_asked(state, source, label),
+        kind=kind_of(state),
         states=STATES,
-        next_url=more and _listing_url(state, more),
+        first_url="/conversions" + (f"?{urlencode(asked)}" if asked else ""),
+        next_url=more and "/conversions?" + urlencode({**asked, "page_token": more}),
         is_first=page_token is None,
         going_on=any(not c.done for c in found.conversions),
     )
 
 
-def _listing_url(state: str, page_token: str) -> str:
-    return "/conversions?" + urlencode(
-        {**({"state": state} if state else {}), "page_token": page_token}
-    )
+def _asked(state: str, source: str, label: str) -> dict[str, str]:
+    return {"state": state, "source": source.strip(), "label": label.strip()}
+
+
+def kind_of(state: str) -> str:
+    """Which columns a list of conversions in this state has; ``all`` for a list of several states."""
+    if state in ("running", "cancelling"):
+        return "running"
+    return "ended" if state in ENDED else state or "all"
 
 
 @ROUTER.get("/{id}")
@@ -97,15 +118,4 @@ def delete_conversion(found: Changed, serving: Serving, _: Form) -> Response:
 
 
 def _shown(found: Conversion) -> dict[str, Any]:
-    return {
-        "conversion": found,
-        "targets": goals(found.request),
-        "most_tensors": MOST_TENSORS,
-        "seconds": _seconds(found),
-    }
-
-
-def _seconds(found: Conversion) -> float | None:
-    if found.started_at is None or found.ended_at is None:
-        return None
-    return (found.ended_at - found.started_at).total_seconds()
+    return {"conversion": found, "targets": goals(found.request), "most_tensors": MOST_TENSORS}

@@ -28,7 +28,7 @@ from reshard_server.pages.rendering import page
 from reshard_server.pages.source_choices import sources
 from reshard_server.pages.visiting import Changing, Form, Visitor
 from reshard_server.problems import ProblemError, problem_of
-from reshard_server.records import layouts
+from reshard_server.records import layout_names
 from reshard_server.routes import conversions as routes
 from reshard_server.routes.asking import Serving
 from reshard_server.routes.found import gone, visible
@@ -118,7 +118,7 @@ def _page(
     status: int = 200,
 ) -> Response:
     caller = visitor.caller
-    stored = layouts.page(serving.database, None, MOST_LAYOUTS).layouts
+    stored = layout_names.newest(serving.database, MOST_LAYOUTS).versions
     return page(
         "new_conversion.html",
         visitor,

@@ -11,7 +11,7 @@ from reshard_server.pages.rendering import page
 from reshard_server.pages.schedule_form import ScheduleForm, body_of, empty_form, sent_form
 from reshard_server.pages.visiting import Changing, Form, Visitor
 from reshard_server.problems import INVALID, ProblemError, problem_of
-from reshard_server.records import layouts
+from reshard_server.records import layout_names
 from reshard_server.routes import schedules as routes
 from reshard_server.routes.asking import Serving
 from reshard_server.routes.found_schedule import new_name
@@ -64,7 +64,7 @@ def _store(serving: Services, visitor: Visitor, form: ScheduleForm) -> Response:
 
 def _page(serving: Services, visitor: Visitor, form: ScheduleForm, status: int = 200) -> Response:
     caller = visitor.caller
-    stored = layouts.page(serving.database, None, MOST_LAYOUTS).layouts
+    stored = layout_names.newest(serving.database, MOST_LAYOUTS).versions
     return page(
         "new_schedule.html",
         visitor,

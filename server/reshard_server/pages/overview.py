@@ -17,25 +17,26 @@ from reshard_server.services import Services
 ROUTER = APIRouter(include_in_schema=False)
 
 SHOWN = 10
-_GROUPS: tuple[tuple[str, tuple[State, ...]], ...] = (
-    ("Running", ("running", "cancelling")),
-    ("Waiting", ("queued",)),
-    ("Ended last", ("succeeded", "failed", "cancelled")),
+_GROUPS: tuple[tuple[str, str, tuple[State, ...]], ...] = (
+    ("Running", "running", ("running", "cancelling")),
+    ("Waiting", "queued", ("queued",)),
+    ("Ended last", "ended", ("succeeded", "failed", "cancelled")),
 )
+"""Titles, the columns of their lists, and which states are there."""
 
 
 @ROUTER.get("/")
 def show_overview(visitor: Visiting, serving: Serving) -> Response:
     """Of this token's conversions; an admin sees those of every token."""
     token = None if visitor.caller.is_admin else visitor.name
-    found = {title: _newest(serving, visitor, states) for title, states in _GROUPS}
+    found = [(title, kind, _newest(serving, visitor, states)) for title, kind, states in _GROUPS]
     listed, _ = schedules.page(serving.database, token, SHOWN, None)
     return page(
         "overview.html",
         visitor,
         counts=conversions.count_by_state(serving.database, token),
         groups=found,
-        going_on=bool(found["Running"] or found["Waiting"]),
+        going_on=any(listed for _, kind, listed in found if kind != "ended"),
         schedules=[stored.told(None) for stored in listed],
         roots=[r for r in serving.settings.roots if visitor.caller.may_read(r)],
         version=__version__,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
+from reshard_server.models.conversion import goals
 from reshard_server.pages import wording
 
 STATIC = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
@@ -40,6 +42,11 @@ def _environment() -> Environment:
         "rate": wording.rate_text,
         "duration": wording.duration_text,
         "moment": wording.moment_text,
+        "ago": lambda at: wording.ago_text(at, datetime.now(UTC)),
+        "targets": lambda conversion: [goal.target for goal in goals(conversion.request)],
+        "targets_text": wording.targets_text,
+        "shortened": wording.shortened,
+        "seconds_taken": wording.seconds_taken,
         "shape": wording.shape_text,
         "mesh": wording.mesh_text,
         "axes": wording.axes_text,

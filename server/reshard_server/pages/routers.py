@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from reshard_server.pages import (
+    cancelling,
+    checkpoint,
     checkpoints,
     conversion_plans,
     conversions,
+    layouts,
     new_conversion,
     new_schedule,
     overview,
@@ -17,11 +20,14 @@ from reshard_server.pages import (
 ROUTERS = (
     overview.ROUTER,
     signing_in.ROUTER,
+    cancelling.ROUTER,
     conversions.ROUTER,
     conversion_plans.ROUTER,
     new_conversion.ROUTER,
     schedules.ROUTER,
     new_schedule.ROUTER,
     checkpoints.ROUTER,
+    checkpoint.ROUTER,
+    layouts.ROUTER,
     statics.ROUTER,
 )

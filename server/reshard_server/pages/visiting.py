@@ -137,6 +137,11 @@ class Fields:
         value = self.data.get(name)
         return value.strip() if isinstance(value, str) else ""
 
+    def texts(self, name: str) -> list[str]:
+        """What each field of this name holds, once each."""
+        values = [v.strip() for v in self.data.getlist(name) if isinstance(v, str)]
+        return list(dict.fromkeys(v for v in values if v))
+
     def has(self, name: str) -> bool:
         return name in self.data
 

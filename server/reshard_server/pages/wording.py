@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from reshard.layout.sizes import format_bytes
+from reshard_server.models.conversion import Conversion
 
 
 def size_text(nbytes: float | None) -> str:
@@ -42,6 +43,46 @@ def duration_text(seconds: float | None) -> str:
 def moment_text(at: datetime) -> str:
     """``2026-11-21 03:00:00 UTC``; times of the records are in UTC."""
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def seconds_taken(conversion: Conversion) -> float | None:
+    """From the start to the end; None where it never started, or goes on."""
+    if conversion.started_at is None or conversion.ended_at is None:
+        return None
+    return (conversion.ended_at - conversion.started_at).total_seconds()
+
+
+_AGES = ((60.0, "minute"), (3600.0, "hour"), (86400.0, "day"))
+OLD_SECONDS = 30 * 86400.0
+
+
+def ago_text(at: datetime, now: datetime) -> str:
+    """``just now``, ``5 minutes ago``, ``in 2 hours``; the day where it is a month away or more.
+
+    ``page.js`` says it in the same words.
+    """
+    seconds = (now - at).total_seconds()
+    away = abs(seconds)
+    if away < 60:
+        return "just now"
+    if away >= OLD_SECONDS:
+        return f"{at:%Y-%m-%d}"
+    unit, name = [age for age in _AGES if away >= age[0]][-1]
+    count = int(away // unit)
+    text = f"{count} {name}{'s' if count > 1 else ''}"
+    return f"{text} ago" if seconds > 0 else f"in {text}"
+
+
+def targets_text(paths: Sequence[str]) -> str:
+    """``data/out``, or ``12 targets``."""
+    return paths[0] if len(paths) == 1 else f"{len(paths)} targets"
+
+
+def shortened(text: str, longest: int = 140) -> str:
+    """The text, cut behind a word where it is longer."""
+    if len(text) <= longest:
+        return text
+    return text[:longest].rsplit(" ", 1)[0] + " …"
 
 
 def shape_text(shape: Sequence[int]) -> str:

@@ -51,6 +51,8 @@ class Filters:
         token: name of the token that made them.
         source: prefix of the source.
         labels: every one of these must be there.
+        source_part: text anywhere in the source, in any case of ASCII letters.
+        label_key: key of a label, whatever its value.
         created_after, created_before: seconds since 1970; the first counts in, the second does not.
     """
 
@@ -61,6 +63,8 @@ class Filters:
     labels: tuple[tuple[str, str], ...] = ()
     created_after: float | None = None
     created_before: float | None = None
+    source_part: str | None = None
+    label_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,7 @@ def page(
     columns.append(sa.null().label("result"))
     query = sa.select(*columns).where(*_conditions(filters))
     if page_token_text:
-        query = query.where(_behind(page_key(asdict(filters), page_token_text, (float, str))))
+        query = query.where(_behind(page_key(_listing(filters), page_token_text, (float, str))))
     query = query.order_by(_C.created_at.desc(), _C.id.desc()).limit(page_size + 1)
     with db.connect() as connection:
         rows = connection.execute(query).all()
@@ -159,10 +163,16 @@ def page(
     more = len(rows) > page_size
     return ConversionPage(
         conversions=readable(told, conversion_of),
-        next_page_token=page_token(asdict(filters), (told[-1].created_at, told[-1].id))
+        next_page_token=page_token(_listing(filters), (told[-1].created_at, told[-1].id))
         if more
         else None,
     )
+
+
+def _listing(filters: Filters) -> dict[str, Any]:
+    """What a page token is bound to: as the version before knows it, where it knows all of it."""
+    newer = ("source_part", "label_key")
+    return {k: v for k, v in asdict(filters).items() if k not in newer or v is not None}
 
 
 def of_states(db: sa.Engine, states: Iterable[State]) -> list[Conversion]:
@@ -260,6 +270,10 @@ def _conditions(filters: Filters) -> list[sa.ColumnElement[bool]]:
         found.append(_C.state.in_(filters.states))
     if filters.source is not None:  # LIKE would not heed case on SQLite
         found.append(sa.func.substr(_C.source, 1, len(filters.source)) == filters.source)
+    if filters.source_part is not None:
+        found.append(_C.source.icontains(filters.source_part, autoescape=True))
+    if filters.label_key is not None:
+        found.append(_has_label(filters.label_key))
     if filters.schedule is not None:
         found.append(_C.schedule == filters.schedule)
     if filters.created_after is not None:
@@ -269,13 +283,10 @@ def _conditions(filters: Filters) -> list[sa.ColumnElement[bool]]:
     return found + [_has_label(key, value) for key, value in filters.labels]
 
 
-def _has_label(key: str, value: str) -> sa.ColumnElement[bool]:
+def _has_label(key: str, value: str | None = None) -> sa.ColumnElement[bool]:
     label = CONVERSION_LABELS.c
-    return (
-        sa.exists()
-        .where(label.conversion == _C.id, label.key == key, label.value == value)
-        .correlate(CONVERSIONS)
-    )
+    found = sa.exists().where(label.conversion == _C.id, label.key == key)
+    return (found if value is None else found.where(label.value == value)).correlate(CONVERSIONS)
 
 
 def _behind(key: tuple[Any, ...]) -> sa.ColumnElement[bool]:

@@ -124,7 +124,7 @@ def get_layout(
     found = layouts.get(serving.database, name)
     tag = tag_of(found)
     if found is None or tag is None:
-        raise _none(name)
+        raise none(name)
     if if_none_match is not None and names(if_none_match, tag):
         return Response(status_code=304, headers={"ETag": tag})
     response.headers["ETag"] = tag
@@ -138,7 +138,7 @@ def list_layout_versions(
     """Every version of a layout, newest first."""
     found = layouts.versions(serving.database, name, query.page_size, query.page_token)
     if found is None:
-        raise _none(name)
+        raise none(name)
     return found
 
 
@@ -156,7 +156,7 @@ def delete_layout(
         expected=lambda now: holds(tag_of(now)),
     )
     if found is None:
-        raise _none(name)
+        raise none(name)
 
 
 @ROUTER.post(
@@ -177,11 +177,12 @@ async def preview_layout(
     Reads metadata only. Rules that match nothing are warnings; what does not fit is refused as a
     conversion would be.
     """
-    question = await run_sync(_preview, serving, caller, body)
+    question = await run_sync(preview_question, serving, caller, body)
     return await answered(request, serving, question)
 
 
-def _preview(serving: Services, caller: Caller, body: PreviewRequest) -> Question:
+def preview_question(serving: Services, caller: Caller, body: PreviewRequest) -> Question:
+    """What is asked of the library; ProblemError where the checkpoint or the layout cannot be used."""
     body = with_choice(serving.roots, caller, body)
     with about("/checkpoint"):
         path = serving.roots.existing(caller, body.checkpoint)
@@ -215,7 +216,8 @@ def tag_of(layout: StoredLayout | None) -> str | None:
     return None if layout is None else f'"{layout.name}-{layout.version}"'
 
 
-def _none(name: str) -> ProblemError:
+def none(name: str) -> ProblemError:
+    """What is answered for a layout that is not there."""
     return ProblemError(
         NOT_FOUND,
         f"there is no layout {name!r}; list them at /v1/layouts, or store one",

@@ -21,6 +21,7 @@ from reshard.cli.json_output import (
 )
 from reshard_server.work.pace import Pace
 from reshard_server.work.picturing import picture
+from reshard_server.work.summaries import contents, layout_summary
 
 Document = dict[str, Any]
 
@@ -65,6 +66,14 @@ def _picture(arguments: Document, _: Pace) -> Document:
     return picture(api.plan(**arguments), shown)
 
 
+def _contents(arguments: Document, _: Pace) -> Document:
+    return contents(api.inspect(**arguments))
+
+
+def _layout_summary(arguments: Document, _: Pace) -> Document:
+    return layout_summary(arguments["src"], api.lay_out(**arguments))
+
+
 _ANSWERS: dict[str, Callable[[Document, Pace], Document]] = {
     "inspect": _inspect,
     "verify": _verify,
@@ -73,4 +82,6 @@ _ANSWERS: dict[str, Callable[[Document, Pace], Document]] = {
     "plan": _plan,
     "plans": _plans,
     "picture": _picture,
+    "contents": _contents,
+    "layout_summary": _layout_summary,
 }

@@ -237,7 +237,7 @@ def test_without_javascript(browser: Browser, server: Live) -> None:
         while state(page) not in ENDED:
             page.reload()
         assert state(page) == "succeeded"
-        page.get_by_role("link", name="Picture of both meshes").click()
+        page.get_by_role("link", name="Plan", exact=True).click()
         expect(page.get_by_role("img", name="Source mesh")).to_be_visible()
         page.get_by_text("As tables").click()
         expect(page.get_by_role("cell", name="data=1, model=1").first).to_be_visible()

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reshard_server.models.conversion import OneTarget
 from reshard_server.pages import source_choices
+from reshard_server.pages.conversion_form import FLAGS, TEXTS
 from reshard_server.records import conversions
 
 import reshard
@@ -77,14 +79,14 @@ def test_every_field(served: Served, ann: Browser) -> None:
         "layout": "serving", "mesh": "x=4", "select": "^params/\n^opt/", "drop": "mu$", "rename": "^params/=model/",
         "compression": "zstd:3", "max_memory": "64MiB", "chunk_bytes": "1MiB", "priority": "-7", "overwrite": "yes",
         "ocdbt": "yes", "restart": "yes", "missing_axes": "replicate", "workers": "2", "verify": "readback", "style": "v0",
-        "labels": "run=7\nteam = a=b",
+        "labels": "run=7\nteam = a=b", "run_seconds": "3600", "no_progress_seconds": "90.5",
     }  # fmt: skip
     ann.submit(FORM, fields, **GOOD)
     expected = {
         "layout": "serving@1", "mesh": "x=4", "select": ["^params/", "^opt/"], "drop": ["mu$"],
         "rename": [["^params/", "model/"]], "compression": "zstd:3", "max_memory": "64MiB", "chunk_bytes": "1MiB",
         "priority": -7, "overwrite": True, "ocdbt": True, "restart": True, "missing_axes": "replicate", "workers": 2,
-        "verify": "readback", "style": "v0", "labels": {"run": "7", "team": "a=b"},
+        "verify": "readback", "style": "v0", "labels": {"run": "7", "team": "a=b"}, "run_seconds": 3600.0, "no_progress_seconds": 90.5,
     }  # fmt: skip
     assert expected.items() <= made(served, ann).items()
 
@@ -177,6 +179,11 @@ def test_axes_that_the_mesh_lacks(served: Served, ann: Browser) -> None:
     assert made(served, ann)["missing_axes"] == "replicate"
 
 
+def test_the_form_has_every_member_of_a_request_to_one_target() -> None:
+    """Or else a conversion that is asked for again would lose it; step and item become a part of the source."""
+    assert set(OneTarget.model_fields) - {"step", "item"} <= {*TEXTS, *FLAGS}
+
+
 def test_sent_twice_it_starts_one(served: Served, ann: Browser) -> None:
     ann.go(FORM)
     first = ann.answer
@@ -230,6 +237,8 @@ def test_sent_twice_it_starts_one(served: Served, ann: Browser) -> None:
         ({"missing_axes": "guess"}, "missing_axes", "'error' or 'replicate'"),
         ({"verify": "twice"}, "verify", "'written' or 'readback'"),
         ({"style": "v9"}, "style", "'v0' or 'v1'"),
+        ({"run_seconds": "1h"}, "run_seconds", "expected seconds, such as 3600"),
+        ({"run_seconds": "0"}, "run_seconds", "1"),
         ({"labels": "run"}, "labels", "write KEY=VALUE, one a line"),
         ({"labels": "run=1\nrun=2"}, "labels", "is there twice; keep one line of it"),
         ({"labels": "k" * 65 + "=1"}, "labels", "64"),

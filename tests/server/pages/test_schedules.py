@@ -34,7 +34,7 @@ def stored(served: Served, name: str) -> dict[str, Any]:
 
 def test_of_new_steps(served: Served, ann: Browser) -> None:
     ann.go("/schedules")
-    assert "There are no schedules here." in ann.text
+    assert "There are no schedules yet." in ann.text
     page = ann.go(FORM)
     assert page.form(FORM).fields["when"] == "steps"
     fields = {
@@ -126,7 +126,7 @@ def test_run_now(served: Served, ann: Browser, run_of: Path) -> None:
     ann.go("/schedules/s")
     page = ann.submit("/schedules/s/run", step="1")
     assert ann.path.startswith("/conversions/")
-    assert "Conversion of data/run/1" in page.headings[0][1] and "Schedule s" in page.text
+    assert "Conversion to data/out/1" in page.headings[0][1] and "Schedule s" in page.text
     page = ann.go("/schedules/s")
     assert "1 started queued" in page.text
     assert ann.path == "/schedules/s" and any(x.startswith("/conversions/") for x in page.links)
@@ -141,7 +141,7 @@ def test_run_now(served: Served, ann: Browser, run_of: Path) -> None:
         assert page.form("/schedules/s/run").fields["step"] == step
         assert page.headings[1] == (2, "It was not run")
     ann.submit("/schedules/s/run", step="")
-    assert "Conversion of data/run/2" in ann.page.headings[0][1]
+    assert "Conversion to data/out/2" in ann.page.headings[0][1]
     assert len(served.enqueued) == 2
 
 

@@ -24,7 +24,7 @@ def test_a_page_leads_to_the_form_and_back(served: Served) -> None:
     assert page.form("/sign-in").fields == {"after": "/conversions?state=failed", "token": ""}
     page = browser.submit("/sign-in", token=f" {TOKENS['ann'][0]} ")
     assert (browser.status, browser.path) == (200, "/conversions?state=failed")
-    assert "There are no failed conversions here." in page.text
+    assert "There are no failed conversions." in page.text
     assert TOKENS["ann"][0] not in browser.answer.text
 
 

@@ -23,6 +23,23 @@ function duration(seconds) {
   return `${Math.floor(large / small)} ${names[0]} ${large % small} ${names[1]}`;
 }
 
+// As wording.ago_text says it.
+function ago(at) {
+  const seconds = (Date.now() - at) / 1000, away = Math.abs(seconds);
+  if (away < 60) return "just now";
+  if (away >= 30 * 86400) return at.toISOString().slice(0, 10);
+  const [unit, name] = away >= 86400 ? [86400, "day"] : away >= 3600 ? [3600, "hour"] : [60, "minute"];
+  const count = Math.floor(away / unit), text = `${count} ${name}${count > 1 ? "s" : ""}`;
+  return seconds > 0 ? `${text} ago` : `in ${text}`;
+}
+
+function tellAges() {
+  for (const place of document.querySelectorAll("time.ago")) {
+    const text = ago(new Date(place.dateTime));
+    if (place.textContent !== text) place.textContent = text;
+  }
+}
+
 function put(name, text) {
   const place = document.querySelector(`[data-live="${name}"]`);
   if (place !== null && place.textContent !== text) place.textContent = text;
@@ -48,17 +65,23 @@ function show(conversion) {
   state.className = `state ${conversion.state}`;
   state.textContent = conversion.state;
   put("attempts", String(conversion.attempts));
+  const bar = document.querySelector("[data-live=bar]");
+  document.querySelector("[data-live=waiting]").hidden = conversion.state !== "queued";
+  bar.hidden = conversion.state === "queued";
+  document.querySelector("[data-live=facts]").hidden = at === null;
+  const known = at !== null && at.total_bytes > 0;
+  const percent = known ? `${Math.floor((100 * at.moved_bytes) / at.total_bytes)} %` : at === null ? "planning" : at.stage;
+  if (known) bar.querySelector("progress").value = parseInt(percent, 10);
+  else bar.querySelector("progress").removeAttribute("value");
+  put("percent", percent);
+  if (conversion.state !== "queued") say(`${conversion.state}, ${percent}`);
   if (at === null) return;
-  const percent = at.total_bytes ? Math.floor((100 * at.moved_bytes) / at.total_bytes) : 0;
-  document.querySelector("[data-live=bar] progress").value = percent;
-  put("percent", `${percent} %`);
   put("stage", at.stage);
   put("moved", `${size(at.moved_bytes)} of ${size(at.total_bytes)}`);
   put("tasks", `${at.tasks_done} of ${at.tasks}`);
   put("rate", at.bytes_per_second ? `${size(at.bytes_per_second)}/s` : "–");
   put("left", duration(at.seconds_left));
   put("tensor", at.tensor || "–");
-  say(`${conversion.state}, ${percent} %`);
 }
 
 // The page as it is now, in the place of what is shown.
@@ -68,11 +91,22 @@ async function refresh() {
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   const now = page(), next = fresh.getElementById("page");
   if (next === null || next.innerHTML === now.innerHTML) return;
-  const hadFocus = now.contains(document.activeElement);
-  const href = hadFocus ? document.activeElement.getAttribute("href") : null;
+  const at = now.contains(document.activeElement) ? named(document.activeElement) : null;
+  const chosen = new Set([...now.querySelectorAll("input:checked")].map((box) => box.value));
+  const opened = [...now.querySelectorAll("details")].map((each) => each.open);
   document.title = fresh.title;
   now.replaceWith(next);
-  if (hadFocus) (href !== null && next.querySelector(`a[href="${CSS.escape(href)}"]`) || document.getElementById("main")).focus();
+  next.querySelectorAll("input[type=checkbox]").forEach((box) => { box.checked = chosen.has(box.value); });
+  next.querySelectorAll("details").forEach((each, i) => { each.open = opened[i] ?? each.open; });
+  if (at === null) return;
+  const found = [...next.querySelectorAll("a, button, input, summary")].find((each) => named(each) === at);
+  (found || document.getElementById("main")).focus();
+}
+
+// What tells a link, a button or a box on the page from the others, also when the page is made anew.
+function named(element) {
+  const href = element.getAttribute("href");
+  return [element.tagName, href, element.value, href === null ? element.textContent : ""].join(" ");
 }
 
 function watch(url) {
@@ -99,6 +133,8 @@ function keepFresh(seconds) {
     if (!document.hidden && page().dataset.refresh) refresh().catch(() => {});
   }, 1000 * seconds);
 }
+
+setInterval(tellAges, 30000);
 
 if (page() !== null) {
   if (page().dataset.events) watch(page().dataset.events);
