@@ -160,6 +160,9 @@ class Settings(BaseSettings):
         ge=0,
         description="Days after which records of ended conversions are forgotten; 0: never.",
     )
+    keep_runs: int = Field(
+        1000, ge=0, description="Runs of each schedule that are kept in its history; 0: all."
+    )
     body_bytes: int = Field(1 * MIB, ge=1024, description="Largest body of a request.")
     header_bytes: int = Field(16384, ge=1024, description="Largest headers of a request, together.")
     head_seconds: float = Field(

@@ -24,7 +24,12 @@ from reshard_server.records.other_versions import (
     unknown_members,
 )
 from reshard_server.records.page_tokens import page_key, page_token
-from reshard_server.records.tables import SCHEDULE_OUTPUTS, SCHEDULE_RUNS, SCHEDULES
+from reshard_server.records.tables import (
+    SCHEDULE_FORGOTTEN,
+    SCHEDULE_OUTPUTS,
+    SCHEDULE_RUNS,
+    SCHEDULES,
+)
 
 _S = SCHEDULES.c
 _BODY: TypeAdapter[ScheduleBody] = TypeAdapter(ScheduleBody)
@@ -111,7 +116,7 @@ def delete(db: sa.Engine, before: StoredSchedule) -> bool:
     with db.begin() as connection:
         if not connection.execute(SCHEDULES.delete().where(*_as_before(before))).rowcount:
             return False
-        for table in (SCHEDULE_RUNS, SCHEDULE_OUTPUTS):
+        for table in (SCHEDULE_RUNS, SCHEDULE_FORGOTTEN, SCHEDULE_OUTPUTS):
             connection.execute(table.delete().where(table.c.schedule == before.name))
     return True
 

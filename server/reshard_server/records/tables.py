@@ -10,7 +10,8 @@ time it is taken; whoever writes about it names the claim, so that a process whi
 ``turns`` numbers the claims: whichever token has the lowest number was served longest ago.
 
 A run of a schedule is claimed likewise while its step is held. A hold belongs to the process that makes it,
-then to the conversion that reads it, and then to nobody, who removes it.
+then to the conversion that reads it, and then to nobody, who removes it. Old runs are forgotten; which steps they were
+of is kept.
 
 A change here needs a step in ``migrations/versions`` that makes it in databases that are there.
 """
@@ -126,6 +127,13 @@ SCHEDULE_RUNS = sa.Table(
     sa.Column("settled", sa.Integer, nullable=False, default=0),
     sa.Index("schedule_runs_by_time", "schedule", "at"),
     sa.Index("schedule_runs_to_settle", "settled"),
+)
+
+SCHEDULE_FORGOTTEN = sa.Table(
+    "schedule_forgotten",
+    METADATA,
+    sa.Column("schedule", sa.String(128), primary_key=True),
+    sa.Column("steps", sa.JSON, nullable=False),
 )
 
 SCHEDULE_OUTPUTS = sa.Table(

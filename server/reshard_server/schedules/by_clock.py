@@ -37,6 +37,7 @@ def tick(scheduling: Scheduling, stored: StoredSchedule, when: Clock, now: float
         return
     if started is not None:
         scheduling.enqueue(started, stored.token, stored.body.priority)
+    scheduling.forget_old_runs(stored)
 
 
 def run_now(scheduling: Scheduling, stored: StoredSchedule, when: Clock, now: float) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from reshard_server.models.conversion import ConversionRequest
 from reshard_server.models.schedule import Clock, ScheduleBody
 from reshard_server.problems import NOT_FOUND, ProblemError
 from reshard_server.records.clock import now_of
+from reshard_server.records.forgetting_runs import forget_old
 from reshard_server.records.schedules import StoredSchedule
 from reshard_server.settings import Settings
 from reshard_server.work.accepting import check_conversion
@@ -70,6 +71,11 @@ class Scheduling:
             return self.roots.readable(caller, source_of(stored.body))
         except ProblemError as problem:
             raise _unfit(stored, problem) from problem
+
+    def forget_old_runs(self, stored: StoredSchedule, there: Collection[int] = ()) -> None:
+        """Forgets runs beyond those that are kept; ``there`` are the steps whose folders are there."""
+        if self.settings.keep_runs:
+            forget_old(self.database, stored.name, self.settings.keep_runs, there)
 
     def check(self, stored: StoredSchedule, request: ConversionRequest) -> None:
         """UnfitError where the token may not do it any more, ProblemError where it cannot be done."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from reshard_server.models.conversion import ConversionRequest
 from reshard_server.models.schedule import NewSteps, Outcome
 from reshard_server.problems import ProblemError
 from reshard_server.records import conversions, holds, schedule_runs, schedules
+from reshard_server.records.forgetting_runs import forgotten
 from reshard_server.records.holds import Hold
 from reshard_server.records.schedule_runs import StepClaim
 from reshard_server.records.schedules import StoredSchedule
@@ -39,11 +41,14 @@ def poll(scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, now: fl
         if not schedules.advance(connection, stored, now + when.poll_seconds):
             return
     try:
-        found = wanted(committed_steps(directory, when), when)
+        there = committed_steps(directory, when)
     except OSError as error:
         LOG.warning("the schedule %s cannot read %s: %s", stored.name, when.directory, error)
         return
-    new = sorted(found.keys() - schedule_runs.known_steps(scheduling.database, stored.name))
+    found = wanted(there, when)
+    new = _new(scheduling, stored, found.keys())
+    if new:
+        scheduling.forget_old_runs(stored, there.keys())
     if when.newest_only and new:
         _skip(scheduling, stored, new[:-1], new[-1])
         new = new[-1:]
@@ -53,6 +58,14 @@ def poll(scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, now: fl
         claimed = schedule_runs.claim(scheduling.database, stored.name, step, scheduling.executor)
         if claimed is not None:
             start_step(scheduling, stored, when, claimed, found[step], now)
+
+
+def _new(scheduling: Scheduling, stored: StoredSchedule, found: Collection[int]) -> list[int]:
+    """Steps that have no run, and had none that was forgotten; oldest first."""
+    unknown = set(found) - schedule_runs.known_steps(scheduling.database, stored.name)
+    if not unknown:
+        return []
+    return sorted(unknown - forgotten(scheduling.database, stored.name, unknown))
 
 
 def start_step(
