@@ -19,14 +19,37 @@ from typing import Any, Literal
 
 from reshard_server.access.making import TOKEN_PREFIX
 
+MOST_NAMES = 1000
+"""Of conversions, or of targets, that one request is about."""
+
 
 @dataclass
 class About:
-    """What is being done just now: on whose behalf, and on what."""
+    """What is being done just now: on whose behalf, and on what.
+
+    Attributes:
+        conversions: all that a request is about, the last of which is ``conversion``.
+        targets: paths that it is about, as clients write them.
+        is_look: nothing is changed, although the request could have.
+    """
 
     request_id: str | None = None
     caller: str | None = None
     conversion: str | None = None
+    conversions: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    is_look: bool = False
+
+    def found(self, conversion: str) -> None:
+        """It is about this conversion, too."""
+        self.conversion = conversion
+        if conversion not in self.conversions:
+            self.conversions = (*self.conversions, conversion)[-MOST_NAMES:]
+
+    def aims_at(self, *targets: str) -> None:
+        """It is about these paths, too."""
+        new = [target for target in targets if target not in self.targets]
+        self.targets = (*self.targets, *new)[-MOST_NAMES:]
 
 
 ABOUT: ContextVar[About] = ContextVar("about", default=About())  # noqa: B039  (never changed)

@@ -10,6 +10,7 @@ import sys
 from reshard.errors import ReshardError
 from reshard_server.access.tokens import load_tokens
 from reshard_server.app import create_app
+from reshard_server.audit import set_up_audit
 from reshard_server.logs import set_up_logs
 from reshard_server.records.database import open_migrated, shown
 from reshard_server.records.state_lock import state_locked
@@ -26,6 +27,7 @@ def serve(settings: Settings) -> None:
     """
     _check(settings)
     set_up_logs(settings.log_level, settings.log_format)
+    set_up_audit(settings.audit_log)
     for variable in unknown_variables(os.environ):
         LOG.warning("no setting is named as the variable %s, which is ignored", variable)
     app = create_app(settings)
@@ -52,6 +54,11 @@ def _check(settings: Settings) -> None:
         if not path.is_dir():
             raise ReshardError(
                 f"the root {name!r} is {str(path)!r}, which is no folder; make it, or correct the path"
+            )
+        if settings.audit_log and settings.audit_log.resolve().is_relative_to(path.resolve()):
+            raise ReshardError(
+                f"the audit log {str(settings.audit_log.absolute())!r} lies in the root {name!r}, where clients may read and "
+                "write; name a file elsewhere"
             )
         if settings.state.resolve().is_relative_to(path.resolve()):
             raise ReshardError(

@@ -16,6 +16,7 @@ from reshard_server.access.reloading import Reloading
 from reshard_server.access.sessions import Sessions
 from reshard_server.access.streams import Streams
 from reshard_server.access.tokens import Tokens, load_tokens
+from reshard_server.audit import audit
 from reshard_server.drain import Drain
 from reshard_server.metrics import Metrics
 from reshard_server.records.clock import clock_of
@@ -102,7 +103,7 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
         metrics.watch(database, streams)
         lookers = CapacityLimiter(LOOKERS)
         sessions = Sessions(database, tokens, settings.session_hours * 3600, clock_of(database).now)
-        reloading = Reloading(settings, tokens, sessions.end_of_hash)
+        reloading = Reloading(settings, tokens, sessions.end_of_hash, _tell_tokens)
         reloading.launch()
         opened.callback(reloading.close)
         yield Services(
@@ -124,3 +125,7 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
             CapacityLimiter(PINGERS),
             Together(database, settings.queued_per_token, lookers),
         )
+
+
+def _tell_tokens(words: str) -> None:
+    audit("tokens", caller=None, detail=words)

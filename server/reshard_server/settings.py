@@ -190,6 +190,10 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(
         10.0, ge=2, description="Silence after which another replica takes a replica's jobs over."
     )
+    audit_log: Path | None = Field(
+        None,
+        description="A file that sign-ins and changes are appended to, as JSON lines; without it they go into the log.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least level."
     )

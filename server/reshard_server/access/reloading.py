@@ -31,12 +31,18 @@ class Reloading:
 
     Args:
         end_sessions: ends the sessions of a token with this hash.
+        tell: is told which tokens are new, gone and changed.
     """
 
     def __init__(
-        self, settings: Settings, tokens: Tokens, end_sessions: Callable[[str], object]
+        self,
+        settings: Settings,
+        tokens: Tokens,
+        end_sessions: Callable[[str], object],
+        tell: Callable[[str], None],
     ) -> None:
-        self._settings, self._tokens, self._end_sessions = settings, tokens, end_sessions
+        self._settings, self._tokens = settings, tokens
+        self._end_sessions, self._tell = end_sessions, tell
         self._file = settings.tokens_file
         self._taken = self._seen = _mark(self._file)
         self._to_end: set[str] = set()
@@ -85,7 +91,9 @@ class Reloading:
             return
         self._tokens.replace(found)
         self._to_end |= {t.sha256 for t in before} - {t.sha256 for t in found}
-        LOG.info("the tokens were read again: %s", _difference(before, found))
+        words = _difference(before, found)
+        LOG.info("the tokens were read again: %s", words)
+        self._tell(words)
 
     def _end(self) -> None:
         """Ends the sessions of tokens that are gone; a database that is out of reach is asked again."""

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from reshard.errors import ReshardError
+from reshard_server.logs import ABOUT
 from reshard_server.models.conversion import goals
 from reshard_server.pages.conversion_form import (
     COMPRESSIONS,
@@ -100,6 +101,7 @@ async def _start(serving: Services, visitor: Visitor, form: ConversionForm) -> R
 async def _plan(
     request: Request, serving: Services, visitor: Visitor, form: ConversionForm
 ) -> Planned:
+    ABOUT.get().is_look = True
     body = plan_request_of(request_of(form))
     return await planned(request, serving, visitor.caller, body, None)
 

@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from reshard_server.access.cookies import clear_cookie, set_cookie
 from reshard_server.access.origins import check_form
+from reshard_server.logs import ABOUT
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visiting import Fields, address_bucket, cookie_in, fields_of, over_tls
 from reshard_server.routes.asking import Serving
@@ -51,6 +52,7 @@ async def sign_in(
     if session is None:
         error = EXPIRED if serving.tokens.expired(token) else UNKNOWN
         return page("sign_in.html", None, 401, after=after, error=error)
+    ABOUT.get().caller = session.caller.name
     answer = RedirectResponse(after, 303)
     set_cookie(answer, session, secure=over_tls(request, serving))
     return answer
@@ -63,6 +65,8 @@ async def sign_out(
     """Ends the session, whatever it may do."""
     cookie = cookie_in(request, serving)
     check_form(request.headers, cookie, fields.text("form_key"))
+    who = await run_sync(serving.sessions.caller, cookie)
+    ABOUT.get().caller = None if who is None else who.name
     await run_sync(serving.sessions.end, cookie)
     answer = RedirectResponse(SIGN_IN, 303)
     clear_cookie(answer, secure=over_tls(request, serving))

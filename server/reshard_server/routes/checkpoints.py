@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Request, Response
 
 from reshard.api import check_arguments
+from reshard_server.logs import ABOUT
 from reshard_server.models.checkpoint import (
     CheckpointPage,
     CheckpointQuery,
@@ -148,6 +149,7 @@ async def fingerprint_checkpoint(
     the root. With ``Accept: text/event-stream`` progress comes before the answer. Where the client goes
     away before the end, nothing is recorded.
     """
+    ABOUT.get().aims_at(body.checkpoint)
     serving.drain.refuse_new()
     body = await choose(serving.checkers, serving.roots, caller, body)
     with about("/checkpoint"):

@@ -8,7 +8,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Header, Query, Response
 
 from reshard_server.logs import ABOUT
-from reshard_server.models.conversion import Conversion, ConversionPage, ConversionRequest
+from reshard_server.models.conversion import Conversion, ConversionPage, ConversionRequest, goals
 from reshard_server.models.listing import ConversionQuery
 from reshard_server.problems import (
     BAD_LAYOUT,
@@ -63,12 +63,13 @@ async def create_conversion(
 
     Everything that can be checked without reading the checkpoint is checked now.
     """
+    ABOUT.get().aims_at(*(goal.target for goal in goals(body)))
     serving.drain.refuse_new()
     chosen = await choose(serving.checkers, serving.roots, caller, body)
     await run_sync(check_conversion, serving, caller, chosen, limiter=serving.checkers)
     asked = Asked(caller.name, chosen, idempotency_key, sent=body)
     made, is_new = await serving.together.create(asked)
-    ABOUT.get().conversion = made.id
+    ABOUT.get().found(made.id)
     if is_new:
         serving.durable.enqueue(made.id, caller.name, made.priority)
     _point_to(response, made)

@@ -8,7 +8,7 @@ from fastapi import Depends, Path
 
 from reshard_server.access.tokens import Caller
 from reshard_server.logs import ABOUT
-from reshard_server.models.conversion import Conversion
+from reshard_server.models.conversion import Conversion, goals
 from reshard_server.problems import NOT_ALLOWED, NOT_FOUND, ProblemError
 from reshard_server.records import conversions
 from reshard_server.routes.asking import Converting, Reading, Serving, looked_up
@@ -35,7 +35,8 @@ def visible(serving: Services, caller: Caller, conversion: str) -> Conversion:
     found = conversions.get(serving.database, conversion)
     if found is None or not (caller.is_admin or found.created_by == caller.name):
         raise gone(conversion)
-    ABOUT.get().conversion = found.id
+    ABOUT.get().found(found.id)
+    ABOUT.get().aims_at(*(goal.target for goal in goals(found.request)))
     return found
 
 

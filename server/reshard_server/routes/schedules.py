@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Response
 
+from reshard_server.logs import ABOUT
 from reshard_server.models.schedule import (
     RunNow,
     RunPage,
@@ -79,6 +80,7 @@ def put_schedule(
     It runs with the rights of the token that puts it, as they are at each run. Everything that can be
     checked without reading a checkpoint is checked now.
     """
+    ABOUT.get().aims_at(*(goal.target for goal in body.targets))
     before = schedules.get(serving.database, name)
     if before is not None and not may_see(caller, before):
         raise ProblemError(
@@ -171,6 +173,7 @@ def run_schedule(
     serving.drain.refuse_new()
     run = run_now(serving.scheduling, found, body.step, clock_of(serving.database).now())
     if run.conversion is not None:
+        ABOUT.get().found(run.conversion)
         response.headers["Location"] = f"/v1/conversions/{run.conversion}"
     return run
 

@@ -35,8 +35,8 @@ def tick(scheduling: Scheduling, stored: StoredSchedule, when: Clock, now: float
         with scheduling.database.begin() as connection:
             schedules.advance(connection, stored, due.following)
         return
-    if started is not None:
-        scheduling.enqueue(started, stored.token, stored.body.priority)
+    if started is not None and request is not None:
+        scheduling.started(stored, request, started)
     scheduling.forget_old_runs(stored)
 
 
@@ -57,7 +57,7 @@ def run_now(scheduling: Scheduling, stored: StoredSchedule, when: Clock, now: fl
         schedule_runs.note(
             connection, stored.name, key, "started", conversion=started, detail="asked for"
         )
-    scheduling.enqueue(started, stored.token, stored.body.priority)
+    scheduling.started(stored, request, started)
     return key
 
 

@@ -12,6 +12,7 @@ import hashlib
 import logging
 from pathlib import Path
 
+from reshard_server.audit import audit
 from reshard_server.models.schedule import NewSteps
 from reshard_server.problems import ProblemError
 from reshard_server.records import schedule_outputs
@@ -61,7 +62,9 @@ def finish_removing(scheduling: Scheduling, stored: StoredSchedule, output: Outp
     """Removes what is left of an output whose removal was begun; with the rights of the schedule."""
     try:
         target = scheduling.roots.writable(scheduling.caller(stored), output.target)
-        _remove(target, output)
+        if _remove(target, output):
+            where = f"/v1/schedules/{stored.name}"
+            audit("removed", caller=stored.token, resource=where, targets=[output.target])
     except (UnfitError, ProblemError) as refused:
         LOG.warning("%s is not removed: %s", output.target, refused)
     except OSError as error:
@@ -93,14 +96,16 @@ def _is_there(scheduling: Scheduling, output: Output) -> bool:
         return False
 
 
-def _remove(target: Path, output: Output) -> None:
+def _remove(target: Path, output: Output) -> bool:
+    """Whether it was there, and still what was made."""
     hidden = target.with_name(f"{REMOVED_PREFIX}{output.id[:32]}")
     remove_tree(hidden)
     if identity(target) != output.identity:
-        return
+        return False
     target.rename(hidden)
     if identity(hidden) != output.identity:  # another took its place at this very moment
         hidden.rename(target)
-        return
+        return False
     LOG.info("removing %s, an old output of the schedule %s", output.target, output.schedule)
     remove_tree(hidden)
+    return True

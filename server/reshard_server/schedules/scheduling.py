@@ -11,7 +11,8 @@ import sqlalchemy as sa
 
 from reshard_server.access.paths import Roots
 from reshard_server.access.tokens import Caller, Tokens
-from reshard_server.models.conversion import ConversionRequest
+from reshard_server.audit import audit
+from reshard_server.models.conversion import ConversionRequest, goals
 from reshard_server.models.schedule import Clock, ScheduleBody
 from reshard_server.problems import NOT_FOUND, ProblemError
 from reshard_server.records.clock import now_of
@@ -76,6 +77,17 @@ class Scheduling:
         """Forgets runs beyond those that are kept; ``there`` are the steps whose folders are there."""
         if self.settings.keep_runs:
             forget_old(self.database, stored.name, self.settings.keep_runs, there)
+
+    def started(self, stored: StoredSchedule, request: ConversionRequest, conversion: str) -> None:
+        """A conversion of a schedule is queued: it is written down and looked at at once."""
+        audit(
+            "scheduled",
+            caller=stored.token,
+            resource=f"/v1/schedules/{stored.name}",
+            conversion=conversion,
+            targets=[goal.target for goal in goals(request)],
+        )
+        self.enqueue(conversion, stored.token, stored.body.priority)
 
     def check(self, stored: StoredSchedule, request: ConversionRequest) -> None:
         """UnfitError where the token may not do it any more, ProblemError where it cannot be done."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
+from reshard_server.audit import audit
 from reshard_server.models.schedule import Clock
 from reshard_server.records import schedule_runs, schedules
 from reshard_server.records.clock import clock_of
@@ -124,6 +125,7 @@ def pause_unfit(scheduling: Scheduling, stored: StoredSchedule, unfit: UnfitErro
     if schedules.set_paused(scheduling.database, stored, now, paused=True) is None:
         return
     LOG.warning("the schedule %s is paused: %s", stored.name, unfit)
+    audit("paused", caller=stored.token, resource=f"/v1/schedules/{stored.name}", detail=str(unfit))
     with scheduling.database.begin() as connection:
         key = f"paused {exactly_written(now)}"
         schedule_runs.note(connection, stored.name, key, "paused", detail=str(unfit))

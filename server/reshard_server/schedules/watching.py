@@ -107,7 +107,7 @@ def start_step(
         if not ended:
             schedule_runs.release(scheduling.database, claimed)
     if conversion is not None:
-        scheduling.enqueue(conversion, stored.token, stored.body.priority)
+        scheduling.started(stored, request, conversion)
 
 
 def _held_and_queued(

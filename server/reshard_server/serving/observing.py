@@ -17,6 +17,7 @@ from reshard_server.logs import ABOUT, About
 from reshard_server.metrics import Metrics
 from reshard_server.problems import INTERNAL, ProblemError
 from reshard_server.refusals import refuse, without_database
+from reshard_server.serving.auditing import audit_request
 
 LOG = logging.getLogger("reshard_server.requests")
 
@@ -60,6 +61,7 @@ class Observe:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 seen.status = message["status"]
+                audit_request(scope, seen.status)  # before anybody knows of it
                 _add_headers(MutableHeaders(scope=message), seen.request_id, scope["path"])
             await send(message)
 
@@ -84,6 +86,8 @@ class Observe:
         route = getattr(scope.get("route"), "path", "none")
         status = str(seen.status or "none")
         self.metrics.requests.labels(method, route, status).observe(seconds)
+        if seen.status is None:
+            audit_request(scope, None)
         LOG.info(
             "request",
             extra={

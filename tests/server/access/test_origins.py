@@ -8,12 +8,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fastapi.routing import APIRoute
 from reshard_server.access.origins import SAFE_METHODS, check_form, check_origin, form_key
-from reshard_server.app import ROUTERS
 from reshard_server.problems import ProblemError
 from starlette.datastructures import Headers
 
+from tests.server.changing import changing_routes
 from tests.server.live import Live, live
 from tests.server.routes.conftest import Served
 
@@ -117,16 +116,6 @@ def test_a_form_says_where_it_comes_from_and_has_its_sessions_key() -> None:
             403,
             "the form does not say which page it comes from; open the page again and send its form from there",
         )
-
-
-def changing_routes() -> list[tuple[str, str]]:
-    """Method and path of every route that may change something, with names put in."""
-    found = []
-    for router in ROUTERS:
-        for route in (r for r in router.routes if isinstance(r, APIRoute)):
-            path = route.path.replace("{id}", "some").replace("{name}", "some")
-            found += [(m, path) for m in sorted(route.methods - SAFE_METHODS)]
-    return found
 
 
 def test_the_routes_are_found() -> None:

@@ -151,9 +151,9 @@ def file(tmp_path: Path) -> Path:
 
 
 def reloading(file: Path, ended: list[str]) -> tuple[Tokens, Reloading]:
-    settings = Settings(tokens_file=file)
+    settings, told = Settings(tokens_file=file), list[str]()
     tokens = load_tokens(settings)
-    return tokens, Reloading(settings, tokens, ended.append)
+    return tokens, Reloading(settings, tokens, ended.append, told.append)
 
 
 def test_a_file_that_changed_is_taken(file: Path, caplog: pytest.LogCaptureFixture) -> None:
