@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.engine.checkpoint_info import CheckpointInfo
-from reshard.engine.layouts import Layout, layout_warnings, split
+from reshard.engine.layouts import Layout, layout_warnings, look_up, split
 from reshard.layout.changes import Changes
 from reshard.layout.grid import Grid
 from reshard.layout.layout_file import LayoutFile
@@ -75,6 +75,7 @@ def preview(info: CheckpointInfo, layout: Layout | None) -> LayoutPreview:
     keys = {t.spec.name for t in info.tensors.values() if t.is_key}
     changes = layout.changes if isinstance(layout, LayoutFile) else Changes()
     kept = rewrites(changes, [leaf.name for leaf in info.leaves], specs, keys)
+    look_up(layout, [r.target for r in kept if r.source in specs])
     tensors = tuple(_laid_out(specs[r.source], r, layout) for r in kept if r.source in specs)
     names, sources = [t.target.name for t in tensors], [t.source for t in tensors]
     return LayoutPreview(tensors, tuple(layout_warnings(layout, names, sources)))

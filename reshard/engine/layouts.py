@@ -106,6 +106,12 @@ def _file(layout: Any) -> LayoutFile:
     return load_layout(os.fspath(layout))
 
 
+def look_up(layout: Layout | None, names: Sequence[str]) -> None:
+    """Search the patterns of a layout file in all of these names at once; ``split`` then finds them known."""
+    if isinstance(layout, LayoutFile):
+        layout.found.learn(names)
+
+
 def split(target: TensorSpec, source: TensorSpec, layout: Layout | None) -> Split:
     """How ``target`` is split; without a layout, or by a file of changes only, as the source was."""
     if isinstance(layout, LayoutMap):
@@ -175,8 +181,9 @@ def layout_warnings(
             f"the leaf {k!r} of the tree of layouts matches no tensor" for k in layout.idle(names)
         )
     elif isinstance(layout, LayoutFile):
+        look_up(layout, names)
         for rule in unmatched_rules(layout, names):
-            hint = pattern_hint(rule.pattern, names)
+            hint = pattern_hint(rule.compiled(), names)
             yield f"{rule.label or repr(rule.match)} matches no tensor{hint}"
         for overlap in overlaps(layout, names):
             some = ", ".join(overlap.names[:3]) + (", …" if len(overlap.names) > 3 else "")

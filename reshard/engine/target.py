@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.engine.layouts import Split, keeps_layouts, split
+from reshard.engine.layouts import Split, keeps_layouts, look_up, split
 from reshard.engine.options import Options
 from reshard.engine.pairing import made_of
 from reshard.errors import PlanError
@@ -63,6 +63,7 @@ def make_target(reader: Reader, options: Options) -> Target:
         {name for name, t in reader.tensors.items() if t.is_key},
     )
     found = _target_leaves(reader, kept, keeps_layouts(options.layout))
+    look_up(options.layout, [leaf.name for leaf in found.leaves if leaf.tensor])
     tensors: dict[str, TargetTensor] = {}
     requests: list[Request] = []
     for rewrite, leaf in zip(kept, found.leaves, strict=True):

@@ -8,13 +8,14 @@ tensor of that dtype. Any other text is a regular expression that is searched in
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
 from reshard.errors import PlanError
 from reshard.layout.dtypes import DTYPES, STORED_DTYPES
+from reshard.layout.patterns import compile_pattern, shown
 
 KINDS = ("bool", "int", "float", "complex")
 SATURATE = ":saturate"
@@ -37,14 +38,12 @@ class CastRule(Struct, frozen=True):
     Attributes:
         what: as it was written.
         dtypes: those of which it takes every tensor; empty where ``what`` is a regular expression.
-        pattern: that expression.
         to: the dtype that it casts to.
         saturate: whether values beyond the largest finite one become that one.
     """
 
     what: str
     dtypes: frozenset[str]
-    pattern: re.Pattern[str] | None
     to: str
     saturate: bool
 
@@ -54,13 +53,8 @@ class CastRule(Struct, frozen=True):
         what = self.what if self.dtypes else repr(self.what)
         return f"cast {what}={self.to}{SATURATE if self.saturate else ''}"
 
-    def is_about(self, name: str, dtype: str, *, is_key: bool = False) -> bool:
-        """Whether it applies to a tensor; a rule about a dtype leaves PRNG keys out."""
-        if self.pattern is not None:
-            return self.pattern.search(name) is not None
-        return dtype in self.dtypes and not is_key
 
-
+@lru_cache
 def kind_of(dtype: str) -> str:
     """``"bool"``, ``"int"`` (signed or not), ``"float"`` (bfloat16 and float8 too) or ``"complex"``."""
     if dtype.startswith("uint"):
@@ -86,13 +80,9 @@ def parse_cast(what: str, to: str) -> CastRule:
     """The rule. Raises PlanError for a pattern that does not compile and for no such dtype."""
     dtype, saturate = parse_target(what, to)
     dtypes = frozenset(d for d in DTYPES if what in (d, kind_of(d))) if names_dtypes(what) else ()
-    try:
-        pattern = None if dtypes else re.compile(what)
-    except re.error as error:
-        raise PlanError(
-            f"cast {what!r} is no regular expression: {error}; escape special characters with a backslash"
-        ) from error
-    return CastRule(what, frozenset(dtypes), pattern, dtype, saturate)
+    if not dtypes:
+        compile_pattern(what, f"cast {shown(what)}", PlanError)
+    return CastRule(what, frozenset(dtypes), dtype, saturate)
 
 
 def parse_target(what: str, to: str) -> tuple[str, bool]:

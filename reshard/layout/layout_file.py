@@ -31,6 +31,7 @@ from reshard.errors import LayoutError
 from reshard.layout.cast_rule import SATURATE, kind_of
 from reshard.layout.changes import Changes
 from reshard.layout.dtypes import STORED_DTYPES
+from reshard.layout.found_rules import FoundRules
 from reshard.layout.layout_text import Document, Steps, read_document
 from reshard.layout.layout_value import Value
 from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout, known_axes, used_axes
@@ -40,6 +41,7 @@ from reshard.layout.partitioners import (
     MinSizePartitioner,
     Partitioner,
 )
+from reshard.layout.patterns import Pattern, compile_pattern, shown
 from reshard.layout.sizes import parse_bytes
 
 Strategy = Literal["fixed_shards", "min_size", "max_size"]
@@ -70,9 +72,9 @@ class Rule:
     axes: tuple[Axis, ...]
     label: str = field(default="", compare=False)
 
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        return re.compile(self.match)
+    def compiled(self) -> Pattern:
+        """Its pattern."""
+        return compile_pattern(self.match, named(self), LayoutError)
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,9 @@ class PartitionRule:
     max_shards: int | None = None
     label: str = field(default="", compare=False)
 
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        return re.compile(self.match)
+    def compiled(self) -> Pattern:
+        """Its pattern."""
+        return compile_pattern(self.match, named(self), LayoutError)
 
     @property
     def partitioner(self) -> Partitioner:
@@ -103,6 +105,11 @@ class PartitionRule:
         if self.strategy == "min_size":
             return MinSizePartitioner(self.amount, self.max_shards or 1)
         return MaxSizePartitioner(self.amount, self.max_shards)
+
+
+def named(rule: Rule | PartitionRule) -> str:
+    """How messages name a rule."""
+    return rule.label or f"rule {shown(rule.match)}"
 
 
 @dataclass(frozen=True)
@@ -126,8 +133,17 @@ class LayoutFile:
 
     def __post_init__(self) -> None:
         for rule in self.rules:
-            label = rule.label or f"rule {rule.match!r}"
-            _named(label, partial(TensorLayout, rule.axes, self.mesh))
+            _named(named(rule), partial(TensorLayout, rule.axes, self.mesh))
+
+    @property
+    def all_rules(self) -> tuple[Rule | PartitionRule, ...]:
+        """Those of ``partitions`` and then those of ``rules``: the first that matches a name decides."""
+        return (*self.partitions, *self.rules)
+
+    @cached_property
+    def found(self) -> FoundRules:
+        """Which rules match which names, kept for those that were looked up together."""
+        return FoundRules(self.all_rules)
 
     @property
     def has_layout(self) -> bool:
@@ -243,7 +259,7 @@ def _named(label: str, make: Callable[[], T]) -> T:
 
 
 def _label(value: Value, match: str) -> str:
-    return f"{value.key} {match!r} ({value.place})"
+    return f"{value.key} {shown(match)} ({value.place})"
 
 
 _MESH_KEYS = ("axes", "shape", "axis_types", "device_ids")
@@ -336,12 +352,12 @@ def _size(value: Value) -> int:
 
 def _rename(value: Value) -> tuple[str, str]:
     parts = value.mapping(("match", "to"), required=("match", "to"))
-    match = parts["match"].regex()
-    to = parts["to"].data
+    pattern = parts["match"].compiled()
+    to, match = parts["to"].data, pattern.pattern
     if not isinstance(to, str):
         parts["to"].expect("the text that replaces the match")
     try:
-        re.compile(match).sub(to, "")
+        pattern.replacement(to)
     except (re.error, IndexError) as error:
         parts["to"].refuse(
             f"{to!r} cannot replace {match!r}: {error}; use groups of it such as \\1, and \\\\ for a backslash"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -11,6 +10,7 @@ from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.layout.layout_text import Document, Steps
+from reshard.layout.patterns import Pattern, compile_pattern, shown
 
 
 class Value(Struct, frozen=True):
@@ -85,16 +85,12 @@ class Value(Struct, frozen=True):
 
     def regex(self) -> str:
         """A regular expression that compiles."""
+        return self.compiled().pattern
+
+    def compiled(self) -> Pattern:
+        """A regular expression."""
         pattern = self.text("a regular expression")
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            self.refuse(
-                f"{pattern!r} is not a regular expression: {error.msg} at position {error.pos}"
-            )
-        except (OverflowError, RecursionError):
-            self.refuse(f"{_brief(pattern)} is too large for a regular expression")
-        return pattern
+        return compile_pattern(pattern, f"{self.place}: {self.key}: {shown(pattern)}", LayoutError)
 
 
 def _unknown(kind: str, found: Any, known: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 r"""Few rules for many tensors: names of equal axes are merged into patterns that match nothing else.
 
 Every tensor is given the shortest end of its name, whole parts between slashes, at which all tensors
-agree on their axes; numbers count as one part (``\d+``)::
+agree on their axes; numbers count as one part (``[0-9]+``)::
 
     params/layers/0/mlp/kernel     [null, model]
     params/layers/0/out/kernel     [model, null]      (^|/)mlp/kernel$   [null, model]
@@ -25,7 +25,7 @@ from reshard.layout.mesh import Axis
 
 Axes = tuple[Axis, ...]
 
-_DIGITS = re.compile(r"\d+")
+_DIGITS = re.compile(r"[0-9]+")
 _SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")
 _NUMBER = "\0"
 """Stands for any number in a part of a name; no name has it."""
@@ -167,4 +167,4 @@ def _choice(alternatives: Set[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _SPECIAL.sub(r"\\\g<0>", text).replace(_NUMBER, r"\d+")
+    return _SPECIAL.sub(r"\\\g<0>", text).replace(_NUMBER, "[0-9]+")

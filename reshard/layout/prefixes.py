@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from reshard.errors import LayoutError
+from reshard.layout.patterns import Search, compile_pattern
 
 _LITERAL = re.compile(r"(\^?)((?:[\w. -]+/)+)(.*)", re.DOTALL)
 """A pattern that begins with names between slashes, which mean themselves."""
@@ -38,35 +42,35 @@ def with_folders(names: Iterable[str]) -> set[str]:
     return {part for name in names for part in (name, *(p[:-1] for p in _prefixes(name)))}
 
 
-def pattern_hint(pattern: re.Pattern[str], names: Sequence[str]) -> str:
+def pattern_hint(pattern: Search, names: Sequence[str]) -> str:
     """What a pattern that finds none of ``names`` would find with or without a prefix; "" where nothing.
 
     >>> pattern_hint(re.compile("^dense/"), ["params/dense/kernel", "params/dense/bias"])
     "; below 'params/' it would match 2 of them: write '^params/dense/'"
     """
-    for prefix in sorted(
-        {p for name in names for p in _prefixes(name)}, key=lambda p: p.count("/")
-    ):
-        below = [name[len(prefix) :] for name in names if name.startswith(prefix)]
-        if found := sum(pattern.search(name) is not None for name in below):
-            return f"; below {prefix!r} it would match {found} of them{_instead(pattern, prefix, names)}"
+    below: Counter[str] = Counter()
+    for name in names:
+        below.update(p for p in _prefixes(name) if p != name and pattern.search(name[len(p) :]))
+    if below:
+        prefix = min(below, key=lambda p: p.count("/"))
+        return f"; below {prefix!r} it would match {below[prefix]} of them{_instead(pattern, prefix, names)}"
     return _without(pattern, names)
 
 
-def _instead(pattern: re.Pattern[str], prefix: str, names: Sequence[str]) -> str:
+def _instead(pattern: Search, prefix: str, names: Sequence[str]) -> str:
     """The pattern with the prefix, where that is easily said."""
     if not pattern.pattern.startswith("^"):
         return ""
     return _write("^" + re.escape(prefix) + pattern.pattern[1:], names)
 
 
-def _without(pattern: re.Pattern[str], names: Sequence[str]) -> str:
+def _without(pattern: Search, names: Sequence[str]) -> str:
     literal = _LITERAL.fullmatch(pattern.pattern)
     if literal is None:
         return ""
     anchor, parts, rest = literal.groups()
     for prefix in _prefixes(f"{parts}x"):
-        if found := sum(pattern.search(prefix + name) is not None for name in names):
+        if found := sum(bool(pattern.search(prefix + name)) for name in names):
             shorter = f"{anchor}{parts[len(prefix) :]}{rest}"
             return (
                 f"; without {prefix!r}, with which no name begins, it would match {found} of them"
@@ -75,12 +79,12 @@ def _without(pattern: re.Pattern[str], names: Sequence[str]) -> str:
     return ""
 
 
-def _write(pattern: str, names: Sequence[str]) -> str:
+def _write(text: str, names: Sequence[str]) -> str:
     try:
-        better = re.compile(pattern)
-    except re.error:
-        return ""
-    return f": write {pattern!r}" if any(map(better.search, names)) else ""
+        pattern = compile_pattern(text, "", LayoutError)
+        return f": write {text!r}" if any(map(pattern.search, names)) else ""
+    except LayoutError:
+        return ""  # a LayoutMap's key may be a pattern of Python alone
 
 
 def _prefixes(name: str) -> Iterator[str]:

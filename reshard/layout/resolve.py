@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.layout.grid import Grid
-from reshard.layout.layout_file import LayoutFile, PartitionRule, Rule
+from reshard.layout.layout_file import LayoutFile, PartitionRule, Rule, named
 from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout, show_axes
 from reshard.layout.partitioners import div_cuts
 
@@ -53,12 +53,11 @@ def layout_for(file: LayoutFile, name: str, shape: Sequence[int], dtype: str) ->
     shape and rule, for more axes than dimensions, a dimension that does not divide, a partition axis
     out of range, a missing mesh, and a tensor without a rule under ``unmatched: error``.
     """
-    for index, partition in enumerate(file.partitions):
-        if partition.pattern.search(name):
-            return _partitioned(file, index, name, tuple(shape), dtype)
-    for index, rule in enumerate(file.rules):
-        if rule.pattern.search(name):
-            return _by_rule(file, index, name, tuple(shape))
+    matching = file.found.of(name)
+    if matching and matching[0] < len(file.partitions):
+        return _partitioned(file, matching[0], name, tuple(shape), dtype)
+    if matching:
+        return _by_rule(file, matching[0] - len(file.partitions), name, tuple(shape))
     if file.unmatched == "error":
         raise LayoutError(
             f"{name!r} of shape {list(shape)} matches no rule of {file.where}, which has "
@@ -69,27 +68,22 @@ def layout_for(file: LayoutFile, name: str, shape: Sequence[int], dtype: str) ->
 
 def unmatched_rules(file: LayoutFile, names: Iterable[str]) -> list[Rule | PartitionRule]:
     """The rules and partitions that match none of ``names``, whether or not another came before."""
-    missing: list[Rule | PartitionRule] = [*file.partitions, *file.rules]
-    for name in names:
-        missing = [rule for rule in missing if not rule.pattern.search(name)]
-        if not missing:
-            break
-    return missing
+    matching = {index for name in names for index in file.found.of(name)}
+    return [rule for index, rule in enumerate(file.all_rules) if index not in matching]
 
 
 def overlaps(file: LayoutFile, names: Iterable[str]) -> list[Overlap]:
     """Each pair of rules that match the same tensors, the one that wins first."""
-    rules: list[Rule | PartitionRule] = [*file.partitions, *file.rules]
-    found: dict[tuple[str, str], list[str]] = {}
+    rules = file.all_rules
+    found: dict[tuple[int, int], list[str]] = {}
     for name in names:
-        matching = [_label(rule) for rule in rules if rule.pattern.search(name)]
+        matching = file.found.of(name)
         for shadowed in matching[1:]:
             found.setdefault((matching[0], shadowed), []).append(name)
-    return [Overlap(*pair, tuple(shared)) for pair, shared in found.items()]
-
-
-def _label(rule: Rule | PartitionRule) -> str:
-    return rule.label or f"rule {rule.match!r}"
+    return [
+        Overlap(named(rules[winner]), named(rules[shadowed]), tuple(shared))
+        for (winner, shadowed), shared in found.items()
+    ]
 
 
 def _replicated(file: LayoutFile, rank: int) -> TensorLayout:
@@ -102,7 +96,7 @@ def _by_rule(file: LayoutFile, index: int, name: str, shape: tuple[int, ...]) ->
     axes = () if not shape and not any(rule.axes) else rule.axes
     if len(axes) > len(shape):
         raise LayoutError(
-            f"{name!r} of shape {list(shape)}: {_label(rule)} has more axes than dimensions, "
+            f"{name!r} of shape {list(shape)}: {named(rule)} has more axes than dimensions, "
             f"{show_axes(axes)} for {len(shape)}; give this tensor an earlier rule of its own"
         )
     layout = _padded(tuple(axes), len(shape), file.mesh)
@@ -122,13 +116,13 @@ def _slices(
         return Grid.whole(shape)
     if file.mesh is None:
         raise LayoutError(
-            f"{name!r}: {_label(rule)} splits it by mesh axes {show_axes(rule.axes)}, but there is no "
+            f"{name!r}: {named(rule)} splits it by mesh axes {show_axes(rule.axes)}, but there is no "
             f"mesh; add 'mesh: {{axes: [...], shape: [...]}}' to {file.where} or name one (mesh)"
         )
     try:
         return layout.grid(shape, name)
     except LayoutError as error:
-        raise LayoutError(f"{error}; asked for by {_label(rule)}") from None
+        raise LayoutError(f"{error}; asked for by {named(rule)}") from None
 
 
 def _partitioned(
@@ -137,7 +131,7 @@ def _partitioned(
     rule = file.partitions[index]
     if not -len(shape) <= rule.axis < len(shape):
         raise LayoutError(
-            f"{name!r} of shape {list(shape)}: {_label(rule)} splits axis {rule.axis}, which it does not "
+            f"{name!r} of shape {list(shape)}: {named(rule)} splits axis {rule.axis}, which it does not "
             f"have; give this tensor an earlier partition of its own, or narrow this one"
         )
     axis = rule.axis % len(shape)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from itertools import compress
 
 from msgspec import Struct
 
@@ -22,8 +23,17 @@ from reshard.layout.cast_rule import (
     refuse_unstored,
 )
 from reshard.layout.changes import Changes
+from reshard.layout.dialect import MAX_LENGTH
+from reshard.layout.names import Names
+from reshard.layout.patterns import Pattern, Replacement, compile_pattern, shown
 from reshard.layout.prefixes import pattern_hint
 from reshard.layout.tensor_spec import TensorSpec
+
+_OPPOSITE = bytes([1, *[0] * 255])
+"""What makes 1 of 0, and 0 of 1."""
+
+MAX_NAME = 4096
+"""Characters of a new name."""
 
 
 class Rewrite(Struct, frozen=True):
@@ -51,80 +61,98 @@ def rewrites(
     Raises PlanError for a rule that matches nothing, a bad pattern, names that collide, a selection
     without tensors, and a cast that would change a value's kind without being asked for by name.
     """
-    select = [_compiled("select", p) for p in changes.select]
-    drop = [_compiled("drop", p) for p in changes.drop]
-    rename = [(_compiled("rename", p), to) for p, to in changes.rename]
-    cast = [parse_cast(what, to) for what, to in changes.cast]
-    _refuse_idle("select", select, names)
-    selected = [n for n in names if not select or any(p.search(n) for p in select)]
-    _refuse_idle("drop", drop, selected)
-    kept = [n for n in selected if not any(p.search(n) for p in drop)]
-    if tensors and not any(n in tensors for n in kept):
+    _check_patterns(changes)
+    selected = _kept(changes.select, Names(names))
+    kept = _left(changes.drop, selected)
+    if tensors and not any(n in tensors for n in kept.texts):
         raise PlanError(
             f"nothing is left: select and drop rules keep none of the {len(tensors)} tensors; "
             "loosen them"
         )
-    _refuse_idle("rename", [p for p, _ in rename], kept)
-    _refuse_idle_casts(cast, [tensors[n] for n in kept if n in tensors], keys)
-    result = tuple(_rewrite(n, _renamed(n, rename), tensors.get(n), cast, n in keys) for n in kept)
+    targets = _renamed(changes.rename, kept)
+    casts = _casts(changes.cast, [tensors[n] for n in kept.texts if n in tensors], keys)
+    result = tuple(_rewrite(n, targets.get(n, n), casts.get(n)) for n in kept.texts)
     _refuse_collisions(result)
     return result
 
 
-def _rewrite(
-    name: str, target: str, spec: TensorSpec | None, rules: Sequence[CastRule], is_key: bool
-) -> Rewrite:
-    if spec is not None:
-        for rule in rules:
-            if rule.is_about(name, spec.dtype, is_key=is_key):
-                _refuse_cast(rule, name, spec.dtype, is_key)
-                if rule.to != spec.dtype:
-                    return Rewrite(name, target, rule.to, rule.saturate)
-                break
-    return Rewrite(name, target)
+def _rewrite(name: str, target: str, cast: CastRule | None) -> Rewrite:
+    if cast is None:
+        return Rewrite(name, target)
+    return Rewrite(name, target, cast.to, cast.saturate)
 
 
 def check_rules(changes: Changes) -> None:
     """Raises PlanError for patterns and dtypes that make no sense for any checkpoint."""
-    for kind in ("select", "drop"):
-        for pattern in getattr(changes, kind):
-            _compiled(kind, pattern)
-    for pattern, _ in changes.rename:
-        _compiled("rename", pattern)
-    for what, to in changes.cast:
-        parse_cast(what, to)
+    _check_patterns(changes)
     refuse_unstored(changes.cast)
 
 
-def _compiled(kind: str, pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise PlanError(
-            f"{kind} {pattern!r} is no regular expression: {error}; escape special characters with a backslash"
-        ) from error
-
-
-def _refuse_idle(kind: str, patterns: Sequence[re.Pattern[str]], names: Sequence[str]) -> None:
-    for pattern in patterns:
-        if not any(map(pattern.search, names)):
-            some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+def _check_patterns(changes: Changes) -> None:
+    for kind in ("select", "drop"):
+        for pattern in getattr(changes, kind):
+            _compiled(kind, pattern)
+    for pattern, to in changes.rename:
+        if len(to) > MAX_LENGTH:
             raise PlanError(
-                f"{kind} {pattern.pattern!r} matches none of the {len(names)} names it could apply to "
-                f"({some}){pattern_hint(pattern, names)}; correct or remove it"
+                f"rename {shown(pattern)}: the replacement has {len(to)} characters; shorten it to at most {MAX_LENGTH}"
             )
+        _compiled("rename", pattern)
+    for what, to in changes.cast:
+        parse_cast(what, to)
 
 
-def _renamed(name: str, rules: Sequence[tuple[re.Pattern[str], str]]) -> str:
-    for pattern, to in rules:
-        if pattern.search(name):
-            return _checked_name(name, _substituted(pattern, to, name))
-    return name
+def _compiled(kind: str, pattern: str) -> Pattern:
+    return compile_pattern(pattern, f"{kind} {shown(pattern)}", PlanError)
 
 
-def _substituted(pattern: re.Pattern[str], to: str, name: str) -> str:
+def _kept(patterns: Sequence[str], names: Names) -> Names:
+    """The names that one of the patterns finds; all where there is none."""
+    return _chosen("select", patterns, names, True) if patterns else names
+
+
+def _left(patterns: Sequence[str], names: Names) -> Names:
+    """The names that no pattern finds."""
+    return _chosen("drop", patterns, names, False) if patterns else names
+
+
+def _chosen(kind: str, patterns: Sequence[str], names: Names, is_found: bool) -> Names:
+    found = bytearray(len(names))
+    for pattern in patterns:
+        for position in compress(range(len(names)), _found(kind, _compiled(kind, pattern), names)):
+            found[position] = 1
+    chosen = found if is_found else found.translate(_OPPOSITE)
+    return Names(list(compress(names.texts, chosen)))
+
+
+def _found(kind: str, pattern: Pattern, names: Names) -> bytearray:
+    """For each name whether the pattern finds it; PlanError where it finds none."""
+    found = pattern.found(names)
+    if not any(found):
+        some = ", ".join(names.texts[:5]) + (", …" if len(names) > 5 else "")
+        raise PlanError(
+            f"{kind} {shown(pattern.pattern)} matches none of the {len(names)} names it could apply to "
+            f"({some}){pattern_hint(pattern, names.texts)}; correct or remove it"
+        )
+    return found
+
+
+def _renamed(rules: Sequence[tuple[str, str]], names: Names) -> dict[str, str]:
+    """The new names of those that a rule finds; the first rule that does counts."""
+    targets: dict[str, str] = {}
+    for text, to in rules:
+        pattern = _compiled("rename", text)
+        found = _found("rename", pattern, names)
+        replacement = _replacement(pattern, to)
+        for name in compress(names.texts, found):
+            if name not in targets:
+                targets[name] = _checked_name(name, replacement.of(name))
+    return targets
+
+
+def _replacement(pattern: Pattern, to: str) -> Replacement:
     try:
-        return pattern.sub(to, name, count=1)
+        return pattern.replacement(to)
     except (re.error, IndexError) as error:
         raise PlanError(
             f"rename {pattern.pattern!r}={to!r}: the replacement cannot be made: {error}; "
@@ -137,10 +165,11 @@ def _checked_name(name: str, renamed: str) -> str:
         not renamed
         or any(part in ("", ".", "..") for part in renamed.split("/"))
         or "\0" in renamed
+        or len(renamed) > MAX_NAME
     ):
         raise PlanError(
-            f"{name!r} would be renamed to {renamed!r}, which is no usable name; every part between slashes "
-            "must be there and be neither '.' nor '..'"
+            f"{name!r} would be renamed to {shown(renamed)}, which is no usable name; every part between slashes "
+            f"must be there and be neither '.' nor '..', and all together may have {MAX_NAME} characters"
         )
     return renamed
 
@@ -169,18 +198,36 @@ def _once(source: str, target: str) -> str:
     return "" if source == target else f" (now {source!r})"
 
 
-def _refuse_idle_casts(
-    rules: Sequence[CastRule], tensors: Sequence[TensorSpec], keys: Collection[str]
-) -> None:
-    for rule in rules:
-        if rule.pattern is not None:
-            _refuse_idle("cast", [rule.pattern], [spec.name for spec in tensors])
-        elif not any(rule.is_about(s.name, s.dtype, is_key=s.name in keys) for s in tensors):
-            found = ", ".join(sorted({s.dtype for s in tensors if s.name not in keys})) or "none"
-            raise PlanError(
-                f"{rule.text}: none of the {len(tensors)} tensors is {rule.what} (their dtypes: {found}; PRNG keys "
-                f"are never cast); correct or remove it, or write '({rule.what})' to search the names for the word"
-            )
+def _casts(
+    rules: Sequence[tuple[str, str]], specs: Sequence[TensorSpec], keys: Collection[str]
+) -> dict[str, CastRule]:
+    """The rules that change dtypes, by tensor; the first that is about a tensor counts."""
+    names = Names([spec.name for spec in specs])
+    parsed = [parse_cast(what, to) for what, to in rules]
+    found = [_about(rule, specs, names, keys) for rule in parsed]
+    first: dict[str, CastRule] = {}
+    for rule, ones in zip(parsed, found, strict=True):
+        for spec in compress(specs, ones):
+            if spec.name not in first:
+                _refuse_cast(rule, spec.name, spec.dtype, spec.name in keys)
+                first[spec.name] = rule
+    return {s.name: first[s.name] for s in specs if s.name in first and first[s.name].to != s.dtype}
+
+
+def _about(
+    rule: CastRule, specs: Sequence[TensorSpec], names: Names, keys: Collection[str]
+) -> bytearray:
+    """For each tensor whether the rule is about it; PlanError where it is about none."""
+    if not rule.dtypes:
+        return _found("cast", _compiled("cast", rule.what), names)
+    found = bytearray(s.dtype in rule.dtypes and s.name not in keys for s in specs)
+    if not any(found):
+        dtypes = ", ".join(sorted({s.dtype for s in specs if s.name not in keys})) or "none"
+        raise PlanError(
+            f"{rule.text}: none of the {len(specs)} tensors is {rule.what} (their dtypes: {dtypes}; PRNG keys "
+            f"are never cast); correct or remove it, or write '({rule.what})' to search the names for the word"
+        )
+    return found
 
 
 def _refuse_cast(rule: CastRule, name: str, source: str, is_key: bool) -> None:
@@ -216,4 +263,4 @@ def _or_all(dtype: str) -> str:
 
 def _is_by_name(rule: CastRule, name: str) -> bool:
     bare = rule.what.removeprefix("^").removesuffix("$")
-    return rule.pattern is not None and bare in (name, re.escape(name))
+    return not rule.dtypes and bare in (name, re.escape(name))

@@ -72,6 +72,8 @@ def goal_of(reader: Reader, wish: Wish) -> Goal:
     """
     kept = _kept(reader, wish.changes)
     wanted = _wanted(kept, wish)
+    if wish.placement is not None:
+        wish.placement.look_up([k.name for k in wanted if k.stored is not None])
     _check(reader, kept, wanted, wish)
     values = {k.name: _plain(k) for k in wanted if k.stored is None}
     if wish.target is not None:

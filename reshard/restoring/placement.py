@@ -57,6 +57,10 @@ class Placement(Protocol):
         """
         ...
 
+    def look_up(self, names: Sequence[str]) -> None:
+        """Look these names up at once; it is asked about them next."""
+        ...
+
     def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
         """What it says of none of these tensors, or twice of one; one sentence each."""
         ...
@@ -133,6 +137,9 @@ class _ByMap(Struct, frozen=True):
     def names(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:  # noqa: ARG002
         return self.layouts[name] is not None
 
+    def look_up(self, names: Sequence[str]) -> None:
+        pass  # Each name is looked up when it is asked about.
+
     def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(layout_warnings(self.layouts, names))
 
@@ -158,6 +165,9 @@ class _ByFile(Struct, frozen=True):
     def names(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:
         found = layout_for(self.file, name, shape, dtype)
         return found.partition is not None or found.rule_index is not None
+
+    def look_up(self, names: Sequence[str]) -> None:
+        self.file.found.learn(names)
 
     def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(layout_warnings(self.file, names))
@@ -194,6 +204,9 @@ class _ByTree(Struct, frozen=True):
     def names(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:  # noqa: ARG002
         key = self._key(name)
         return key is None or self.leaves[key] is not None  # it should, and ``lacking`` says so
+
+    def look_up(self, names: Sequence[str]) -> None:
+        pass  # It has no patterns.
 
     def warnings(self, names: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002
         return ()  # What it names in vain is an error.

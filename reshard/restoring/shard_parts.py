@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.engine.layouts import Layout, Split, split
+from reshard.engine.layouts import Layout, Split, look_up, split
 from reshard.errors import LayoutError
 from reshard.formats.base import Reader, StoredTensor
 from reshard.layout.box import Box
@@ -66,6 +66,7 @@ def shard_parts(reader: Reader, layout: Layout | None, changes: Changes, number:
         for rewrite in kept
         if rewrite.source in tensors
     ]
+    look_up(layout, [part.name for part in wanted])
     splits = [_split(part.name, part.stored.spec, part.dtype, layout) for part in wanted]
     count = max(map(_count, splits), default=1)
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reshard.engine.layouts import Layout, SameAxes, Split, layout_of, split
+from reshard.engine.layouts import Layout, SameAxes, Split, layout_of, look_up, split
 from reshard.errors import LayoutError, TreeError
 from reshard.layout.device_mesh import as_mesh, is_jax_mesh
 from reshard.layout.grid import Grid
@@ -84,6 +84,8 @@ def laid_out(tensors: Sequence[LiveTensor], given: Given) -> list[LiveTensor]:
     """
     if given is None:
         return list(tensors)
+    if isinstance(given, LayoutFile):
+        look_up(given, [t.name for t in tensors])
     _refuse_unknown(given, tensors)
     _refuse_contradictions(given, tensors)
     return [_with_layout(t, given) if _takes_layout(t) else t for t in tensors]

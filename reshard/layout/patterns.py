@@ -1,0 +1,217 @@
+"""Patterns of layout files, the command line, HTTP, and of select, drop, rename and cast.
+
+``compile_pattern`` compiles all of them, for a search in linear time (RE2). A pattern finds the match and the
+groups that Python's ``re`` finds, or it is an error; ``dialect`` says which patterns are supported. Keys of a
+``LayoutMap`` are not compiled here: they are Python's.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import count
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from reshard.errors import ReshardError
+from reshard.layout.dialect import RefusedError, Translation, translated
+from reshard.layout.linear_search import Searcher, Spans, TooLargeError, searcher
+from reshard.layout.names import Names
+
+MAX_BYTES = 8 << 20
+"""Memory that a compiled pattern and its search may take."""
+
+_WORDS_REMEDY = "start the pattern with (?a) to count only ASCII letters, digits and _ as words"
+_ASCII_REMEDIES = {
+    "(?i)": "write both cases, such as [Kk]",
+    r"\b": _WORDS_REMEDY,
+    r"\B": _WORDS_REMEDY,
+}
+_ASCII_REMEDY = r"list the characters, such as [0-9] for \d, or start the pattern with (?a) to match only ASCII ones"
+
+
+class Search(Protocol):
+    """What Python's ``re.Pattern`` and ``Pattern`` have in common."""
+
+    @property
+    def pattern(self) -> str: ...
+
+    def search(self, name: str, /) -> object: ...
+
+
+def compile_pattern(pattern: str, subject: str, error: type[ReshardError]) -> Pattern:
+    """The compiled pattern.
+
+    Args:
+        subject: names the pattern and its place in messages: ``select 'a'``, ``rules[0] 'a' (l.yaml:3)``.
+        error: the class of errors: for what is no regular expression or not supported, and for names on which it
+            cannot be used.
+    """
+    try:
+        in_lines = translated(pattern, in_lines=True)
+    except RefusedError as refused:
+        raise error(f"{subject}: {refused}") from None
+    except re.error as wrong:
+        raise error(
+            f"{subject} is no regular expression: {wrong}; escape special characters with a backslash"
+        ) from None
+    return Pattern(pattern, subject, error, in_lines)
+
+
+class Pattern:
+    """A compiled pattern; ``compile_pattern`` makes it.
+
+    Attributes:
+        pattern: as it was written.
+    """
+
+    def __init__(
+        self, pattern: str, subject: str, error: type[ReshardError], in_lines: Translation
+    ) -> None:
+        self.pattern = pattern
+        self._subject = subject
+        self._error = error
+        self._dialect = in_lines
+        self._lines = self._compiled(in_lines.source, captures=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return compile_pattern, (self.pattern, self._subject, self._error)
+
+    def __repr__(self) -> str:
+        return f"Pattern({self.pattern!r})"
+
+    @property
+    def groups(self) -> int:
+        """The number of its groups."""
+        return self._dialect.groups
+
+    def search(self, name: str) -> bool:
+        """Whether it is found in the name; an error where Python's answer might differ."""
+        text = self._checked(name)
+        search = self._alone if "\n" in name else self._lines
+        return search(text, 0, len(text))[0][0] >= 0
+
+    def found(self, names: Names) -> bytearray:
+        """For each name 1 where it is found in it, else 0; errors as those of ``search``."""
+        if self._dialect.ascii_part is not None and names.not_ascii is not None:
+            self._checked(names.not_ascii)
+        if self._dialect.has_inside and "" in names.texts:
+            self._checked("")
+        try:
+            lines, starts = names.lines, names.starts
+        except UnicodeEncodeError:  # ``search`` raises for the name that has no UTF-8
+            return bytearray(map(self.search, names.texts))
+        found = bytearray(len(names))
+        position, last, end = 0, len(names), len(lines)
+        while position < last and (begin := self._lines(lines, starts[position], end)[0][0]) >= 0:
+            position = bisect_right(starts, begin, position)
+            found[position - 1] = 1
+        for position in names.with_newline:
+            found[position] = self.search(names.texts[position])
+        return found
+
+    def replacement(self, to: str) -> Replacement:
+        """Replaces the first match by a template, which may use groups (``\\1``, ``\\g<name>``), as ``re.sub`` does.
+
+        Raises ``re.error`` or IndexError for groups that the pattern does not have.
+        """
+        without = self._filled(to, [None] * self.groups)
+        mark = next(chr(code) for code in count(1) if chr(code) not in without)
+        marked = [f"{mark}{number}{mark}" for number in range(self.groups + 1)]
+        pieces = self._filled(to, marked[1:], marked[0]).split(mark)
+        parts = tuple(int(piece) if i % 2 else piece for i, piece in enumerate(pieces))
+        return Replacement(self, parts)
+
+    def spans(self, name: str) -> tuple[bytes, Spans]:
+        """The name in UTF-8, and the spans of the first match and its groups in it."""
+        text = self._checked(name)
+        return text, self._alone(text, 0, len(text))
+
+    def _filled(self, to: str, groups: Sequence[str | None], match: str = "") -> str:
+        """The template filled in by Python itself, for a match with these groups."""
+        rest = "".join("\0" if group is None else f"\0\1{group}" for group in groups) + "\0"
+        filled = self._groups.sub(to, match + rest, count=1)
+        return filled[: len(filled) - len(rest)]
+
+    @cached_property
+    def _groups(self) -> re.Pattern[str]:
+        """Has this pattern's group numbers and names; matches a text that lists a match and its groups."""
+        names = {number: name for name, number in self._dialect.group_names.items()}
+        begins = (f"(?P<{names[n]}>" if n in names else "(" for n in range(1, self.groups + 1))
+        groups = "".join(f"\0(?:\1{begin}[^\0]*))?" for begin in begins)
+        return re.compile(f"(?=[^\0]*{groups}\0)[^\0]*")
+
+    def _checked(self, name: str) -> bytes:
+        """The name in UTF-8; an error for a name in which Python might find something else."""
+        part = self._dialect.ascii_part
+        if part is not None and not name.isascii():
+            raise self._unsearched(
+                name,
+                f"{part} is supported in ASCII names only; {_ASCII_REMEDIES.get(part, _ASCII_REMEDY)}",
+            )
+        if self._dialect.has_end and name.endswith("\n"):
+            raise self._unsearched(
+                name,
+                r"the name ends with a newline, and Python's $ also matches before it; write \Z for the end of the "
+                r"name, or \n?\Z for both",
+            )
+        if self._dialect.has_inside and not name:
+            raise self._unsearched(
+                name, r"\B in an empty name depends on the version of Python; write another pattern"
+            )
+        try:
+            return name.encode()
+        except UnicodeEncodeError:
+            raise self._unsearched(
+                name, "the name has a lone surrogate and is no valid text; rename the tensor"
+            ) from None
+
+    def _unsearched(self, name: str, why: str) -> ReshardError:
+        return self._error(f"{self._subject} cannot be used on {name!r}: {why}")
+
+    @cached_property
+    def _alone(self) -> Searcher:
+        """Searches in one name, with groups."""
+        return self._compiled(translated(self.pattern, in_lines=False).source, captures=True)
+
+    def _compiled(self, source: str, *, captures: bool) -> Searcher:
+        try:
+            return searcher(source, captures=captures, max_bytes=MAX_BYTES)
+        except TooLargeError as error:
+            raise self._error(
+                f"{self._subject} is too large to compile in {MAX_BYTES >> 20} MiB ({error}); use smaller counts "
+                "or several rules"
+            ) from None
+
+
+class Replacement(Struct, frozen=True):
+    """Replaces a pattern's first match.
+
+    Attributes:
+        parts: of the template: literal text, and numbers of groups.
+    """
+
+    searched: Pattern
+    parts: tuple[str | int, ...]
+
+    def of(self, name: str) -> str:
+        """The name with its first match replaced; as it is where there is none."""
+        text, spans = self.searched.spans(name)
+        begin, end = spans[0]
+        if begin < 0:
+            return name
+        put = (p if isinstance(p, str) else _part(text, *spans[p]) for p in self.parts)
+        return f"{_part(text, 0, begin)}{''.join(put)}{_part(text, end, len(text))}"
+
+
+def _part(text: bytes, begin: int, end: int) -> str:
+    return text[begin:end].decode() if begin >= 0 else ""
+
+
+def shown(pattern: str) -> str:
+    """A pattern as messages quote it, shortened where it is long."""
+    quoted = repr(pattern)
+    return quoted if len(quoted) <= 120 else f"{quoted[:117]}…"
