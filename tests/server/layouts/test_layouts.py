@@ -145,7 +145,7 @@ def test_versions_in_pages(served: Served) -> None:
     ("layout", "words"),
     [
         ({"mesh": {"axes": ["x"], "shape": [0]}}, "mesh"),
-        ({"rules": [{"match": "(", "axes": []}]}, "is not a regular expression"),
+        ({"rules": [{"match": "(", "axes": []}]}, "is no regular expression"),
         ({"rulez": []}, "rulez"),
         ({"mesh": {"axes": ["x"], "shape": [2]}, "rules": [{"match": "a", "axes": ["y"]}]}, "'y'"),
         ({"cast": [{"match": "a", "dtype": "float17"}]}, "float17"),
