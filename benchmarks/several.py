@@ -18,9 +18,9 @@ from pathlib import Path
 
 ONE_RUN = """
 import json, sys
-from reshard import Goal, convert_to_many
+from reshard import Target, convert_all
 source, goals, memory = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
-made = convert_to_many(source, [Goal(**goal) for goal in goals], max_memory=memory)
+made = convert_all(source, [Target(**goal) for goal in goals], max_memory=memory)
 print(made.read_bytes)
 """
 
@@ -32,8 +32,8 @@ def goals(folder: Path) -> list[dict[str, object]]:
     columns = {"mesh": MESH, "rules": [{"match": "kernel|embed", "axes": [None, "m"]}]}
     rows = {"mesh": MESH, "rules": [{"match": "kernel|embed", "axes": ["m"]}]}
     return [
-        {"dst": str(folder / "columns"), "layout": columns},
-        {"dst": str(folder / "half"), "layout": rows, "cast": {".": "bfloat16"}},
+        {"target": str(folder / "columns"), "layout": columns},
+        {"target": str(folder / "half"), "layout": rows, "cast": {".": "bfloat16"}},
     ]
 
 

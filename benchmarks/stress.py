@@ -83,7 +83,7 @@ def convert_once(number: int, seed: int, folder: Path, sources: list[Any]) -> st
         "layout": _layout(pick.choice([["x"], [None, "x"]]), pick.choice([1, 2])),
         "compression": pick.choice(["none", "none", "zstd", "keep", "blosc", "gzip"]),
         "ocdbt": pick.random() < 0.15,
-        "verify": pick.choice(["written", "written", "readback"]),
+        "check": pick.choice(["written", "written", "readback"]),
         "workers": pick.choice([1, 2, 4]),
         "chunk_bytes": pick.choice([16 << 10, 256 << 10, 8 << 20]),
         "max_memory": pick.choice(["64MiB", "256MiB"]),

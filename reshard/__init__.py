@@ -4,7 +4,7 @@
 >>> layout = reshard.LayoutMap(reshard.DeviceMesh((8,), ("model",)))
 >>> layout["dense.*kernel"] = (None, "model")
 
-``reshard.convert(src, dst, layout=layout)`` then converts, on any host, without either mesh's devices.
+``reshard.convert(source, target, layout=layout)`` then converts, on any host, without either mesh's devices.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 
 from reshard.api import (
     convert,
-    convert_to_many,
+    convert_all,
     diff,
     fingerprint,
     inspect,
-    lay_out,
     open_checkpoint,
     plan,
-    plan_to_many,
+    plan_all,
+    preview_layout,
     restore,
     starter_layout,
     verify,
 )
-from reshard.engine.goal import Goal
+from reshard.engine.goal import Target
 from reshard.errors import (
     CorruptError,
     FormatError,
@@ -56,88 +56,140 @@ from reshard.layout.scope import layout_map_scope
 from reshard.version import __version__
 
 if TYPE_CHECKING:
+    from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
+    from reshard.engine.compare import TensorVerdict, Verification
+    from reshard.engine.conversion import ConversionPlan, MultiConversionPlan, PlannedTensor
+    from reshard.engine.diff_report import DiffReport, LeafDiff, TensorDiff
+    from reshard.engine.fingerprint import Fingerprint
+    from reshard.engine.lay_out import LaidOut, LayoutPreview
+    from reshard.engine.progress import Progress
+    from reshard.engine.report import ConversionReport, MultiReport, TensorReport
+    from reshard.engine.task import CastStats
     from reshard.layout.partitioners import (
         FixedShardsPartitioner,
         MaxSizePartitioner,
         MinSizePartitioner,
     )
     from reshard.layout.slice_info import SaveSliceInfo
-    from reshard.saving.save import save
+    from reshard.restoring.opened import OpenedCheckpoint, RestoreReport
+    from reshard.saving.save import SaveHandle, save
     from reshard.variables.distribute import distribute_tensor
     from reshard.variables.indexed_slices import IndexedSlices
     from reshard.variables.sharded import ShardedVariable
 
 __all__ = [
+    "CastStats",
+    "CheckpointInfo",
+    "ConversionPlan",
+    "ConversionReport",
     "CorruptError",
     "DeviceMesh",
+    "DiffReport",
+    "Fingerprint",
     "FixedShardsPartitioner",
     "FormatError",
-    "Goal",
     "IncompleteCheckpointError",
     "IndexedSlices",
+    "LaidOut",
     "LayoutError",
     "LayoutMap",
+    "LayoutPreview",
     "LayoutWarning",
+    "LeafDiff",
     "MaxSizePartitioner",
     "MemoryBudgetError",
     "MinSizePartitioner",
     "MissingPackageError",
+    "MultiConversionPlan",
+    "MultiReport",
     "NotACheckpointError",
+    "OpenedCheckpoint",
     "PlanError",
+    "PlannedTensor",
+    "Progress",
     "ReshardError",
+    "RestoreReport",
     "ResumeError",
+    "SaveHandle",
     "SaveSliceInfo",
     "ShardedVariable",
     "SourceChangedError",
     "StorageError",
     "SyncError",
+    "Target",
     "TargetBusyError",
     "TargetExistsError",
+    "TensorDiff",
+    "TensorInfo",
     "TensorLayout",
+    "TensorReport",
+    "TensorVerdict",
     "TreeError",
     "VariableError",
     "VariableIndexError",
     "VariableTypeError",
+    "Verification",
     "VerificationError",
     "__version__",
     "convert",
-    "convert_to_many",
+    "convert_all",
     "diff",
     "distribute_tensor",
     "fingerprint",
     "inspect",
-    "lay_out",
     "layout_map_scope",
     "open_checkpoint",
     "plan",
-    "plan_to_many",
+    "plan_all",
+    "preview_layout",
     "restore",
     "save",
     "starter_layout",
     "verify",
 ]
 
-_FOR_LIVE_WEIGHTS = {
+_LAZY = {
+    "CastStats": "reshard.engine.task",
+    "CheckpointInfo": "reshard.engine.checkpoint_info",
+    "ConversionPlan": "reshard.engine.conversion",
+    "ConversionReport": "reshard.engine.report",
+    "DiffReport": "reshard.engine.diff_report",
+    "Fingerprint": "reshard.engine.fingerprint",
     "FixedShardsPartitioner": "reshard.layout.partitioners",
     "IndexedSlices": "reshard.variables.indexed_slices",
+    "LaidOut": "reshard.engine.lay_out",
+    "LayoutPreview": "reshard.engine.lay_out",
+    "LeafDiff": "reshard.engine.diff_report",
     "MaxSizePartitioner": "reshard.layout.partitioners",
     "MinSizePartitioner": "reshard.layout.partitioners",
+    "MultiConversionPlan": "reshard.engine.conversion",
+    "MultiReport": "reshard.engine.report",
+    "OpenedCheckpoint": "reshard.restoring.opened",
+    "PlannedTensor": "reshard.engine.conversion",
+    "Progress": "reshard.engine.progress",
+    "RestoreReport": "reshard.restoring.opened",
+    "SaveHandle": "reshard.saving.save",
     "SaveSliceInfo": "reshard.layout.slice_info",
     "ShardedVariable": "reshard.variables.sharded",
+    "TensorDiff": "reshard.engine.diff_report",
+    "TensorInfo": "reshard.engine.checkpoint_info",
+    "TensorReport": "reshard.engine.report",
+    "TensorVerdict": "reshard.engine.compare",
+    "Verification": "reshard.engine.compare",
     "distribute_tensor": "reshard.variables.distribute",
     "save": "reshard.saving.save",
 }
-"""Where names are that no conversion needs; their modules are loaded when one is first asked for."""
+"""Names whose modules are loaded when one is first asked for: live weights, and the types that calls return."""
 
 
 def __getattr__(name: str) -> object:
-    """One of ``_FOR_LIVE_WEIGHTS`` (PEP 562); from then on it is found without this call."""
-    if name not in _FOR_LIVE_WEIGHTS:
+    """One of ``_LAZY`` (PEP 562); from then on it is found without this call."""
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_FOR_LIVE_WEIGHTS[name]), name)
+    value = globals()[name] = getattr(import_module(_LAZY[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
     """Every name, whether it is loaded or not."""
-    return sorted({*globals(), *_FOR_LIVE_WEIGHTS})
+    return sorted({*globals(), *_LAZY})

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.arguments import bytes_of, changes_of, path_of
-from reshard.engine.goal import Goal
+from reshard.engine.goal import Target
 from reshard.engine.limits import limits_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reshard.engine.arguments import PairRules, Path, Rules
     from reshard.engine.checkpoint_info import CheckpointInfo
     from reshard.engine.compare import Verification
-    from reshard.engine.conversion import ConversionPlan, JointConversionPlan
+    from reshard.engine.conversion import ConversionPlan, MultiConversionPlan
     from reshard.engine.diff_report import DiffReport
     from reshard.engine.fingerprint import Fingerprint
     from reshard.engine.goal import LayoutLike
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from reshard.engine.limits import Limits
     from reshard.engine.options import Check, Wanted
     from reshard.engine.progress import Progress
-    from reshard.engine.report import ConversionReport, JointReport
+    from reshard.engine.report import ConversionReport, MultiReport
     from reshard.formats.base import Style
     from reshard.formats.choice import Step
     from reshard.layout.device_mesh import MeshLike
@@ -79,8 +79,8 @@ def steps(path: Path) -> dict[int, str]:
     return committed_steps(path_of("folder", path))
 
 
-def lay_out(
-    src: Path,
+def preview_layout(
+    source: Path,
     layout: LayoutLike = None,
     *,
     mesh: str | MeshLike | None = None,
@@ -97,11 +97,11 @@ def lay_out(
     from reshard.engine.layouts import layout_of
 
     found = layout_of(layout, mesh, missing_axes)
-    return preview(inspect(src, step=step, item=item), found)
+    return preview(inspect(source, step=step, item=item), found)
 
 
 def starter_layout(
-    src: Path,
+    source: Path,
     *,
     mesh: str | MeshLike | None = None,
     missing_axes: MissingAxes = "error",
@@ -121,7 +121,7 @@ def starter_layout(
 
     found = layout_of(None, mesh, missing_axes)
     over = found.mesh if isinstance(found, SameAxes) else None
-    return starter_text(inspect(src, step=step, item=item), over, missing_axes)
+    return starter_text(inspect(source, step=step, item=item), over, missing_axes)
 
 
 def locate(path: Path, *, step: Step | None = None, item: str | None = None) -> str:
@@ -133,8 +133,8 @@ def locate(path: Path, *, step: Step | None = None, item: str | None = None) -> 
 
 
 def plan(
-    src: Path,
-    dst: Path | None = None,
+    source: Path,
+    target: Path | None = None,
     *,
     step: Step | None = None,
     item: str | None = None,
@@ -156,7 +156,7 @@ def plan(
     """What ``convert`` with the same arguments would do, and what it would cost; moves nothing.
 
     Args:
-        dst: where the target would go; None leaves out what depends on it: its free space, and whether
+        target: where the target would go; None leaves out what depends on it: its free space, and whether
             something is there already.
         step, item: which step of a run, and which item of several; as for ``inspect``.
         layout: a layout file's path or content, a LayoutMap, or a tree of TensorLayouts, jax shardings,
@@ -183,8 +183,8 @@ def plan(
     """
     from reshard.engine.conversion import foresee, prepare
 
-    goal = Goal(
-        "" if dst is None else dst,
+    one = Target(
+        "" if target is None else target,
         layout,
         mesh,
         select,
@@ -198,31 +198,31 @@ def plan(
         overwrite,
         missing_axes=missing_axes,
     )
-    wanted = _wanted(goal, limits_of(max_memory, workers))
-    source = _chosen("source", src, step, item)
-    if dst is None:
+    wanted = _wanted(one, limits_of(max_memory, workers))
+    source = _chosen("source", source, step, item)
+    if target is None:
         return foresee(source, wanted.options)
     return prepare(source, wanted.target, wanted.options).summary
 
 
-def plan_to_many(
-    src: Path,
-    goals: Sequence[Goal],
+def plan_all(
+    source: Path,
+    targets: Sequence[Target],
     *,
     step: Step | None = None,
     item: str | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
-) -> JointConversionPlan:
-    """What ``convert_to_many`` with the same arguments would do, and what it would cost; moves nothing.
+) -> MultiConversionPlan:
+    """What ``convert_all`` with the same arguments would do, and what it would cost; moves nothing.
 
-    ``joint`` of what is returned tells which tensors are read once for which targets, and, as
+    ``total`` of what is returned tells which tensors are read once for which targets, and, as
     ``repeated_bytes``, how much is read again because the budget allows no other way.
     """
-    from reshard.engine.conversion import prepare_joint
+    from reshard.engine.conversion import prepare_multi
 
-    wanted = _all_wanted(goals, limits_of(max_memory, workers))
-    return prepare_joint(_chosen("source", src, step, item), wanted).summary
+    wanted = _all_wanted(targets, limits_of(max_memory, workers))
+    return prepare_multi(_chosen("source", source, step, item), wanted).summary
 
 
 def check_arguments(
@@ -248,7 +248,7 @@ def check_arguments(
     """
     from reshard.planning.transforms import check_rules
 
-    goal = Goal(
+    one = Target(
         "",
         layout,
         mesh,
@@ -264,13 +264,13 @@ def check_arguments(
         missing_axes=missing_axes,
     )
     limits = limits_of(max_memory, workers)
-    check_rules(_wanted(goal, limits).options.changes)
+    check_rules(_wanted(one, limits).options.changes)
     return limits
 
 
 def convert(
-    src: Path,
-    dst: Path,
+    source: Path,
+    target: Path,
     *,
     step: Step | None = None,
     item: str | None = None,
@@ -288,47 +288,47 @@ def convert(
     ocdbt: bool = False,
     style: Style | None = None,
     overwrite: bool = False,
-    verify: Check = "written",
+    check: Check = "written",
     restart: bool = False,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
     before_publish: Callable[[str], None] | None = None,
 ) -> ConversionReport:
-    """Converts the checkpoint ``src`` to ``dst``, which appears whole or not at all.
+    """Converts the checkpoint ``source`` to ``target``, which appears whole or not at all.
 
-    Run again after it ended early, however it ended, it goes on where it was left; where ``dst`` is the
-    finished result already, nothing is touched, and the report says so and what ``dst`` records of itself.
+    Run again after it ended early, however it ended, it goes on where it was left; where ``target`` is the
+    finished result already, nothing is touched, and the report says so and what ``target`` records of itself.
 
     Arguments as for ``plan``, and:
 
     Args:
-        verify: ``"readback"`` reads the output again before it appears, and only then does the
+        check: ``"readback"`` reads the output again before it appears, and only then does the
             report say "proved".
-        restart: start over, whatever an unfinished run to ``dst`` has left.
+        restart: start over, whatever an unfinished run to ``target`` has left.
         executor: where tasks run; None makes threads.
         progress: called from this thread after each task.
         before_publish: called with the target's path once it is proven and on the disk, right before it
             appears; where it raises, the target stays unpublished and the same call resumes there.
 
-    Raises ResumeError where an unfinished run to ``dst`` was another conversion, or of a source that
+    Raises ResumeError where an unfinished run to ``target`` was another conversion, or of a source that
     changed since; SourceChangedError where the source changed while it was read.
     """
     from reshard.engine.convert import convert
 
-    goal = Goal(
-        dst, layout, mesh, select, drop, rename, cast, compression, chunk_bytes, ocdbt, style, overwrite,
-        verify, restart, missing_axes,
+    one = Target(
+        target, layout, mesh, select, drop, rename, cast, compression, chunk_bytes, ocdbt, style, overwrite,
+        check, restart, missing_axes,
     )  # fmt: skip
-    wanted = _wanted(goal, limits_of(max_memory, workers))
-    source, options = _chosen("source", src, step, item), wanted.options
+    wanted = _wanted(one, limits_of(max_memory, workers))
+    source, options = _chosen("source", source, step, item), wanted.options
     return convert(
         source, wanted.target, options, executor, progress, before_publish, restart=restart
     )
 
 
-def convert_to_many(
-    src: Path,
-    goals: Sequence[Goal],
+def convert_all(
+    source: Path,
+    targets: Sequence[Target],
     *,
     step: Step | None = None,
     item: str | None = None,
@@ -337,8 +337,8 @@ def convert_to_many(
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
     before_publish: Callable[[str], None] | None = None,
-) -> JointReport:
-    """Converts the checkpoint ``src`` to several targets in one run, which reads it once where memory allows.
+) -> MultiReport:
+    """Converts the checkpoint ``source`` to several targets in one run, which reads it once where memory allows.
 
     Each target becomes what ``convert`` alone would have made of it, whole or not at all. They appear
     one after the other at the end: no file system can rename several folders in one step, so that a
@@ -346,7 +346,7 @@ def convert_to_many(
     goes on with those, and leaves alone what is there.
 
     Args:
-        goals: the targets, none of which may be, or lie in, another or the source.
+        targets: the targets, none of which may be, or lie in, another or the source.
         step, item: which step of a run, and which item of several; as for ``inspect``.
         max_memory: of the whole run, all targets together.
         workers, executor: as for ``convert``.
@@ -355,18 +355,18 @@ def convert_to_many(
 
     Raises what ``convert`` raises; an error that is about one target names it, also as its ``target``.
 
-    >>> convert_to_many("ckpt/100", [Goal("a"), Goal("b", mesh="model=8")])  # doctest: +SKIP
+    >>> convert_all("ckpt/100", [Target("a"), Target("b", mesh="model=8")])  # doctest: +SKIP
     """
-    from reshard.engine.convert import convert_joint
+    from reshard.engine.convert import convert_multi
 
-    wanted = _all_wanted(goals, limits_of(max_memory, workers))
-    source = _chosen("source", src, step, item)
-    return convert_joint(source, wanted, executor, progress, before_publish)
+    wanted = _all_wanted(targets, limits_of(max_memory, workers))
+    source = _chosen("source", source, step, item)
+    return convert_multi(source, wanted, executor, progress, before_publish)
 
 
 def restore(
     path: Path,
-    target: Any = None,
+    like: Any = None,
     layout: Any = None,
     partition: Any = None,
     select: Rules | None = None,
@@ -389,12 +389,12 @@ def restore(
 ) -> Any:
     """A checkpoint as a live tree; each process reads only the bytes that its devices need.
 
-    Without target, layout and partition: numpy arrays in dicts and lists; numbers, strings, None and
+    Without like, layout and partition: numpy arrays in dicts and lists; numbers, strings, None and
     empty containers as they were saved, PRNG keys as jax's own.
 
     Args:
         step, item: which step of a run, and which item of several; as for ``inspect``.
-        target: a tree of ``jax.ShapeDtypeStruct``, jax or numpy arrays, ShardedVariables, numbers and
+        like: a tree of ``jax.ShapeDtypeStruct``, jax or numpy arrays, ShardedVariables, numbers and
             strings; its structure is kept, its names must be those of the checkpoint, and its shapes
             and dtypes those that are stored (a dtype that loses nothing, such as float32 for
             bfloat16, is converted to). A struct's sharding says where it goes, and without one it
@@ -403,7 +403,7 @@ def restore(
             shardings (or structs that have one), of which a leaf stands for everything below it; then
             jax arrays are made. A mesh
             without devices takes ``jax.devices()`` in order where their number is its size. It
-            overrides a target's shardings where it names a tensor. What was saved as a numpy array
+            overrides the shardings of ``like`` where it names a tensor. What was saved as a numpy array
             and is not named stays one.
         partition: a number of shards, a partitioner, or a mapping from regular expressions to
             these; then ShardedVariables are made, and what matches nothing stays whole.
@@ -416,8 +416,8 @@ def restore(
         axis: the dimension that ``partition`` splits; the default is 0, or the recorded one.
         partition_strategy: ``"div"`` or ``"mod"``; None keeps what was recorded, or ``"div"``.
         devices: devices or shardings to which shards are dealt in turn.
-        missing: ``"keep"`` leaves what the checkpoint lacks as it is in the target.
-        unexpected: ``"ignore"`` leaves out what the target does not ask for.
+        missing: ``"keep"`` leaves what the checkpoint lacks as it is in ``like``.
+        unexpected: ``"ignore"`` leaves out what ``like`` does not ask for.
         max_memory: bytes, or text such as ``"512MiB"``, of what is taken beside the result; the
             default is a quarter of the memory that the machine or its cgroup allows, or 1 GiB.
         workers: chunks read at once; the default is the number of processors, at least 2 and at most 16.
@@ -433,7 +433,7 @@ def restore(
     from reshard.restoring.opened import OpenedCheckpoint
 
     return OpenedCheckpoint(_chosen("checkpoint", path, step, item)).restore(
-        target,
+        like,
         layout,
         partition,
         select,
@@ -598,36 +598,36 @@ def _chosen(what: str, path: Path, step: Step | None, item: str | None) -> str:
     return chosen(path_of(what, path), step, item)
 
 
-def _all_wanted(goals: Sequence[Goal], limits: Limits) -> list[Wanted]:
+def _all_wanted(targets: Sequence[Target], limits: Limits) -> list[Wanted]:
     from reshard.errors import PlanError
 
-    listed = list(goals) if isinstance(goals, Iterable) else []
-    if not listed or not all(isinstance(goal, Goal) for goal in listed):
-        raise PlanError(f"goals is {goals!r}; expected a list of at least one reshard.Goal")
-    return [_wanted(goal, limits) for goal in listed]
+    listed = list(targets) if isinstance(targets, Iterable) else []
+    if not listed or not all(isinstance(one, Target) for one in listed):
+        raise PlanError(f"targets is {targets!r}; expected a list of at least one reshard.Target")
+    return [_wanted(one, limits) for one in listed]
 
 
-def _wanted(goal: Goal, limits: Limits) -> Wanted:
-    """A goal checked and made into what the engine works with; a layout file's own changes come first."""
+def _wanted(one: Target, limits: Limits) -> Wanted:
+    """A target checked and made into what the engine works with; a layout file's own changes come first."""
     from reshard.engine.layouts import layout_of
     from reshard.engine.options import Options, Wanted
     from reshard.formats.compression import parse_compression
     from reshard.layout.layout_file import LayoutFile
     from reshard.planning.chunking import SPLIT_ABOVE_BYTES
 
-    changes = changes_of(goal.select, goal.drop, goal.rename, goal.cast)
-    layout = layout_of(goal.layout, goal.mesh, goal.missing_axes)
-    limit = bytes_of("chunk_bytes", goal.chunk_bytes)
+    changes = changes_of(one.select, one.drop, one.rename, one.cast)
+    layout = layout_of(one.layout, one.mesh, one.missing_axes)
+    limit = bytes_of("chunk_bytes", one.chunk_bytes)
     options = Options(
         max_memory=limits.max_memory,
         workers=limits.workers,
         layout=layout,
         changes=layout.changes + changes if isinstance(layout, LayoutFile) else changes,
-        encoding=parse_compression(goal.compression),
+        encoding=parse_compression(one.compression),
         chunk_bytes=SPLIT_ABOVE_BYTES if limit is None else limit,
-        ocdbt=goal.ocdbt,
-        style=goal.style,
-        overwrite=goal.overwrite,
-        check=goal.verify,
+        ocdbt=one.ocdbt,
+        style=one.style,
+        overwrite=one.overwrite,
+        check=one.check,
     )
-    return Wanted(path_of("target", goal.dst), options, goal.restart)
+    return Wanted(path_of("target", one.target), options, one.restart)

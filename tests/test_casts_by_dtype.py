@@ -61,7 +61,7 @@ def in_half(tree: Any) -> Any:
 
 def test_all_floats_and_nothing_else(source: Path, tmp_path: Path) -> None:
     before, target = dtypes(source), tmp_path / "3"
-    report = reshard.convert(source, target, cast={"float": "bfloat16"}, verify="readback")
+    report = reshard.convert(source, target, cast={"float": "bfloat16"}, check="readback")
     after = dtypes(target)
     kept = {n: d for n, d in before.items() if d in ("int32", "uint8", "uint32")}
     assert {"step", "opt_state/0/count", "seen", "key"} == set(kept)

@@ -158,7 +158,7 @@ def test_every_compression_and_packing_is_restored(compression, ocdbt, tree, tmp
 @pytest.mark.parametrize("save", [save_standard, save_v1, partial(save_pytree, use_zarr3=True)])
 def test_identical_chunks_travel_encoded_and_are_proved_when_read_back(save, tree, tmp_path):
     source = save(tmp_path / "source", tree)
-    report = api.convert(source, tmp_path / "target", compression="keep", verify="readback")
+    report = api.convert(source, tmp_path / "target", compression="keep", check="readback")
     assert {t.strategy for t in report.tensors if t.nbytes} == {"copy"}
     assert {t.proof for t in report.tensors} == {"proved"}
     assert_same_trees(restore_tree(tmp_path / "target"), restore_tree(source))
@@ -462,7 +462,7 @@ def test_any_executor_carries_a_conversion_out(tree, tmp_path):
 
 def test_progress_grows_to_the_end(tree, tmp_path):
     source, seen = save_standard(tmp_path / "source", tree), []
-    api.convert(source, tmp_path / "target", layout=LAYOUT, progress=seen.append, verify="readback")
+    api.convert(source, tmp_path / "target", layout=LAYOUT, progress=seen.append, check="readback")
     assert [k for k, _ in itertools.groupby(p.stage for p in seen)] == [
         "copying",
         "reading back",

@@ -38,7 +38,7 @@ COUNTED = """
     plan = api.plan(source, target, **options)
     before = read_bytes()
     report = api.convert(source, target, **options)
-    print(json.dumps([read_bytes() - before, plan.plan.amplification, report.read_bytes]))
+    print(json.dumps([read_bytes() - before, plan.amplification, report.read_bytes]))
 """
 
 

@@ -206,8 +206,8 @@ def test_many_devices_are_part_of_what_a_budget_must_hold(tmp_path):
     """Orbax wants the devices named for each tensor anew, so that text is counted."""
     save_pytree(tmp_path / "a", {f"w{i:03}": np.zeros(8, "f4") for i in range(200)})
     wide = reshard.DeviceMesh((4096,), ("x",), device_ids=range(4096))
-    with_ids = reshard.plan(tmp_path / "a", tmp_path / "b", mesh=wide).plan.metadata_bytes
-    without = reshard.plan(tmp_path / "a", tmp_path / "b", mesh=wide.abstract).plan.metadata_bytes
+    with_ids = reshard.plan(tmp_path / "a", tmp_path / "b", mesh=wide).metadata_bytes
+    without = reshard.plan(tmp_path / "a", tmp_path / "b", mesh=wide.abstract).metadata_bytes
     assert with_ids - without == 20 * 4096 * 200
     reshard.convert(
         tmp_path / "a", tmp_path / "c", layout={"mesh": {"axes": ["x"], "shape": [4096]}}

@@ -23,7 +23,7 @@ from jax.sharding import (
 )
 
 import reshard
-from reshard.api import lay_out
+from reshard.api import preview_layout
 from tests.orbax_trees import save_standard
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")
@@ -96,9 +96,9 @@ def test_a_tree_of_what_jax_users_hold(saved, state, tmp_path, form, mesh):
     reshard.convert(saved, tmp_path / "one", layout=layout)
     assert_placed(tmp_path / "one", state, mesh)
     assert reshard.convert(saved, tmp_path / "one", layout=form(state, mesh)).already_done
-    reshard.convert_to_many(saved, [reshard.Goal(tmp_path / "two", layout=layout)])
+    reshard.convert_all(saved, [reshard.Target(tmp_path / "two", layout=layout)])
     assert_placed(tmp_path / "two", state, mesh)
-    kernel = {t.target.name: t for t in lay_out(saved, layout).tensors}["params/kernel"]
+    kernel = {t.target.name: t for t in preview_layout(saved, layout).tensors}["params/kernel"]
     assert kernel.slices.parts == (2, 1)
     restored = reshard.restore(saved, layout=layout)
     assert restored["params"]["kernel"].sharding == NamedSharding(mesh, P("data"))

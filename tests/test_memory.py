@@ -66,9 +66,9 @@ def target(tmp_path):
         ("block", "columns", ROWS, {"compression": "zstd"}, 256),
         ("block", "rows", COLUMNS, {"compression": "blosc"}, 256),
         ("block", "rows", COLUMNS, {"ocdbt": True}, 256),
-        ("weave", "columns", ROWS, {"verify": "readback"}, 64),
+        ("weave", "columns", ROWS, {"check": "readback"}, 64),
         ("scatter", "rows", COLUMNS, {"cast": {"w": "bfloat16"}}, 64),
-        ("copy", "rows", ROWS, {"compression": "keep", "verify": "readback"}, 64),
+        ("copy", "rows", ROWS, {"compression": "keep", "check": "readback"}, 64),
         ("whole", "small", None, {}, 64),
     ],
 )

@@ -45,7 +45,7 @@ def check(tree: Any) -> None:
 
 
 def test_everything_lies_in_one_item(root: Path) -> None:
-    error = refused(root / "items", target=LAYERS)
+    error = refused(root / "items", like=LAYERS)
     assert "  every one of the 107 names is there below 'default/': pass item='default'\n" in error
     assert "asked for, but not in the checkpoint: 107 " in error
     assert "… and 104 more" in error
@@ -54,7 +54,7 @@ def test_everything_lies_in_one_item(root: Path) -> None:
 
 
 def test_everything_lies_below_a_prefix(root: Path) -> None:
-    error = refused(root / "params", target=LAYERS)
+    error = refused(root / "params", like=LAYERS)
     assert (
         "every one of the 107 names is there below 'params/': pass select=['^params/'] and "
         "rename=[('^params/', '')]\n"
@@ -67,7 +67,7 @@ def test_everything_lies_below_a_prefix(root: Path) -> None:
 
 
 def test_the_target_has_the_prefix(root: Path) -> None:
-    error = refused(root / "plain", target={"model": {"params": LAYERS}})
+    error = refused(root / "plain", like={"model": {"params": LAYERS}})
     assert (
         "every one of the 107 names is there without 'model/params/': rename=[('^', 'model/params/')] puts it "
         "before the names of the checkpoint\n"
@@ -79,7 +79,7 @@ def test_the_target_has_the_prefix(root: Path) -> None:
 
 
 def test_two_items_have_all_of_it(root: Path) -> None:
-    error = refused(root / "twice", target={"w": np.zeros(4, np.float32)})
+    error = refused(root / "twice", like={"w": np.zeros(4, np.float32)})
     assert (
         "the name is there below 'deep/in/' and below 'ema/' and below 'model/': pass item='deep' and "
         "rename=[('^in/', '')] or pass item='ema' or pass item='model'"
@@ -94,7 +94,7 @@ def test_nothing_is_guessed_where_names_differ(root: Path) -> None:
         {"other": {"kernel": np.zeros((4, 4), np.float32)}},
         {"layer1": LAYERS["layer1"]},
     ):
-        assert "below" not in refused(root / "params", target=target | {"more": np.zeros(3)})
+        assert "below" not in refused(root / "params", like=target | {"more": np.zeros(3)})
 
 
 def test_a_tree_of_layouts_with_another_prefix(root: Path) -> None:

@@ -15,15 +15,17 @@ import reshard
 ROOT = Path(__file__).parents[1]
 
 PUBLIC = [
-    "CorruptError", "DeviceMesh", "FixedShardsPartitioner", "FormatError", "Goal",
-    "IncompleteCheckpointError", "IndexedSlices", "LayoutError", "LayoutMap", "LayoutWarning",
-    "MaxSizePartitioner", "MemoryBudgetError", "MinSizePartitioner", "MissingPackageError",
-    "NotACheckpointError", "PlanError", "ReshardError", "ResumeError", "SaveSliceInfo", "ShardedVariable",
-    "SourceChangedError", "StorageError", "SyncError", "TargetBusyError", "TargetExistsError", "TensorLayout",
-    "TreeError", "VariableError",
-    "VariableIndexError", "VariableTypeError", "VerificationError", "__version__", "convert", "convert_to_many",
-    "diff", "distribute_tensor", "fingerprint", "inspect", "lay_out", "layout_map_scope", "open_checkpoint", "plan",
-    "plan_to_many", "restore", "save", "starter_layout", "verify",
+    "CastStats", "CheckpointInfo", "ConversionPlan", "ConversionReport", "CorruptError", "DeviceMesh", "DiffReport",
+    "Fingerprint", "FixedShardsPartitioner", "FormatError", "IncompleteCheckpointError", "IndexedSlices", "LaidOut",
+    "LayoutError", "LayoutMap", "LayoutPreview", "LayoutWarning", "LeafDiff", "MaxSizePartitioner",
+    "MemoryBudgetError", "MinSizePartitioner", "MissingPackageError", "MultiConversionPlan", "MultiReport",
+    "NotACheckpointError", "OpenedCheckpoint", "PlanError", "PlannedTensor", "Progress", "ReshardError",
+    "RestoreReport", "ResumeError", "SaveHandle", "SaveSliceInfo", "ShardedVariable", "SourceChangedError",
+    "StorageError", "SyncError", "Target", "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorInfo",
+    "TensorLayout", "TensorReport", "TensorVerdict", "TreeError", "VariableError", "VariableIndexError",
+    "VariableTypeError", "Verification", "VerificationError", "__version__", "convert", "convert_all", "diff",
+    "distribute_tensor", "fingerprint", "inspect", "layout_map_scope", "open_checkpoint", "plan", "plan_all",
+    "preview_layout", "restore", "save", "starter_layout", "verify",
 ]  # fmt: skip
 
 

@@ -25,17 +25,17 @@ def returned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     layout = {"mesh": {"axes": ["x"], "shape": [2]}, "rules": [{"match": "layer", "axes": ["x"]}]}
     restored: list[Any] = []
     reshard.restore(a, cast={"layer0$": "bfloat16"}, report=restored.append)
-    goals = [reshard.Goal(f"{a}{n}", layout=layout) for n in "12"]
+    goals = [reshard.Target(f"{a}{n}", layout=layout) for n in "12"]
     return {
         "inspect": reshard.inspect(a),
-        "lay_out": reshard.lay_out(a, layout),
+        "preview_layout": reshard.preview_layout(a, layout),
         "plan": reshard.plan(
             a, b, layout=layout, cast={"layer0$": "int8"}, rename={"layer0": "first"}
         ),
         "convert": reshard.convert(a, b, layout=layout, rename={"layer0": "first"}),
         "again": reshard.convert(a, b, layout=layout, rename={"layer0": "first"}),
-        "plan_to_many": reshard.plan_to_many(a, goals),
-        "convert_to_many": reshard.convert_to_many(a, goals),
+        "plan_all": reshard.plan_all(a, goals),
+        "convert_all": reshard.convert_all(a, goals),
         "verify": reshard.verify(a, b),
         "verify one": reshard.verify(a),
         "different": _different(tree, c, a),
@@ -58,7 +58,7 @@ def small(found: Any) -> Iterator[Any]:
 
 
 CALLS = (
-    "inspect", "lay_out", "plan", "convert", "again", "plan_to_many", "convert_to_many", "verify", "verify one",
+    "inspect", "preview_layout", "plan", "convert", "again", "plan_all", "convert_all", "verify", "verify one",
     "different", "fingerprint", "restore",
 )  # fmt: skip
 
@@ -100,15 +100,15 @@ def test_what_they_say(returned: dict[str, Any]) -> None:
     assert "TensorReport('layer0 → first': float32 [8, 4], " in repr(report)
     assert "41 tensors, 5.02 KiB, finished before)" in repr(returned["again"])
     assert "of buffers" in repr(plan.plan)
-    assert repr(returned["lay_out"]).startswith(
+    assert repr(returned["preview_layout"]).startswith(
         "LayoutPreview(41 tensors, 2.52 KiB on each device)"
     )
     assert ": 41 tensors, " in repr(returned["verify"])
     assert repr(returned["verify"]).endswith(", equal)")
     assert "against its own record: 41 tensors, " in repr(returned["verify one"])
     assert ", 1 differ)\n  TensorVerdict('layer7': different, " in repr(returned["different"])
-    assert ": 2 targets, read " in repr(returned["convert_to_many"])
-    assert ": 2 targets, reads " in repr(returned["plan_to_many"])
+    assert ": 2 targets, read " in repr(returned["convert_all"])
+    assert ": 2 targets, reads " in repr(returned["plan_all"])
     assert "RestoreReport(41 tensors, read " in repr(returned["restore"])
     assert "\n  cast 'layer0': CastStats(overflows=0" in repr(returned["restore"])
     assert "\n  written: '" in repr(returned["fingerprint"])

@@ -160,7 +160,7 @@ def test_few_rules_for_trees_that_people_have(
     file.write_text(text)
     assert text.count("- {match") <= most, text
 
-    drawn = reshard.lay_out(source, file)
+    drawn = reshard.preview_layout(source, file)
     assert drawn.warnings == ()
     for tensor in drawn.tensors:
         had = tensor.source.layout
@@ -223,7 +223,7 @@ def test_a_checkpoint_without_axes_gets_a_proposal(tmp_path: Path, capsys: Captu
     assert "mesh: {axes: [model], shape: [8]}" in text
     file = tmp_path / "starter.yaml"
     file.write_text(text)
-    parts = {t.source.name: t.slices.parts for t in reshard.lay_out(source, file).tensors}
+    parts = {t.source.name: t.slices.parts for t in reshard.preview_layout(source, file).tensors}
     assert parts == {"table": (8, 1), "kernel": (1, 8), "odd": (1, 1), "bias": (1,)}
 
     assert run(["layout", str(source), "--starter", "--mesh", "data=2,tensor=3"]) == 0

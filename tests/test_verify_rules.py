@@ -205,12 +205,12 @@ def test_a_part_of_several_items(tmp_path):
 
 def test_several_targets_each_record_their_rules(trained, tmp_path):
     goals = [
-        reshard.Goal(tmp_path / "half", cast={"kernel$": "bfloat16"}, select=["^params/"]),
-        reshard.Goal(tmp_path / "step", select=["^step$"]),
+        reshard.Target(tmp_path / "half", cast={"kernel$": "bfloat16"}, select=["^params/"]),
+        reshard.Target(tmp_path / "step", select=["^step$"]),
     ]
-    reshard.convert_to_many(trained, goals)
+    reshard.convert_all(trained, goals)
     for goal in goals:
-        assert reshard.verify(trained, goal.dst).differences == 0
+        assert reshard.verify(trained, goal.target).differences == 0
     assert told(reshard.verify(trained, tmp_path / "step")) == {
         "step": ("equal", "step", "exact", "int64", "int64")
     }

@@ -16,7 +16,7 @@ from msgspec import to_builtins
 if TYPE_CHECKING:
     from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.engine.compare import Verification
-    from reshard.engine.conversion import ConversionPlan, JointConversionPlan, PlannedTensor
+    from reshard.engine.conversion import ConversionPlan, MultiConversionPlan, PlannedTensor
     from reshard.engine.diff_report import DiffReport
     from reshard.engine.fingerprint import Fingerprint
     from reshard.engine.lay_out import LaidOut, LayoutPreview
@@ -202,9 +202,9 @@ def conversion_reports(
     }
 
 
-def conversion_plans(planned: JointConversionPlan, with_shares: bool) -> Document:
+def conversion_plans(planned: MultiConversionPlan, with_shares: bool) -> Document:
     """The object of ``plan`` with ``--target``."""
-    joint = planned.joint
+    joint = planned.total
     return {
         "command": "plan",
         "source": planned.source,

@@ -13,7 +13,7 @@ from msgspec import Struct
 from reshard.cli.options import OUTPUT, Misuse, halves
 
 if TYPE_CHECKING:
-    from reshard.engine.goal import Goal
+    from reshard.engine.goal import Target
 
 _MESH = re.compile(r"[^=,]+=\d+(,[^=,]+=\d+)*")
 
@@ -54,11 +54,11 @@ class NamedTarget(Struct, frozen=True):
     layout: str | None = None
     mesh: str | None = None
 
-    def goal(self, options: Mapping[str, Any]) -> Goal:
+    def target(self, options: Mapping[str, Any]) -> Target:
         """What the library is asked for; ``options`` are those of all targets."""
-        from reshard.engine.goal import Goal
+        from reshard.engine.goal import Target
 
-        return Goal(self.dst, self.layout, self.mesh, **options)
+        return Target(self.dst, self.layout, self.mesh, **options)
 
 
 def targets_of(

@@ -52,10 +52,12 @@ class CheckpointInfo(Struct, frozen=True):
 
     @property
     def style(self) -> Style:
+        """Form of the container: ``v0`` or ``v1``."""
         return self.container.style
 
     @property
     def items(self) -> tuple[Item, ...]:
+        """The items of the checkpoint, such as ``model`` and ``metrics``."""
         return self.container.items
 
     @property

@@ -69,6 +69,7 @@ class TensorVerdict(Struct, frozen=True):
 
     @property
     def is_difference(self) -> bool:
+        """Whether the verdict counts as a difference."""
         return self.status in ("different", "damaged", "only in A", "only in B")
 
 

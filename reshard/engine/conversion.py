@@ -22,9 +22,9 @@ from reshard.layout.grid import Grid
 from reshard.layout.record_text import counted, several, warned
 from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec, change_text
-from reshard.planning.joint_plan import JointPlan
+from reshard.planning.joint_plan import MultiPlan
 from reshard.planning.move import Move, Plan
-from reshard.planning.planner import make_joint_plan
+from reshard.planning.planner import make_multi_plan
 from reshard.storage.host import free_bytes
 from reshard.storage.local import storage_errors
 from reshard.storage.target_checks import check_apart, check_target
@@ -87,6 +87,36 @@ class ConversionPlan(Struct, frozen=True):
         headline = f"{self.source!r}{target}: {_costs(self.plan)}"
         return several("ConversionPlan", headline, self.tensors, warned(self.warnings))
 
+    @property
+    def tasks(self) -> int:
+        """How many tasks the moves make."""
+        return self.plan.tasks
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes decoded from source chunks, repetition included."""
+        return self.plan.decoded_bytes
+
+    @property
+    def written_bytes(self) -> int:
+        """Encoded bytes of the target's chunks."""
+        return self.plan.written_bytes
+
+    @property
+    def amplification(self) -> float:
+        """Bytes decoded for each byte that the source stores."""
+        return self.plan.amplification
+
+    @property
+    def metadata_bytes(self) -> int:
+        """What the checkpoint's index and the plan itself keep in memory."""
+        return self.plan.metadata_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Buffers in memory at the worst moment; never above ``max_memory``."""
+        return self.plan.peak_bytes
+
 
 def _costs(plan: Plan) -> str:
     moved = f"reads {format_bytes(plan.decoded_bytes)}, writes {format_bytes(plan.written_bytes)}"
@@ -103,42 +133,42 @@ class Prepared(Struct, frozen=True):
     summary: ConversionPlan
 
 
-class JointConversionPlan(Struct, frozen=True):
+class MultiConversionPlan(Struct, frozen=True):
     """What a conversion to several targets will do, before it does it.
 
     Attributes:
         plans: of each target, in the order in which they were given.
-        joint: which of their tensors share a read, and what all of it costs.
+        total: which of their tensors share a read, and what all of it costs.
     """
 
     source: str
     plans: tuple[ConversionPlan, ...]
-    joint: JointPlan
+    total: MultiPlan
 
     def __repr__(self) -> str:
         lines = [str(plan).partition("\n")[0] for plan in self.plans]
         read = (
-            f"reads {format_bytes(self.joint.decoded_bytes)} in {counted(self.joint.tasks, 'task')}"
+            f"reads {format_bytes(self.total.decoded_bytes)} in {counted(self.total.tasks, 'task')}"
         )
         headline = f"{self.source!r}: {counted(len(self.plans), 'target')}, {read}"
-        return several("JointConversionPlan", headline, lines)
+        return several("MultiConversionPlan", headline, lines)
 
 
-class JointPrepared(Struct, frozen=True):
+class MultiPrepared(Struct, frozen=True):
     """What is prepared for each target, and the plan for all."""
 
     targets: tuple[Prepared, ...]
-    joint: JointPlan
+    joint: MultiPlan
 
     @property
-    def summary(self) -> JointConversionPlan:
+    def summary(self) -> MultiConversionPlan:
         plans = tuple(prepared.summary for prepared in self.targets)
-        return JointConversionPlan(plans[0].source, plans, self.joint)
+        return MultiConversionPlan(plans[0].source, plans, self.joint)
 
 
 def prepare(source: str, target: str, options: Options) -> Prepared:
     """Opens the source, plans, and refuses whatever can be refused before a byte moves."""
-    return prepare_joint(source, [Wanted(target, options)]).targets[0]
+    return prepare_multi(source, [Wanted(target, options)]).targets[0]
 
 
 def foresee(source: str, options: Options) -> ConversionPlan:
@@ -150,9 +180,9 @@ def foresee(source: str, options: Options) -> ConversionPlan:
     return _summary(source, None, plan, target, options, reader)
 
 
-def prepare_joint(
+def prepare_multi(
     source: str, wanted: Sequence[Wanted], finished: Collection[int] = ()
-) -> JointPrepared:
+) -> MultiPrepared:
     """Opens the source and plans for all targets, and refuses whatever can be refused before a byte moves.
 
     The targets whose numbers are ``finished`` are there already. They are planned all the same: which
@@ -181,13 +211,13 @@ def prepare_joint(
         )
         for target, plan, goal, one in zip(targets, joint.plans, goals, wanted, strict=True)
     )
-    return JointPrepared(prepared, joint)
+    return MultiPrepared(prepared, joint)
 
 
-def _joint_plan(reader: Reader, targets: Sequence[Target], options: Sequence[Options]) -> JointPlan:
+def _joint_plan(reader: Reader, targets: Sequence[Target], options: Sequence[Options]) -> MultiPlan:
     requests = [target.requests for target in targets]
     metadata = _metadata_bytes(reader, [target.checkpoint for target in targets], options)
-    return make_joint_plan(requests, options[0].max_memory, options[0].workers, metadata)
+    return make_multi_plan(requests, options[0].max_memory, options[0].workers, metadata)
 
 
 def _name(target: str, wanted: Sequence[Wanted]) -> str | None:

@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from reshard.engine.blame import of_target
-from reshard.engine.conversion import JointPrepared, prepare_joint
+from reshard.engine.conversion import MultiPrepared, prepare_multi
 from reshard.engine.conversion_report import already_done, conversion_report
 from reshard.engine.finished import dissolve_own, open_result, remove_leftovers
 from reshard.engine.finishing import Finishing, finish
@@ -33,20 +33,20 @@ from reshard.engine.order import Order, absolute, order_of
 from reshard.engine.output import Output
 from reshard.engine.progress import Progress
 from reshard.engine.read_back import check_read_back
-from reshard.engine.report import ConversionReport, JointReport
+from reshard.engine.report import ConversionReport, MultiReport
 from reshard.engine.resume import Begun, Work, begin
 from reshard.engine.room import check_space
-from reshard.engine.run import Books, run_joint
+from reshard.engine.run import Books, run_multi
 from reshard.engine.tally import Tally
 from reshard.engine.target_folder import refuse_other_content, target_path
-from reshard.engine.tasks import Ends, ToFill, joint_batches
+from reshard.engine.tasks import Ends, ToFill, multi_batches
 from reshard.engine.unfinished import Open, kept_where_useful, removed_once_published
 from reshard.engine.unseen_digests import check_unseen_memory
 from reshard.errors import PlanError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.detect import local_path
 from reshard.formats.orbax.writer import open_writer
-from reshard.planning.joint_plan import JointPlan
+from reshard.planning.joint_plan import MultiPlan
 from reshard.storage.publishing import publish
 from reshard.storage.staging import held
 from reshard.storage.target_checks import check_apart, check_new
@@ -69,16 +69,16 @@ def convert(
     The target appears whole or not at all. With ``restart`` nothing that an unfinished run left is used.
     """
     wanted = [Wanted(target, options, restart)]
-    return convert_joint(source, wanted, executor, progress, before_publish).reports[0]
+    return convert_multi(source, wanted, executor, progress, before_publish).reports[0]
 
 
-def convert_joint(
+def convert_multi(
     source: str,
     wanted: Sequence[Wanted],
     executor: Executor | None = None,
     progress: Tell | None = None,
     before_publish: Callable[[str], None] | None = None,
-) -> JointReport:
+) -> MultiReport:
     """Converts to several targets from one reading of the source; each as ``convert`` alone would.
 
     Every target appears whole or not at all, one after the other once all tasks are done.
@@ -101,7 +101,7 @@ def convert_joint(
         replace(report, source=given[0], target=target)
         for report, target in zip(reports, given[1], strict=True)
     )
-    return JointReport(given[0], tuple(named), run.read_bytes, run.seconds)
+    return MultiReport(given[0], tuple(named), run.read_bytes, run.seconds)
 
 
 def _refuse_no_executor(executor: Any) -> None:
@@ -153,11 +153,11 @@ def _find_finished(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Ide
     return len(run.reports) > before
 
 
-def _prepare(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identity]) -> JointPrepared:
+def _prepare(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identity]) -> MultiPrepared:
     """Plans what is to do; a target may be published by another run of this conversion meanwhile."""
     while True:
         try:
-            return prepare_joint(run.source, wanted, run.reports)
+            return prepare_multi(run.source, wanted, run.reports)
         except TargetExistsError:
             if not _find_finished(run, wanted, identities):
                 raise
@@ -235,7 +235,7 @@ def _syncing(tally: Tally | None) -> Callable[[], None]:
     return (lambda: None) if tally is None else partial(tally.end, "syncing")
 
 
-def _write(run: _Run, targets: Sequence[_Target], plan: JointPlan) -> None:
+def _write(run: _Run, targets: Sequence[_Target], plan: MultiPlan) -> None:
     """Does what is left to do, and records it."""
     with ExitStack() as journals:
         begun = {target.number: _begin(target, journals) for target in targets}
@@ -249,8 +249,8 @@ def _write(run: _Run, targets: Sequence[_Target], plan: JointPlan) -> None:
             output = Output(root, target.ends.writer.put, target.order.name)
             books[target.number] = Books(output, target.open.ledger, journal.append)
             to_fill[target.number] = ToFill(target.ends, begun[target.number].done)
-        batches = joint_batches(plan, to_fill)
-        run.read_bytes = run_joint(batches, books, plan.max_memory, plan.workers, run.executor)
+        batches = multi_batches(plan, to_fill)
+        run.read_bytes = run_multi(batches, books, plan.max_memory, plan.workers, run.executor)
 
 
 def _begin(target: _Target, journals: ExitStack) -> Begun:

@@ -54,6 +54,7 @@ class TensorDiff(Struct, frozen=True):
 
     @property
     def is_difference(self) -> bool:
+        """Whether the tensor differs, or lies on one side only."""
         return self.status != "equal"
 
     def __repr__(self) -> str:
@@ -80,6 +81,7 @@ class LeafDiff(Struct, frozen=True):
 
     @property
     def is_difference(self) -> bool:
+        """Whether the leaf differs, or lies on one side only."""
         return self.status != "equal"
 
 

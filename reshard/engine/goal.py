@@ -1,4 +1,4 @@
-"""Goal: one of several targets that a conversion makes from one reading of its source."""
+"""Target: one of several targets that a conversion makes from one reading of its source."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     """Any: a tree of TensorLayouts, jax shardings or jax.ShapeDtypeStructs."""
 
 
-class Goal(Struct, frozen=True):
-    """One target of ``convert_to_many`` or ``plan_to_many``: its folder, and how it is to be made.
+class Target(Struct, frozen=True):
+    """One target of ``convert_all`` or ``plan_all``: its folder, and how it is to be made.
 
     Attributes: as the arguments of ``reshard.plan`` and ``reshard.convert`` of the same names.
 
-    >>> Goal("served", layout="serving.yaml", cast={"float": "bfloat16"}).verify
+    >>> Target("served", layout="serving.yaml", cast={"float": "bfloat16"}).check
     'written'
     """
 
-    dst: Path
+    target: Path
     layout: LayoutLike = None
     mesh: str | MeshLike | None = None
     select: Rules = ()
@@ -41,6 +41,6 @@ class Goal(Struct, frozen=True):
     ocdbt: bool = False
     style: Style | None = None
     overwrite: bool = False
-    verify: Check = "written"
+    check: Check = "written"
     restart: bool = False
     missing_axes: MissingAxes = "error"

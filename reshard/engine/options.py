@@ -44,7 +44,7 @@ class Options(Struct, frozen=True):
         check_limits(self.max_memory, self.workers)
         check_positive("chunk_bytes", self.chunk_bytes, "bytes, such as 256MiB")
         check_choice("style", self.style, (None, *get_args(Style)))
-        check_choice("verify", self.check, get_args(Check))
+        check_choice("check", self.check, get_args(Check))
 
 
 class Wanted(Struct, frozen=True):

@@ -89,7 +89,7 @@ class ConversionReport(Struct, frozen=True):
         return several("ConversionReport", headline, self.tensors, warned(self.warnings))
 
 
-class JointReport(Struct, frozen=True):
+class MultiReport(Struct, frozen=True):
     """What a conversion to several targets did.
 
     Attributes:
@@ -107,4 +107,4 @@ class JointReport(Struct, frozen=True):
         read = f"read {format_bytes(self.read_bytes)} in {self.seconds:.1f} s"
         lines = [str(report).partition("\n")[0] for report in self.reports]
         headline = f"{self.source!r}: {counted(len(self.reports), 'target')}, {read}"
-        return several("JointReport", headline, lines)
+        return several("MultiReport", headline, lines)

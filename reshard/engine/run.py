@@ -27,7 +27,7 @@ from reshard.planning.cost import RECORD_BYTES
 from reshard.planning.move import Plan
 from reshard.storage.writeback import Writeback
 
-__all__ = ["Books", "MoveResult", "run", "run_joint"]
+__all__ = ["Books", "MoveResult", "run", "run_multi"]
 
 
 class Books(Struct, frozen=True):
@@ -53,15 +53,15 @@ def run(
 ) -> list[MoveResult]:
     """Carries out all batches of ``plan`` between ``ends``, below ``root``; one result per move, in order.
 
-    Raises what ``run_joint`` raises, and VerificationError where what was written is not what was read.
+    Raises what ``run_multi`` raises, and VerificationError where what was written is not what was read.
     """
     ledger = Ledger(plan, ends, root, progress)
     books = Books(Output(root, ends.writer.put), ledger)
-    run_joint(batches, [books], plan.max_memory, plan.workers, executor)
+    run_multi(batches, [books], plan.max_memory, plan.workers, executor)
     return ledger.results()
 
 
-def run_joint(
+def run_multi(
     batches: Iterable[tuple[Task, ...]],
     books: Sequence[Books | None],
     max_memory: int,

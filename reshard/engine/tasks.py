@@ -15,7 +15,7 @@ from msgspec import Struct
 from reshard.engine.task import SourceChunk, TargetChunk, Task
 from reshard.formats.base import Encoding, Reader, Writer
 from reshard.layout.box import Box
-from reshard.planning.joint_plan import JointPlan, MoveAt
+from reshard.planning.joint_plan import MoveAt, MultiPlan
 from reshard.planning.move import Move, Plan
 from reshard.planning.planner import open_files_per_task
 
@@ -51,7 +51,7 @@ class DoneUnits:
 
 def batches(plan: Plan, ends: Ends, done: DoneUnits | None = None) -> Iterator[tuple[Task, ...]]:
     """All tasks of ``plan`` but those that are ``done``; small ones in batches."""
-    return joint_batches(JointPlan.alone(plan), [ToFill(ends, done)])
+    return multi_batches(MultiPlan.alone(plan), [ToFill(ends, done)])
 
 
 class ToFill(Struct, frozen=True):
@@ -62,7 +62,7 @@ class ToFill(Struct, frozen=True):
     is_finished: bool = False
 
 
-def joint_batches(plan: JointPlan, targets: Sequence[ToFill]) -> Iterator[tuple[Task, ...]]:
+def multi_batches(plan: MultiPlan, targets: Sequence[ToFill]) -> Iterator[tuple[Task, ...]]:
     """All tasks of ``plan`` but those that are done; those of one read have the others beside them.
 
     Large moves come first, so that none is left alone at the end, and as many of them in turn as
@@ -109,7 +109,7 @@ class _Read:
 
     __slots__ = ("_moves", "_open_files", "_plan", "_targets", "decoded_bytes")
 
-    def __init__(self, plan: JointPlan, moves: Sequence[MoveAt], targets: Sequence[ToFill]) -> None:
+    def __init__(self, plan: MultiPlan, moves: Sequence[MoveAt], targets: Sequence[ToFill]) -> None:
         self._plan = plan
         self._targets = targets
         self._moves = [at for at in moves if not targets[at.target].is_finished]

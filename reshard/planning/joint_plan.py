@@ -16,7 +16,7 @@ class MoveAt(Struct, frozen=True):
     move: int
 
 
-class JointPlan(Struct, frozen=True):
+class MultiPlan(Struct, frozen=True):
     """Plans for several targets of one source, which are carried out in one run.
 
     Attributes:
@@ -28,7 +28,7 @@ class JointPlan(Struct, frozen=True):
     reads: tuple[tuple[MoveAt, ...], ...]
 
     @classmethod
-    def alone(cls, plan: Plan) -> JointPlan:
+    def alone(cls, plan: Plan) -> MultiPlan:
         """The plan of a single target."""
         return cls((plan,), tuple((MoveAt(0, number),) for number in range(len(plan.moves))))
 

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from msgspec import Struct
 
 from reshard.errors import MemoryBudgetError, PlanError
-from reshard.planning.joint_plan import JointPlan, MoveAt
+from reshard.planning.joint_plan import MoveAt, MultiPlan
 from reshard.planning.metadata_share import counted_bytes
 from reshard.planning.move import Move, Plan, Side
 from reshard.planning.ways import (
@@ -31,7 +31,7 @@ __all__ = [
     "COPY_BYTES",
     "Request",
     "allowed_text",
-    "make_joint_plan",
+    "make_multi_plan",
     "make_plan",
     "open_files_per_task",
     "plan_moves",
@@ -82,15 +82,15 @@ def make_plan(
     return Plan(moves, max_memory - counted, workers, metadata_bytes, max_memory)
 
 
-def make_joint_plan(
+def make_multi_plan(
     requests: Sequence[Sequence[Request]], max_memory: int, workers: int, metadata_bytes: int = 0
-) -> JointPlan:
+) -> MultiPlan:
     """A plan for the requests of each of several targets, all from one source, within one budget.
 
     Raises what ``make_plan`` raises, about whichever target does not fit alone.
     """
     if len(requests) == 1:
-        return JointPlan.alone(make_plan(requests[0], max_memory, workers, metadata_bytes))
+        return MultiPlan.alone(make_plan(requests[0], max_memory, workers, metadata_bytes))
     for of_target in requests:
         _check_targets(of_target)
     counted = counted_bytes(metadata_bytes)
@@ -112,7 +112,7 @@ def make_joint_plan(
         Plan(tuple(m for m in found if m), room.memory, workers, metadata_bytes, max_memory)
         for found in moves
     )
-    return JointPlan(tuple(plans), tuple(reads))
+    return MultiPlan(tuple(plans), tuple(reads))
 
 
 def _check_targets(requests: Sequence[Request]) -> None:

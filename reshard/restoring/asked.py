@@ -1,4 +1,4 @@
-"""What a target tree asks for, leaf by leaf, under the names that Orbax gives its leaves.
+"""What the tree given as ``like`` asks for, leaf by leaf, under the names that Orbax gives its leaves.
 
 A name is the path's keys, attribute names and positions joined with ``/``, so that an optax or NNX
 state finds what was saved of it: ``opt_state/0/mu/dense/kernel``.
@@ -22,12 +22,12 @@ Kind = Literal["jax", "numpy", "scalar", "string", "shards", "key"]
 
 
 class Asked(Struct, frozen=True):
-    """One leaf of a target.
+    """One leaf of ``like``.
 
     Attributes:
-        leaf: as it stands in the target.
+        leaf: as it stands in ``like``.
         dtype: None where any of ``python_kind`` will do.
-        sharding: where the target says so itself.
+        sharding: where ``like`` says so itself.
         is_placed: whether the sharding was chosen, not merely where a live array happens to lie.
     """
 
@@ -39,8 +39,8 @@ class Asked(Struct, frozen=True):
     is_placed: bool = False
 
 
-class Target(Struct, frozen=True):
-    """A target tree taken apart; ``leaves`` in the tree's order."""
+class TargetTree(Struct, frozen=True):
+    """The tree taken apart; ``leaves`` in the tree's order."""
 
     leaves: Mapping[str, Asked]
     structure: Any
@@ -52,12 +52,12 @@ class Target(Struct, frozen=True):
         return jax.tree_util.tree_unflatten(self.structure, [values[name] for name in self.leaves])
 
 
-def read_target(tree: Any) -> Target:
+def read_target(tree: Any) -> TargetTree:
     """What the tree asks for.
 
     Raises TreeError, naming every leaf that nothing can be restored onto, and where two have one name.
     """
-    named, structure = named_leaves(tree, "target")
+    named, structure = named_leaves(tree, "tree (like)")
     asked = {name: _asked(leaf) for name, leaf in named.items()}
     wrong = [f"{name or '(the whole tree)'} is {_kind_of(named[name])}"
              for name, found in asked.items() if found is None]  # fmt: skip
@@ -65,10 +65,12 @@ def read_target(tree: Any) -> Target:
         count = "a leaf" if len(wrong) == 1 else f"{len(wrong)} leaves"
         more = f", and {len(wrong) - 10} more" if len(wrong) > 10 else ""
         raise TreeError(
-            f"the target has {count} that nothing can be restored onto: {', '.join(wrong[:10])}{more}; "
+            f"like has {count} that nothing can be restored onto: {', '.join(wrong[:10])}{more}; "
             "expected jax.ShapeDtypeStruct, jax or numpy arrays, ShardedVariables, numbers or strings"
         )
-    return Target({name: found for name, found in asked.items() if found is not None}, structure)
+    return TargetTree(
+        {name: found for name, found in asked.items() if found is not None}, structure
+    )
 
 
 def _kind_of(leaf: Any) -> str:

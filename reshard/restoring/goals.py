@@ -15,7 +15,7 @@ from reshard.layout.changes import Changes
 from reshard.layout.dtypes import numpy_dtype
 from reshard.layout.prefixes import pattern_hint
 from reshard.planning.transforms import rewrites
-from reshard.restoring.asked import Asked, Target
+from reshard.restoring.asked import Asked, TargetTree
 from reshard.restoring.fitting import Kept, check_fit, check_for_jax, key_type, restored_dtype
 from reshard.restoring.forms import (
     Form,
@@ -44,19 +44,19 @@ class Wish(Struct, frozen=True):
     """Everything that is asked of a restore."""
 
     changes: Changes = field(default_factory=Changes)
-    target: Target | None = None
+    like: TargetTree | None = None
     placement: Placement | None = None
     partitions: Partitions = field(default_factory=Partitions)
     missing: Missing = "error"
     unexpected: Unexpected = "error"
 
 
-class Goal(Struct, frozen=True):
+class RestorePlan(Struct, frozen=True):
     """What to do.
 
     Attributes:
         leaves: what is kept of the checkpoint, in its order.
-        values: of leaves that are no tensors, and of those that stay as the target has them.
+        values: of leaves that are no tensors, and of those that stay as ``like`` has them.
     """
 
     leaves: tuple[Kept, ...]
@@ -64,7 +64,7 @@ class Goal(Struct, frozen=True):
     values: Mapping[str, Any]
 
 
-def goal_of(reader: Reader, wish: Wish) -> Goal:
+def plan_restore(reader: Reader, wish: Wish) -> RestorePlan:
     """The tensors to read and what each becomes.
 
     Raises one TreeError for everything that does not fit, PlanError for rules that make no sense,
@@ -76,11 +76,11 @@ def goal_of(reader: Reader, wish: Wish) -> Goal:
         wish.placement.look_up([k.name for k in wanted if k.stored is not None])
     _check(reader, kept, wanted, wish)
     values = {k.name: _plain(k) for k in wanted if k.stored is None}
-    if wish.target is not None:
+    if wish.like is not None:
         names = {k.name for k in kept}
-        values |= {n: asked.leaf for n, asked in wish.target.leaves.items() if n not in names}
+        values |= {n: asked.leaf for n, asked in wish.like.leaves.items() if n not in names}
     reads = tuple(_read(k, k.stored, wish) for k in wanted if k.stored is not None)
-    return Goal(kept, reads, values)
+    return RestorePlan(kept, reads, values)
 
 
 def _kept(reader: Reader, changes: Changes) -> tuple[Kept, ...]:
@@ -102,13 +102,13 @@ def _kept(reader: Reader, changes: Changes) -> tuple[Kept, ...]:
 
 
 def _wanted(kept: Sequence[Kept], wish: Wish) -> list[Kept]:
-    return [k for k in kept if wish.target is None or k.name in wish.target.leaves]
+    return [k for k in kept if wish.like is None or k.name in wish.like.leaves]
 
 
 def _check(reader: Reader, kept: Sequence[Kept], wanted: Sequence[Kept], wish: Wish) -> None:
     found = Mismatches(reader.uri)
-    if wish.target is not None:
-        _check_names(kept, wish.target, wish, found, reader.container.naming_items)
+    if wish.like is not None:
+        _check_names(kept, wish.like, wish, found, reader.container.naming_items)
     for leaf in wanted:
         asked = _asked(leaf, wish)
         if asked is not None:
@@ -122,13 +122,13 @@ def _check(reader: Reader, kept: Sequence[Kept], wanted: Sequence[Kept], wish: W
 
 
 def _check_names(
-    kept: Sequence[Kept], target: Target, wish: Wish, found: Mismatches, items: Collection[str]
+    kept: Sequence[Kept], like: TargetTree, wish: Wish, found: Mismatches, items: Collection[str]
 ) -> None:
     names = {k.name for k in kept}
-    if names.isdisjoint(target.leaves):
-        found.hint(target_hint(target.leaves, [k.name for k in kept], items))
+    if names.isdisjoint(like.leaves):
+        found.hint(target_hint(like.leaves, [k.name for k in kept], items))
     if wish.missing == "error":
-        for name, asked in target.leaves.items():
+        for name, asked in like.leaves.items():
             if name not in names:
                 what = (
                     ""
@@ -138,7 +138,7 @@ def _check_names(
                 found.add("missing", f"{name or '(the whole tree)'}{what}")
     if wish.unexpected == "error":
         for leaf in kept:
-            if leaf.has_data and leaf.name not in target.leaves:
+            if leaf.has_data and leaf.name not in like.leaves:
                 found.add("unexpected", f"{leaf.name} ({leaf.what})")
 
 
@@ -167,7 +167,7 @@ def _refuse_idle(partitions: Partitions, names: Sequence[str]) -> None:
 
 
 def _asked(kept: Kept, wish: Wish) -> Asked | None:
-    return None if wish.target is None else wish.target.leaves.get(kept.name)
+    return None if wish.like is None else wish.like.leaves.get(kept.name)
 
 
 def _is_for_jax(kept: Kept, asked: Asked | None, wish: Wish) -> bool:
@@ -238,7 +238,7 @@ def _form(kept: Kept, stored: StoredTensor, dtype: str, asked: Asked | None, wis
 
 
 def _spot(kept: Kept, stored: StoredTensor, dtype: str, asked: Asked | None, wish: Wish) -> Spot:
-    """Where the layout puts it, else where the target says."""
+    """Where the layout puts it, else where ``like`` says."""
     own = None if asked is None or asked.sharding is None else asked.sharding
     is_array = asked is None or asked.kind in ("jax", "key", "shards")
     if wish.placement is not None and is_array and not kept.is_scalar:
@@ -259,7 +259,7 @@ def _outer_shape(kept: Kept, stored: StoredTensor) -> tuple[int, ...]:
 
 def _refuse_both(name: str, spot: Spot, asked: Asked | None) -> None:
     if spot.is_named or (asked is not None and asked.is_placed):
-        by = "the layout" if spot.is_named else "the target's sharding"
+        by = "the layout" if spot.is_named else "the sharding in like"
         raise LayoutError(
             f"{name!r} is split both by the partition and by {by}; take it out of one of them"
         )
@@ -281,8 +281,8 @@ def _form_asked(
     if asked.kind == "shards":
         if spot.is_named:
             raise LayoutError(
-                f"{kept.name!r} is a ShardedVariable in the target, but the layout splits it too; take it out of the "
-                "layout, or make it a jax.ShapeDtypeStruct in the target"
+                f"{kept.name!r} is a ShardedVariable in like, but the layout splits it too; take it out of the "
+                "layout, or make it a jax.ShapeDtypeStruct in like"
             )
         _refuse_strategy(kept.name, stored, asked.leaf.partition_strategy, wish.partitions)
         return _like(asked.leaf, shape, dtype)
@@ -299,7 +299,7 @@ def _refuse_strategy(
 ) -> None:
     if recorded_strategy(stored) == "mod" and strategy == "div" and partitions.strategy != "div":
         raise LayoutError(
-            f"{name!r} was saved for 'mod' look-up, but the target is a ShardedVariable for 'div'; make it one for "
+            f"{name!r} was saved for 'mod' look-up, but like has a ShardedVariable for 'div'; make it one for "
             "'mod', or say partition_strategy='div' to restore its rows in their logical order"
         )
 

@@ -24,7 +24,7 @@ _TITLES: dict[Section, str] = {
     "dtype": "of another dtype",
 }
 _REMEDIES: dict[Section, str] = {
-    "missing": "rename= gives what is stored other names, missing='keep' leaves these as they are in the target",
+    "missing": "rename= gives what is stored other names, missing='keep' leaves these as they are in like",
     "unexpected": "unexpected='ignore' leaves them out, and so does drop=",
     "unplaced": "None leaves one on jax's default device",
 }

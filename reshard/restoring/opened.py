@@ -26,7 +26,7 @@ from reshard.planning.transforms import Rewrite, rewrites
 from reshard.restoring.asked import read_target
 from reshard.restoring.fitting import require_jax
 from reshard.restoring.forms import NumpyArray
-from reshard.restoring.goals import Goal, Missing, Unexpected, Wish, goal_of
+from reshard.restoring.goals import Missing, RestorePlan, Unexpected, Wish, plan_restore
 from reshard.restoring.nested import nested
 from reshard.restoring.partitions import partitions_of
 from reshard.restoring.placement import placement_of
@@ -110,7 +110,7 @@ class OpenedCheckpoint:
 
     def restore(
         self,
-        target: Any = None,
+        like: Any = None,
         layout: Any = None,
         partition: Any = None,
         select: Rules | None = None,
@@ -136,13 +136,13 @@ class OpenedCheckpoint:
         """
         check_choice("missing", missing, get_args(Missing))
         check_choice("unexpected", unexpected, get_args(Unexpected))
-        if not (target is None and layout is None and partition is None):
-            require_jax("a target, a layout and a partition make jax arrays")
+        if not (like is None and layout is None and partition is None):
+            require_jax("like, a layout and a partition make jax arrays")
         limits = limits_of(max_memory, workers)
         placement, changes = placement_of(layout)
         wish = Wish(
             changes + changes_of(select, drop, rename, cast),
-            None if target is None else read_target(target),
+            None if like is None else read_target(like),
             placement,
             partitions_of(partition, axis, partition_strategy, devices),
             missing,
@@ -150,19 +150,19 @@ class OpenedCheckpoint:
         )
         self._check_unchanged()
         started = time.perf_counter()
-        goal = goal_of(self._reader, wish)
-        doubts = () if placement is None else placement.warnings([r.name for r in goal.reads])
+        plan = plan_restore(self._reader, wish)
+        doubts = () if placement is None else placement.warnings([r.name for r in plan.reads])
         if report is None:
             _warn(doubts)
         try:
-            restored = run(goal.reads, self._reader, limits, verify, progress)
+            restored = run(plan.reads, self._reader, limits, verify, progress)
         except (FormatError, StorageError):
             self._check_unchanged()  # what looks like damage may be of another checkpoint
             raise
         self._check_unchanged()
         if report is not None:
-            report(_report(goal, restored, time.perf_counter() - started, doubts))
-        return self._tree(goal, wish, restored)
+            report(_report(plan, restored, time.perf_counter() - started, doubts))
+        return self._tree(plan, wish, restored)
 
     def stream(
         self,
@@ -238,13 +238,13 @@ class OpenedCheckpoint:
             )
         return stored
 
-    def _tree(self, goal: Goal, wish: Wish, restored: Sequence[Restored]) -> Any:
-        values = dict(goal.values)
-        values |= {r.name: done.value for r, done in zip(goal.reads, restored, strict=True)}
-        if wish.target is not None:
-            return wish.target.filled(values)
+    def _tree(self, plan: RestorePlan, wish: Wish, restored: Sequence[Restored]) -> Any:
+        values = dict(plan.values)
+        values |= {r.name: done.value for r, done in zip(plan.reads, restored, strict=True)}
+        if wish.like is not None:
+            return wish.like.filled(values)
         below_items = bool(self._reader.container.naming_items)
-        leaves = [kept.leaf for kept in goal.leaves]
+        leaves = [kept.leaf for kept in plan.leaves]
         paths = [((PathKey(leaf.item),) if below_items else ()) + leaf.path for leaf in leaves]
         return nested((path, values[leaf.name]) for path, leaf in zip(paths, leaves, strict=True))
 
@@ -290,9 +290,9 @@ def _warn(sentences: Sequence[str]) -> None:
 
 
 def _report(
-    goal: Goal, restored: Sequence[Restored], seconds: float, found: tuple[str, ...]
+    plan: RestorePlan, restored: Sequence[Restored], seconds: float, found: tuple[str, ...]
 ) -> RestoreReport:
-    casts = {r.name: d.cast for r, d in zip(goal.reads, restored, strict=True) if r.is_cast}
+    casts = {r.name: d.cast for r, d in zip(plan.reads, restored, strict=True) if r.is_cast}
     return RestoreReport(
         len(restored),
         sum(done.is_verified for done in restored),
@@ -302,6 +302,6 @@ def _report(
         seconds,
         found,
         tuple(
-            r.name for r in goal.reads if isinstance(r.form, NumpyArray) and not r.form.is_scalar
+            r.name for r in plan.reads if isinstance(r.form, NumpyArray) and not r.form.is_scalar
         ),
     )

@@ -38,7 +38,7 @@ from tests.formats.orbax.by_hand import write_item, zarr2
         ({"compression": None}, "compression None is not known"),
         ({"style": "v2"}, "style is 'v2'; expected one of None, 'v0', 'v1'"),
         ({"executor": "threads"}, "executor is 'threads'; expected a concurrent.futures.Executor, or None for threads"),
-        ({"verify": "maybe"}, "verify is 'maybe'; expected one of 'written', 'readback'"),
+        ({"check": "maybe"}, "check is 'maybe'; expected one of 'written', 'readback'"),
     ],
 )  # fmt: skip
 def test_limits_and_forms_that_make_no_sense(options, text, source, tmp_path):

@@ -77,7 +77,7 @@ def test_convert_passes_every_option_on(calls: Calls, capsys: Capture) -> None:
         "layout": "l.yaml", "mesh": "data=4,model=2", "select": ["A", "B"], "drop": ["C"],
         "rename": [("a=b", "c"), ("x", "y")], "cast": [("w=b", "int8")],
         "max_memory": 3 << 29, "workers": 3, "compression": "zstd:3", "chunk_bytes": 64 << 20,
-        "ocdbt": True, "style": "v1", "verify": "readback", "overwrite": True,
+        "ocdbt": True, "style": "v1", "check": "readback", "overwrite": True,
         "restart": True, "missing_axes": "replicate",
     }  # fmt: skip
     out, err = capsys.readouterr()

@@ -21,7 +21,7 @@ from reshard.cli.json_output import (
     verification,
 )
 from reshard.engine.compare import TensorVerdict, Verification
-from reshard.engine.conversion import JointConversionPlan
+from reshard.engine.conversion import MultiConversionPlan
 from reshard.engine.diff_report import DiffReport, LeafDiff, TensorDiff
 from reshard.engine.fingerprint import Fingerprint
 from reshard.engine.lay_out import preview
@@ -29,7 +29,7 @@ from reshard.engine.task import CastStats
 from reshard.formats.orbax.folder_record import FileVerdict
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import parse_layout
-from reshard.planning.joint_plan import JointPlan
+from reshard.planning.joint_plan import MultiPlan
 from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
 
 PAIR = (spec("a"), spec("b", axes=(None, "model"), mesh=SERVED))
@@ -74,7 +74,7 @@ def documented(command: str) -> list[str]:
 
 def test_several_targets_are_documented() -> None:
     plans = conversion_plans(
-        JointConversionPlan("s", (planned(PAIR),), JointPlan.alone(planned(PAIR).plan)), False
+        MultiConversionPlan("s", (planned(PAIR),), MultiPlan.alone(planned(PAIR).plan)), False
     )
     reports = conversion_reports("s", [DOCUMENTS["convert"]], 7)
     for command, document, inner in (

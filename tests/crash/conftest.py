@@ -38,7 +38,7 @@ CASES = {
     "copy": case("zstd", ("rows", "copy"), ("small", "copy"), compression="keep"),
     "cast": case("zstd", ("rows", "scatter"), cast=[("rows|cols", "bfloat16")], chunk_bytes=16384),
     "ocdbt": case("raw", ("cols", "block"), layout=ROWS, ocdbt=True, chunk_bytes=65536),
-    "readback": case("raw", ("rows", "block"), layout=ROWS, verify="readback"),
+    "readback": case("raw", ("rows", "block"), layout=ROWS, check="readback"),
 }
 
 

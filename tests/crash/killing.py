@@ -43,9 +43,11 @@ def run_killed(point: Point | None, source: Path, target: Path, **options: Any) 
     return _run(convert, point, str(source), str(target), options)
 
 
-def run_many_killed(point: Point | None, source: Path, goals: list[api.Goal], **limits: Any) -> int:
+def run_many_killed(
+    point: Point | None, source: Path, goals: list[api.Target], **limits: Any
+) -> int:
     """As ``run_killed``, of a conversion to several targets."""
-    return _run(convert_to_many, point, str(source), goals, limits)
+    return _run(convert_all, point, str(source), goals, limits)
 
 
 def _run(what: Callable[..., None], *arguments: Any) -> int:
@@ -58,14 +60,14 @@ def _run(what: Callable[..., None], *arguments: Any) -> int:
     return child.exitcode
 
 
-def convert_to_many(
-    point: Point | None, source: str, goals: list[api.Goal], limits: dict[str, Any]
+def convert_all(
+    point: Point | None, source: str, goals: list[api.Target], limits: dict[str, Any]
 ) -> None:
     """Small batches, so that there are many points at which something is done."""
     tasks.BATCH_TASKS = 1
     if point is not None:
         set_trap(point)
-    api.convert_to_many(source, goals, **limits)
+    api.convert_all(source, goals, **limits)
 
 
 def convert(point: Point | None, source: str, target: str, options: dict[str, Any]) -> None:

@@ -137,7 +137,7 @@ def test_nothing_is_kept_of_nothing(source, target, monkeypatch):
     def fail(*_):
         raise StorageError("at once")
 
-    monkeypatch.setattr(convert, "run_joint", fail)
+    monkeypatch.setattr(convert, "run_multi", fail)
     with pytest.raises(StorageError, match=r"^at once$"):
         api.convert(source, target, **CASE.options)
     assert list(target.parent.iterdir()) == []
@@ -337,7 +337,7 @@ def test_another_conversion_is_refused_by_name(text, left, source, target, expec
 
 @pytest.mark.usefixtures("left")
 def test_options_that_change_no_task_do_not_matter(source, target, expected):
-    options = {**CASE.options, "max_memory": "65MiB", "verify": "readback", "overwrite": True}
+    options = {**CASE.options, "max_memory": "65MiB", "check": "readback", "overwrite": True}
     assert api.convert(source, target, **options).resumed_bytes > 0
     assert content(target) == expected
 
@@ -614,7 +614,7 @@ def test_progress_and_report_tell_what_was_done_before(source, target):
 
 @pytest.mark.usefixtures("left")
 def test_room_is_asked_for_what_is_still_to_be_written(source, target, monkeypatch):
-    whole = api.plan(source, target, **CASE.options).plan.written_bytes
+    whole = api.plan(source, target, **CASE.options).written_bytes
     monkeypatch.setattr("reshard.engine.conversion.free_bytes", lambda _: whole - 1)
     report = api.convert(source, target, **CASE.options)
     assert report.resumed_bytes > 0

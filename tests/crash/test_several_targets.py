@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reshard import Goal, api
+from reshard import Target, api
 from reshard.engine import tasks, unfinished
 from reshard.errors import ResumeError, SourceChangedError, StorageError, TargetBusyError
 from reshard.storage.staging import held, staging_for
@@ -50,22 +50,22 @@ def alone(sources, tmp_path_factory):
 
 @pytest.fixture
 def goals(tmp_path):
-    return [Goal(tmp_path / name, **options) for name, options in WAYS.items()]
+    return [Target(tmp_path / name, **options) for name, options in WAYS.items()]
 
 
 def assert_done(goals, alone, folder) -> None:
     for goal in goals:
-        same_result(Path(goal.dst), alone / Path(goal.dst).name, packed=False)
+        same_result(Path(goal.target), alone / Path(goal.target).name, packed=False)
     assert sorted(p.name for p in folder.iterdir()) == sorted(WAYS)
 
 
 @pytest.mark.parametrize("point", POINTS, ids=str)
 def test_killed_and_run_again(point, goals, sources, alone, tmp_path):
     assert run_many_killed(point, sources["raw"], goals, **LIMITS) == -9
-    published = [Path(goal.dst).exists() for goal in goals]
-    times = {p: p.stat().st_mtime_ns for goal in goals for p in Path(goal.dst).rglob("*")}
-    moved = [sum(t[4] for t in _left(Path(goal.dst))) for goal in goals]
-    made = api.convert_to_many(sources["raw"], goals, **LIMITS)
+    published = [Path(goal.target).exists() for goal in goals]
+    times = {p: p.stat().st_mtime_ns for goal in goals for p in Path(goal.target).rglob("*")}
+    moved = [sum(t[4] for t in _left(Path(goal.target))) for goal in goals]
+    made = api.convert_all(sources["raw"], goals, **LIMITS)
     assert_done(goals, alone, tmp_path)
     assert [report.already_done for report in made.reports] == published
     assert {p: p.stat().st_mtime_ns for p in times} == times
@@ -82,7 +82,7 @@ def _left(target: Path):
 def test_killed_again_and_again(goals, sources, alone, tmp_path):
     point, rounds, last = Point("reshard.engine.ledger:Ledger.add", "after", 7), 0, -1
     while run_many_killed(point, sources["raw"], goals, **LIMITS) == -9:
-        recorded = sum(len(_left(Path(goal.dst))) for goal in goals)
+        recorded = sum(len(_left(Path(goal.target))) for goal in goals)
         assert recorded > last, "a run that was killed gained nothing"
         rounds, last = rounds + 1, recorded
     assert rounds > 3
@@ -95,8 +95,8 @@ def test_a_target_that_is_left_out_afterwards_changes_nothing_of_the_others(
     """One of them is finished by itself: it is planned otherwise, or goes on; nothing is ever mixed up."""
     point = Point(APPEND, "after", 8)
     assert run_many_killed(point, sources["raw"], goals, **LIMITS) == -9
-    api.convert(sources["raw"], goals[0].dst, **LIMITS, restart=True, **WAYS["columns"])
-    made = api.convert_to_many(sources["raw"], goals, **LIMITS)
+    api.convert(sources["raw"], goals[0].target, **LIMITS, restart=True, **WAYS["columns"])
+    made = api.convert_all(sources["raw"], goals, **LIMITS)
     assert [report.already_done for report in made.reports] == [True, False, False]
     assert_done(goals, alone, tmp_path)
 
@@ -126,16 +126,16 @@ def disk_of_half_full(monkeypatch):
 @pytest.mark.usefixtures("small_batches", "disk_of_half_full")
 def test_one_target_whose_disk_is_full(goals, sources, alone, tmp_path, monkeypatch):
     with pytest.raises(StorageError, match="No space left on device") as caught:
-        api.convert_to_many(sources["raw"], goals, **LIMITS)
+        api.convert_all(sources["raw"], goals, **LIMITS)
     text = str(caught.value)
     assert caught.value.target == str(tmp_path / "half")
     assert text.startswith(f"target '{tmp_path}/half': tensor ")
     for name in WAYS:  # all of them can be gone on with
         assert f"of '{tmp_path}/{name}' (" in text
         assert f"in '{tmp_path}/.{name}.reshard-partial'" in text
-    assert not any(Path(goal.dst).exists() for goal in goals)
+    assert not any(Path(goal.target).exists() for goal in goals)
     monkeypatch.undo()
-    made = api.convert_to_many(sources["raw"], goals, **LIMITS)
+    made = api.convert_all(sources["raw"], goals, **LIMITS)
     assert all(report.resumed_bytes > 0 for report in made.reports)
     assert_done(goals, alone, tmp_path)
 
@@ -150,13 +150,13 @@ def test_one_target_that_appears_meanwhile(goals, sources, alone, tmp_path):
         (target / "kept").touch()
 
     with pytest.raises(StorageError) as caught:
-        api.convert_to_many(sources["raw"], goals, **LIMITS, progress=appear)
+        api.convert_all(sources["raw"], goals, **LIMITS, progress=appear)
     assert f"the target '{target}' exists already" in str(caught.value)
     assert caught.value.__notes__ == [f"'{tmp_path}/columns' is published and whole"]
     assert staging_for(tmp_path / "packed").journal.exists()
     (target / "kept").unlink()
     target.rmdir()
-    made = api.convert_to_many(sources["raw"], goals, **LIMITS)
+    made = api.convert_all(sources["raw"], goals, **LIMITS)
     assert [report.already_done for report in made.reports] == [True, False, False]
     assert made.read_bytes == 0
     assert_done(goals, alone, tmp_path)
@@ -166,13 +166,13 @@ def test_a_target_that_exists_is_refused_before_anything_is_made(goals, sources,
     (tmp_path / "packed").mkdir()
     (tmp_path / "packed" / "kept").touch()
     with pytest.raises(StorageError, match=f"the target '{tmp_path}/packed' exists already"):
-        api.convert_to_many(sources["raw"], goals, **LIMITS)
+        api.convert_all(sources["raw"], goals, **LIMITS)
     assert [p.name for p in tmp_path.iterdir()] == ["packed"]
 
 
 def test_a_target_that_another_run_writes(goals, sources, tmp_path):
     with held(tmp_path / "half"), pytest.raises(TargetBusyError) as caught:
-        api.convert_to_many(sources["raw"], goals, **LIMITS)
+        api.convert_all(sources["raw"], goals, **LIMITS)
     assert caught.value.target == str(tmp_path / "half")
     assert f"is writing '{tmp_path}/half' now" in str(caught.value)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".half.reshard-partial"]
@@ -183,20 +183,20 @@ def test_another_conversion_left_one_of_the_targets(goals, sources, alone, tmp_p
     """What was left stays, also of the others, whose tasks may be cut otherwise beside another target."""
     assert run_many_killed(Point(APPEND, "after", 25), sources["raw"], goals, **LIMITS) == -9
     half = {**WAYS["half"], "cast": [("rows|cols", "float16")]}
-    before = [journal_tasks(Path(goal.dst)) for goal in goals]
+    before = [journal_tasks(Path(goal.target)) for goal in goals]
     assert all(before)
     with pytest.raises(
         ResumeError, match=f"to '{tmp_path}/half' was another.*: cast was"
     ) as caught:
-        other = [goals[0], Goal(goals[1].dst, **half), goals[2]]
-        api.convert_to_many(sources["raw"], other, **LIMITS)
+        other = [goals[0], Target(goals[1].target, **half), goals[2]]
+        api.convert_all(sources["raw"], other, **LIMITS)
     assert caught.value.target == str(tmp_path / "half")
     with pytest.raises(ResumeError, match="plan changed, perhaps since other targets share its"):
-        new = Goal(tmp_path / "new", layout=ROWS, cast={"rows": "float16"})
-        api.convert_to_many(sources["raw"], [goals[0], new, goals[2]], **LIMITS)
-    assert [journal_tasks(Path(goal.dst)) for goal in goals] == before
+        new = Target(tmp_path / "new", layout=ROWS, cast={"rows": "float16"})
+        api.convert_all(sources["raw"], [goals[0], new, goals[2]], **LIMITS)
+    assert [journal_tasks(Path(goal.target)) for goal in goals] == before
     assert not (tmp_path / ".new.reshard-partial").exists()
-    made = api.convert_to_many(sources["raw"], goals, **LIMITS)
+    made = api.convert_all(sources["raw"], goals, **LIMITS)
     assert all(report.resumed_bytes > 0 for report in made.reports)
     assert_done(goals, alone, tmp_path)
 
@@ -204,8 +204,8 @@ def test_another_conversion_left_one_of_the_targets(goals, sources, alone, tmp_p
 @pytest.mark.usefixtures("small_batches")
 def test_one_target_is_started_over(goals, sources, alone, tmp_path):
     assert run_many_killed(Point(APPEND, "after", 12), sources["raw"], goals, **LIMITS) == -9
-    goals[1] = Goal(goals[1].dst, **WAYS["half"], restart=True)
-    made = api.convert_to_many(sources["raw"], goals, **LIMITS)
+    goals[1] = Target(goals[1].target, **WAYS["half"], restart=True)
+    made = api.convert_all(sources["raw"], goals, **LIMITS)
     assert [report.resumed_bytes > 0 for report in made.reports] == [True, False, True]
     assert_done(goals, alone, tmp_path)
 
@@ -220,7 +220,7 @@ def test_a_source_that_changes_leaves_nothing_of_any_target(goals, sources, tmp_
         (source / "new").write_text("more")
 
     with pytest.raises(SourceChangedError):
-        api.convert_to_many(source, goals, **LIMITS, progress=touch)
+        api.convert_all(source, goals, **LIMITS, progress=touch)
     assert [p.name for p in tmp_path.iterdir()] == ["moving"]
 
 
@@ -233,11 +233,11 @@ def test_stopped_once_the_first_is_published(goals, sources, alone, tmp_path, mo
 
     monkeypatch.setattr(unfinished, "dissolve", stopped)
     with pytest.raises(KeyboardInterrupt) as caught:
-        api.convert_to_many(sources["raw"], goals, **LIMITS)
+        api.convert_all(sources["raw"], goals, **LIMITS)
     assert caught.value.__notes__[0] == f"'{tmp_path}/columns' is published and whole"
     monkeypatch.undo()
     assert content(tmp_path / "columns") == content(alone / "columns")
-    made = api.convert_to_many(sources["raw"], goals, **LIMITS)
+    made = api.convert_all(sources["raw"], goals, **LIMITS)
     assert [report.already_done for report in made.reports] == [True, False, False]
     assert made.read_bytes == 0
     assert_done(goals, alone, tmp_path)

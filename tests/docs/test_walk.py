@@ -221,7 +221,7 @@ def test_which_of_two_matching_keys_counts(folder: Path, tmp_path: Path) -> None
         layout["kernel"] = (None, "model")
         layout["layers"] = ("model",)
         if ambiguous == "first":
-            assert reshard.plan(folder / "run/5", layout=layout).plan.tasks
+            assert reshard.plan(folder / "run/5", layout=layout).tasks
         else:
             with pytest.raises(reshard.LayoutError, match="first"):
                 reshard.plan(folder / "run/5", layout=layout)
@@ -296,9 +296,9 @@ def test_layouts_that_jax_users_hold(folder: Path) -> None:
     by_map = reshard.restore(folder / "run/5", layout=layout)
     target = jax.tree.map(lambda leaf: leaf.sharding, by_map)
     by_tree = reshard.plan(folder / "run/5", folder / "nowhere", layout=target)
-    assert by_tree.plan.tasks
+    assert by_tree.tasks
     assert by_map["params"]["layers"][0]["kernel"].sharding.spec == PartitionSpec(None, "model")
-    assert reshard.plan(folder / "run/5", folder / "nowhere", mesh=on).plan.tasks
+    assert reshard.plan(folder / "run/5", folder / "nowhere", mesh=on).tasks
 
 
 def test_which_item(folder: Path) -> None:
@@ -306,12 +306,12 @@ def test_which_item(folder: Path) -> None:
     assert list(reshard.restore(folder / "items", step=5, item="ema")) == ["layers"]
     target = reshard.restore(folder / "items/5/ema")
     with pytest.raises(reshard.TreeError, match="item="):
-        reshard.restore(folder / "items/5", target=target)
+        reshard.restore(folder / "items/5", like=target)
 
 
 def test_plan_needs_no_target(folder: Path) -> None:
     assert "total:" in ok(folder, "reshard plan run/5 --mesh data=2,model=4")
-    assert reshard.plan(folder / "run/5").plan.tasks
+    assert reshard.plan(folder / "run/5").tasks
 
 
 @pytest.mark.parametrize("columns", [80, 200])

@@ -56,7 +56,7 @@ def test_output_that_changes_before_it_is_read_back_is_discarded(
 ):
     monkeypatch.setattr(read_back, "forget_cached", lambda root: damage(chunk_of(root)))
     with pytest.raises(VerificationError, match=found) as caught:
-        api.convert(source, tmp_path / "target", layout=LAYOUT, verify="readback")
+        api.convert(source, tmp_path / "target", layout=LAYOUT, check="readback")
     assert str(caught.value).endswith(
         "the output was discarded; check the device that holds it, then run again"
     )
@@ -71,7 +71,7 @@ def test_a_source_that_changed_since_it_was_written_is_refused(source, tmp_path,
     with pytest.raises(
         CorruptError, match=r"'w' in .*middle' has digest \w+, but \w+ was recorded"
     ):
-        api.convert(middle, tmp_path / "target", compression=compression, verify="readback")
+        api.convert(middle, tmp_path / "target", compression=compression, check="readback")
     assert not (tmp_path / "target").exists()
     assert api.verify(middle).differences == 1
 
@@ -97,7 +97,7 @@ def test_what_cannot_be_read_back_within_the_memory_is_refused_before_it_is_writ
     with pytest.raises(
         MemoryBudgetError, match=r"to read 'w', .* but 10 MiB are allowed"
     ) as caught:
-        api.convert(packed, tmp_path / "proved", verify="readback", **keep)
+        api.convert(packed, tmp_path / "proved", check="readback", **keep)
     with pytest.raises(MemoryBudgetError, match="to read 'w'"):
         api.verify(packed, **limits)
     assert api.verify(packed, max_memory=caught.value.smallest_bytes, workers=1).differences == 0

@@ -48,7 +48,7 @@ def test_the_remedy_is_in_the_message():
 
 def test_choices():
     refused("style is 'v3'; expected one of None, 'v0', 'v1'", Options, 1, 1, style="v3")
-    refused("verify is True; expected one of 'written', 'readback'", Options, 1, 1, check=True)
+    refused("check is True; expected one of 'written', 'readback'", Options, 1, 1, check=True)
 
 
 @pytest.mark.parametrize(

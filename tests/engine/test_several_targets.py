@@ -16,16 +16,16 @@ from reshard.engine import copy as copy_module
 from reshard.engine.buffers import Arena
 from reshard.engine.ledger import Ledger, MoveResult
 from reshard.engine.output import Output
-from reshard.engine.run import Books, run_joint
+from reshard.engine.run import Books, run_multi
 from reshard.engine.sinks import ChunkSink, PieceSink
-from reshard.engine.tasks import DoneUnits, Ends, ToFill, joint_batches
+from reshard.engine.tasks import DoneUnits, Ends, ToFill, multi_batches
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.base import Encoding
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes
 from reshard.formats.slices import digest_of
 from reshard.layout.dtypes import numpy_dtype
 from reshard.layout.grid import Grid
-from reshard.planning.joint_plan import JointPlan, MoveAt
+from reshard.planning.joint_plan import MoveAt, MultiPlan
 from reshard.planning.move import Move, Plan, Side
 from reshard.planning.placement import Placement
 from reshard.planning.ways import Request, Way, ways
@@ -116,9 +116,9 @@ def several(draw: st.DrawFn) -> Several:
     return Several(way, values, encoding, tuple(encodings), tuple(packed))
 
 
-def joint(way: Way) -> JointPlan:
+def joint(way: Way) -> MultiPlan:
     plans = tuple(Plan((move,), 64 * MIB, 2) for move in way)
-    return JointPlan(plans, (tuple(MoveAt(number, 0) for number in range(len(way))),))
+    return MultiPlan(plans, (tuple(MoveAt(number, 0) for number in range(len(way))),))
 
 
 def carry_out(
@@ -145,7 +145,7 @@ def carry_out(
     before = [] if done is None else [list(map(_others, done, case.way))]
     for some in [*before, done]:
         to_fill = [ToFill(end, some[n] if some else None) for n, end in enumerate(ends)]
-        read += run_joint(joint_batches(plan, to_fill), books, 64 * MIB, 2)
+        read += run_multi(multi_batches(plan, to_fill), books, 64 * MIB, 2)
     return [ledger.results()[0] for ledger in ledgers], folders, read
 
 

@@ -94,7 +94,7 @@ CASES = (
     Case("zstd", "raw", convert(compression="zstd")),
     Case("cast", "ocdbt", convert(cast={"kernel": "bfloat16"})),
     Case("keep", "zstd", convert(compression="keep", chunk_bytes=2048)),
-    Case("readback", "zstd", convert(verify="readback")),
+    Case("readback", "zstd", convert(check="readback")),
     Case("items", "items/12", convert()),
     Case("to ocdbt", "raw", convert(ocdbt=True), is_ours=False),
     Case("save", "raw", save()),

@@ -96,12 +96,12 @@ def test_every_function_reads_the_step_and_the_item(runs: Path, tmp_path: Path) 
     run, which = runs / "items", {"step": "latest", "item": "model"}
     path = f"{run}/5/model"
     assert reshard.inspect(run, **which).uri == path
-    assert [t.source.name for t in reshard.api.lay_out(run, None, mesh="data=8,model=1", **which).tensors] == ["w"]  # fmt: skip
+    assert [t.source.name for t in reshard.api.preview_layout(run, None, mesh="data=8,model=1", **which).tensors] == ["w"]  # fmt: skip
     assert reshard.plan(run, tmp_path / "out", **which).source == path
     assert reshard.convert(run, tmp_path / "out", mesh="data=2,model=4", **which).source == path
-    goals = [reshard.Goal(tmp_path / "a"), reshard.Goal(tmp_path / "b")]
-    assert reshard.plan_to_many(run, goals, **which).source == path
-    assert [r.source for r in reshard.convert_to_many(run, goals, **which).reports] == [path, path]
+    goals = [reshard.Target(tmp_path / "a"), reshard.Target(tmp_path / "b")]
+    assert reshard.plan_all(run, goals, **which).source == path
+    assert [r.source for r in reshard.convert_all(run, goals, **which).reports] == [path, path]
     found = reshard.verify(run, tmp_path / "out", **which)
     assert (found.a, found.differences, found.tensors[0].status) == (path, 0, "equal")
     assert list(reshard.open_checkpoint(run, **which).tensors) == ["w"]
@@ -255,7 +255,7 @@ def test_an_item_is_a_checkpoint_by_itself(
     assert (layout.axes, layout.device_mesh.shape) == (("data", "model"), (4, 2))
     assert reshard.verify(step, item="ema").differences == 0
 
-    report = reshard.convert(step, out, item="ema", mesh="data=2,model=4", verify="readback")
+    report = reshard.convert(step, out, item="ema", mesh="data=2,model=4", check="readback")
     assert {t.source: t.target_digest for t in report.tensors} == digests
     target = {"w": weights(6)["w"], "key": jax.random.key(0)}
     restored = ocp.StandardCheckpointer().restore(out, target)

@@ -20,7 +20,7 @@ LONGEST_MESSAGE = 20_000
 _STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 OPTIONS: tuple[dict[str, object], ...] = (
     {}, {"mesh": "data=2,model=4"}, {"compression": "zstd"}, {"compression": "keep"}, {"ocdbt": True},
-    {"max_memory": "64MiB"}, {"verify": "readback"}, {"layout": {"mesh": {"axes": ["m"], "shape": [2]}, "rules": [{"match": "kernel", "axes": ["m"]}]}},
+    {"max_memory": "64MiB"}, {"check": "readback"}, {"layout": {"mesh": {"axes": ["m"], "shape": [2]}, "rules": [{"match": "kernel", "axes": ["m"]}]}},
 )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def operate(src: Path, dst: Path, seed: int) -> Seen:
     with _judged(seen, "plan"):
         reshard.api.plan(src, dst, **_without_verify(options))  # type: ignore[arg-type]
     with _judged(seen, "layout"):
-        reshard.api.lay_out(src, {"mesh": {"axes": ["m"], "shape": [2]}, "rules": []})
+        reshard.api.preview_layout(src, {"mesh": {"axes": ["m"], "shape": [2]}, "rules": []})
     with _judged(seen, "verify"):
         reshard.api.verify(src)
     with _judged(seen, "diff"):

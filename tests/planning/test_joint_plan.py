@@ -14,7 +14,7 @@ from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Side
 from reshard.planning.placement import Placement
-from reshard.planning.planner import Request, make_joint_plan, make_plan, smallest_memory
+from reshard.planning.planner import Request, make_multi_plan, make_plan, smallest_memory
 from tests.planning.strategies import chunked, pairs, requests
 
 MIB = 1 << 20
@@ -46,7 +46,7 @@ def groups(draw: st.DrawFn):
 @given(groups(), st.integers(0, 12), st.integers(1, 3))
 def test_a_read_keeps_what_its_targets_need(of_targets, mib, workers):
     need = max(smallest_memory(one) for (one,) in of_targets)
-    plan = make_joint_plan(of_targets, need + mib * MIB, workers)
+    plan = make_multi_plan(of_targets, need + mib * MIB, workers)
     assert sorted(at.target for read in plan.reads for at in read) == list(range(len(of_targets)))
     for read in plan.reads:
         moves = [plan.move(at) for at in read]
@@ -66,7 +66,7 @@ def test_a_read_keeps_what_its_targets_need(of_targets, mib, workers):
 def test_one_target_is_planned_as_alone(one, mib, workers):
     memory = smallest_memory(one) + mib * MIB
     alone = make_plan([one], memory, workers)
-    joint = make_joint_plan([[one]], memory, workers)
+    joint = make_multi_plan([[one]], memory, workers)
     assert joint.plans == (alone,)
     assert (joint.tasks, joint.decoded_bytes) == (alone.tasks, alone.decoded_bytes)
     assert (joint.source_bytes, joint.peak_bytes) == (alone.source_bytes, alone.peak_bytes)
@@ -74,7 +74,7 @@ def test_one_target_is_planned_as_alone(one, mib, workers):
 
 def test_raw_targets_of_other_meshes_and_types_share_one_decoding():
     shape = (8192, 8192)
-    plan = make_joint_plan(
+    plan = make_multi_plan(
         [
             [request(shape, (1024, 8192), (8192, 1024))],
             [request(shape, (1024, 8192), (2048, 8192), dtype="bfloat16")],
@@ -95,7 +95,7 @@ def test_what_the_budget_forces_to_be_read_again_is_said():
         [request(shape, (1024, 8192), (8192, 2048), raw=False)],
         [request(shape, (1024, 8192), (2048, 8192), raw=False)],
     ]
-    little, much = (make_joint_plan(of_targets, m * MIB, 1) for m in (90, 1024))
+    little, much = (make_multi_plan(of_targets, m * MIB, 1) for m in (90, 1024))
     assert [len(read) for read in much.reads] == [2]
     assert much.repeated_bytes == 0
     assert [len(read) for read in little.reads] == [1, 1]
@@ -108,7 +108,7 @@ def test_identical_chunks_travel_encoded_to_all_who_keep_them():
     shape, chunk = (4096, 1024), (1024, 1024)
     keep = request(shape, chunk, chunk)
     keep = replace(keep, target=replace(keep.target, codec="zstd:1", raw=False))
-    plan = make_joint_plan([[keep], [request(shape, chunk, (4096, 256))], [keep]], 256 * MIB, 2)
+    plan = make_multi_plan([[keep], [request(shape, chunk, (4096, 256))], [keep]], 256 * MIB, 2)
     assert [[at.target for at in read] for read in plan.reads] == [[0, 2], [1]]
     assert [plan.move(read[0]).strategy for read in plan.reads] == ["copy", "scatter"]
 
@@ -116,7 +116,7 @@ def test_identical_chunks_travel_encoded_to_all_who_keep_them():
 def test_a_tensor_that_one_target_leaves_out_is_shared_by_the_others():
     shape = (1024, 1024)
     a, b = (request(shape, (256, 1024), (1024, 256), name=n) for n in "ab")
-    plan = make_joint_plan([[a, b], [b], [a]], 256 * MIB, 2)
+    plan = make_multi_plan([[a, b], [b], [a]], 256 * MIB, 2)
     shared = {plan.move(r[0]).placement.source: [at.target for at in r] for r in plan.reads}
     assert shared == {"a": [0, 2], "b": [0, 1]}
     assert [m.placement.source for m in plan.plans[0].moves] == ["a", "b"]
@@ -128,16 +128,16 @@ def test_what_fits_in_no_way_is_refused_as_alone():
     with pytest.raises(MemoryBudgetError, match="'w' of shape") as alone:
         make_plan([huge], 32 * MIB, 2)
     with pytest.raises(MemoryBudgetError) as caught:
-        make_joint_plan([[small], [huge]], 32 * MIB, 2)
+        make_multi_plan([[small], [huge]], 32 * MIB, 2)
     assert str(caught.value) == str(alone.value)
     smallest = caught.value.smallest_bytes
-    assert make_joint_plan([[small], [huge]], smallest, 2).tasks > 0
+    assert make_multi_plan([[small], [huge]], smallest, 2).tasks > 0
 
 
 @settings(deadline=None)
 @given(groups())
 def test_units_of_a_read_are_boxes_of_the_tensor(of_targets):
-    plan = make_joint_plan(of_targets, 256 * MIB, 2)
+    plan = make_multi_plan(of_targets, 256 * MIB, 2)
     for read in plan.reads:
         units = plan.move(read[0]).units
         assert units.shape == of_targets[0][0].placement.shape

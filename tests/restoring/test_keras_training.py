@@ -44,7 +44,7 @@ def test_training_goes_on_where_it_stopped(
     path, expected = saved
     model = keras_training.new_model(layouts, seed=1)
     fresh = keras_training.state(model)
-    restored = reshard.restore(path, target=fresh)
+    restored = reshard.restore(path, like=fresh)
     assert keras_training.bits(fresh) != expected
     assert keras_training.bits(restored) == expected
     assert jax.tree.all(jax.tree.map(lambda a, b: a.sharding == b.sharding, restored, fresh))

@@ -212,7 +212,7 @@ def test_a_mod_table_is_never_taken_for_div_in_silence(mod_table):
     target = {"table": ShardedVariable.split(np.zeros((13, 6), np.float32), 3)}
     with pytest.raises(
         reshard.LayoutError,
-        match="'table' was saved for 'mod' look-up, but the target is a Sharded",
+        match="'table' was saved for 'mod' look-up, but like has a Sharded",
     ):
         reshard.restore(mod_table, target)
     with pytest.raises(
@@ -266,9 +266,7 @@ def test_a_target_variable_and_a_layout_for_one_tensor_are_refused(source):
     found = reshard.restore(source, {"emb": {"table": table}}, **options)["emb"]["table"]
     assert_same(found.numpy(), TABLE)
     layouts["table"] = (None,)
-    with pytest.raises(
-        reshard.LayoutError, match="'emb/table' is a ShardedVariable in the target, but"
-    ):
+    with pytest.raises(reshard.LayoutError, match="'emb/table' is a ShardedVariable in like, but"):
         reshard.restore(source, {"emb": {"table": table}}, **options)
 
 
@@ -286,7 +284,7 @@ def test_a_partition_and_a_layout_for_one_tensor_are_refused(source):
         (13, 6), jnp.float32, sharding=NamedSharding(LINE, PartitionSpec())
     )
     with pytest.raises(
-        reshard.LayoutError, match="both by the partition and by the target's sharding"
+        reshard.LayoutError, match="both by the partition and by the sharding in like"
     ):
         reshard.restore(
             source, {"emb": {"table": struct}}, partition={"table": 2}, unexpected="ignore"

@@ -155,7 +155,7 @@ def test_one_error_names_everything_that_does_not_fit(tmp_path):
     assert str(refused.value).splitlines() == [
         f"what is asked for does not fit the checkpoint {path}:",
         "  asked for, but not in the checkpoint: 1 (rename= gives what is stored other names, missing='keep' leaves "
-        "these as they are in the target)",
+        "these as they are in like)",
         "    new (int8 of shape [5])",
         "  in the checkpoint, but not asked for: 1 (unexpected='ignore' leaves them out, and so does drop=)",
         "    c (float64 of shape [1])",
@@ -192,16 +192,16 @@ def test_what_nothing_can_be_restored_onto_is_refused(small):
         reshard.TreeError, match=r"a is a tracer of jax \(restore outside of jax.jit"
     ):
         jax.jit(lambda a: reshard.restore(small, {"a": a}))(np.zeros(3))
-    with pytest.raises(reshard.TreeError, match="the target is no tree that jax can walk"):
+    with pytest.raises(reshard.TreeError, match=r"the tree \(like\) is no tree that jax can walk"):
         reshard.restore(small, {1: np.zeros(1), "a": np.zeros(1)})
-    with pytest.raises(reshard.TreeError, match="two leaves of the target are named 'a/b'"):
+    with pytest.raises(reshard.TreeError, match=r"two leaves of the tree \(like\) are named 'a/b'"):
         reshard.restore(small, {"a": {"b": np.zeros(1)}, "a/b": np.zeros(1)})
 
 
 def test_trees_in_a_circle(small):
     circle = {"a": [1]}
     circle["a"].append(circle)
-    for what, asked in (("target", {"target": circle}), ("layout", {"layout": circle})):
+    for what, asked in ((r"tree \(like\)", {"like": circle}), ("layout", {"layout": circle})):
         with pytest.raises(reshard.TreeError, match=f"the {what} contains itself, or nests more"):
             reshard.restore(small, **asked)
 

@@ -54,7 +54,7 @@ def convert(source: Path, target: Path, check: str, compression: str) -> Any:
         layout=ROWS if kept else COLUMNS,
         compression=compression,
         chunk_bytes=1 << 20,
-        verify=check,
+        check=check,
         workers=1,
     )
 

@@ -93,7 +93,7 @@ def test_v1_reads_a_step_in_its_own_style(tmp_path: Path) -> None:
 def test_it_is_restored_by_step(run: Path) -> None:
     assert reshard.restore(run, step="latest")["params"]["w"][0, 1] == 6
     np.testing.assert_array_equal(
-        reshard.restore(run, step=5, target=state())["params"]["w"], state(5)["params"]["w"]
+        reshard.restore(run, step=5, like=state())["params"]["w"], state(5)["params"]["w"]
     )
     assert reshard.inspect(run, step=5, item="default").uri == f"{run}/5/default"
     found = reshard.verify(run, step=5)

@@ -128,7 +128,7 @@ def convert(
         "ocdbt": ocdbt,
         "style": style,
         "overwrite": overwrite,
-        "verify": verify,
+        "check": verify,
         "restart": restart,
         "missing_axes": missing_axes,
     }
@@ -185,8 +185,8 @@ def _convert_here(
         where: dict[str, Any] = {"layout": one.layout, "mesh": one.mesh}
         report = reshard.api.convert(src, one.dst, **where, **options, **limits, progress=progress)
         return [report], [conversion_report(report)], report.read_bytes
-    goals = [one.goal(options) for one in targets]
-    made = reshard.api.convert_to_many(src, goals, **limits, progress=progress)
+    goals = [one.target(options) for one in targets]
+    made = reshard.api.convert_all(src, goals, **limits, progress=progress)
     return made.reports, list(map(conversion_report, made.reports)), made.read_bytes
 
 
@@ -195,9 +195,10 @@ def _asked(targets: Sequence[NamedTarget], options: dict[str, Any]) -> dict[str,
     from reshard.cli.remote import layout_there
 
     # An older server knows no such member, and refuses what it does not know.
-    options = {k: v for k, v in options.items() if (k, v) != ("missing_axes", "error")}
+    asked = {k: v for k, v in options.items() if (k, v) != ("missing_axes", "error")}
+    asked["verify"] = asked.pop("check")
     goals = [
-        {"target": one.dst, "layout": layout_there(one.layout), "mesh": one.mesh, **options}
+        {"target": one.dst, "layout": layout_there(one.layout), "mesh": one.mesh, **asked}
         for one in targets
     ]
     return goals[0] if len(goals) == 1 else {"targets": goals}

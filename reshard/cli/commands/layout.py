@@ -90,7 +90,7 @@ def layout(
         else:
             typer.echo(text, nl=False)
         return
-    preview = reshard.api.lay_out(src, file, mesh=mesh, missing_axes=missing_axes)
+    preview = reshard.api.preview_layout(src, file, mesh=mesh, missing_axes=missing_axes)
     if as_json:
         print_json(layout_document(file, src, preview))
         return

@@ -37,7 +37,7 @@ from reshard.cli.targets import PlannedTarget, Targets, targets_of
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from reshard.engine.conversion import ConversionPlan, JointConversionPlan
+    from reshard.engine.conversion import ConversionPlan, MultiConversionPlan
 
 EXAMPLES = examples(
     "reshard plan ckpt/1000 --layout serving.yaml",
@@ -108,8 +108,8 @@ def plan(
     limits: dict[str, Any] = {"max_memory": max_memory, "workers": workers}
     src = source_of(src, step, item)
     if target is not None:
-        goals = [one.goal(options) for one in targets_of(dst, layout, mesh, target)]
-        found = reshard.api.plan_to_many(src, goals, **limits)
+        goals = [one.target(options) for one in targets_of(dst, layout, mesh, target)]
+        found = reshard.api.plan_all(src, goals, **limits)
         if as_json:
             print_json(conversion_plans(found, with_shares=shares))
         else:
@@ -123,14 +123,14 @@ def plan(
 
 
 def _joint_views(
-    found: JointConversionPlan, shares: bool, show_all: bool
+    found: MultiConversionPlan, shares: bool, show_all: bool
 ) -> Iterator[RenderableType]:
     from reshard.cli.views.plan import joint_view
 
     said: set[str] = set()
     for planned in found.plans:
         yield from _views(planned, shares, show_all, said)
-    yield from joint_view(found.joint)
+    yield from joint_view(found.total)
 
 
 def _views(

@@ -27,7 +27,7 @@ from reshard.layout.grid import Grid
 from reshard.layout.mesh import DeviceMesh
 from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.joint_plan import JointPlan
+from reshard.planning.joint_plan import MultiPlan
 from reshard.planning.move import Move, Plan
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def plan_view(
     yield from warnings_of(planned.warnings, said)
 
 
-def joint_view(joint: JointPlan) -> Iterator[Text]:
+def joint_view(joint: MultiPlan) -> Iterator[Text]:
     """What several targets cost together, and what of it is read again."""
     again = (
         f", {format_bytes(joint.repeated_bytes)} of it again"

@@ -197,7 +197,7 @@ def preview_question(serving: Services, caller: Caller, body: PreviewRequest) ->
     limits = check_limits(serving, None)
     return Question(
         "layout",
-        {"src": str(path), **where},
+        {"source": str(path), **where},
         data_bytes(limits.max_memory, limits.workers),
         told={
             "source": body.checkpoint,

@@ -72,7 +72,7 @@ def plan_question(serving: Services, caller: Caller, body: AnyPlanRequest) -> Qu
         source = serving.roots.existing(caller, body.source)
     limits = check_limits(serving, body.max_memory, body.workers)
     arguments: dict[str, Any] = {
-        "src": str(source),
+        "source": str(source),
         "max_memory": limits.max_memory,
         "workers": limits.workers,
         "shares": body.shares,
@@ -81,7 +81,7 @@ def plan_question(serving: Services, caller: Caller, body: AnyPlanRequest) -> Qu
     memory = data_bytes(limits.max_memory, limits.workers)
     if isinstance(body, JointPlanRequest):
         told = {"source": body.source}
-        return Question("plans", {**arguments, "goals": targets}, memory, told=told)
+        return Question("plans", {**arguments, "targets": targets}, memory, told=told)
     told = {"source": body.source, "target": body.target}
     return Question("plan", {**arguments, **targets[0]}, memory, told=told)
 
@@ -89,6 +89,6 @@ def plan_question(serving: Services, caller: Caller, body: AnyPlanRequest) -> Qu
 def _target(serving: Services, caller: Caller, goal: Goal) -> dict[str, Any]:
     return {
         **goal.model_dump(mode="json", exclude=_NO_ARGUMENTS),
-        "dst": str(serving.roots.writable(caller, goal.target)),
+        "target": str(serving.roots.writable(caller, goal.target)),
         "layout": content_of(serving, goal.layout),
     }

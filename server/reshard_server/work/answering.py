@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from reshard import Goal, api
+from reshard import Target, api
 from reshard.cli.json_output import (
     conversion_plan,
     conversion_plans,
@@ -45,7 +45,7 @@ def _fingerprint(arguments: Document, pace: Pace) -> Document:
 
 
 def _layout(arguments: Document, _: Pace) -> Document:
-    return layout_document("", arguments["src"], api.lay_out(**arguments))
+    return layout_document("", arguments["source"], api.preview_layout(**arguments))
 
 
 def _plan(arguments: Document, _: Pace) -> Document:
@@ -55,9 +55,9 @@ def _plan(arguments: Document, _: Pace) -> Document:
 
 def _plans(arguments: Document, _: Pace) -> Document:
     shares = arguments.pop("shares")
-    goals = [Goal(**goal) for goal in arguments.pop("goals")]
+    targets = [Target(**target) for target in arguments.pop("targets")]
     return conversion_plans(
-        api.plan_to_many(arguments.pop("src"), goals, **arguments), with_shares=shares
+        api.plan_all(arguments.pop("source"), targets, **arguments), with_shares=shares
     )
 
 

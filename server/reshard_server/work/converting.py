@@ -12,7 +12,7 @@ from reshard.errors import ResumeError, TargetBusyError
 from reshard_server.work.pace import Pace
 
 if TYPE_CHECKING:
-    from reshard.engine.report import JointReport
+    from reshard.engine.report import MultiReport
 
 TARGET_BUSY = TargetBusyError
 
@@ -62,13 +62,14 @@ def _run(
     restarted: Collection[int],
     pace: Pace,
     before_publish: Callable[[str], None] | None,
-) -> JointReport:
+) -> MultiReport:
     goals = []
     for number, goal in enumerate(request["targets"]):
         options = {name: value for name, value in goal.items() if name != "target"}
+        options["check"] = options.pop("verify", "written")
         options["restart"] = options.get("restart", False) or number in restarted
-        goals.append(reshard.Goal(goal["target"], **options))
-    return reshard.convert_to_many(
+        goals.append(reshard.Target(goal["target"], **options))
+    return reshard.convert_all(
         request["source"],
         goals,
         max_memory=request["max_memory"],

@@ -79,7 +79,7 @@ def _goal_of(error: ReshardError, request: dict[str, Any]) -> _Goal | None:
 
 def _goals(request: dict[str, Any]) -> list[_Goal]:
     if request.get("question") == "plans":
-        listed = [(goal["dst"], goal) for goal in request["arguments"]["goals"]]
+        listed = [(goal["target"], goal) for goal in request["arguments"]["targets"]]
     elif "question" in request:
         return [_Goal("", "", request["arguments"])]
     else:

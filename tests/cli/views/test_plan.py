@@ -37,7 +37,7 @@ def test_a_plan_at_a_glance() -> None:
         f"8 of 16×1 8 of 4×4 8 of 16×1 {strategy} {12 * price.tasks} 6.00 KiB "
     )
     assert (
-        f"total: 12 tensors in {plan.plan.tasks} tasks; reads 6.00 KiB, writes 3.38 KiB, amplification 1.00×"
+        f"total: 12 tensors in {plan.tasks} tasks; reads 6.00 KiB, writes 3.38 KiB, amplification 1.00×"
         in text
     )
     assert "space: 64.0 GiB free at the target" in text

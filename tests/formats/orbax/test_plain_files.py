@@ -30,7 +30,7 @@ def sparse(tmp_path):
 
 def test_a_chunk_that_was_left_out_holds_zeros(sparse, tmp_path):
     assert open_orbax(str(sparse)).locate("w", (0,)) is None
-    report = api.convert(sparse, tmp_path / "target", verify="readback")
+    report = api.convert(sparse, tmp_path / "target", check="readback")
     assert report.tensors[0].proof == "proved"
 
 

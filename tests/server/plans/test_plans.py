@@ -51,11 +51,11 @@ def test_several_targets(served: Served, run_of: Path) -> None:
     assert answer.status_code == 200, answer.text
     found = answer.json()
     JointPlanAnswer.model_validate(found)
-    planned = reshard.plan_to_many(
+    planned = reshard.plan_all(
         run_of / "1",
         [
-            reshard.Goal(run_of.parent / "a", layout=LAYOUT),
-            reshard.Goal(run_of.parent / "b", mesh="x=2", cast=[("kernel", "bfloat16")]),
+            reshard.Target(run_of.parent / "a", layout=LAYOUT),
+            reshard.Target(run_of.parent / "b", mesh="x=2", cast=[("kernel", "bfloat16")]),
         ],
         max_memory="64MiB",
         workers=2,

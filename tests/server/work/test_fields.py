@@ -20,8 +20,11 @@ from reshard.errors import (
 
 ONE = {"several": False, "targets": [{"target": "/store/a", "layout": {}}]}
 TWO = {"several": True, "targets": [{"target": "/store/a", "mesh": "8"}, {"target": "/store/b"}]}
-PLAN = {"question": "plan", "arguments": {"src": "/store/s", "layout": {}}}
-PLANS = {"question": "plans", "arguments": {"goals": [{"dst": "/store/a"}, {"dst": "/store/b"}]}}
+PLAN = {"question": "plan", "arguments": {"source": "/store/s", "layout": {}}}
+PLANS = {
+    "question": "plans",
+    "arguments": {"targets": [{"target": "/store/a"}, {"target": "/store/b"}]},
+}
 INSPECT = {"question": "inspect", "arguments": {"path": "/store/s"}}
 VERIFY = {"question": "verify", "arguments": {"a": "/store/s", "b": None}}
 COMPARE = {"question": "verify", "arguments": {"a": "/store/s", "b": "/store/t"}}
