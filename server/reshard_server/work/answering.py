@@ -71,7 +71,7 @@ def _contents(arguments: Document, _: Pace) -> Document:
 
 
 def _layout_summary(arguments: Document, _: Pace) -> Document:
-    return layout_summary(arguments["src"], api.lay_out(**arguments))
+    return layout_summary(arguments["source"], api.preview_layout(**arguments))
 
 
 _ANSWERS: dict[str, Callable[[Document, Pace], Document]] = {

@@ -25,7 +25,7 @@ def contents(info: Any) -> Document:
 
 
 def layout_summary(source: str, preview: Any) -> Document:
-    """What ``reshard.api.lay_out`` found, cut."""
+    """What ``reshard.api.preview_layout`` found, cut."""
     whole = layout_document("", source, preview)
     return {
         **whole,
