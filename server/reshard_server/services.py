@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import sqlalchemy as sa
 from anyio import CapacityLimiter
 
 from reshard.api import check_arguments
 from reshard_server.access.paths import Roots
+from reshard_server.access.places import Places
 from reshard_server.access.rates import Rates
 from reshard_server.access.reloading import Reloading
 from reshard_server.access.sessions import Sessions
@@ -91,7 +93,8 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
         durable = Durable(settings, database, roots)
         durable.launch()
         opened.callback(durable.close)
-        questions = Questions(RootNames.of(settings.roots), drain, settings.looks, settings.reads)
+        names = RootNames.of(settings.roots)
+        questions = Questions(names, drain, _places(settings, "looks"), _places(settings, "reads"))
         opened.callback(questions.close)
         scheduling = Scheduling(
             settings, database, tokens, roots, durable.executor, durable.enqueue
@@ -99,7 +102,7 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
         ticking = Ticking(scheduling)
         ticking.launch()
         opened.callback(ticking.close)
-        streams = Streams(settings.streams)
+        streams = Streams(_places(settings, "streams"))
         metrics.watch(database, streams)
         lookers = CapacityLimiter(LOOKERS)
         sessions = Sessions(database, tokens, settings.session_hours * 3600, clock_of(database).now)
@@ -129,3 +132,9 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
 
 def _tell_tokens(words: str) -> None:
     audit("tokens", caller=None, detail=words)
+
+
+def _places(settings: Settings, kind: Literal["looks", "reads", "streams"]) -> Places:
+    """The places of a kind; where no token is needed, everybody is one token, which may take all."""
+    most: int = getattr(settings, kind)
+    return Places(most, most if settings.insecure else getattr(settings, f"{kind}_per_token"))

@@ -174,14 +174,19 @@ class Settings(BaseSettings):
     )
     requests_per_minute: int = Field(1200, ge=1, description="Requests of one token in a minute.")
     streams: int = Field(64, ge=1, description="Streams (events, slices) open at once.")
+    streams_per_token: int = Field(48, ge=1, description="Streams of one token open at once.")
     stream_memory: int = Field(
         64 * MIB, ge=8 * MIB, description="Bytes that the buffers of one stream of slices may take."
     )
     looks: int = Field(
         4, ge=1, le=64, description="Looks at metadata (inspect, plan, preview) at once."
     )
+    looks_per_token: int = Field(3, ge=1, description="Looks of one token at once.")
     reads: int = Field(
         2, ge=1, le=64, description="Verifications and fingerprints at once; each reads every byte."
+    )
+    reads_per_token: int = Field(
+        1, ge=1, description="Verifications and fingerprints of one token at once."
     )
     metrics_open: bool = Field(False, description="/metrics is told without a token.")
     drain_seconds: float = Field(

@@ -80,6 +80,7 @@ def visitor(request: Request, serving: Serving) -> Visitor:
     if found is None:
         raise nobody()
     ABOUT.get().caller = found.name
+    request.state.caller = found.caller
     check_scope(found, "read")
     return found
 

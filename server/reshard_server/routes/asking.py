@@ -39,6 +39,12 @@ async def _caller(
     return found
 
 
+def asking_token(request: Request) -> str:
+    """The name of the token that asks, for limits of one token."""
+    found: Caller = request.state.caller
+    return found.name
+
+
 async def looked_up(serving: Services, question: Callable[..., T], *arguments: Any) -> T:
     """What a question to the records is answered, by one of the few threads for that."""
     return await run_sync(question, *arguments, limiter=serving.lookers)

@@ -10,7 +10,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from reshard.errors import ReshardError
-from reshard_server.access.streams import Streams
+from reshard_server.access.streams import OpenStream
 
 LOG = logging.getLogger(__name__)
 
@@ -26,17 +26,17 @@ class ByteStream(StreamingResponse):
     media_type = "application/octet-stream"
 
     def __init__(
-        self, pieces: Iterator[bytes], streams: Streams, status: int, headers: Mapping[str, str]
+        self, pieces: Iterator[bytes], stream: OpenStream, status: int, headers: Mapping[str, str]
     ) -> None:
         super().__init__(_read_aside(pieces), status, headers)
         self.pieces = pieces
-        self.streams = streams
+        self.stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self.streams.give_back()
+            self.stream.give_back()
             close = getattr(self.pieces, "close", None)
             if close is not None:
                 close()

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Header
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from reshard_server.access.streams import Streams
+from reshard_server.access.streams import OpenStream
 from reshard_server.access.tokens import Caller
 from reshard_server.drain import RETRY_AFTER
 from reshard_server.models.conversion import Conversion
@@ -40,15 +40,15 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[str], streams: Streams) -> None:
+    def __init__(self, events: AsyncIterator[str], stream: OpenStream) -> None:
         super().__init__(events, headers={"X-Accel-Buffering": "no", "Cache-Control": "no-store"})
-        self.streams = streams
+        self.stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self.streams.give_back()
+            self.stream.give_back()
 
 
 _EVENTS: dict[int | str, dict[str, Any]] = {
@@ -88,8 +88,8 @@ async def watch_conversion(
     """
     if found.done and last_event_id == found.revision:
         return Response(status_code=204)
-    serving.streams.take()
-    return EventStream(_events(serving, found, caller, last_event_id), serving.streams)
+    stream = serving.streams.take(caller.name)
+    return EventStream(_events(serving, found, caller, last_event_id), stream)
 
 
 async def _events(

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from reshard_server.problems import CLIENT_GONE, ProblemError
+from reshard_server.routes.asking import asking_token
 from reshard_server.routes.events import SILENCE_SECONDS, EventStream
 from reshard_server.services import Services
 from reshard_server.work.questions import TICK_SECONDS, Answered, Progressed, Question
@@ -37,7 +38,7 @@ async def answered(request: Request, serving: Services, question: Question) -> R
 
 async def answer_to(request: Request, serving: Services, question: Question) -> str:
     """The answer as JSON; ProblemError where there is none, or the client went away."""
-    async with aclosing(serving.questions.ask(question)) as told:
+    async with aclosing(serving.questions.ask(question, asking_token(request))) as told:
         async for heard in told:
             if isinstance(heard, Answered):
                 return heard.text
@@ -50,14 +51,14 @@ async def answered_or_watched(request: Request, serving: Services, question: Que
     """The same, or with ``Accept: text/event-stream`` its progress and then the answer."""
     if "text/event-stream" not in request.headers.get("accept", ""):
         return await answered(request, serving, question)
-    serving.streams.take()
-    return EventStream(_events(serving, question), serving.streams)
+    token = asking_token(request)
+    return EventStream(_events(serving, question, token), serving.streams.take(token))
 
 
-async def _events(serving: Services, question: Question) -> AsyncIterator[str]:
+async def _events(serving: Services, question: Question, token: str) -> AsyncIterator[str]:
     silent = 0.0
     try:
-        async with aclosing(serving.questions.ask(question)) as told:
+        async with aclosing(serving.questions.ask(question, token)) as told:
             async for heard in told:
                 silent = 0.0 if heard else silent + TICK_SECONDS
                 if isinstance(heard, Answered):

@@ -94,14 +94,14 @@ async def get_tensor(
     if is_known(if_none_match, source.tag):
         return Response(status_code=304, headers={"ETag": source.tag})
     found = byte_range(range, if_range, source.tag, source.stored.nbytes)
-    serving.streams.take()
+    stream = serving.streams.take(caller.name)
     try:
         pieces = await run_in_threadpool(_begun, serving, source, found)
     except BaseException:
-        serving.streams.give_back()
+        stream.give_back()
         raise
     headers = _headers(source, found)
-    return ByteStream(pieces, serving.streams, 206 if found.is_part else 200, headers)
+    return ByteStream(pieces, stream, 206 if found.is_part else 200, headers)
 
 
 @ROUTER.head(

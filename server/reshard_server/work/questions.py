@@ -18,8 +18,9 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from reshard_server.access.places import Places, too_many
 from reshard_server.drain import Drain
-from reshard_server.problems import TOO_MANY, UNAVAILABLE, WORKER_DIED, ProblemError, kind_of
+from reshard_server.problems import UNAVAILABLE, WORKER_DIED, ProblemError, kind_of
 from reshard_server.work.attempt import how_ended
 from reshard_server.work.process import ChildProcess, start_child
 from reshard_server.work.wording import RootNames
@@ -88,11 +89,11 @@ Heard = Progressed | Answered | None
 class Questions:
     """Answers questions in this process's children; used from its event loop."""
 
-    def __init__(self, names: RootNames, drain: Drain, looks: int, reads: int) -> None:
+    def __init__(self, names: RootNames, drain: Drain, looks: Places, reads: Places) -> None:
         self._names, self._drain = names, drain
-        self._places = {"look": asyncio.Semaphore(looks), "read": asyncio.Semaphore(reads)}
-        self._most = {"look": looks, "read": reads}
-        self._threads = ThreadPoolExecutor(looks + reads, thread_name_prefix="question")
+        self._places = {"look": looks, "read": reads}
+        most = looks.at_most + reads.at_most
+        self._threads = ThreadPoolExecutor(most, thread_name_prefix="question")
         self._asked: set[_Asked] = set()
 
     def close(self) -> None:
@@ -101,13 +102,13 @@ class Questions:
             asked.stop.set()
         self._threads.shutdown()
 
-    async def ask(self, question: Question) -> AsyncGenerator[Heard, None]:
+    async def ask(self, question: Question, token: str) -> AsyncGenerator[Heard, None]:
         """What the child says, and None a few times a second meanwhile; the last is the answer.
 
         Closing this iterator ends the child. Raises ProblemError where the library refuses, there is no
         place, or the child dies.
         """
-        async with self._place(question.effort):
+        async with self._place(question.effort, token):
             asked = _Asked(question, self._names, asyncio.get_running_loop())
             self._asked.add(asked)
             thread = copy_context().run
@@ -121,22 +122,18 @@ class Questions:
                 self._asked.discard(asked)
 
     @asynccontextmanager
-    async def _place(self, effort: Effort) -> AsyncIterator[None]:
-        place = self._places[effort]
+    async def _place(self, effort: Effort, token: str) -> AsyncIterator[None]:
+        places = self._places[effort]
         try:
             async with asyncio.timeout(PLACE_SECONDS):
-                await place.acquire()
+                await places.take(token)
         except TimeoutError:
-            raise ProblemError(
-                TOO_MANY,
-                f"{self._most[effort]} questions of this kind are being answered, as many as this server answers at "
-                "once; ask again later",
-                headers={"Retry-After": "10"},
-            ) from None
+            what = "questions of this kind are being answered"
+            raise too_many(f"{effort}s", what, places, token, "ask again later", 10) from None
         try:
             yield
         finally:
-            place.release()
+            places.give_back(token)
 
     async def _heard(self, asked: _Asked, ending: asyncio.Future[Answered]) -> AsyncIterator[Heard]:
         deadline = time.monotonic() + LOOK_SECONDS

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from reshard_server.access.places import Places
 from reshard_server.drain import Drain
 from reshard_server.problems import ProblemError
 from reshard_server.work import questions
@@ -109,7 +110,8 @@ def test_looks_are_not_held_up_by_reads(server: Live) -> None:
     assert refused.status_code == 429
     assert int(refused.headers["Retry-After"]) > 0
     assert refused.json()["detail"] == (
-        "1 questions of this kind are being answered, as many as this server answers at once; ask again later"
+        "1 questions of this kind are being answered by the token 'ann', as many as one token may have at this server (its "
+        "setting reads_per_token); ask again later"
     )
     connection.close()
     assert is_gone(pid, questions.GRACE_SECONDS + 10)
@@ -154,7 +156,7 @@ def test_no_question_gets_more_memory_than_it_may(tmp_path: Path) -> None:
 
 
 async def last(question: Question) -> Answered:
-    asked = Questions(RootNames(()), Drain(), 1, 1)
+    asked = Questions(RootNames(()), Drain(), Places(1, 1), Places(1, 1))
     try:
         return await _last(asked.ask, question)
     finally:
@@ -162,7 +164,7 @@ async def last(question: Question) -> Answered:
 
 
 async def _last(ask: Callable[..., object], question: Question) -> Answered:
-    async for heard in ask(question):  # type: ignore[attr-defined]
+    async for heard in ask(question, "ann"):  # type: ignore[attr-defined]
         if isinstance(heard, Answered):
             return heard
     raise AssertionError

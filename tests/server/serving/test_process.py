@@ -47,7 +47,8 @@ def test_streams_are_told_and_the_process_ends_with_0(tmp_path: Path) -> None:
             heard += list(lines)
         assert (third.status_code, third.headers["Retry-After"]) == (429, "5")
         assert third.json()["detail"] == (
-            "2 streams are open, as many as this server allows; try again later, or poll with If-None-Match"
+            "2 streams are open, as many as this server allows for all tokens together (its setting streams); try again "
+            "later, or poll with If-None-Match"
         )
         assert heard[0] == "retry: 2000"
         assert heard[2:4] == ["id: 1", "event: conversion"]
