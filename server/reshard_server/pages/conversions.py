@@ -15,6 +15,7 @@ from reshard_server.pages.visiting import Changing, Form, Visiting
 from reshard_server.records import conversions
 from reshard_server.records.conversion_rows import ENDED
 from reshard_server.records.conversions import Filters
+from reshard_server.records.queue_places import places
 from reshard_server.routes import conversions as routes
 from reshard_server.routes.asking import Serving, looked_up
 from reshard_server.routes.found import ConversionId, visible
@@ -69,6 +70,7 @@ async def list_conversions(
         "conversions.html",
         visitor,
         conversions=found.conversions,
+        places=await looked_up(serving, places, serving.database, found.conversions),
         asked=_asked(state, source, label),
         kind=kind_of(state),
         states=STATES,
@@ -91,9 +93,10 @@ def kind_of(state: str) -> str:
 
 
 @ROUTER.get("/{id}")
-def show_conversion(found: Seen, visitor: Visiting) -> Response:
+def show_conversion(found: Seen, visitor: Visiting, serving: Serving) -> Response:
     """One conversion as it stands."""
-    return page("conversion.html", visitor, **_shown(found))
+    place = places(serving.database, [found]).get(found.id)
+    return page("conversion.html", visitor, place=place, **_shown(found))
 
 
 @ROUTER.post("/{id}/cancel")

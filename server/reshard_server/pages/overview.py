@@ -11,6 +11,7 @@ from reshard_server.pages.rendering import page
 from reshard_server.pages.visiting import Visiting, Visitor
 from reshard_server.records import conversions, schedules
 from reshard_server.records.conversions import Filters
+from reshard_server.records.queue_places import places
 from reshard_server.routes.asking import Serving
 from reshard_server.services import Services
 
@@ -36,6 +37,7 @@ def show_overview(visitor: Visiting, serving: Serving) -> Response:
         visitor,
         counts=conversions.count_by_state(serving.database, token),
         groups=found,
+        places=places(serving.database, (c for _, _, listed in found for c in listed)),
         going_on=any(listed for _, kind, listed in found if kind != "ended"),
         schedules=[stored.told(None) for stored in listed],
         roots=[r for r in serving.settings.roots if visitor.caller.may_read(r)],

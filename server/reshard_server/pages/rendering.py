@@ -45,6 +45,7 @@ def _environment() -> Environment:
         "ago": lambda at: wording.ago_text(at, datetime.now(UTC)),
         "targets": lambda conversion: [goal.target for goal in goals(conversion.request)],
         "targets_text": wording.targets_text,
+        "place": wording.place_text,
         "shortened": wording.shortened,
         "seconds_taken": wording.seconds_taken,
         "shape": wording.shape_text,

@@ -73,6 +73,22 @@ def ago_text(at: datetime, now: datetime) -> str:
     return f"{text} ago" if seconds > 0 else f"in {text}"
 
 
+def place_text(place: int | None) -> str:
+    """``3rd in the queue``; ``waits`` where the place is not known.
+
+    >>> place_text(1), place_text(12), place_text(23)
+    ('next in the queue', '12th in the queue', '23rd in the queue')
+    """
+    if place is None:
+        return "waits"
+    if place == 1:
+        return "next in the queue"
+    ending = (
+        "th" if place % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
+    )
+    return f"{place:,}{ending} in the queue"
+
+
 def targets_text(paths: Sequence[str]) -> str:
     """``data/out``, or ``12 targets``."""
     return paths[0] if len(paths) == 1 else f"{len(paths)} targets"

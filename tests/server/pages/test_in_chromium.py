@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import sqlalchemy as sa
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 from reshard_server.models.conversion import ProgressState
+from reshard_server.pages import wording
 from reshard_server.records import claims
 from reshard_server.records.database import open_database
 from reshard_server.settings import Settings
@@ -27,7 +29,14 @@ from tests.server.pages.chromium import PATIENCE_MILLISECONDS, SHOWN, Person, ch
 URL = "/v1/conversions"
 LAYOUT = 'mesh: {axes: [x], shape: [4]}\nrules: [{match: "w", axes: [null, x]}]'
 SLOW = {"compression": "gzip:9", "chunk_bytes": "512KiB"}
-LOOKS = ((1280, "light"), (400, "dark"), (1280, "dark"), (400, "light"))
+LOOKS = ((1280, "light"), (390, "dark"), (1280, "dark"), (390, "light"))
+CLIPPED = """() => [...document.querySelectorAll("main *, header *")]
+  .filter((at) => at.checkVisibility() && !at.closest("pre, svg, #status, .unseen, thead, caption, select, .skip"))
+  .filter((at) => at.getBoundingClientRect().right > innerWidth + 1 || at.scrollWidth > at.clientWidth + 1
+    && getComputedStyle(at).display !== "inline" && !["INPUT", "TEXTAREA", "PROGRESS"].includes(at.tagName))
+  .map((at) => at.outerHTML.slice(0, 150)).slice(0, 3).join()"""
+"""What of a page reaches out of the window, or is wider than what holds it."""
+
 ENDED = ("succeeded", "failed", "cancelled")
 
 pytestmark = pytest.mark.xdist_group("chromium")
@@ -257,6 +266,83 @@ def test_a_list_stays_fresh(browser: Browser, waiting: Live) -> None:
         assert link.evaluate("at => at === document.activeElement")
 
 
+def test_chosen_ones_are_cancelled_and_stay_chosen_until_then(
+    browser: Browser, waiting: Live
+) -> None:
+    with person(browser, waiting.url) as someone, waiting.client() as client:
+        someone.sign_in()
+        body = {"source": "data/a", "target": "data/chosen"}
+        new = client.post(URL, json=body).json()["id"]
+        page = someone.go("/conversions")
+        page.get_by_label("Choose data/chosen").check()
+        summary = page.locator("summary", has_text="Cancel the chosen ones")
+        summary.click()
+        other = client.post(URL, json={**body, "target": "data/came-later"}).json()["id"]
+        expect(page.locator(f'a[href="/conversions/{other}"]')).to_be_visible()
+        expect(page.get_by_label("Choose data/chosen")).to_be_checked()
+        expect(page.get_by_label("Choose data/came-later")).not_to_be_checked()
+        expect(summary).to_be_focused()
+        page.get_by_role("button", name="Cancel the chosen ones").click()
+        expect(page.get_by_role("heading", name="1 of 1 cancelled")).to_be_visible()
+        assert client.get(f"{URL}/{new}").json()["state"] == "cancelled"
+        assert client.get(f"{URL}/{other}").json()["state"] == "queued"
+
+
+def test_a_planning_ones_bar_has_no_value(browser: Browser, waiting: Live) -> None:
+    with person(browser, waiting.url) as someone, waiting.client() as client:
+        someone.sign_in()
+        new = client.post(URL, json={"source": "data/a", "target": "data/planned"}).json()["id"]
+        page = someone.go(f"/conversions/{new}")
+        expect(page.get_by_text("It waits for its turn")).to_be_visible()
+        expect(page.get_by_role("progressbar")).to_have_count(0)
+        with records(waiting) as db:
+            claim = begun(db, new)
+            bar = page.get_by_role("progressbar")
+            expect(bar).to_be_visible()
+            expect(page.locator("[data-live=percent]")).to_have_text("planning")
+            expect(page.get_by_text("It waits for its turn")).to_be_hidden()
+            assert bar.evaluate("at => at.position") == -1
+            assert "%" not in page.locator("main").inner_text()
+            claims.set_progress(db, claim, progress(10))
+            expect(page.locator("[data-live=percent]")).to_have_text("10 %")
+            assert bar.evaluate("at => at.position") == 0.1
+            claims.finish(db, claim, "cancelled")
+
+
+def test_ages_are_said_as_by_the_server(ann: Person) -> None:
+    now = datetime.now(UTC)
+    page = ann.go("/")
+    for seconds in (
+        5,
+        61,
+        59 * 60 + 59,
+        7201,
+        86401,
+        29.5 * 86400,
+        40 * 86400,
+        -130,
+        -7300,
+        -90000,
+    ):
+        at = now - timedelta(seconds=seconds)
+        told = page.evaluate("at => ago(new Date(at))", at.isoformat())
+        assert told == wording.ago_text(at, datetime.now(UTC)), seconds
+
+
+def test_one_row_of_navigation_in_a_narrow_window(browser: Browser, server: Live) -> None:
+    with person(browser, server.url, viewport={"width": 390, "height": 844}) as someone:
+        page = someone.sign_in()
+        links = page.get_by_role("navigation", name="Pages").get_by_role("link")
+        boxes = [box for link in links.all() if (box := link.bounding_box())]
+        assert len(boxes) == 4
+        assert len({round(box["y"]) for box in boxes}) == 1
+        assert all(box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes)
+        page = someone.go("/checkpoints")
+        cells = page.get_by_role("row").nth(1).locator("th, td").all()
+        places = {round(cell.evaluate("at => at.getBoundingClientRect().y")) for cell in cells}
+        assert len(places) == len(cells) > 2
+
+
 def test_a_long_list_is_not_cut(browser: Browser, waiting: Live) -> None:
     with person(browser, waiting.url) as someone, waiting.client() as client:
         for number in range(20):
@@ -279,6 +365,15 @@ def everything(server: Live) -> dict[str, str]:
             with client.stream("GET", f"{URL}/{new}/events", timeout=90) as stream:
                 assert "event: end" in stream.read().decode()
             paths[name] = f"/conversions/{new}"
+        layout = {"mesh": {"x": 4}, "rules": [{"match": "w", "axes": [None, "x"]}]}
+        client.put("/v1/layouts/columns", json={"layout": layout}).raise_for_status()
+        long = "with-a-name-that-is-much-too-long-for-the-window-of-a-telephone/" * 3
+        targets = [{"target": f"data/{long}{n}", "mesh": "data=1,model=2"} for n in range(3)]
+        body = {"source": "data/run/1", "targets": targets, "labels": {"k" * 64: "v" * 256}}
+        new = client.post(URL, json=body).json()["id"]
+        with client.stream("GET", f"{URL}/{new}/events", timeout=90) as stream:
+            assert "event: end" in stream.read().decode()
+        paths["several"] = f"/conversions/{new}"
         schedule = {"when": {"directory": "data/run"}, "targets": [{"target": "data/s/{step}"}]}
         client.put("/v1/schedules/each", json=schedule).raise_for_status()
         run_each(client)
@@ -286,7 +381,11 @@ def everything(server: Live) -> dict[str, str]:
         **paths, "plan": f"{paths['succeeded']}/plan", "no plan": f"{paths['failed']}/plan", "overview": "/",
         "conversions": "/conversions", "none": "/conversions?state=cancelling", "schedules": "/schedules",
         "schedule": "/schedules/each", "new conversion": "/new-conversion", "new schedule": "/new-schedule",
-        "checkpoints": "/checkpoints", "nothing": "/nothing",
+        "checkpoints": "/checkpoints", "nothing": "/nothing", "layouts": "/layouts", "layout": "/layouts/columns",
+        "tried": "/layouts/columns/preview?checkpoint=data/run/1", "not tried": "/layouts/columns/preview?checkpoint=data/x",
+        "checkpoint": "/checkpoint?path=data/run/1", "no checkpoint": "/checkpoint?path=data/x",
+        "succeeded ones": "/conversions?state=succeeded", "failed ones": "/conversions?state=failed",
+        "several": paths["several"], "again": f"/new-conversion?again={paths['failed'].rpartition('/')[2]}",
     }  # fmt: skip
 
 
@@ -333,8 +432,10 @@ def check(
     assert results.response["passes"], "axe looked at nothing"
     if results.violations_count:
         found[name] = results.generate_report()
-    if page.evaluate("document.documentElement.scrollWidth") > width:
+    if page.evaluate("document.scrollingElement.scrollWidth > innerWidth"):
         found[f"{name} is too wide"] = page.url
+    if width < 400 and (clipped := page.evaluate(CLIPPED)):
+        found[f"{name} is clipped"] = clipped
     if folder is not None:
         file = folder / f"{name.replace(' ', '-')}-{width}-{scheme}.png"
         page.screenshot(path=file, full_page=True)

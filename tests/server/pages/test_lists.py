@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,7 +30,7 @@ def header(page_text: str) -> str:
 def test_columns_fit_the_state(served: Served, ann: Browser) -> None:
     new = served.create(target="data/out")
     assert header(ann.go("/conversions?state=queued").text).startswith(
-        "Choose Target State Priority"
+        "Choose Target State Place Priority Created"
     )
     claim = begun(served.db, new)
     assert header(ann.go("/conversions?state=running").text) == (
@@ -211,3 +212,60 @@ def test_another_sites_form_cancels_none(served: Served, ann: Browser) -> None:
     )
     assert answer.status_code == 403
     assert served.ask("GET", f"/v1/conversions/{new}").json()["state"] == "queued"
+
+
+def test_the_place_in_the_queue(served: Served, ann: Browser) -> None:
+    """Tokens take turns: one of another token's two conversions comes between."""
+    first, second = (served.create(target=f"data/{n}") for n in ("one", "two"))
+    for number in range(2):
+        served.create("bob", target=f"data/of-bob{number}")
+    page = ann.go("/conversions?state=queued")
+    assert "data/two from data/a queued 3rd in the queue" in page.text
+    assert "data/one from data/a queued next in the queue" in page.text
+    assert "queued 3rd in the queue just now" in ann.go("/conversions").text
+    assert "queued 3rd in the queue 0 just now" in ann.go("/").text
+    page = ann.go(f"/conversions/{second}")
+    assert "It waits for its turn: 3rd in the queue." in page.text
+    begun(served.db, first)
+    assert "in the queue" not in ann.go(f"/conversions/{first}").text
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        (None, "waits"), (1, "next in the queue"), (2, "2nd in the queue"), (11, "11th in the queue"),
+        (21, "21st in the queue"), (113, "113th in the queue"), (1203, "1,203rd in the queue"),
+    ],
+)  # fmt: skip
+def test_places_in_words(place: int | None, text: str) -> None:
+    assert wording.place_text(place) == text
+
+
+def test_before_the_first_progress_it_plans(served: Served, ann: Browser) -> None:
+    new = served.create()
+    begun(served.db, new)
+    for path in (f"/conversions/{new}", "/conversions", "/conversions?state=running", "/"):
+        page = ann.go(path)
+        (bar,) = re.findall(r"<progress[^>]*>", ann.answer.text)
+        assert "value=" not in bar, path
+        assert "planning" in page.text
+        for words in ("0 %", "– of –"):
+            assert words not in page.text, (path, words)
+    assert 'data-live="facts" hidden' in ann.send("GET", f"/conversions/{new}").text
+
+
+def test_how_one_ended_is_said_first(served: Served, ann: Browser) -> None:
+    waited, ran, failed = (served.create(target=f"data/{n}") for n in "wrf")
+    served.ask("POST", f"/v1/conversions/{waited}:cancel")
+    page = ann.go(f"/conversions/{waited}")
+    assert "It was cancelled before it started. Nothing was published at the target." in page.text
+    claims.finish(served.db, begun(served.db, ran), "cancelled", progress=PROGRESS)
+    page = ann.go(f"/conversions/{ran}")
+    assert "It was cancelled after 0.0 s, with 40.0 MiB of 50.0 MiB moved." in page.text
+    error = {"title": "It broke", "detail": "no space; free some", "remedy": "free some"}
+    claims.finish(served.db, begun(served.db, failed), "failed", error=error)
+    page = ann.go(f"/conversions/{failed}")
+    assert [text for _, text in page.headings][1:3] == ["Outcome", "It broke"]
+    assert "It failed after 0.0 s. Nothing was published at the target." in page.text
+    for conversion in (waited, ran, failed):
+        assert f"/new-conversion?again={conversion}" in ann.go(f"/conversions/{conversion}").links
