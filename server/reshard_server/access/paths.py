@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reshard_server.access import openat2
+from reshard_server.access.reserved import reserved
 from reshard_server.access.tokens import Caller
 from reshard_server.problems import INVALID, NOT_FOUND, ProblemError
 
@@ -38,7 +39,6 @@ LONGEST_NAME = 255
 MOST_LINKS = 40
 
 _ROOT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_STAGING = re.compile(r"\..*\.reshard-partial", re.DOTALL)
 
 Lookup = Callable[[str, tuple[str, ...]], Path]
 """A real folder and names below it to the real path; OSError where a link leads out, or nothing is there."""
@@ -72,8 +72,10 @@ class Roots:
     def changeable(self, caller: Caller, text: str) -> Path:
         """The real path of what is there; ProblemError where the caller may not read and change it."""
         path = self.existing(caller, text)
-        if not caller.may_write(parts(text)[0]):
+        root, names = parts(text)
+        if not caller.may_write(root):
             raise nothing(text)
+        self._check_reserved(text, root, names, path)
         return path
 
     def writable(self, caller: Caller, text: str) -> Path:
@@ -99,19 +101,31 @@ class Roots:
         """The real path, whoever asks; right before it is used.
 
         Args:
-            target: as ``writable``; staging folders are refused.
+            target: as ``writable``; folders that are the server's or the library's own are refused.
         """
         root, names = parts(text)
         if root not in self.roots:
             raise nothing(text)
-        if target and any(map(_STAGING.fullmatch, names)):
-            raise _staging(text)
         base = os.path.realpath(self.roots[root])
         followed, kept = (names[:-1], names[-1:]) if target else (names, ())
         try:
-            return Path(self._resolved(base, followed), *kept)
+            path = Path(self._resolved(base, followed), *kept)
         except OSError as error:
             raise nothing(text) from error
+        if target:
+            self._check_reserved(text, root, names, path)
+        return path
+
+    def _check_reserved(self, text: str, root: str, names: tuple[str, ...], path: Path) -> None:
+        """ProblemError where a path, or what links make of it, is the server's or the library's own."""
+        below = path.relative_to(os.path.realpath(self.roots[root])).parts
+        why = reserved((*names, *below))
+        if why is not None:
+            raise ProblemError(
+                INVALID,
+                f"{text[:200]!r} {why}; choose another path",
+                remedy="choose another path",
+            )
 
     def _resolved(self, base: str, names: tuple[str, ...]) -> Path:
         """The real path of as much as is there, and behind it the names that are missing."""
@@ -171,14 +185,6 @@ def nothing(text: str) -> ProblemError:
         NOT_FOUND,
         f"there is nothing at {text[:200]!r} that this token may use; check root and path",
         remedy="check root and path",
-    )
-
-
-def _staging(text: str) -> ProblemError:
-    return ProblemError(
-        INVALID,
-        f"{text[:200]!r} has the name of a folder in which output grows (.NAME.reshard-partial); choose another target",
-        remedy="choose another target",
     )
 
 

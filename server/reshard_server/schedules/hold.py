@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from reshard_server.access.reserved import HELD_FOLDER
 from reshard_server.schedules.listing import (
     SLACK_SECONDS,
     GoneError,
@@ -24,8 +25,6 @@ from reshard_server.schedules.listing import (
     listing,
 )
 from reshard_server.schedules.trees import remove_tree
-
-HELD_FOLDER = ".reshard-held"
 
 SETTLING_SECONDS = 0.1
 """A step that was written moments ago is looked at once more after this, since no time tells yet whether it

@@ -12,6 +12,7 @@ import hashlib
 import logging
 from pathlib import Path
 
+from reshard_server.access.reserved import REMOVED_PREFIX
 from reshard_server.audit import audit
 from reshard_server.models.schedule import NewSteps
 from reshard_server.problems import ProblemError
@@ -24,7 +25,6 @@ from reshard_server.schedules.trees import remove_tree
 LOG = logging.getLogger(__name__)
 
 RECORD = "slices.json"
-REMOVED_PREFIX = ".reshard-removed-"
 
 
 def identity(folder: Path) -> str | None:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
+from reshard_server.access.reserved import HELD_FOLDER
 from reshard_server.models.conversion import ConversionRequest
 from reshard_server.models.schedule import NewSteps, Outcome
 from reshard_server.problems import ProblemError
@@ -20,7 +21,7 @@ from reshard_server.records.forgetting_runs import forgotten
 from reshard_server.records.holds import Hold
 from reshard_server.records.schedule_runs import StepClaim
 from reshard_server.records.schedules import StoredSchedule
-from reshard_server.schedules.hold import HELD_FOLDER, StoppedError, hold, let_go
+from reshard_server.schedules.hold import StoppedError, hold, let_go
 from reshard_server.schedules.listing import GoneError
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schedules.starting import (

@@ -203,16 +203,56 @@ def test_a_targets_own_name_is_not_followed(roots: Roots, root: Path) -> None:
         assert refused(roots.recheck, text, target=True).kind.status == 404
 
 
-@pytest.mark.parametrize("name", [".out.reshard-partial", ".out.reshard-partial/checkpoint", "a/..reshard-partial/b"])  # fmt: skip
-def test_staging_folders_are_no_targets(roots: Roots, name: str) -> None:
+STAGING = "has the name of a folder in which output grows (.NAME.reshard-partial)"
+HELD = "lies in the folder where the server holds what it reads (.reshard-held)"
+REMOVED = "lies in a folder that the server removes (.reshard-removed-…)"
+RESERVED = [
+    (".out.reshard-partial", STAGING), (".reshard-partial", STAGING), (".out.reshard-partial/checkpoint", STAGING), ("a/..reshard-partial/b", STAGING),
+    (".reshard-held", HELD), (".reshard-held/12", HELD), ("run/.reshard-held/12/d", HELD),
+    (".reshard-removed-12", REMOVED), ("run/.reshard-removed-12/d", REMOVED),
+]  # fmt: skip
+
+
+@pytest.fixture(params=LOOKUPS)
+def of_own(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Roots, Path]:
+    """Roots that no other test uses, and the folder of ``data``."""
+    root = build(tmp_path)
+    return Roots({"data": root, "hidden": root}, request.param), root
+
+
+@pytest.mark.parametrize(("name", "why"), RESERVED)
+def test_folders_of_our_own_are_no_targets(of_own: tuple[Roots, Path], name: str, why: str) -> None:
+    roots, root = of_own
+    (root / name).mkdir(parents=True)
+    words = f"'data/{name}' {why}; choose another path"
     for problem in (
         refused(roots.writable, ANN, f"data/{name}"),
         refused(roots.recheck, f"data/{name}", target=True),
+        refused(roots.changeable, ANN, f"data/{name}"),
     ):
-        assert problem.kind.status == 422
-        assert problem.detail == (
-            f"'data/{name}' has the name of a folder in which output grows (.NAME.reshard-partial); choose another target"
-        )
+        assert (problem.kind.status, problem.detail) == (422, words)
+    assert roots.existing(ANN, f"data/{name}") == root / name  # it may be read
+    for text in (f"hidden/{name}", f"unknown/{name}"):
+        assert refused(roots.writable, ANN, text).kind.status == 404
+
+
+@pytest.mark.parametrize(("name", "why"), RESERVED)
+def test_no_link_leads_into_them(of_own: tuple[Roots, Path], name: str, why: str) -> None:
+    roots, root = of_own
+    (root / name).mkdir(parents=True)
+    (root / "plain").symlink_to(name)
+    for problem in (
+        refused(roots.writable, ANN, "data/plain/new"),
+        refused(roots.recheck, "data/plain/new", target=True),
+        refused(roots.changeable, ANN, "data/plain"),
+    ):
+        assert problem.kind.status == 422 and why in problem.detail
+
+
+@pytest.mark.parametrize("name", ["x.reshard-partial", "reshard-held", ".reshard-held-2", ".reshard-remove"])  # fmt: skip
+def test_names_that_are_only_like_them(of_own: tuple[Roots, Path], name: str) -> None:
+    roots, root = of_own
+    assert roots.writable(ANN, f"data/{name}") == root / name
 
 
 def test_folders_that_are_listed(roots: Roots, root: Path) -> None:
