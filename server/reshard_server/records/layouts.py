@@ -124,7 +124,7 @@ def _check_owner(name: str, now: StoredLayout | None, token: str, is_admin: bool
     if now is not None and now.created_by != token and not is_admin:
         raise ProblemError(
             FORBIDDEN,
-            f"the layout {name!r} was stored by another token; take another name, or ask an admin",
+            f"the layout {name!r} is not this token's to change; take another name, or ask an admin",
             remedy="take another name, or ask an admin",
         )
 

@@ -81,24 +81,33 @@ def put_schedule(
     checked without reading a checkpoint is checked now.
     """
     ABOUT.get().aims_at(*(goal.target for goal in body.targets))
-    before = schedules.get(serving.database, name)
-    if before is not None and not may_see(caller, before):
-        raise ProblemError(
-            CONFLICT,
-            f"the name {name!r} is another token's; choose another name",
-            remedy="choose another name",
-        )
+    there = schedules.get(serving.database, name)
+    before = there if there is not None and may_see(caller, there) else None
     check_state(before, if_match, if_none_match)
     now = clock_of(serving.database).now()
     check_schedule(serving.scheduling, caller, name, body, now)
     next_at = first_look(body, now)
+    if there is not None and before is None:
+        raise _not_free(name)
     if before is None:
         stored = schedules.create(serving.database, name, caller.name, body, next_at)
         response.status_code = 201
         response.headers["Location"] = f"/v1/schedules/{name}"
     else:
         stored = schedules.replace(serving.database, before, caller.name, body, next_at)
-    return _told(serving, _still(serving, stored, name), response)
+    if stored is None:
+        there = schedules.get(serving.database, name)
+        raise _not_free(name) if there and not may_see(caller, there) else changed(there)
+    return _told(serving, stored, response)
+
+
+def _not_free(name: str) -> ProblemError:
+    """What is answered for a name that the caller cannot have; why is nobody else's to know."""
+    return ProblemError(
+        CONFLICT,
+        f"the name {name!r} cannot be used; choose another name",
+        remedy="choose another name",
+    )
 
 
 @ROUTER.get("")

@@ -104,7 +104,7 @@ def test_a_name_belongs_to_the_token_that_stored_it(served: Served) -> None:
     for answer in refused:
         assert answer.status_code == 403
         assert answer.json()["detail"] == (
-            "the layout 'serving' was stored by another token; take another name, or ask an admin"
+            "the layout 'serving' is not this token's to change; take another name, or ask an admin"
         )
     assert put(served, 4, who="eve").status_code == 403
     assert put(served, 4, who="root").status_code == 201

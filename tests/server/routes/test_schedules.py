@@ -83,7 +83,7 @@ def test_another_token_sees_nothing(served: Served) -> None:
     taken = served.ask("PUT", f"{URL}/s", "bob", json=NIGHTLY)
     assert (taken.status_code, taken.json()["detail"]) == (
         409,
-        "the name 's' is another token's; choose another name",
+        "the name 's' cannot be used; choose another name",
     )
     assert served.ask("GET", URL, "bob").json()["schedules"] == []
     assert [s["name"] for s in served.ask("GET", URL, "root").json()["schedules"]] == ["s"]
