@@ -57,6 +57,7 @@ KEY_REUSED = Kind("idempotency-key-reused", "The Idempotency-Key belongs to anot
 TOO_MANY = Kind("too-many-requests", "Too many requests", 429)
 INTERNAL = Kind("internal-error", "The server failed", 500)
 WORKER_DIED = Kind("worker-died", "The process that did the work died", 500)
+QUOTA = Kind("quota", "No more may be stored", 409)
 RAN_TOO_LONG = Kind("run-time-limit", "The conversion ran for longer than it may", 504)
 NO_PROGRESS = Kind("no-progress", "The conversion did not move", 504)
 CLIENT_GONE = Kind("client-gone", "The client went away", 499)

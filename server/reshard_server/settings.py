@@ -163,6 +163,21 @@ class Settings(BaseSettings):
     keep_runs: int = Field(
         1000, ge=0, description="Runs of each schedule that are kept in its history; 0: all."
     )
+    layouts: int = Field(5000, ge=1, description="Named layouts of all tokens together.")
+    layouts_per_token: int = Field(1000, ge=1, description="Named layouts of one token.")
+    layout_versions: int = Field(1000, ge=1, description="Versions of one named layout.")
+    layout_bytes: int = Field(
+        512 * MIB, ge=1024, description="Bytes of all versions of all named layouts."
+    )
+    layout_bytes_per_token: int = Field(
+        128 * MIB, ge=1024, description="The same, of one token's layouts."
+    )
+    schedules: int = Field(2000, ge=1, description="Schedules of all tokens together.")
+    schedules_per_token: int = Field(500, ge=1, description="Schedules of one token.")
+    schedule_bytes: int = Field(128 * MIB, ge=1024, description="Bytes of all schedules.")
+    schedule_bytes_per_token: int = Field(
+        32 * MIB, ge=1024, description="Bytes of one token's schedules."
+    )
     body_bytes: int = Field(1 * MIB, ge=1024, description="Largest body of a request.")
     header_bytes: int = Field(16384, ge=1024, description="Largest headers of a request, together.")
     head_seconds: float = Field(

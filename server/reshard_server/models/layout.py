@@ -28,17 +28,31 @@ class StoredLayout(Answer):
     created_by: str
 
 
+class ListedLayout(Answer):
+    """One version of a named layout in a listing."""
+
+    name: Name
+    version: int
+    layout: dict[str, Any] | None = Field(
+        None,
+        description="The content; null where it is larger than 4096 bytes: get it by its name.",
+    )
+    bytes: int = Field(description="How large the content is.")
+    created_at: datetime
+    created_by: str
+
+
 class LayoutPage(Answer):
     """The newest version of each, by name."""
 
-    layouts: list[StoredLayout]
+    layouts: list[ListedLayout]
     next_page_token: str | None = None
 
 
 class VersionPage(Answer):
     """Every version of one layout, newest first."""
 
-    versions: list[StoredLayout]
+    versions: list[ListedLayout]
     next_page_token: str | None = None
 
 

@@ -31,6 +31,7 @@ from reshard_server.records.layouts import pin_layouts
 from reshard_server.records.news import tell
 from reshard_server.records.other_versions import readable, recorded
 from reshard_server.records.page_tokens import page_key, page_token
+from reshard_server.records.sizes import bytes_of, fitting
 from reshard_server.records.tables import CONVERSION_LABELS, CONVERSIONS, IDEMPOTENCY
 from reshard_server.records.totals import count_ended
 
@@ -147,7 +148,8 @@ def page(
 ) -> ConversionPage:
     """Conversions without their reports, newest first.
 
-    A report has a line for every tensor, so that a page of them could be hundreds of megabytes.
+    A report has a line for every tensor, so that a page of them could be hundreds of megabytes. A page has fewer than
+    ``page_size`` where requests are large.
 
     Raises ProblemError where the token is not of this listing.
     """
@@ -156,16 +158,17 @@ def page(
     query = sa.select(*columns).where(*_conditions(filters))
     if page_token_text:
         query = query.where(_behind(page_key(_listing(filters), page_token_text, (float, str))))
-    query = query.order_by(_C.created_at.desc(), _C.id.desc()).limit(page_size + 1)
+    query = query.order_by(_C.created_at.desc(), _C.id.desc())
+    sizes = query.with_only_columns(_C.id, _C.created_at, bytes_of(db, _C.request).label("size"))
     with db.connect() as connection:
-        rows = connection.execute(query).all()
-    told = rows[:page_size]
-    more = len(rows) > page_size
+        ahead = connection.execute(sizes.limit(page_size + 1)).all()
+        number = fitting([row.size for row in ahead[:page_size]])
+        told = connection.execute(query.limit(number)).all() if number else []
+    more = len(ahead) > number
+    last = ahead[number - 1] if more else None
     return ConversionPage(
         conversions=readable(told, conversion_of),
-        next_page_token=page_token(_listing(filters), (told[-1].created_at, told[-1].id))
-        if more
-        else None,
+        next_page_token=page_token(_listing(filters), (last.created_at, last.id)) if last else None,
     )
 
 

@@ -13,15 +13,24 @@ import sqlalchemy as sa
 
 from reshard.errors import LayoutError
 from reshard_server.models.conversion import ConversionRequest, Goal, SeveralTargets, goals
-from reshard_server.models.layout import LayoutPage, StoredLayout, VersionPage
+from reshard_server.models.layout import LayoutPage, ListedLayout, StoredLayout, VersionPage
 from reshard_server.problems import FORBIDDEN, PRECONDITION, ProblemError
 from reshard_server.records.canonical import canonical_text
 from reshard_server.records.clock import clock_of
 from reshard_server.records.conversion_rows import moment
 from reshard_server.records.page_tokens import page_key, page_token
-from reshard_server.records.tables import LAYOUTS
+from reshard_server.records.quotas import check_layout
+from reshard_server.records.sizes import bytes_of, stored_bytes
+from reshard_server.records.tables import CONVERSIONS, LAYOUTS
+from reshard_server.settings import Settings
 
 LARGEST_VERSION = 2**31 - 1
+USE_KEY = 7_265_736_861_726_403
+"""Of the advisory lock in PostgreSQL between those who use a layout and those who drop its content."""
+
+LISTED_BYTES = 4096
+"""Largest content that a listing has; models tell it to clients."""
+
 TRIES = 5
 """Of a change that another one overtook."""
 
@@ -39,15 +48,19 @@ def put(
     token: str,
     is_admin: bool,
     expected: Expected,
+    settings: Settings | None = None,
 ) -> tuple[StoredLayout, bool]:
     """A new version of a layout, or the newest where it has that content; and whether it is new.
 
-    Raises ProblemError where what is there is not what was expected, or another token's.
+    Args:
+        settings: whose quotas hold; None: none do.
+
+    Raises ProblemError where what is there is not what was expected, or another token's, or a quota is used up.
     """
     for left in reversed(range(TRIES)):
         try:
             with db.begin() as connection:
-                return _put(connection, name, layout, token, is_admin, expected)
+                return _put(connection, name, layout, token, is_admin, expected, settings)
         except sa.exc.IntegrityError:  # another stored this very version first
             if not left:
                 raise
@@ -61,13 +74,17 @@ def _put(
     token: str,
     is_admin: bool,
     expected: Expected,
+    settings: Settings | None,
 ) -> tuple[StoredLayout, bool]:
     now = _newest(connection, name)
     _check(name, now, token, is_admin, expected)
     if now is not None and canonical_text(now.layout) == canonical_text(layout):
         return now, False
     last = connection.scalar(sa.select(sa.func.max(_L.version)).where(_L.name == name)) or 0
-    row = {"name": name, "version": last + 1, "layout": layout, "token": token}
+    nbytes = stored_bytes(layout)
+    if settings is not None:
+        check_layout(connection, settings, token, name, nbytes)
+    row = {"name": name, "version": last + 1, "layout": layout, "token": token, "bytes": nbytes}
     connection.execute(
         LAYOUTS.insert().values(**row, created_at=clock_of(connection).now(), deleted=False)
     )
@@ -97,7 +114,26 @@ def delete(
         connection.execute(
             LAYOUTS.update().where(_L.name == name, _L.version <= now.version).values(deleted=True)
         )
+        _empty_unused(connection, name)
     return now
+
+
+def _keep_others_out(connection: sa.Connection, *, shared: bool) -> None:
+    """Until the end of the transaction nobody accepts a conversion with a layout while another drops content."""
+    if connection.dialect.name == "postgresql":
+        lock = sa.func.pg_advisory_xact_lock_shared if shared else sa.func.pg_advisory_xact_lock
+        connection.execute(sa.select(lock(USE_KEY)))
+
+
+def _empty_unused(connection: sa.Connection, name: str) -> None:
+    """Drops the content of deleted versions unless a conversion names the layout; their numbers are kept."""
+    _keep_others_out(connection, shared=False)
+    request = sa.cast(CONVERSIONS.c.request, sa.Text)
+    named = sa.or_(request.contains(f'"{name}@'), request.contains(f'"{name}"'))
+    is_used = sa.select(CONVERSIONS.c.id).where(CONVERSIONS.c.state != "succeeded", named).limit(1)
+    if connection.scalar(is_used) is None:
+        gone = LAYOUTS.update().where(_L.name == name, _L.deleted.is_(True))
+        connection.execute(gone.values(layout=None, bytes=0))
 
 
 def _check(
@@ -138,7 +174,7 @@ def page(db: sa.Engine, prefix: str | None, page_size: int, token: str | None = 
         .group_by(_L.name)
         .subquery()
     )
-    query = sa.select(LAYOUTS).join(
+    query = sa.select(*_listed_columns(db)).join(
         newest, (_L.name == newest.c.name) & (_L.version == newest.c.version)
     )
     if prefix:
@@ -148,7 +184,7 @@ def page(db: sa.Engine, prefix: str | None, page_size: int, token: str | None = 
     with db.connect() as connection:
         rows = connection.execute(query.order_by(_L.name).limit(page_size + 1)).all()
     more = page_token(listing, (rows[page_size - 1].name,)) if len(rows) > page_size else None
-    return LayoutPage(layouts=list(map(_stored, rows[:page_size])), next_page_token=more)
+    return LayoutPage(layouts=list(map(_listed, rows[:page_size])), next_page_token=more)
 
 
 def versions(
@@ -156,7 +192,7 @@ def versions(
 ) -> VersionPage | None:
     """Every version of a layout, newest first; None where there is no such layout."""
     listing = {"versions": name}
-    query = sa.select(LAYOUTS).where(_L.name == name, _L.deleted.is_(False))
+    query = sa.select(*_listed_columns(db)).where(_L.name == name, _L.deleted.is_(False))
     if token:
         query = query.where(_L.version < page_key(listing, token, (int,))[0])
     with db.connect() as connection:
@@ -164,7 +200,25 @@ def versions(
     if not rows and not token:
         return None
     more = page_token(listing, (rows[page_size - 1].version,)) if len(rows) > page_size else None
-    return VersionPage(versions=list(map(_stored, rows[:page_size])), next_page_token=more)
+    return VersionPage(versions=list(map(_listed, rows[:page_size])), next_page_token=more)
+
+
+def _listed_columns(db: sa.Engine) -> list[sa.ColumnElement[Any]]:
+    """What a listing says of a version; content that is large stays in the database."""
+    size = sa.func.coalesce(_L.bytes, bytes_of(db, _L.layout))
+    content = sa.case((size <= LISTED_BYTES, _L.layout), else_=sa.null()).label("layout")
+    return [_L.name, _L.version, _L.token, _L.created_at, size.label("bytes"), content]
+
+
+def _listed(row: sa.Row[Any]) -> ListedLayout:
+    return ListedLayout(
+        name=row.name,
+        version=row.version,
+        layout=row.layout,
+        bytes=row.bytes,
+        created_at=moment(row.created_at),
+        created_by=row.token,
+    )
 
 
 def pin_layouts(
@@ -175,8 +229,12 @@ def pin_layouts(
     So a conversion is carried out with the version that it shows. A name that stands for nothing stays as it is.
     """
     names = {layout for request in requests for layout in map(_unpinned, goals(request)) if layout}
-    newest = {name: _newest(connection, name) for name in names}
-    pins = {name: f"{name}@{found.version}" for name, found in newest.items() if found is not None}
+    if any(isinstance(goal.layout, str) for request in requests for goal in goals(request)):
+        _keep_others_out(connection, shared=True)
+    query = sa.select(_L.name, sa.func.max(_L.version).label("version"))
+    newest = query.where(_L.name.in_(names), _L.deleted.is_(False)).group_by(_L.name)
+    found = connection.execute(newest) if names else ()
+    pins = {row.name: f"{row.name}@{row.version}" for row in found}
     return [_pinned(request, pins) for request in requests] if pins else list(requests)
 
 

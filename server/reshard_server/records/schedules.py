@@ -24,12 +24,15 @@ from reshard_server.records.other_versions import (
     unknown_members,
 )
 from reshard_server.records.page_tokens import page_key, page_token
+from reshard_server.records.quotas import check_schedule
+from reshard_server.records.sizes import bytes_of, fitting, stored_bytes
 from reshard_server.records.tables import (
     SCHEDULE_FORGOTTEN,
     SCHEDULE_OUTPUTS,
     SCHEDULE_RUNS,
     SCHEDULES,
 )
+from reshard_server.settings import Settings
 
 _S = SCHEDULES.c
 _BODY: TypeAdapter[ScheduleBody] = TypeAdapter(ScheduleBody)
@@ -82,13 +85,25 @@ def get(db: sa.Engine, name: str) -> StoredSchedule | None:
 
 
 def create(
-    db: sa.Engine, name: str, token: str, body: ScheduleBody, next_at: float
+    db: sa.Engine,
+    name: str,
+    token: str,
+    body: ScheduleBody,
+    next_at: float,
+    settings: Settings | None = None,
 ) -> StoredSchedule | None:
-    """A new schedule; None where there is one with this name."""
+    """A new schedule; None where there is one with this name.
+
+    Args:
+        settings: whose quotas hold; None: none do.
+
+    Raises ProblemError where a quota is used up.
+    """
     now = clock_of(db).now()
     values = {**_values(token, body, next_at, now), "name": name, "created_at": now, "revision": 1}
     try:
         with db.begin() as connection:
+            _check_quota(connection, settings, name, values)
             connection.execute(SCHEDULES.insert().values(values))
             tell(connection, "schedules")
     except sa.exc.IntegrityError:
@@ -97,10 +112,25 @@ def create(
 
 
 def replace(
-    db: sa.Engine, before: StoredSchedule, token: str, body: ScheduleBody, next_at: float
+    db: sa.Engine,
+    before: StoredSchedule,
+    token: str,
+    body: ScheduleBody,
+    next_at: float,
+    settings: Settings | None = None,
 ) -> StoredSchedule | None:
-    """Puts another body in its place; None where it changed meanwhile."""
-    return _change(db, before, _values(token, body, next_at, clock_of(db).now()))
+    """Puts another body in its place; None where it changed meanwhile. Raises ProblemError as ``create``."""
+    values = _values(token, body, next_at, clock_of(db).now())
+    with db.connect() as connection:
+        _check_quota(connection, settings, before.name, values)
+    return _change(db, before, values)
+
+
+def _check_quota(
+    connection: sa.Connection, settings: Settings | None, name: str, values: dict[str, Any]
+) -> None:
+    if settings is not None:
+        check_schedule(connection, settings, values["token"], name, values["bytes"])
 
 
 def set_paused(
@@ -124,17 +154,25 @@ def delete(db: sa.Engine, before: StoredSchedule) -> bool:
 def page(
     db: sa.Engine, token: str | None, page_size: int, page_token_text: str | None
 ) -> tuple[list[StoredSchedule], str | None]:
-    """Schedules of a token, or all, by name; and the token of the next page."""
+    """Schedules of a token, or all, by name; and the token of the next page.
+
+    A page has fewer than ``page_size`` where they are large.
+    """
     listing = ["schedules", token]
     query = sa.select(SCHEDULES) if token is None else sa.select(SCHEDULES).where(_S.token == token)
     if page_token_text:
         (last,) = page_key(listing, page_token_text, (str,))
         query = query.where(_S.name > last)
+    size = sa.func.coalesce(_S.bytes, bytes_of(db, _S.schedule))
+    sizes = query.with_only_columns(_S.name, size.label("size")).order_by(_S.name)
     with db.connect() as connection:
-        rows = connection.execute(query.order_by(_S.name).limit(page_size + 1)).all()
-    told = readable(rows[:page_size], _stored)
-    more = len(rows) > page_size
-    return told, page_token(listing, (rows[page_size - 1].name,)) if more else None
+        ahead = connection.execute(sizes.limit(page_size + 1)).all()
+        number = fitting([row.size for row in ahead[:page_size]])
+        names = [row.name for row in ahead[:number]]
+        rows = connection.execute(query.where(_S.name.in_(names)).order_by(_S.name)).all()
+    told = readable(rows, _stored)
+    more = len(ahead) > number
+    return told, page_token(listing, (names[-1],)) if more else None
 
 
 def due(db: sa.Engine, now: float) -> list[StoredSchedule]:
@@ -161,8 +199,10 @@ def advance(connection: sa.Connection, before: StoredSchedule, next_at: float) -
 
 
 def _values(token: str, body: ScheduleBody, next_at: float, now: float) -> dict[str, Any]:
+    document = recorded(body)
     return {
-        "schedule": recorded(body),
+        "schedule": document,
+        "bytes": stored_bytes(document),
         "paused": body.paused,
         "token": token,
         "updated_at": now,

@@ -97,6 +97,8 @@ LAYOUTS = sa.Table(
     sa.Column("token", sa.String(64), nullable=False),
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("deleted", sa.Boolean, nullable=False, default=False),
+    sa.Column("bytes", sa.BigInteger),
+    sa.Index("layouts_in_quota", "deleted", "token", "name", "bytes"),
 )
 
 SCHEDULES = sa.Table(
@@ -110,6 +112,8 @@ SCHEDULES = sa.Table(
     sa.Column("updated_at", sa.Float, nullable=False),
     sa.Column("next_at", sa.Float),
     sa.Column("revision", sa.BigInteger, nullable=False, default=1),
+    sa.Column("bytes", sa.BigInteger),
+    sa.Index("schedules_in_quota", "token", "bytes"),
 )
 
 SCHEDULE_RUNS = sa.Table(

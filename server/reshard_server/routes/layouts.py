@@ -27,6 +27,7 @@ from reshard_server.problems import (
     NO_CHECKPOINT,
     NOT_FOUND,
     PRECONDITION,
+    QUOTA,
     STORAGE,
     UNAVAILABLE,
     ProblemError,
@@ -61,7 +62,10 @@ _STORED = {"content": {"application/json": {"example": STORED}}, **header_descri
 
 @ROUTER.get("", dependencies=[MAY_READ])
 def list_layouts(query: Annotated[LayoutQuery, Query()], serving: Serving) -> LayoutPage:
-    """The newest version of each layout, by name. Every token that may read sees every layout."""
+    """The newest version of each layout, by name. Every token that may read sees every layout.
+
+    Content that is larger than 4096 bytes is left out.
+    """
     return layouts.page(serving.database, query.prefix, query.page_size, query.page_token)
 
 
@@ -71,7 +75,7 @@ def list_layouts(query: Annotated[LayoutQuery, Query()], serving: Serving) -> La
     responses={
         200: {"description": "It has that content already; nothing changed.", **_STORED},
         201: {"description": "A new version.", "model": StoredLayout, **_STORED},
-        **problems(BAD_LAYOUT, FORBIDDEN, PRECONDITION),
+        **problems(BAD_LAYOUT, FORBIDDEN, PRECONDITION, QUOTA),
     },
 )
 def put_layout(
@@ -97,6 +101,7 @@ def put_layout(
         token=caller.name,
         is_admin=caller.is_admin,
         expected=lambda now: holds(tag_of(now)),
+        settings=serving.settings,
     )
     response.status_code = 201 if is_new else 200
     response.headers["ETag"] = tag_of(found) or ""
@@ -135,7 +140,7 @@ def get_layout(
 def list_layout_versions(
     name: LayoutName, query: Annotated[Page, Query()], serving: Serving
 ) -> VersionPage:
-    """Every version of a layout, newest first."""
+    """Every version of a layout, newest first. Content that is larger than 4096 bytes is left out."""
     found = layouts.versions(serving.database, name, query.page_size, query.page_token)
     if found is None:
         raise none(name)

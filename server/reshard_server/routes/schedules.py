@@ -21,6 +21,7 @@ from reshard_server.problems import (
     CONFLICT,
     INVALID,
     PRECONDITION,
+    QUOTA,
     TOO_MANY,
     UNAVAILABLE,
     ProblemError,
@@ -63,7 +64,7 @@ PageToken = Annotated[
     responses={
         200: schedule_response("It took the place of what was there.", "ETag"),
         201: {**schedule_response("It is new.", "ETag", "Location"), "model": Schedule},
-        **problems(INVALID, BAD_LAYOUT, BAD_PLAN, CONFLICT, PRECONDITION),
+        **problems(INVALID, BAD_LAYOUT, BAD_PLAN, CONFLICT, PRECONDITION, QUOTA),
     },
 )
 def put_schedule(
@@ -90,11 +91,15 @@ def put_schedule(
     if there is not None and before is None:
         raise _not_free(name)
     if before is None:
-        stored = schedules.create(serving.database, name, caller.name, body, next_at)
+        stored = schedules.create(
+            serving.database, name, caller.name, body, next_at, serving.settings
+        )
         response.status_code = 201
         response.headers["Location"] = f"/v1/schedules/{name}"
     else:
-        stored = schedules.replace(serving.database, before, caller.name, body, next_at)
+        stored = schedules.replace(
+            serving.database, before, caller.name, body, next_at, serving.settings
+        )
     if stored is None:
         there = schedules.get(serving.database, name)
         raise _not_free(name) if there and not may_see(caller, there) else changed(there)
