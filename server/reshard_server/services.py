@@ -40,6 +40,9 @@ CHECKERS = 4
 PINGERS = 2
 """Threads that ask whether the database answers: where it does not they wait, and no others."""
 
+BROWSERS = 2
+"""Threads that look for checkpoints that a form offers: where a storage hangs they do, and the form does without."""
+
 LOOKERS = 4
 """Threads that ask the records for requests; more would only wait for each other and for the interpreter."""
 
@@ -71,6 +74,7 @@ class Services:
     lookers: CapacityLimiter
     checkers: CapacityLimiter
     pingers: CapacityLimiter
+    browsers: CapacityLimiter
     together: Together
 
 
@@ -126,6 +130,7 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
             lookers,
             CapacityLimiter(CHECKERS),
             CapacityLimiter(PINGERS),
+            CapacityLimiter(BROWSERS),
             Together(database, settings.queued_per_token, lookers),
         )
 

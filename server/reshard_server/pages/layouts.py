@@ -57,11 +57,12 @@ def list_layouts(visitor: Visiting, serving: Serving, page_token: PageToken = No
 
 
 @ROUTER.get("/{name}")
-def show_layout(
+async def show_layout(
     name: LayoutVersion, visitor: Visiting, serving: Serving, page_token: PageToken = None
 ) -> Response:
     """One version, the newest unless another is named, with all versions and a form to try it."""
-    return _page(serving, visitor, name, page_token)
+    offered = await sources(serving, visitor.caller)
+    return await run_sync(_page, serving, visitor, name, page_token, offered, Tried(""))
 
 
 @ROUTER.get("/{name}/preview")
@@ -83,7 +84,8 @@ async def preview_layout(
         tried = Tried(wanted, json.loads(await answer_to(request, serving, question)))
     except ProblemError as refused:
         tried = Tried(wanted, problem=refused)
-    return await run_sync(_page, serving, visitor, name, None, tried)
+    offered = await sources(serving, visitor.caller)
+    return await run_sync(_page, serving, visitor, name, None, offered, tried)
 
 
 def none_given() -> ProblemError:
@@ -101,7 +103,8 @@ def _page(
     visitor: Visitor,
     name: str,
     page_token: str | None,
-    tried: Tried | None = None,
+    offered: list[str],
+    tried: Tried,
 ) -> Response:
     found = layouts.get(serving.database, name)
     if found is None:
@@ -109,7 +112,6 @@ def _page(
     listed = layout_names.versions(serving.database, found.name, PAGE_SIZE, page_token)
     more = listed.next_page_token
     text = layout_text(found.layout)
-    tried = tried or Tried("")
     problem = tried.problem
     return page(
         "layout.html",
@@ -122,7 +124,7 @@ def _page(
         versions=listed.versions,
         next_url=more and f"/layouts/{found.name}?" + urlencode({"page_token": more}),
         is_first=page_token is None,
-        sources=sources(serving, visitor.caller),
+        sources=offered,
         checkpoint=tried.checkpoint,
         preview=tried.preview,
         problem=problem,

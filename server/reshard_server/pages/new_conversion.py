@@ -31,20 +31,20 @@ from reshard_server.pages.visiting import Changing, Form, Visitor
 from reshard_server.problems import ProblemError, problem_of
 from reshard_server.records import layout_names
 from reshard_server.routes import conversions as routes
-from reshard_server.routes.asking import Serving
+from reshard_server.routes.asking import Serving, looked_up
 from reshard_server.routes.found import gone, visible
 from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/new-conversion", include_in_schema=False)
 
 MOST_LAYOUTS = 200
-"""That can be chosen; others are named in a pasted request to the API."""
+"""That can be chosen; a request to the API may name any."""
 
 Given = Annotated[str, Query(max_length=4096)]
 
 
 @ROUTER.get("")
-def show_form(
+async def show_form(
     visitor: Changing,
     serving: Serving,
     source: Given = "",
@@ -56,11 +56,11 @@ def show_form(
     """The form, filled with what the address gives: values, or one target of a conversion to be done again."""
     key = secrets.token_urlsafe(16)
     form = (
-        _again(serving, visitor, key, again, number)
+        await looked_up(serving, _again, serving, visitor, key, again, number)
         if again
         else empty_form(key, source=source, target=target, layout=layout)
     )
-    return _page(serving, visitor, form)
+    return await _page(serving, visitor, form)
 
 
 def _again(
@@ -84,10 +84,10 @@ async def send_form(
             return await _start(serving, visitor, form)
         plan = await _plan(request, serving, visitor, form)
     except ReshardError as error:
-        return await run_sync(_refused, serving, visitor, form, problem_of(error))
+        return await _refused(serving, visitor, form, problem_of(error))
     except ProblemError as problem:
-        return await run_sync(_refused, serving, visitor, form, problem)
-    return await run_sync(_page, serving, visitor, form, plan)
+        return await _refused(serving, visitor, form, problem)
+    return await _page(serving, visitor, form, plan)
 
 
 async def _start(serving: Services, visitor: Visitor, form: ConversionForm) -> Response:
@@ -106,13 +106,14 @@ async def _plan(
     return await planned(request, serving, visitor.caller, body, None)
 
 
-def _refused(
+async def _refused(
     serving: Services, visitor: Visitor, form: ConversionForm, problem: ProblemError
 ) -> Response:
-    return _page(serving, visitor, form.with_problem(problem), None, problem.kind.status)
+    found = await run_sync(form.with_problem, problem)
+    return await _page(serving, visitor, found, None, problem.kind.status)
 
 
-def _page(
+async def _page(
     serving: Services,
     visitor: Visitor,
     form: ConversionForm,
@@ -120,19 +121,18 @@ def _page(
     status: int = 200,
 ) -> Response:
     caller = visitor.caller
-    stored = layout_names.newest(serving.database, MOST_LAYOUTS).versions
-    return page(
-        "new_conversion.html",
-        visitor,
-        status,
-        form=form,
-        planned=plan,
-        names=(TEXTS, FLAGS),
-        sources=sources(serving, caller),
-        layouts=[(layout.name, layout.name) for layout in stored],
-        compressions=COMPRESSIONS,
-        readable=[r for r in serving.settings.roots if caller.may_read(r)],
-        writable=[r for r in serving.settings.roots if caller.may_write(r)],
-        ceiling=serving.settings.max_memory,
-        threads=serving.settings.workers,
-    )
+    stored = await looked_up(serving, layout_names.newest, serving.database, MOST_LAYOUTS)
+    offered = await sources(serving, caller)
+    shown = {
+        "form": form,
+        "planned": plan,
+        "names": (TEXTS, FLAGS),
+        "sources": offered,
+        "layouts": [(layout.name, layout.name) for layout in stored.versions],
+        "compressions": COMPRESSIONS,
+        "readable": [r for r in serving.settings.roots if caller.may_read(r)],
+        "writable": [r for r in serving.settings.roots if caller.may_write(r)],
+        "ceiling": serving.settings.max_memory,
+        "threads": serving.settings.workers,
+    }
+    return await run_sync(lambda: page("new_conversion.html", visitor, status, **shown))

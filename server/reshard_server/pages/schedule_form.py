@@ -15,7 +15,14 @@ from reshard_server.problems import INVALID, ProblemError
 from reshard_server.refusals import invalid
 from reshard_server.serving.limits import check_texts
 
-TEXTS = ("name", "when", "cron", "source", "every", "target", "layout", "layout_text", "mesh", "cast", "compression", "keep")  # fmt: skip
+TEXTS = (
+    "name", "when", "cron", "source", "every", "target", "layout", "keep",
+    "layout_text", "mesh", "missing_axes", "cast", "compression",
+)  # fmt: skip
+ALWAYS_SHOWN = TEXTS[: TEXTS.index("keep") + 1]
+"""The other fields are folded until one of them has a value or an error."""
+
+DEFAULTS = {"when": "steps", "compression": "none", "missing_axes": "error"}
 FLAGS = ("newest_only", "catch_up", "overwrite")
 
 _PLACES = {"directory": "source"}
@@ -29,6 +36,13 @@ class ScheduleForm:
     values: Mapping[str, str]
     flags: frozenset[str] = frozenset()
     errors: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_advanced(self) -> bool:
+        """Whether a field that is folded at first has a value or an error."""
+        folded = [name for name in TEXTS if name not in ALWAYS_SHOWN]
+        changed = any(self.values[name] not in ("", DEFAULTS.get(name)) for name in folded)
+        return changed or bool(self.flags) or any(n and n not in ALWAYS_SHOWN for n in self.errors)
 
     def with_problem(self, problem: ProblemError) -> ScheduleForm:
         """The same with the problem beside its field."""
@@ -48,7 +62,7 @@ class ScheduleForm:
 
 def empty_form() -> ScheduleForm:
     """Nothing but the defaults."""
-    return ScheduleForm({**dict.fromkeys(TEXTS, ""), "when": "steps", "compression": "none"})
+    return ScheduleForm({**dict.fromkeys(TEXTS, ""), **DEFAULTS})
 
 
 def sent_form(fields: Fields) -> ScheduleForm:
@@ -100,7 +114,8 @@ def _goal(form: ScheduleForm) -> dict[str, Any]:
         if values["layout_text"]
         else values["layout"] or None,
         "mesh": values["mesh"] or None,
+        "missing_axes": values["missing_axes"] or DEFAULTS["missing_axes"],
         "cast": pairs_of("cast", values["cast"], "DTYPE"),
-        "compression": values["compression"] or "none",
+        "compression": values["compression"] or DEFAULTS["compression"],
         "overwrite": "overwrite" in form.flags,
     }

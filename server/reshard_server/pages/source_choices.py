@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from anyio import move_on_after
+from anyio.to_thread import run_sync
+
 from reshard_server.access.tokens import Caller
 from reshard_server.models.checkpoint import FoundCheckpoint
 from reshard_server.services import Services
@@ -17,8 +20,21 @@ MOST_SECONDS = 0.5
 """For all roots together; what is not found by then can be typed, or found by browsing."""
 
 
-def sources(serving: Services, caller: Caller) -> list[str]:
-    """Paths, those that changed last first."""
+PATIENCE_SECONDS = 2.0
+"""After which a page does without: the storage hangs, or others wait for it already."""
+
+
+async def sources(serving: Services, caller: Caller) -> list[str]:
+    """Paths, those that changed last first; none where the storage does not answer."""
+    with move_on_after(PATIENCE_SECONDS):
+        return await run_sync(
+            newest_sources, serving, caller, limiter=serving.browsers, abandon_on_cancel=True
+        )
+    return []
+
+
+def newest_sources(serving: Services, caller: Caller) -> list[str]:
+    """The same, however long the storage takes."""
     readable = sorted(root for root in serving.settings.roots if caller.may_read(root))
     found: list[FoundCheckpoint] = []
     for root in readable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from reshard_server.models.conversion import OneTarget
 from reshard_server.pages import source_choices
 from reshard_server.pages.conversion_form import FLAGS, TEXTS
 from reshard_server.records import conversions
+from reshard_server.services import BROWSERS
 
 import reshard
 from tests.server.pages.browser import Browser
@@ -152,6 +154,22 @@ def test_sources_are_offered(
     assert '<option value="other/secret/1"></option>' in bob.answer.text
 
 
+def test_a_storage_that_hangs_does_not_hold_up_the_form(
+    ann: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even once every thread for it hangs."""
+    go_on = threading.Event()
+    monkeypatch.setattr(source_choices, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(source_choices, "newest_sources", lambda *_: [str(go_on.wait(60))])
+    try:
+        for _ in range(BROWSERS + 1):
+            ann.go(FORM)
+            assert ann.status == 200
+            assert 'datalist id="source-known"' not in ann.answer.text
+    finally:
+        go_on.set()
+
+
 def test_no_more_sources_are_offered_than_can_be_looked_through(
     ann: Browser, run_of: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +227,7 @@ def test_sent_twice_it_starts_one(served: Served, ann: Browser) -> None:
         ({"source": "other/x"}, "source", "there is nothing at 'other/x' that this token may use"),
         ({"source": "data/../x"}, "source", "it has a name of dots"),
         ({"target": "other/x"}, "target", "there is nothing at 'other/x' that this token may use"),
-        ({"target": "data/.x.reshard-partial"}, "target", "choose another target"),
+        ({"target": "data/.x.reshard-partial"}, "target", "has the name of a folder in which output grows"),
         ({"layout": "none-such"}, "layout", "is not stored"),
         ({"layout": "a", "layout_text": YAML}, "layout_text", "keep one of them"),
         ({"layout_text": "mesh: {axes: [x]"}, "layout_text", "not YAML"),

@@ -157,3 +157,18 @@ def test_others_schedules_are_not_there(
         answer = ann.send("POST", f"/schedules/s/{verb}", data={"form_key": key}, headers=headers)
         assert answer.status_code == 404
     assert signed_in("root").go("/schedules/s").headings[0][1] == "Schedule s"
+
+
+def test_what_is_rarely_needed_is_folded(served: Served, ann: Browser) -> None:
+    ann.go(FORM)
+    assert '<details class="advanced">' in ann.answer.text
+    page = ann.submit(FORM, {**STEPS, "missing_axes": "replicate", "mesh": "x="})
+    assert ann.status == 422
+    assert '<details class="advanced" open>' in ann.answer.text
+    ann.submit(FORM, {**page.form(FORM).fields, "mesh": "x=2"})
+    assert stored(served, "s")["schedule"]["targets"][0]["missing_axes"] == "replicate"
+
+
+def test_a_problem_leads_on(ann: Browser) -> None:
+    for path in ("/nothing", "/schedules/none"):
+        assert {"/conversions", "/schedules", "/layouts"} <= set(ann.go(path).links)
