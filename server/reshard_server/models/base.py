@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, Strict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
 
 LARGEST_STEP = 2**63 - 1
 
@@ -68,10 +68,24 @@ class Answer(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
+DEFAULT_PAGE = 50
+LARGEST_PAGE = 200
+
+PageSize = Annotated[
+    int,
+    Field(
+        ge=0,
+        description=f"How many at most: {DEFAULT_PAGE} by default and for 0; more than {LARGEST_PAGE} counts as "
+        f"{LARGEST_PAGE} (AIP-158).",
+    ),
+    AfterValidator(lambda size: min(size, LARGEST_PAGE) or DEFAULT_PAGE),
+]
+
+
 class Page(Document):
     """How much of a listing is asked for."""
 
-    page_size: int = Field(50, ge=1, le=200)
+    page_size: PageSize = DEFAULT_PAGE
     page_token: str | None = Field(
         None, max_length=1024, description="next_page_token of the page before."
     )

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Response
 
 from reshard_server.logs import ABOUT
+from reshard_server.models.base import DEFAULT_PAGE, PageSize
 from reshard_server.models.schedule import (
     RunNow,
     RunPage,
@@ -53,7 +54,6 @@ from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/v1/schedules", tags=["schedules"])
 
-PageSize = Annotated[int, Query(ge=1, le=200)]
 PageToken = Annotated[
     str | None, Query(max_length=1024, description="next_page_token of the page before.")
 ]
@@ -117,7 +117,7 @@ def _not_free(name: str) -> ProblemError:
 
 @ROUTER.get("")
 def list_schedules(
-    serving: Serving, caller: Reading, page_size: PageSize = 50, page_token: PageToken = None
+    serving: Serving, caller: Reading, page_size: Annotated[PageSize, Query()] = DEFAULT_PAGE, page_token: PageToken = None
 ) -> SchedulePage:
     """Schedules of this token, by name; an admin sees those of every token."""
     token = None if caller.is_admin else caller.name
@@ -196,7 +196,7 @@ def run_schedule(
 def list_runs(
     found: ReadableSchedule,
     serving: Serving,
-    page_size: PageSize = 50,
+    page_size: Annotated[PageSize, Query()] = DEFAULT_PAGE,
     page_token: PageToken = None,
 ) -> RunPage:
     """The history of a schedule, newest first: what each tick and each step led to."""

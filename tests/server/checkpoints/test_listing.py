@@ -104,7 +104,7 @@ def test_below_a_folder(served: Served) -> None:
         ({"root": "none"}, 404, "there is nothing at 'none'"),
         ({"root": ".."}, 404, "there is nothing at '..'"),
         ({"page_token": "x"}, 422, "page_token is not one that this server made"),
-        ({"page_size": 0}, 422, "page_size"),
+        ({"page_size": -1}, 422, "page_size: expected at least 0, found"),
     ],
 )
 def test_what_cannot_be_listed(

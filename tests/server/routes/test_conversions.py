@@ -246,6 +246,8 @@ def test_listed(served: Served) -> None:
         return [c["id"] for c in answer.json()["conversions"]]
 
     assert listed("state=cancelled&state=failed") == ids[:1]
+    for size in (0, 201, 10**30):  # AIP-158: the server's own, and the largest
+        assert listed(f"page_size={size}") == ids
     assert listed("label=odd%3D1") == [ids[1], ids[3]]
     assert listed("source=data/r3") == [ids[1]]
     assert listed("schedule=nightly") == []
@@ -256,7 +258,7 @@ def test_listed(served: Served) -> None:
 @pytest.mark.parametrize(
     ("query", "field"),
     [
-        ("page_size=0", "page_size"), ("page_size=201", "page_size"), ("page_token=x", "page_token"),
+        ("page_size=-1", "page_size"), ("page_size=x", "page_size"), ("page_token=x", "page_token"),
         ("state=done", "state"), ("label=x", "label"), ("created_after=2020-01-01", "created_after"),
         ("sate=failed", "sate"), ("created_after=0.5", "created_after"), ("created_after=2020-01-01T00:00:00", "created_after"),
     ],
