@@ -56,6 +56,8 @@ class ConversionHandle:
         Raises the error that it ended with, and ServiceError where it has not ended or was cancelled.
         """
         now = self.conversion
+        if now.result_url is not None:  # events tell a summary
+            now = self.refresh()
         if now.state == "succeeded":
             return now.result or []
         if now.error is not None:

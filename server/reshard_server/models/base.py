@@ -82,9 +82,14 @@ PageSize = Annotated[
 ]
 
 
+LONGEST_FIELDS = 4096
+FIELDS_TEXT = "Members that the answer is to have, with commas between them, those of members as member.member; * is all (AIP-157)."
+
+
 class Page(Document):
     """How much of a listing is asked for."""
 
+    fields: Annotated[str | None, Field(max_length=LONGEST_FIELDS, description=FIELDS_TEXT)] = None
     page_size: PageSize = DEFAULT_PAGE
     page_token: str | None = Field(
         None, max_length=1024, description="next_page_token of the page before."

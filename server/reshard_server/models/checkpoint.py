@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
 from reshard_server.models.base import Answer, Flag, OfRun, Page, RootedPath
 from reshard_server.models.conversion import Pairs, Patterns, Size
+from reshard_server.models.told import (
+    InspectedTensor,
+    Item,
+    LaidOutTensor,
+    Leaf,
+    PlannedTensor,
+    PlanTotals,
+    RecordedMesh,
+    TensorDigest,
+    VerifiedFile,
+    VerifiedRules,
+    VerifiedTensor,
+    many,
+    one,
+)
 
 
 class CheckpointQuery(Page):
@@ -84,10 +99,10 @@ class Inspection(_Told):
     format: str
     style: str
     nbytes: int
-    tensors: list[dict[str, Any]]
-    items: list[dict[str, Any]]
-    meshes: list[dict[str, Any]]
-    leaves: list[dict[str, Any]]
+    tensors: Annotated[list[dict[str, Any]], many(InspectedTensor)]
+    items: Annotated[list[dict[str, Any]], many(Item)]
+    meshes: Annotated[list[dict[str, Any]], many(RecordedMesh)]
+    leaves: Annotated[list[dict[str, Any]], many(Leaf)]
 
 
 class VerificationAnswer(_Told):
@@ -99,14 +114,14 @@ class VerificationAnswer(_Told):
     equal: bool
     differences: int
     damage: list[str]
-    rules: dict[str, Any] | None = Field(
+    rules: Annotated[dict[str, Any], one(VerifiedRules)] | None = Field(
         None, description="By which B was made of A; null where names are compared."
     )
     dropped: list[str] = Field(
         default_factory=list, description="Tensors of A that the rules leave out of B."
     )
-    files: list[dict[str, Any]]
-    tensors: list[dict[str, Any]]
+    files: Annotated[list[dict[str, Any]], many(VerifiedFile)]
+    tensors: Annotated[list[dict[str, Any]], many(VerifiedTensor)]
 
 
 class FingerprintAnswer(_Told):
@@ -117,7 +132,7 @@ class FingerprintAnswer(_Told):
     files: int
     nbytes: int
     written: list[str]
-    tensors: list[dict[str, Any]]
+    tensors: Annotated[list[dict[str, Any]], many(TensorDigest)]
     seconds: float
 
 
@@ -127,7 +142,7 @@ class LayoutAnswer(_Told):
     command: Literal["layout"]
     file: str = Field(description="The stored layout's name, where one was named.")
     source: RootedPath
-    tensors: list[dict[str, Any]]
+    tensors: Annotated[list[dict[str, Any]], many(LaidOutTensor)]
     device_bytes: int = Field(description="What each device of the mesh holds.")
     partitioned_bytes: int = Field(description="Size of what is split by count or size instead.")
 
@@ -138,8 +153,8 @@ class PlanAnswer(_Told):
     command: Literal["plan"]
     source: RootedPath
     target: RootedPath
-    tensors: list[dict[str, Any]]
-    totals: dict[str, Any]
+    tensors: Annotated[list[dict[str, Any]], many(PlannedTensor)]
+    totals: Annotated[dict[str, Any], one(PlanTotals)]
     carried: list[str]
     dropped: list[str]
     free_bytes: int | None

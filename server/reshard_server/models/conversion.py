@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Strict, Tag
+from pydantic import Discriminator, Field, Strict, Tag, WithJsonSchema
 
 from reshard_server.models.base import Answer, Document, Flag, MissingAxes, OfRun, RootedPath, Whole
+from reshard_server.models.told import STAGES, TargetReport, many, one
 
 State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
 
@@ -136,7 +137,7 @@ def goals(request: ConversionRequest | AnyPlanRequest) -> tuple[Goal, ...]:
 class ProgressState(Answer):
     """How far it is; bytes are the source's, as decoded."""
 
-    stage: str
+    stage: Annotated[str, WithJsonSchema({"type": "string", "enum": list(STAGES)})]
     moved_bytes: int
     total_bytes: int
     resumed_bytes: int = 0
@@ -155,15 +156,22 @@ class Conversion(Answer):
     done: bool
     request: ConversionRequest
     progress: ProgressState | None = None
-    result: list[dict[str, Any]] | None = Field(
+    result: Annotated[list[dict[str, Any]], many(TargetReport)] | None = Field(
         None,
         description="The report of each target, with digests (docs/json-output.md, convert); null in listings.",
+    )
+    result_url: str | None = Field(
+        None,
+        description="Where the whole result is, in listings and events, which carry none or a summary of it.",
+        examples=["/v1/conversions/019d7c3a5b1e9f2c6d8e4a7b0c31"],
     )
     read_bytes: int | None = Field(
         None,
         description="Encoded bytes of the source that the attempt which succeeded read, for all targets together.",
     )
-    error: dict[str, Any] | None = Field(None, description="A problem document.")
+    error: Annotated[dict[str, Any], one("Problem")] | None = Field(
+        None, description="Why it failed."
+    )
     attempts: int = 0
     priority: int = 0
     schedule: str | None = None
@@ -172,6 +180,11 @@ class Conversion(Answer):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     revision: int = Field(description="Grows with every change; ids of events are revisions.")
+
+
+def result_url(conversion: str) -> str:
+    """Where the whole result of a conversion is."""
+    return f"/v1/conversions/{conversion}"
 
 
 class ConversionPage(Answer):

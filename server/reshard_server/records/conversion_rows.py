@@ -8,7 +8,13 @@ from typing import Any
 import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
 
-from reshard_server.models.conversion import Conversion, ConversionRequest, ProgressState, State
+from reshard_server.models.conversion import (
+    Conversion,
+    ConversionRequest,
+    ProgressState,
+    State,
+    result_url,
+)
 from reshard_server.records.other_versions import read, unreadable
 
 ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
@@ -33,6 +39,7 @@ def _conversion(row: sa.Row[Any], request: ConversionRequest) -> Conversion:
         request=request,
         progress=ProgressState.model_validate(row.progress) if row.progress else None,
         result=row.result,
+        result_url=result_url(row.id) if row.state == "succeeded" and row.result is None else None,
         read_bytes=row.read_bytes,
         error=row.error,
         attempts=row.attempts,

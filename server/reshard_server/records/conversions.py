@@ -41,6 +41,11 @@ _OF_ATTEMPTS = ("progress", "result", "read_bytes", "error", "started_at", "ende
 _INSERT = CONVERSIONS.insert().returning(*CONVERSIONS.c, sort_by_parameter_order=True)
 _INSERT_LABELS = CONVERSION_LABELS.insert()
 _ONE = sa.select(CONVERSIONS).where(_C.id == sa.bindparam("conversion"))
+_WITHOUT_RESULT = sa.select(
+    *(column for column in CONVERSIONS.c if column is not _C.result), sa.null().label("result")
+)
+"""A report has a line for every tensor: megabytes, where nobody asks for it."""
+_ONE_WITHOUT_RESULT = _WITHOUT_RESULT.where(_C.id == sa.bindparam("conversion"))
 _QUEUED = sa.select(sa.func.count()).where(_C.token == sa.bindparam("token"), _C.state == "queued")
 
 
@@ -123,10 +128,10 @@ def _row(new: New, request: ConversionRequest, now: float) -> dict[str, Any]:
     }
 
 
-def get(db: sa.Engine, conversion: str) -> Conversion | None:
-    """The conversion with this id."""
+def get(db: sa.Engine, conversion: str, with_result: bool = True) -> Conversion | None:
+    """The conversion with this id; without its result that is null."""
     with db.connect() as connection:
-        return _get(connection, conversion)
+        return _get(connection, conversion, with_result)
 
 
 def get_many(db: sa.Engine, ids: Collection[str]) -> dict[str, Conversion]:
@@ -233,8 +238,9 @@ def delete(db: sa.Engine, conversion: str) -> bool:
     return True
 
 
-def _get(connection: sa.Connection, conversion: str) -> Conversion | None:
-    row = connection.execute(_ONE, {"conversion": conversion}).one_or_none()
+def _get(connection: sa.Connection, conversion: str, with_result: bool = True) -> Conversion | None:
+    query = _ONE if with_result else _ONE_WITHOUT_RESULT
+    row = connection.execute(query, {"conversion": conversion}).one_or_none()
     return None if row is None else conversion_of(row)
 
 

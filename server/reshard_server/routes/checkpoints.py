@@ -34,13 +34,14 @@ from reshard_server.routes.asking import Converting, Reading, Serving
 from reshard_server.routes.description import problems
 from reshard_server.routes.examples import FINGERPRINTS, INSPECTIONS, VERIFICATIONS
 from reshard_server.routes.questions import EVENTS, answered, answered_or_watched
+from reshard_server.routes.read_mask import MaskedRoute
 from reshard_server.work.accepting import about, check_limits
 from reshard_server.work.browsing import browse
 from reshard_server.work.choosing import choose
 from reshard_server.work.questions import Question
 from reshard_server.work.request import data_bytes
 
-ROUTER = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"])
+ROUTER = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=MaskedRoute)
 
 _UNUSABLE = (NOT_FOUND, NO_CHECKPOINT, BAD_CHECKPOINT, STORAGE, UNAVAILABLE)
 

@@ -26,10 +26,11 @@ from reshard_server.routes.asking import Converting, Reading, Serving, looked_up
 from reshard_server.routes.description import problems
 from reshard_server.routes.examples import REQUESTS, conversion_response
 from reshard_server.routes.found import Changeable, Readable, gone
+from reshard_server.routes.read_mask import MaskedRoute
 from reshard_server.work.accepting import check_conversion
 from reshard_server.work.choosing import choose
 
-ROUTER = APIRouter(prefix="/v1/conversions", tags=["conversions"])
+ROUTER = APIRouter(prefix="/v1/conversions", tags=["conversions"], route_class=MaskedRoute)
 
 POLL_AFTER = "1"
 """Seconds after which looking again makes sense."""
@@ -121,7 +122,10 @@ async def get_conversion(
     response.headers["ETag"] = tag
     if not found.done:
         response.headers["Retry-After"] = POLL_AFTER
-    return found
+        return found
+    # A report of 30,000 tensors takes a while to write down.
+    text = await run_sync(found.model_dump_json)
+    return Response(text, headers={"ETag": tag}, media_type="application/json")
 
 
 @ROUTER.post(

@@ -10,8 +10,10 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
 
 from reshard_server.models.problem import Problem
+from reshard_server.models.told import MODEL_MARK, MODELS
 from reshard_server.problems import (
     FORBIDDEN,
     HEADERS_TOO_LARGE,
@@ -27,6 +29,7 @@ from reshard_server.problems import (
     UNSUPPORTED,
     Kind,
 )
+from reshard_server.routes.read_mask import NAME, PARAMETER, answer_schema
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -90,11 +93,33 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     model = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas.update(model.pop("$defs", {}))
     schemas["Problem"] = model
+    _add_told(document, schemas)
     used = {tag for _, op in _operations(document) for tag in op.get("tags", ())}
     document["tags"] = [tag for tag in document["tags"] if tag["name"] in used]
     for path, operation in _operations(document):
         _complete(path, operation)
     return document
+
+
+def _add_told(document: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Puts the schemas of what the library tells where ``MODEL_MARK`` names them."""
+    _, told = models_json_schema(
+        [(model, "serialization") for model in MODELS.values()],
+        ref_template="#/components/schemas/{model}",
+    )
+    schemas.update(told["$defs"])
+    _refer(document)
+
+
+def _refer(part: Any) -> None:
+    """Replaces each mark in a part of the document by a reference to the model that it names."""
+    if isinstance(part, dict):
+        name = part.pop(MODEL_MARK, None)
+        if name is not None:
+            part["$ref"] = f"#/components/schemas/{name}"
+    for inner in part.values() if isinstance(part, dict) else part:
+        if isinstance(inner, dict | list):
+            _refer(inner)
 
 
 def _operations(document: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
@@ -105,6 +130,10 @@ def _operations(document: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]
 
 def _complete(path: str, operation: dict[str, Any]) -> None:
     operation.setdefault("security", [])
+    parameters = operation.get("parameters", [])
+    is_masked = path.startswith("/v1/") and answer_schema(operation) is not None
+    if is_masked and not any(parameter["name"] == NAME for parameter in parameters):
+        operation["parameters"] = [*parameters, PARAMETER]
     responses = operation["responses"]
     if "HTTPValidationError" in str(responses.get("422")):
         del responses["422"]

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from reshard_server.access.streams import OpenStream
 from reshard_server.access.tokens import Caller
 from reshard_server.drain import RETRY_AFTER
-from reshard_server.models.conversion import Conversion
+from reshard_server.models.conversion import Conversion, result_url
 from reshard_server.records.feed import Watcher
 from reshard_server.routes.asking import Reading, Serving
 from reshard_server.routes.found import Readable
+from reshard_server.routes.read_mask import EVENT_DATA, NAME, MaskedRoute, mask_of, narrowed
 from reshard_server.services import Services
 
-ROUTER = APIRouter(prefix="/v1/conversions", tags=["conversions"])
+ROUTER = APIRouter(prefix="/v1/conversions", tags=["conversions"], route_class=MaskedRoute)
 
 SILENCE_SECONDS = 15.0
 """After so long without an event a comment shows that the stream lives."""
@@ -64,6 +66,7 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
                         "event": {"enum": ["conversion", "end", "draining"]},
                         "data": {"type": "string"},
                     },
+                    EVENT_DATA: {"$ref": "#/components/schemas/Conversion"},
                 },
             }
         },
@@ -75,6 +78,7 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 @ROUTER.get("/{id}/events", status_code=200, response_class=EventStream, responses=_EVENTS)
 async def watch_conversion(
     found: Readable,
+    request: Request,
     serving: Serving,
     caller: Reading,
     last_event_id: Annotated[
@@ -84,20 +88,26 @@ async def watch_conversion(
 ) -> Response:
     """A conversion as it changes, until it ends.
 
-    The first event tells how it stands, unless ``Last-Event-ID`` is its revision.
+    The first event tells how it stands, unless ``Last-Event-ID`` is its revision. Reports come without their
+    ``tensors``, with their number instead; ``result_url`` is where they are, and ``fields=*`` sends them too.
     """
     if found.done and last_event_id == found.revision:
         return Response(status_code=204)
     stream = serving.streams.take(caller.name)
-    return EventStream(_events(serving, found, caller, last_event_id), stream)
+    told = partial(narrowed, mask=mask_of(request)) if NAME in request.query_params else None
+    return EventStream(_events(serving, found, caller, last_event_id, told), stream)
+
+
+Told = Callable[[dict[str, Any]], dict[str, Any]]
+"""What an event tells of a conversion's document."""
 
 
 async def _events(
-    serving: Services, first: Conversion, caller: Caller, seen: int | None
+    serving: Services, first: Conversion, caller: Caller, seen: int | None, told: Told | None
 ) -> AsyncIterator[str]:
     yield f"retry: {RECONNECT_MILLISECONDS}\n\n"
     if first.revision != seen:
-        yield _event(first)
+        yield await asyncio.to_thread(_event, first, told)
     if first.done:
         return
     with serving.feed.watching(first.id, first.revision) as watcher:
@@ -112,7 +122,7 @@ async def _events(
                 newest = watcher.newest
                 if newest is None:
                     return
-                yield _event(newest)
+                yield await asyncio.to_thread(_event, newest, told)
                 if newest.done:
                     return
     yield f'event: draining\ndata: {{"retry_after": {RETRY_AFTER}}}\n\n'
@@ -131,7 +141,23 @@ async def _woken(watcher: Watcher, draining: asyncio.Event) -> bool:
     return bool(done)
 
 
-def _event(conversion: Conversion) -> str:
+def summary(conversion: Conversion) -> dict[str, Any]:
+    """The document of a conversion whose reports have the number of their tensors in place of these."""
+    document = conversion.model_dump(mode="json", exclude={"result"})
+    if conversion.result is None:
+        return {**document, "result": None}
+    reports = [
+        {
+            **{k: v for k, v in report.items() if k != "tensors"},
+            "tensor_count": len(report["tensors"]),
+        }
+        for report in conversion.result
+    ]
+    return {**document, "result": reports, "result_url": result_url(conversion.id)}
+
+
+def _event(conversion: Conversion, told: Told | None) -> str:
     kind = "end" if conversion.done else "conversion"
-    data = json.dumps(conversion.model_dump(mode="json"))
+    document = summary(conversion) if told is None else told(conversion.model_dump(mode="json"))
+    data = json.dumps(document)
     return f"id: {conversion.revision}\nevent: {kind}\ndata: {data}\n\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Path
+from fastapi import Depends, Path, Request
 
 from reshard_server.access.tokens import Caller
 from reshard_server.logs import ABOUT
@@ -12,6 +12,7 @@ from reshard_server.models.conversion import Conversion, goals
 from reshard_server.problems import NOT_ALLOWED, NOT_FOUND, ProblemError
 from reshard_server.records import conversions
 from reshard_server.routes.asking import Converting, Reading, Serving, looked_up
+from reshard_server.routes.read_mask import mask_of, wants
 from reshard_server.services import Services
 
 VERBS = (":cancel", ":retry")
@@ -26,13 +27,15 @@ ConversionId = Annotated[
 ]
 
 
-def visible(serving: Services, caller: Caller, conversion: str) -> Conversion:
+def visible(
+    serving: Services, caller: Caller, conversion: str, with_result: bool = True
+) -> Conversion:
     """The conversion; ProblemError where it is not there or another token's."""
     if conversion.endswith(VERBS):
         raise ProblemError(
             NOT_ALLOWED, f"{conversion!r} names a verb; send POST", headers={"Allow": "POST"}
         )
-    found = conversions.get(serving.database, conversion)
+    found = conversions.get(serving.database, conversion, with_result)
     if found is None or not (caller.is_admin or found.created_by == caller.name):
         raise gone(conversion)
     ABOUT.get().found(found.id)
@@ -48,8 +51,14 @@ def gone(conversion: str) -> ProblemError:
     )
 
 
-async def _to_read(id: ConversionId, serving: Serving, caller: Reading) -> Conversion:  # noqa: A002
-    return await looked_up(serving, visible, serving, caller, id)
+async def _to_read(
+    id: ConversionId,  # noqa: A002
+    request: Request,
+    serving: Serving,
+    caller: Reading,
+) -> Conversion:
+    with_result = wants(mask_of(request), "result")
+    return await looked_up(serving, visible, serving, caller, id, with_result)
 
 
 async def _to_change(

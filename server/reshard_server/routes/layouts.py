@@ -38,13 +38,14 @@ from reshard_server.routes.description import problems
 from reshard_server.routes.examples import LAYOUTS, PREVIEWS, STORED, header_descriptions
 from reshard_server.routes.preconditions import IfMatch, IfNoneMatch, expectation, names
 from reshard_server.routes.questions import answered
+from reshard_server.routes.read_mask import MaskedRoute
 from reshard_server.services import Services
 from reshard_server.work.accepting import about, check_limits, content_of
 from reshard_server.work.choosing import with_choice
 from reshard_server.work.questions import Question
 from reshard_server.work.request import data_bytes
 
-ROUTER = APIRouter(prefix="/v1/layouts", tags=["layouts"])
+ROUTER = APIRouter(prefix="/v1/layouts", tags=["layouts"], route_class=MaskedRoute)
 
 LayoutName = Annotated[Name, Path(description="Name of a layout.")]
 LayoutVersion = Annotated[

@@ -30,13 +30,14 @@ from reshard_server.routes.asking import Reading, Serving
 from reshard_server.routes.description import problems
 from reshard_server.routes.examples import PLANS
 from reshard_server.routes.questions import answered
+from reshard_server.routes.read_mask import MaskedRoute
 from reshard_server.services import Services
 from reshard_server.work.accepting import about, check_conversion, check_limits, content_of
 from reshard_server.work.choosing import with_choice
 from reshard_server.work.questions import Question
 from reshard_server.work.request import data_bytes
 
-ROUTER = APIRouter(prefix="/v1/plans", tags=["plans"])
+ROUTER = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=MaskedRoute)
 
 _NO_ARGUMENTS = {*Source.model_fields, "target", "layout", "restart", "verify"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -13,6 +14,7 @@ from starlette.responses import Response
 from reshard_server.problems import CLIENT_GONE, ProblemError
 from reshard_server.routes.asking import asking_token
 from reshard_server.routes.events import SILENCE_SECONDS, EventStream
+from reshard_server.routes.read_mask import Mask, mask_of, narrowed
 from reshard_server.services import Services
 from reshard_server.work.questions import TICK_SECONDS, Answered, Progressed, Question
 
@@ -52,17 +54,21 @@ async def answered_or_watched(request: Request, serving: Services, question: Que
     if "text/event-stream" not in request.headers.get("accept", ""):
         return await answered(request, serving, question)
     token = asking_token(request)
-    return EventStream(_events(serving, question, token), serving.streams.take(token))
+    return EventStream(
+        _events(serving, question, token, mask_of(request)), serving.streams.take(token)
+    )
 
 
-async def _events(serving: Services, question: Question, token: str) -> AsyncIterator[str]:
+async def _events(
+    serving: Services, question: Question, token: str, mask: Mask | None
+) -> AsyncIterator[str]:
     silent = 0.0
     try:
         async with aclosing(serving.questions.ask(question, token)) as told:
             async for heard in told:
                 silent = 0.0 if heard else silent + TICK_SECONDS
                 if isinstance(heard, Answered):
-                    yield _event("answer", heard.text)
+                    yield _event("answer", await asyncio.to_thread(_narrowed, heard.text, mask))
                 elif isinstance(heard, Progressed):
                     yield _event("progress", heard.text)
                 elif silent >= SILENCE_SECONDS:
@@ -70,6 +76,10 @@ async def _events(serving: Services, question: Question, token: str) -> AsyncIte
                     yield ": still here\n\n"
     except ProblemError as problem:
         yield _event("problem", json.dumps(problem.document()))
+
+
+def _narrowed(text: str, mask: Mask | None) -> str:
+    return text if mask is None else json.dumps(narrowed(json.loads(text), mask))
 
 
 def _event(kind: str, data: str) -> str:

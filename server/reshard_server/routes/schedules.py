@@ -42,6 +42,7 @@ from reshard_server.routes.found_schedule import (
     check_state,
     may_see,
 )
+from reshard_server.routes.read_mask import MaskedRoute
 from reshard_server.routes.schedule_examples import (
     BODIES,
     RUN_NOW,
@@ -52,7 +53,7 @@ from reshard_server.schedules.running_now import run_now
 from reshard_server.schedules.storing import check_schedule, first_look
 from reshard_server.services import Services
 
-ROUTER = APIRouter(prefix="/v1/schedules", tags=["schedules"])
+ROUTER = APIRouter(prefix="/v1/schedules", tags=["schedules"], route_class=MaskedRoute)
 
 PageToken = Annotated[
     str | None, Query(max_length=1024, description="next_page_token of the page before.")
@@ -117,7 +118,10 @@ def _not_free(name: str) -> ProblemError:
 
 @ROUTER.get("")
 def list_schedules(
-    serving: Serving, caller: Reading, page_size: Annotated[PageSize, Query()] = DEFAULT_PAGE, page_token: PageToken = None
+    serving: Serving,
+    caller: Reading,
+    page_size: Annotated[PageSize, Query()] = DEFAULT_PAGE,
+    page_token: PageToken = None,
 ) -> SchedulePage:
     """Schedules of this token, by name; an admin sees those of every token."""
     token = None if caller.is_admin else caller.name
