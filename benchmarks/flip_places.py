@@ -15,7 +15,7 @@ import numpy as np
 from reshard.formats.base import StoredTensor
 from reshard.formats.detect import open_reader
 from reshard.formats.orbax.reader import OrbaxReader
-from reshard.layout.grid import Index
+from reshard.geometry.grid import Index
 
 TRAILER_BYTES = 4
 

@@ -14,7 +14,7 @@ from reshard.engine.journal import Header, Journal, read_finished
 from reshard.engine.options import Options
 from reshard.engine.task import ChunkPart, Finished, TaskResult
 from reshard.formats.base import Container, TargetCheckpoint
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Move, Plan, Price, Side
 from reshard.planning.placement import Placement

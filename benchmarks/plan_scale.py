@@ -11,7 +11,7 @@ import resource
 import time
 from collections.abc import Iterator
 
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 

@@ -23,13 +23,13 @@ HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras")
 
 # Each may import itself and what comes after it; those in one string stand beside each other.
 ORDER = (
-    "__main__", "cli", "demo", "api", "saving restoring", "engine", "planning formats", "storage", "variables", "layout",
-    "errors version",
+    "__main__", "cli", "demo", "api", "checkpoint", "conversion saving restoring streaming verification inspection", "engine", "planning",
+    "formats", "storage", "variables", "arguments", "layout", "patterns", "checksums", "geometry", "errors version",
 )  # fmt: skip
 # What the server may import of reshard besides its top, and which command may import the server when it runs.
 PUBLIC_MODULES = (
     "reshard.api", "reshard.cli.json_output", "reshard.cli.progress", "reshard.engine.progress", "reshard.engine.report", "reshard.errors", "reshard.layout.layout_text",
-    "reshard.layout.sizes",
+    "reshard.geometry.sizes",
 )  # fmt: skip
 SERVER_ORDER = (
     "serve", "app server_process", "expecting", "pages", "routes serving", "services", "schedules", "work", "audit", "logs metrics",
@@ -101,7 +101,7 @@ def all_imports(root: Path, package: str) -> list[Import]:
 
 
 def part(module: str, package: str = "reshard") -> str | None:
-    """``reshard.layout.box`` → ``layout``; None for the top of the package and for other packages."""
+    """``reshard.geometry.box`` → ``layout``; None for the top of the package and for other packages."""
     names = module.split(".")
     return names[1] if names[0] == package and len(names) > 1 else None
 
@@ -216,11 +216,11 @@ SOUND = {
     "reshard/engine/__init__.py": "",
     "reshard/engine/run.py": "from reshard.planning import planner\nfrom reshard.formats.base import R\ndef go(): import jax",
     "reshard/planning/__init__.py": "",
-    "reshard/planning/planner.py": "from reshard.layout import box",
+    "reshard/planning/planner.py": "from reshard.geometry import box",
     "reshard/formats/__init__.py": "",
     "reshard/formats/base.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import jax",
-    "reshard/layout/__init__.py": "",
-    "reshard/layout/box.py": "import numpy\nfrom reshard.errors import E",
+    "reshard/geometry/__init__.py": "",
+    "reshard/geometry/box.py": "import numpy\nfrom reshard.errors import E",
     "reshard/errors.py": "",
     "server/reshard_server/app.py": "import reshard\nfrom reshard import convert\nfrom reshard_server.work import durable",
     "server/reshard_server/work/__init__.py": "",
@@ -235,27 +235,27 @@ SOUND = {
     ("files", "expected"),
     [
         ({}, []),
-        ({"reshard/layout/box.py": "from reshard.planning.planner import p"},
-         ["reshard.layout.box:1: import of reshard.planning.planner runs the wrong way",
-          "circle: reshard.layout.box, reshard.planning.planner"]),
-        ({"reshard/layout/box.py": "def f():\n    from reshard.api import convert"},
-         ["reshard.layout.box:2: import of reshard.api runs the wrong way"]),
-        ({"reshard/layout/box.py": "def f():\n    import reshard"},
-         ["reshard.layout.box:2: import of reshard runs the wrong way"]),
-        ({"reshard/layout/box.py": "from . import grid", "reshard/layout/grid.py": ""},
-         ["reshard.layout.box:1: import of reshard.layout.grid is relative; use the full name"]),
-        ({"reshard/planning/planner.py": "from reshard import formats"},
-         ["reshard.planning.planner:1: import of reshard.formats runs the wrong way"]),
+        ({"reshard/geometry/box.py": "from reshard.planning.planner import p"},
+         ["reshard.geometry.box:1: import of reshard.planning.planner runs the wrong way",
+          "circle: reshard.geometry.box, reshard.planning.planner"]),
+        ({"reshard/geometry/box.py": "def f():\n    from reshard.api import convert"},
+         ["reshard.geometry.box:2: import of reshard.api runs the wrong way"]),
+        ({"reshard/geometry/box.py": "def f():\n    import reshard"},
+         ["reshard.geometry.box:2: import of reshard runs the wrong way"]),
+        ({"reshard/geometry/box.py": "from . import grid", "reshard/geometry/grid.py": ""},
+         ["reshard.geometry.box:1: import of reshard.geometry.grid is relative; use the full name"]),
+        ({"reshard/storage/__init__.py": "", "reshard/storage/local.py": "from reshard import formats"},
+         ["reshard.storage.local:1: import of reshard.formats runs the wrong way"]),
         ({"reshard/formats/base.py": "from reshard.planning import planner"},
          ["reshard.formats.base:1: import of reshard.planning.planner runs the wrong way"]),
         ({"reshard/errors.py": "import reshard_server.app"},
          ["reshard.errors:1: import of reshard_server.app runs the wrong way"]),
         ({"reshard/odd.py": "from reshard import errors"},
          ["reshard.odd:1: import of reshard.errors runs the wrong way"]),
-        ({"reshard/layout/box.py": "try:\n    from jax.sharding import Mesh\nexcept ImportError: pass"},
-         ["reshard.layout.box:2: import of jax.sharding is loaded at once; import it where it is used"]),
-        ({"reshard/layout/grid.py": "from reshard.layout.box import B", "reshard/layout/box.py": "from reshard.layout import grid"},
-         ["circle: reshard.layout.box, reshard.layout.grid"]),
+        ({"reshard/geometry/box.py": "try:\n    from jax.sharding import Mesh\nexcept ImportError: pass"},
+         ["reshard.geometry.box:2: import of jax.sharding is loaded at once; import it where it is used"]),
+        ({"reshard/geometry/grid.py": "from reshard.geometry.box import B", "reshard/geometry/box.py": "from reshard.geometry import grid"},
+         ["circle: reshard.geometry.box, reshard.geometry.grid"]),
         ({"server/reshard_server/app.py": "from reshard.errors import E\nimport reshard.engine.run"},
          ["reshard_server.app:2: import of reshard.engine.run is not a public name of reshard"]),
         ({"server/reshard_server/problems.py": "def f():\n    from reshard_server.work.durable import D"},
@@ -285,12 +285,12 @@ def test_the_subprocess_notices(tmp_path: Path) -> None:
         "jax/__init__.py": "",
         "reshard/__init__.py": "",
         "reshard/late.py": "def f():\n    import jax",
-        "reshard/layout/__init__.py": "import reshard.hidden",
+        "reshard/geometry/__init__.py": "import reshard.hidden",
         "reshard/hidden.py": "__import__('jax')",
     }
-    names = ["reshard", "reshard.late", "reshard.layout"]
+    names = ["reshard", "reshard.late", "reshard.geometry"]
     assert loaded(tree(tmp_path, files), names) == {
         "reshard": [],
         "reshard.late": [],
-        "reshard.layout": ["jax"],
+        "reshard.geometry": ["jax"],
     }

@@ -13,7 +13,7 @@ import reshard
 from reshard.engine.layouts import SameAxes, layout_of, split
 from reshard.formats.orbax.write_sharding import sharding_value
 from reshard.formats.slices import SliceEntry, SliceFile, render_slices
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from tests.orbax_trees import save_standard, small_tree

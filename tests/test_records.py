@@ -15,7 +15,7 @@ KEPT = {
     "variables/shard_rows.py": {"ShardRows"},
     # A constructor of its own, or none where a value is known to be right.
     "layout/device_mesh.py": {"DeviceMesh"},
-    "layout/grid.py": {"Grid"},
+    "geometry/grid.py": {"Grid"},
     "layout/partitioners.py": {
         "FixedShardsPartitioner", "MaxSizePartitioner", "MinSizePartitioner",
     },

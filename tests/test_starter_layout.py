@@ -24,7 +24,7 @@ import reshard
 from reshard.cli.app import run
 from reshard.engine.checkpoint_info import CheckpointInfo
 from reshard.engine.starter import starter_text
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.layout_file import parse_layout
 from reshard.layout.layout_text import parse_yaml
 from reshard.layout.mesh import TensorLayout, known_axes

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from reshard.engine.fingerprint import Fingerprint
     from reshard.engine.lay_out import LaidOut, LayoutPreview
     from reshard.engine.report import ConversionReport
-    from reshard.layout.grid import Grid
+    from reshard.geometry.grid import Grid
     from reshard.layout.mesh import DeviceMesh, TensorLayout
     from reshard.planning.move import Plan
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from reshard.errors import LayoutError
-from reshard.layout.sizes import parse_bytes
+from reshard.geometry.sizes import parse_bytes
 
 LAYOUT, CHANGES, OUTPUT, RESOURCES = "Layout", "Changes on the way", "Output", "Resources"
 SERVER = "By a server"

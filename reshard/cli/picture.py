@@ -23,7 +23,7 @@ from msgspec import Struct
 from rich.style import Style
 from rich.text import Text
 
-from reshard.layout.grid import Grid, Index
+from reshard.geometry.grid import Grid, Index
 from reshard.layout.mesh import DeviceMesh, TensorLayout, axis_names
 
 MOST_ROWS = 8

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from reshard.cli.console import say, stderr_console
 from reshard.cli.text import duration_text, rate_text, safe
-from reshard.layout.sizes import format_bytes
+from reshard.geometry.sizes import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reshard.formats.base import Encoding
+from reshard.geometry.grid import Grid
+from reshard.geometry.sizes import format_bytes
 from reshard.layout.changes import Changes
-from reshard.layout.grid import Grid
 from reshard.layout.mesh import DeviceMesh, TensorLayout, show_axes
-from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
 
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})

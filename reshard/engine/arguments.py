@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError, PlanError, StorageError
+from reshard.geometry.sizes import parse_bytes
 from reshard.layout.changes import Changes
-from reshard.layout.sizes import parse_bytes
 
 if TYPE_CHECKING:
     Path = str | os.PathLike[str]

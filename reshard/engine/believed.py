@@ -25,7 +25,7 @@ from reshard.engine.progress import Progress
 from reshard.engine.task import Finished
 from reshard.engine.tasks import Ends
 from reshard.formats.codecs.source import TRAILER_BYTES
-from reshard.layout.grid import Index
+from reshard.geometry.grid import Index
 from reshard.planning.move import Move, Plan
 from reshard.storage.local import storage_error, storage_errors
 

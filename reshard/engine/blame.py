@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from reshard.errors import ReshardError
-from reshard.layout.grid import Index
+from reshard.geometry.grid import Index
 
 
 class about:  # noqa: N801 - reads as a sentence: with about(tensor, index)

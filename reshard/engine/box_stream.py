@@ -11,8 +11,8 @@ from reshard.engine.lanes import StoredChunks
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.base import Reader
 from reshard.formats.codecs.source import Source
-from reshard.layout.box import Box
-from reshard.layout.grid import Index
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Index
 
 if TYPE_CHECKING:
     import numpy.typing as npt

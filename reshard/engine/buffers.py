@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from reshard.errors import StorageError
-from reshard.layout.sizes import format_bytes
+from reshard.geometry.sizes import format_bytes
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from reshard.engine.record_warnings import record_warnings, unvouched
 from reshard.formats.base import Container, Encoding, Item, Leaf, Reader, Style
+from reshard.geometry.sizes import format_bytes
 from reshard.layout.mesh import DeviceMesh
 from reshard.layout.record_text import counted, several, warned
-from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
 
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.engine.cast import cast_into
 from reshard.engine.lanes import StoredChunks, open_chunk
-from reshard.engine.opaque import opaque_dtype
 from reshard.engine.runs import row_major
-from reshard.engine.stretches import MIN_RUN_BYTES, pieces, run_elements, run_offsets, span
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.codecs import is_seekable
-from reshard.layout.box import Box
-from reshard.layout.dtypes import numpy_dtype, storage_bytes
+from reshard.geometry.bit_views import opaque_dtype
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import numpy_dtype, storage_bytes
+from reshard.geometry.row_major import MIN_RUN_BYTES, pieces, run_elements, run_offsets, span
 
 if TYPE_CHECKING:
     import numpy as np

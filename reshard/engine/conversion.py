@@ -18,9 +18,9 @@ from reshard.engine.target import Target, make_target
 from reshard.engine.target_folder import refuse_other_content, target_path
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.detect import local_path
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
+from reshard.geometry.sizes import format_bytes
 from reshard.layout.record_text import counted, several, warned
-from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.joint_plan import MultiPlan
 from reshard.planning.move import Move, Plan

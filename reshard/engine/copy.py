@@ -46,8 +46,8 @@ from reshard.engine.task import ChunkPart, Task, TaskResult
 from reshard.engine.whole import move_whole
 from reshard.engine.woven import Woven
 from reshard.errors import VerificationError
-from reshard.layout.box import Box
-from reshard.layout.dtypes import storage_bytes
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import storage_bytes
 from reshard.planning.cost import BAND_BYTES
 from reshard.storage.local import OpenFiles
 

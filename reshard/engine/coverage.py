@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 
 PRIME = (1 << 61) - 1
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from reshard.engine.task import Task
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 from reshard.planning.placement import inverse
 
 

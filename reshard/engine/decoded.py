@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reshard.engine.bands import Band, band_capacity, bands, row_bytes
 from reshard.engine.lanes import Lane, StoredChunks, Whole, chunk_bytes
 from reshard.engine.sinks import Part, source_element_type
 from reshard.engine.task import SourceChunk, Task
 from reshard.engine.woven import Woven, woven_of
 from reshard.formats.codecs import encoded_room
-from reshard.layout.box import Box
-from reshard.layout.dtypes import storage_bytes
+from reshard.geometry.bands import Band, band_capacity, bands, row_bytes
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import storage_bytes
 
 if TYPE_CHECKING:
     import numpy as np

@@ -44,7 +44,7 @@ from reshard.engine.runs import (
     runs_of,
     span_of,
 )
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 
 __all__ = ["CRC32C", "CRC64NVME", "Crc", "finish", "linear_of_box"]
 

@@ -21,9 +21,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.engine.cast import converted
-from reshard.engine.opaque import opaque_dtype
+from reshard.geometry.bit_views import opaque_dtype
+from reshard.geometry.dtypes import numpy_dtype, storage_bytes
 from reshard.layout.cast_rule import kind_of
-from reshard.layout.dtypes import numpy_dtype, storage_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt

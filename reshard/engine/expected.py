@@ -14,7 +14,7 @@ from reshard.engine.cast import SLAB_ELEMENTS, converted
 from reshard.engine.digest import CRC64NVME, linear_of_box
 from reshard.engine.sinks import target_element_type
 from reshard.engine.task import Task
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -25,8 +25,8 @@ from reshard.formats.orbax.fingerprint_files import (
     room_for_records,
 )
 from reshard.formats.orbax.reader import OrbaxReader
+from reshard.geometry.sizes import format_bytes
 from reshard.layout.record_text import counted, several
-from reshard.layout.sizes import format_bytes
 
 
 class Fingerprint(Struct, frozen=True):

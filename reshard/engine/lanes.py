@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reshard.engine.bands import Band
 from reshard.engine.task import SourceChunk
 from reshard.formats.base import Encoding
 from reshard.formats.codecs import DecodeStream, open_fill, open_stream
-from reshard.layout.box import Box
-from reshard.layout.dtypes import storage_bytes
+from reshard.geometry.bands import Band
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import storage_bytes
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from reshard.engine.layout_tree import LayoutTree, is_layout_tree, layout_tree
 from reshard.errors import LayoutError
+from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import MeshLike, as_mesh, is_jax_mesh
-from reshard.layout.grid import Grid
 from reshard.layout.layout_file import (
     REPLICATE_THEM,
     LayoutFile,

@@ -19,8 +19,8 @@ from reshard.engine.task import CastStats, ChunkPart, TaskResult
 from reshard.engine.tasks import Ends
 from reshard.errors import VerificationError
 from reshard.formats.codecs.source import TRAILER_BYTES
-from reshard.layout.box import Box
-from reshard.layout.grid import Index
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Index
 from reshard.planning.move import Move, Plan
 
 

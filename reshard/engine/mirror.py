@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.engine.digest import CRC64NVME, linear_of_box
 from reshard.engine.runs import runs_of
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from reshard.engine.elements import COMPARE_BYTES
 from reshard.engine.stream_plan import LEAST_BAND_BYTES, Streaming
-from reshard.engine.stretches import Cut
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import StoredTensor
 from reshard.formats.codecs import is_seekable
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
+from reshard.geometry.row_major import Cut
 from reshard.planning.cost import BAND_BYTES, TASK_OVERHEAD_BYTES
 from reshard.planning.planner import allowed_text
 

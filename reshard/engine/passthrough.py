@@ -19,7 +19,7 @@ from reshard.errors import CorruptError, VerificationError
 from reshard.formats.base import Extent
 from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import REMEDY, TRAILER_BYTES
-from reshard.layout.dtypes import storage_bytes
+from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.local import (
     OpenFiles,
     close_after_reading,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.engine.bands import band_capacity, bands, row_bytes
 from reshard.engine.buffers import Arena
 from reshard.engine.cast import converted
 from reshard.engine.digest import CRC64NVME, finish, linear_of_box
@@ -20,16 +19,17 @@ from reshard.engine.expected import slabs
 from reshard.engine.hand_out import hand_out
 from reshard.engine.lanes import Lane, StoredChunks
 from reshard.engine.limits import Limits
-from reshard.engine.opaque import opaque_dtype
 from reshard.engine.progress import Progress, Stage
 from reshard.engine.task import SourceChunk
 from reshard.errors import FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Encoding, Reader
 from reshard.formats.codecs import decoder_bytes
 from reshard.formats.codecs.source import Source
-from reshard.layout.box import Box
+from reshard.geometry.bands import band_capacity, bands, row_bytes
+from reshard.geometry.bit_views import opaque_dtype
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import numpy_dtype, storage_bytes
 from reshard.layout.cast_rule import Cast
-from reshard.layout.dtypes import numpy_dtype, storage_bytes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.cost import BAND_BYTES, CAST_SCRATCH_BYTES, TASK_OVERHEAD_BYTES
 

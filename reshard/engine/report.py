@@ -7,8 +7,8 @@ from typing import Literal
 from msgspec import Struct
 
 from reshard.engine.task import CastStats
+from reshard.geometry.sizes import format_bytes
 from reshard.layout.record_text import counted, several, warned
-from reshard.layout.sizes import format_bytes
 from reshard.planning.move import Strategy
 
 Proof = Literal["proved", "written", "encoded"]

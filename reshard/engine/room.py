@@ -8,7 +8,7 @@ from pathlib import Path
 from reshard.engine.conversion import space_left
 from reshard.engine.order import Order
 from reshard.errors import StorageError
-from reshard.layout.sizes import format_bytes
+from reshard.geometry.sizes import format_bytes
 from reshard.storage.local import storage_errors
 
 

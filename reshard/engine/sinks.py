@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reshard.engine.bands import bands, row_bytes
 from reshard.engine.blame import about
 from reshard.engine.cast import cast_into
 from reshard.engine.closing import end_chunk
@@ -22,15 +21,16 @@ from reshard.engine.coverage import coverage
 from reshard.engine.cutting import Cutter, Piece, runs
 from reshard.engine.digest import CRC32C, linear_of_box
 from reshard.engine.mirror import Mirror
-from reshard.engine.opaque import opaque_dtype
 from reshard.engine.output import Put
 from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task
 from reshard.engine.woven import Woven
 from reshard.errors import VerificationError
 from reshard.formats.codecs import encode_chunk
-from reshard.layout.box import Box
-from reshard.layout.dtypes import numpy_dtype, storage_bytes
-from reshard.layout.grid import Index
+from reshard.geometry.bands import bands, row_bytes
+from reshard.geometry.bit_views import opaque_dtype
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import numpy_dtype, storage_bytes
+from reshard.geometry.grid import Index
 from reshard.planning.cost import BAND_BYTES
 from reshard.planning.placement import inverse
 from reshard.storage.local import WRITE_BYTES, OpenFiles, open_new, storage_errors, write_all

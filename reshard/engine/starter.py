@@ -12,10 +12,10 @@ from typing import Any
 
 from reshard.engine.checkpoint_info import CheckpointInfo
 from reshard.engine.layouts import SameAxes, layout_warnings, split
+from reshard.geometry.sizes import format_bytes
 from reshard.layout.layout_file import MissingAxes
 from reshard.layout.merged_rules import Axes, merged_rules
 from reshard.layout.mesh import DeviceMesh
-from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.layout.yaml_flow import flow, quoted
 

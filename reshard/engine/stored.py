@@ -9,7 +9,7 @@ from reshard.engine.tasks import Ends
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Encoding, Reader
 from reshard.formats.codecs.source import TRAILER_BYTES
-from reshard.layout.grid import Index
+from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Plan
 from reshard.storage.local import size_if_there

@@ -18,14 +18,14 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from reshard.engine.stretches import Cut
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import StoredTensor
 from reshard.formats.codecs import decoder_bytes, is_seekable
-from reshard.layout.box import Box
-from reshard.layout.dtypes import storage_bytes
-from reshard.layout.grid import Cuts
-from reshard.layout.sizes import format_bytes
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.grid import Cuts
+from reshard.geometry.row_major import Cut
+from reshard.geometry.sizes import format_bytes
 from reshard.planning.cost import (
     BAND_BYTES,
     CAST_SCRATCH_BYTES,

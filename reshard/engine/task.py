@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from reshard.formats.base import Encoding, Extent
-from reshard.layout.box import Box
-from reshard.layout.grid import Grid, Index
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid, Index
 from reshard.planning.move import Strategy
 from reshard.planning.placement import Placement
 

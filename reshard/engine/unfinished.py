@@ -19,7 +19,7 @@ from reshard.errors import (
     SyncError,
     VerificationError,
 )
-from reshard.layout.sizes import format_bytes
+from reshard.geometry.sizes import format_bytes
 from reshard.storage.staging import Staging, dissolve
 
 NOT_BELIEVED = (VerificationError, FormatError, SyncError, SourceChangedError)

@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct, field
 
 from reshard.formats.made import Made
-from reshard.layout.box import Box
-from reshard.layout.grid import Grid, Index
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid, Index
 from reshard.layout.mesh import TensorLayout
 from reshard.layout.partitioners import div_cuts
 from reshard.layout.tensor_spec import TensorSpec

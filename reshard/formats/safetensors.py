@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from reshard.errors import PlanError
-from reshard.layout.dtypes import storage_bytes
+from reshard.geometry.dtypes import storage_bytes
 
 _DTYPES = {
     "bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",

@@ -50,8 +50,8 @@ from msgspec import Struct, field
 
 from reshard.errors import FormatError
 from reshard.formats.made import Made, Origin
-from reshard.layout.box import Box
-from reshard.layout.grid import Cuts, Grid
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Cuts, Grid
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 from reshard.layout.slice_info import SaveSliceInfo
 

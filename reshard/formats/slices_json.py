@@ -21,11 +21,11 @@ from reshard.formats.slices import (
     SliceFile,
     digest_of,
 )
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import DTYPES
+from reshard.geometry.grid import Cuts, Grid
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import MAX_AXES
-from reshard.layout.dtypes import DTYPES
-from reshard.layout.grid import Cuts, Grid
 from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout
 from reshard.storage.local import reason_and_remedy
 

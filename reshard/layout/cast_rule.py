@@ -14,7 +14,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from reshard.errors import PlanError
-from reshard.layout.dtypes import DTYPES, STORED_DTYPES
+from reshard.geometry.dtypes import DTYPES, STORED_DTYPES
 from reshard.layout.patterns import compile_pattern, shown
 
 KINDS = ("bool", "int", "float", "complex")

@@ -28,9 +28,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from reshard.errors import LayoutError
+from reshard.geometry.dtypes import STORED_DTYPES
+from reshard.geometry.sizes import parse_bytes
 from reshard.layout.cast_rule import SATURATE, kind_of
 from reshard.layout.changes import Changes
-from reshard.layout.dtypes import STORED_DTYPES
 from reshard.layout.found_rules import FoundRules
 from reshard.layout.layout_text import Document, Steps, read_document
 from reshard.layout.layout_value import Value
@@ -42,7 +43,6 @@ from reshard.layout.partitioners import (
     Partitioner,
 )
 from reshard.layout.patterns import Pattern, compile_pattern, shown
-from reshard.layout.sizes import parse_bytes
 
 Strategy = Literal["fixed_shards", "min_size", "max_size"]
 Unmatched = Literal["replicate", "error"]

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from reshard.errors import LayoutError
-from reshard.layout.dtypes import DTYPES, storage_bytes
-from reshard.layout.grid import MAX_PARTS, Cuts
+from reshard.geometry.dtypes import DTYPES, storage_bytes
+from reshard.geometry.grid import MAX_PARTS, Cuts
 
 
 class Partitioner(Protocol):

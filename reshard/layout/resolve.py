@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import LayoutError
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.layout_file import LayoutFile, PartitionRule, Rule, named
 from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout, show_axes
 from reshard.layout.partitioners import div_cuts

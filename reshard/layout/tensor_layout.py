@@ -23,10 +23,10 @@ from operator import floordiv, mod
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
 from reshard.layout.axes import AxesLike, Axis, axis_names, normal_axes, show_axes
-from reshard.layout.box import Box
 from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh, same_axes
-from reshard.layout.grid import Grid
 
 if TYPE_CHECKING:
     from jax.sharding import NamedSharding, PartitionSpec

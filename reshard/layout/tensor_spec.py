@@ -6,8 +6,8 @@ import math
 
 from msgspec import Struct
 
-from reshard.layout.dtypes import storage_bytes
-from reshard.layout.grid import Grid
+from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.grid import Grid
 from reshard.layout.mesh import TensorLayout, show_axes
 
 

@@ -14,8 +14,8 @@ import math
 from collections.abc import Sequence
 
 from reshard.errors import PlanError
-from reshard.layout.grid import Grid
-from reshard.layout.sizes import format_bytes
+from reshard.geometry.grid import Grid
+from reshard.geometry.sizes import format_bytes
 from reshard.planning.chunking import SPLIT_ABOVE_BYTES, merged, subdivided
 
 TINY_BYTES = 64 << 10

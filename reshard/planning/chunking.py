@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 
 MERGE_BELOW_BYTES = 1 << 20
 """Smaller files cost more to open than to read."""

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from reshard.layout.grid import Cuts, Grid
+from reshard.geometry.grid import Cuts, Grid
 from reshard.planning.move import Price, Side, Strategy
 from reshard.planning.placement import Placement, inverse
 

@@ -8,9 +8,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
+from reshard.geometry.sizes import format_bytes
 from reshard.layout.record_text import counted, several
-from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.placement import Placement
 

@@ -11,8 +11,8 @@ from functools import lru_cache
 from msgspec import Struct
 
 from reshard.errors import PlanError
-from reshard.layout.box import Box
-from reshard.layout.grid import Grid
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from reshard.layout.box import Box
-from reshard.layout.grid import Grid, Index
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid, Index
 from reshard.planning.move import Move
 
 

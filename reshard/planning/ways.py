@@ -24,7 +24,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from reshard.layout.grid import Cuts, Grid
+from reshard.geometry.grid import Cuts, Grid
 from reshard.planning.cost import (
     BAND_BYTES,
     READ_BYTES_PER_SECOND,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from reshard.geometry.dtypes import numpy_dtype
 from reshard.layout.cast_rule import kind_of
-from reshard.layout.dtypes import numpy_dtype
 
 
 def is_lossless(source: str, target: str) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from msgspec import Struct
 
 from reshard.errors import LayoutError, ReshardError
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 from reshard.restoring.holds import Hold
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from msgspec import Struct, field
 from reshard.errors import LayoutError
 from reshard.formats.base import Reader, StoredTensor
 from reshard.formats.leaf_paths import renamed_leaves
+from reshard.geometry.dtypes import numpy_dtype
 from reshard.layout.changes import Changes
-from reshard.layout.dtypes import numpy_dtype
 from reshard.layout.prefixes import pattern_hint
 from reshard.planning.transforms import rewrites
 from reshard.restoring.asked import Asked, TargetTree

@@ -20,8 +20,8 @@ from reshard.engine.task import CastStats
 from reshard.errors import FormatError, LayoutWarning, StorageError, TreeError
 from reshard.formats.base import PathKey, Reader, StoredTensor
 from reshard.formats.detect import local_path, open_reader
+from reshard.geometry.sizes import format_bytes
 from reshard.layout.record_text import counted, several, warned
-from reshard.layout.sizes import format_bytes
 from reshard.planning.transforms import Rewrite, rewrites
 from reshard.restoring.asked import read_target
 from reshard.restoring.fitting import require_jax
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from reshard.engine.arguments import PairRules, Rules
     from reshard.engine.arguments import Path as PathLike
     from reshard.engine.progress import Progress
-    from reshard.layout.box import Box
+    from reshard.geometry.box import Box
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import LayoutFile
     from reshard.layout.layout_map import LayoutMap

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.formats.base import StoredTensor
-from reshard.layout.dtypes import numpy_dtype
+from reshard.geometry.dtypes import numpy_dtype
 from reshard.restoring.forms import HostMemory, InShards, default_device
 from reshard.restoring.holds import Hold
 from reshard.variables.shard_rows import STRATEGIES, ShardRows

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from reshard.engine.bands import Band, bands, row_bytes
 from reshard.engine.lanes import Lane, StoredChunks
-from reshard.engine.stretches import MIN_RUN_BYTES, run_elements, run_offsets
 from reshard.engine.task import SourceChunk
 from reshard.formats.codecs import is_seekable
 from reshard.formats.codecs.source import Source
-from reshard.layout.box import Box
-from reshard.layout.dtypes import storage_bytes
+from reshard.geometry.bands import Band, bands, row_bytes
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.row_major import MIN_RUN_BYTES, run_elements, run_offsets
 from reshard.planning.cost import BAND_BYTES
 
 if TYPE_CHECKING:

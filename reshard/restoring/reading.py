@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.engine.digest import CRC64NVME, linear_of_box
-from reshard.engine.opaque import opaque_dtype
 from reshard.engine.task import CastStats
 from reshard.formats.codecs import is_seekable
-from reshard.layout.dtypes import numpy_dtype
+from reshard.geometry.bit_views import opaque_dtype
+from reshard.geometry.dtypes import numpy_dtype
 from reshard.restoring.passages import ChunkRead, passages
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from reshard.engine.layouts import Layout, Split, look_up, split
 from reshard.errors import LayoutError
 from reshard.formats.base import Reader, StoredTensor
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
 from reshard.layout.changes import Changes
-from reshard.layout.grid import Grid
 from reshard.layout.layout_file import LayoutFile
 from reshard.layout.tensor_layout import device_boxes
 from reshard.layout.tensor_spec import TensorSpec

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from reshard.errors import LayoutError
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 
 _ENTRY = re.compile(r"\s*(\d{1,19})?\s*:\s*(\d{1,19})?\s*", re.ASCII)
 _EXAMPLE = "'0:128,:'"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reshard.formats.base import Reader, StoredTensor
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 from reshard.storage.local import storage_error
 
 _VERSION = "reshard stream 1"

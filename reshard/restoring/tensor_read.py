@@ -11,8 +11,8 @@ from reshard.engine.lanes import StoredChunks
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import StoredTensor
 from reshard.formats.codecs import decoder_bytes
-from reshard.layout.dtypes import storage_bytes
-from reshard.layout.sizes import format_bytes
+from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.sizes import format_bytes
 from reshard.planning.cost import BAND_BYTES, CAST_SCRATCH_BYTES, TASK_OVERHEAD_BYTES
 from reshard.restoring.forms import Form
 from reshard.restoring.units import Unit, parts, units

@@ -11,7 +11,7 @@ from reshard.engine.task import CastStats
 from reshard.errors import CorruptError
 from reshard.formats.codecs import is_seekable
 from reshard.formats.codecs.source import REMEDY
-from reshard.layout.grid import Index
+from reshard.geometry.grid import Index
 from reshard.restoring.reading import ChunkResult
 from reshard.restoring.tensor_read import TensorRead
 from reshard.restoring.units import Unit

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from reshard.engine.box_stream import BoxStream
 from reshard.engine.buffers import aligned_empty
 from reshard.engine.digest import CRC64NVME
-from reshard.engine.opaque import opaque_dtype
 from reshard.engine.stream_plan import Streaming, StreamPlan, plan_stream
-from reshard.engine.stretches import stretch
 from reshard.errors import CorruptError, SourceChangedError
 from reshard.formats.base import Reader, StoredTensor
 from reshard.formats.codecs.source import REMEDY
-from reshard.layout.box import Box
+from reshard.geometry.bit_views import opaque_dtype
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import numpy_dtype, storage_bytes
+from reshard.geometry.row_major import stretch
 from reshard.layout.cast_rule import SATURATE
-from reshard.layout.dtypes import numpy_dtype, storage_bytes
 from reshard.restoring.stored_state import stored_state
 
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from reshard.layout.box import Box
-from reshard.layout.grid import Cuts, Grid, Index
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Cuts, Grid, Index
 from reshard.restoring.holds import Hold
 
 

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from reshard.engine.layouts import Layout, split
 from reshard.errors import PlanError
-from reshard.layout.box import Box
-from reshard.layout.dtypes import storage_bytes
-from reshard.layout.grid import Grid, Index
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.grid import Grid, Index
 from reshard.planning.advise import TINY_BYTES, serving_chunk
 from reshard.planning.chunking import MAX_CHUNKS, MERGE_BELOW_BYTES, chunk_shape
 from reshard.saving.given_layouts import bare_spec

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.formats.base import TargetTensor
 from reshard.formats.codecs import encoder_bytes
-from reshard.layout.box import Box
-from reshard.layout.dtypes import numpy_dtype
-from reshard.layout.grid import Grid
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import numpy_dtype
+from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.saving.host_copy import elements, on_host
 from reshard.saving.tensors import LiveTensor, Shard

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 from reshard.saving.tensors import LiveTensor, Shard
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from reshard.formats.base import (
     Writer,
 )
 from reshard.formats.orbax.writer import open_writer
-from reshard.layout.dtypes import storage_bytes
-from reshard.layout.grid import Grid
-from reshard.layout.sizes import format_bytes
+from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.grid import Grid
+from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.saving.chunks import Piece, my_pieces, storage_chunk
 from reshard.saving.given_layouts import Given, laid_out

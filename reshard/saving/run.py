@@ -18,7 +18,7 @@ from msgspec import Struct
 from reshard.engine.digest import CRC64NVME, finish
 from reshard.engine.target_folder import refuse_other_content
 from reshard.errors import StorageError
-from reshard.layout.sizes import format_bytes
+from reshard.geometry.sizes import format_bytes
 from reshard.saving.given_layouts import Given
 from reshard.saving.host_chunk import parts
 from reshard.saving.host_copy import kept

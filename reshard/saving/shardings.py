@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.formats.orbax.write_sharding import sharding_value
-from reshard.layout.box import Box
-from reshard.layout.grid import Grid
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
 from reshard.layout.jax_bridge import layout_from_sharding
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 

@@ -12,7 +12,7 @@ from reshard.formats.base import Container, Encoding, Item, TargetCheckpoint, Ta
 from reshard.formats.orbax.finish import slice_file
 from reshard.formats.orbax.item_tree import item_trees
 from reshard.formats.slices import render_slices
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.saving.host_copy import elements, kept
 from reshard.saving.plan import live_tensors

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from reshard.errors import TreeError
 from reshard.formats.base import Leaf
-from reshard.layout.box import Box
-from reshard.layout.grid import Grid
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
 from reshard.layout.mesh import TensorLayout
 from reshard.layout.partitioners import div_cuts
 from reshard.saving.shardings import Spread, box_of, spread

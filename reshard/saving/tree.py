@@ -14,7 +14,7 @@ from msgspec import Struct
 from reshard.errors import TreeError
 from reshard.formats.base import Leaf, PathKey
 from reshard.formats.live_trees import children, refuse_circles
-from reshard.layout.dtypes import DTYPES, NOT_STORED, STORED_DTYPES
+from reshard.geometry.dtypes import DTYPES, NOT_STORED, STORED_DTYPES
 from reshard.variables.sharded import ShardedVariable
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from reshard.engine.blame import about
 from reshard.engine.digest import CRC64NVME, linear_of_box
 from reshard.errors import StorageError
 from reshard.formats.codecs import encode_chunk
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 from reshard.saving.chunks import Piece
 from reshard.saving.host_chunk import host_chunk
 from reshard.saving.plan import SavePlan

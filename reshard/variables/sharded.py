@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import Struct
 
 from reshard.errors import VariableError
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 from reshard.layout.slice_info import SaveSliceInfo
 from reshard.variables.indexed_slices import IndexedSlices
 from reshard.variables.indexing import take_index

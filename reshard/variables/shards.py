@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError, VariableIndexError, VariableTypeError
-from reshard.layout.dtypes import DTYPES
+from reshard.geometry.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from typing import TypeAlias

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.cli.picture import Frame, Split, draw, draw_mesh, holders
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout, device_boxes
 from tests.cli.specimens import SERVED, TRAINED
 

@@ -20,7 +20,7 @@ from reshard.cli.text import (
     some_text,
 )
 from reshard.formats.base import Encoding
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from tests.cli.specimens import SERVED, TRAINED

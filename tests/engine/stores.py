@@ -15,9 +15,9 @@ from reshard.engine.run import MoveResult, run
 from reshard.engine.tasks import Ends, batches
 from reshard.formats.base import Encoding, Extent, StoredTensor
 from reshard.formats.slices import digest_of
-from reshard.layout.box import Box
-from reshard.layout.dtypes import numpy_dtype
-from reshard.layout.grid import Grid, Index
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import numpy_dtype
+from reshard.geometry.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Move, Plan, Price, Side, Strategy
 from reshard.planning.placement import Placement

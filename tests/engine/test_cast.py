@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from reshard.engine import cast as cast_module
 from reshard.engine.cast import cast_into
-from reshard.layout.dtypes import numpy_dtype
+from reshard.geometry.dtypes import numpy_dtype
 from tests.orbax_trees import random_array
 
 FLOATS = (

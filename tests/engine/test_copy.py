@@ -21,8 +21,8 @@ from reshard.formats.base import Encoding
 from reshard.formats.codecs import zstd
 from reshard.formats.orbax.zarr3_json import zarr_json
 from reshard.formats.slices import digest_of
-from reshard.layout.box import Box
-from reshard.layout.grid import Grid
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
 from reshard.planning.move import Plan
 from reshard.planning.placement import Placement
 from reshard.planning.planner import Request, make_plan

@@ -19,8 +19,8 @@ from reshard.engine.diff import diff_readers
 from reshard.engine.limits import Limits
 from reshard.errors import CorruptError, MemoryBudgetError, PlanError, StorageError
 from reshard.formats.base import Container, Leaf, PathKey
+from reshard.geometry.dtypes import numpy_dtype
 from reshard.layout.changes import Changes
-from reshard.layout.dtypes import numpy_dtype
 from tests.engine.stores import RAW, RAW_CRC, ZSTD, ZSTD_CRC, Store, tensor
 
 LIMITS = Limits(64 << 20, 2)

@@ -18,9 +18,9 @@ from reshard.engine.digest import (
     finish,
     linear_of_box,
 )
-from reshard.layout.box import Box
-from reshard.layout.dtypes import DTYPES, numpy_dtype
-from reshard.layout.grid import Grid
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import DTYPES, numpy_dtype
+from reshard.geometry.grid import Grid
 
 CRCS = [CRC64NVME, CRC32C]
 both = pytest.mark.parametrize("crc", CRCS, ids=lambda crc: crc.name)

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.engine.bands import bands, row_bytes
 from reshard.engine.lanes import Lane, StoredChunks, Whole
 from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError
 from reshard.formats.base import Encoding, Extent
 from reshard.formats.codecs import encoded_room
-from reshard.layout.box import Box
+from reshard.geometry.bands import bands, row_bytes
+from reshard.geometry.box import Box
 from tests.engine.stores import RAW_CRC, ZSTD, ZSTD_CRC, encode
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from reshard.engine.layouts import SameAxes, Split, layout_of, layout_warnings, split
 from reshard.errors import LayoutError
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.layout_file import LayoutFile, parse_layout
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.mesh import DeviceMesh, TensorLayout

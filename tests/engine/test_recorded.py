@@ -15,8 +15,8 @@ from reshard.engine.task import Task
 from reshard.engine.tasks import Ends, batches
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.slices import digest_of
-from reshard.layout.box import Box
-from reshard.layout.grid import Grid
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
 from reshard.planning.move import Move, Plan
 from reshard.planning.placement import Placement
 from tests.engine.stores import RAW, RAW_CRC, Folder, Store, by_hand, carry_out, side, tensor

@@ -14,7 +14,7 @@ from reshard.engine.run import run
 from reshard.engine.sinks import ChunkSink, PieceSink
 from reshard.engine.tasks import Ends, batches
 from reshard.errors import VerificationError
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.planning.move import Plan
 from reshard.planning.placement import Placement
 from tests.engine.stores import RAW, RAW_CRC, ZSTD, Folder, Store, by_hand, carry_out, side, tensor

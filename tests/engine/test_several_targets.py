@@ -23,8 +23,8 @@ from reshard.errors import CorruptError, VerificationError
 from reshard.formats.base import Encoding
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes
 from reshard.formats.slices import digest_of
-from reshard.layout.dtypes import numpy_dtype
-from reshard.layout.grid import Grid
+from reshard.geometry.dtypes import numpy_dtype
+from reshard.geometry.grid import Grid
 from reshard.planning.joint_plan import MoveAt, MultiPlan
 from reshard.planning.move import Move, Plan, Side
 from reshard.planning.placement import Placement

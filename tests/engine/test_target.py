@@ -15,8 +15,8 @@ from reshard.engine.target import codec_name, make_target
 from reshard.errors import FormatError, LayoutError, PlanError
 from reshard.formats.base import Container, Encoding, Extent, Item, Leaf, PathKey, StoredTensor
 from reshard.formats.compression import parse_compression
+from reshard.geometry.grid import Grid, Index
 from reshard.layout.changes import Changes
-from reshard.layout.grid import Grid, Index
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.chunking import MAX_CHUNKS

@@ -14,7 +14,7 @@ from reshard.engine.copy import _Buffers
 from reshard.engine.tasks import BATCH_BYTES, BATCH_TASKS, Ends, batches
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import Extent, StoredTensor
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 from reshard.planning.cost import RECORD_BYTES
 from reshard.planning.move import Plan
 from reshard.planning.placement import Placement

@@ -15,7 +15,7 @@ from reshard.engine.sinks import store_chunk
 from reshard.engine.tasks import Ends, batches
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.slices import digest_of
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Plan
 from reshard.planning.placement import Placement

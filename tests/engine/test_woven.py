@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.engine.woven import Woven, woven_of
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 
 
 @st.composite

@@ -27,7 +27,7 @@ from reshard.formats.codecs import (
     open_fill,
     open_stream,
 )
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 from tests.formats.decoding import growth
 
 WHERE = "tensor 'a/b', chunk (0, 1)"

@@ -18,8 +18,8 @@ from reshard.formats.slices import (
     split_of,
 )
 from reshard.formats.slices_json import read_slices
-from reshard.layout.box import Box
-from reshard.layout.grid import Grid
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 
 MESH = DeviceMesh((4, 2), ("data", "model"))

@@ -29,9 +29,9 @@ from reshard.formats.orbax.sharding_file import read_shardings
 from reshard.formats.orbax.tree_metadata import read_ext_metadata, read_strings, read_tree_metadata
 from reshard.formats.orbax.zarr_metadata import ShardIndexing, parse_zarr
 from reshard.formats.slices_json import parse_slices
+from reshard.geometry.sizes import parse_bytes
 from reshard.layout.device_mesh import parse_mesh
 from reshard.layout.layout_file import load_layout
-from reshard.layout.sizes import parse_bytes
 from tests.hostile.damage_codecs import damage_chunk
 from tests.hostile.damage_json import damage_json, hostile_value, sealed
 from tests.hostile.damage_ocdbt import damage_bytes, damage_database

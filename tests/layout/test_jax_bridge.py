@@ -19,7 +19,7 @@ from jax.sharding import (
 )
 
 from reshard.errors import LayoutError
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 from reshard.layout.jax_bridge import (
     layout_from_sharding,
     layout_to_sharding,

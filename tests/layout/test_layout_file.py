@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import LayoutError
+from reshard.geometry.dtypes import STORED_DTYPES
 from reshard.layout.changes import Changes
-from reshard.layout.dtypes import STORED_DTYPES
 from reshard.layout.layout_file import (
     LayoutFile,
     PartitionRule,

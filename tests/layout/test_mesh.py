@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import LayoutError
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 from reshard.layout.mesh import MAX_DEVICES, DeviceMesh, TensorLayout, device_boxes, parse_mesh
 
 MESH = DeviceMesh((4, 2), ("data", "model"))

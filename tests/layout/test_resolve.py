@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from reshard.errors import LayoutError
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.layout_file import LayoutFile, PartitionRule, Rule, parse_layout
 from reshard.layout.layout_text import parse_yaml
 from reshard.layout.mesh import DeviceMesh, TensorLayout

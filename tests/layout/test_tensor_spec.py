@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 

@@ -6,7 +6,7 @@ import itertools
 
 from hypothesis import strategies as st
 
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Side
 from reshard.planning.placement import Placement

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import PlanError
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.partitioners import div_cuts
 from reshard.planning.advise import TINY_BYTES, serving_chunk
 

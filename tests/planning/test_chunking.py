@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.planning.chunking import chunk_shape
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reshard.errors import MemoryBudgetError, PlanError
-from reshard.layout.box import Box
-from reshard.layout.grid import Grid
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Side
 from reshard.planning.placement import Placement

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.mesh import AxesLike, DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Side
@@ -43,7 +43,7 @@ def test_scalars_and_empty_tensors() -> None:
 
 
 def test_a_part_of_a_larger_target() -> None:
-    from reshard.layout.box import Box
+    from reshard.geometry.box import Box
 
     source = TensorSpec("a", (4,), "int8", Grid.whole((4,)), (4,))
     target = TensorSpec("b", (8,), "int8", Grid.whole((8,)), (8,), TensorLayout(("model",), MESH))

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import PlanError
+from reshard.geometry.dtypes import DTYPES, STORED_DTYPES
+from reshard.geometry.grid import Grid
 from reshard.layout.cast_rule import kind_of
 from reshard.layout.changes import Changes
-from reshard.layout.dtypes import DTYPES, STORED_DTYPES
-from reshard.layout.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.transforms import Rewrite, check_rules, rewrites
 

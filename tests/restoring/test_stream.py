@@ -25,7 +25,7 @@ from reshard.errors import (
     TreeError,
 )
 from reshard.formats.detect import open_reader
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import (
     dtype_tree,

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import reshard
 from reshard.errors import LayoutError, PlanError
-from reshard.layout.dtypes import numpy_dtype
+from reshard.geometry.dtypes import numpy_dtype
 from tests.orbax_trees import dtype_tree, expected_arrays, mesh, put, save_pytree, small_tree
 
 LAYOUT = {

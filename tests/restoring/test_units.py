@@ -7,9 +7,9 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.engine.stretches import run_elements, run_offsets
-from reshard.layout.box import Box
-from reshard.layout.grid import Grid
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
+from reshard.geometry.row_major import run_elements, run_offsets
 from reshard.restoring.holds import Hold
 from reshard.restoring.units import HoldIndex, Unit, chunk_indices, parts, units
 

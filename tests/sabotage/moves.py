@@ -15,8 +15,8 @@ from reshard.engine.recorded import check_recorded
 from reshard.engine.run import MoveResult, run
 from reshard.engine.tasks import Ends, batches
 from reshard.formats.base import Encoding
-from reshard.layout.box import Box
-from reshard.layout.grid import Grid
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Move, Plan, Strategy
 from reshard.planning.placement import Placement

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import reshard
 from reshard.formats.base import Leaf
-from reshard.layout.box import Box
-from reshard.layout.grid import Grid
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.saving import host_copy
 from reshard.saving.chunks import my_pieces, storage_chunk, writers

@@ -21,8 +21,8 @@ from reshard.cli.text import (
 )
 from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
 from reshard.formats.base import Item
+from reshard.geometry.sizes import format_bytes
 from reshard.layout.mesh import DeviceMesh
-from reshard.layout.sizes import format_bytes
 
 Rows = Sequence[Group[TensorInfo]]
 

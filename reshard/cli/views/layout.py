@@ -22,8 +22,8 @@ from reshard.cli.text import (
     some_text,
 )
 from reshard.engine.lay_out import LaidOut, LayoutPreview
+from reshard.geometry.sizes import format_bytes
 from reshard.layout.mesh import DeviceMesh
-from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
 
 MOST_KINDS = 8

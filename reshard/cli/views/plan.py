@@ -23,9 +23,9 @@ from reshard.cli.text import (
     shape_text,
     some_text,
 )
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
+from reshard.geometry.sizes import format_bytes
 from reshard.layout.mesh import DeviceMesh
-from reshard.layout.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.joint_plan import MultiPlan
 from reshard.planning.move import Move, Plan

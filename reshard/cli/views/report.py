@@ -19,7 +19,7 @@ from reshard.cli.text import (
 )
 from reshard.engine.report import ConversionReport, Proof, TensorReport
 from reshard.engine.task import CastStats
-from reshard.layout.sizes import format_bytes
+from reshard.geometry.sizes import format_bytes
 
 MOST_DIGESTS = 8
 UNKNOWN = "–"

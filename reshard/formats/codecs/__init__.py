@@ -11,7 +11,7 @@ from reshard.formats.codecs.raw import FillStream, RawStream
 from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import DecodeStream
 from reshard.formats.codecs.zstd import ZstdStream, zstd_decoder_bytes, zstd_encoded_bytes
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 
 __all__ = [
     "DecodeStream",

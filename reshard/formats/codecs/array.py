@@ -9,7 +9,7 @@ import numpy as np
 
 from reshard.errors import CorruptError
 from reshard.formats.codecs.source import REMEDY
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 
 
 def array_decoder_bytes(decoded_bytes: int) -> int:

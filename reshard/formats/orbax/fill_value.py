@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.errors import CorruptError
 from reshard.formats.orbax.safe_json import shorten
-from reshard.layout.dtypes import numpy_dtype, storage_bytes
+from reshard.geometry.dtypes import numpy_dtype, storage_bytes
 
 if TYPE_CHECKING:
     import numpy as np

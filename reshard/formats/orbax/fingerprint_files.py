@@ -30,7 +30,7 @@ from reshard.formats.slices import (
     split_of,
 )
 from reshard.formats.slices_json import parse_slices, read_slices
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.local import storage_errors
 from reshard.storage.syncing import fsync

@@ -30,8 +30,8 @@ from reshard.formats.orbax.tree_metadata import (
 from reshard.formats.orbax.values import Values, read_extent
 from reshard.formats.orbax.zarr_codecs import BY_TENSORSTORE
 from reshard.formats.orbax.zarr_metadata import ZARR2_FILE, ZARR3_FILE, ZarrArray, parse_zarr
+from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import same_axes
-from reshard.layout.grid import Grid
 from reshard.layout.mesh import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 

@@ -31,7 +31,7 @@ from reshard.formats.orbax.sharding_file import SHARDING
 from reshard.formats.orbax.tree_metadata import ARRAY_METADATAS, STRINGS
 from reshard.formats.slices import FILE_NAME
 from reshard.formats.slices_json import read_slices
-from reshard.layout.grid import Index
+from reshard.geometry.grid import Index
 from reshard.storage.local import reason_and_remedy
 
 if TYPE_CHECKING:

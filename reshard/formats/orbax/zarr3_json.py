@@ -13,8 +13,8 @@ from typing import Any
 from reshard.errors import FormatError
 from reshard.formats.base import Encoding
 from reshard.formats.limits import MAX_RANK
-from reshard.layout.dtypes import NOT_STORED, storage_bytes
-from reshard.layout.grid import Grid, Index
+from reshard.geometry.dtypes import NOT_STORED, storage_bytes
+from reshard.geometry.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
 
 _SHUFFLES = {-1: "shuffle", 0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}

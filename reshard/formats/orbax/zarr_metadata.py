@@ -23,7 +23,7 @@ from reshard.formats.limits import MAX_CHUNKS, MAX_RANK, MAX_TENSOR_BYTES
 from reshard.formats.orbax.fill_value import fill_bytes
 from reshard.formats.orbax.safe_json import expect, expect_sizes, parse_json, shorten
 from reshard.formats.orbax.zarr_codecs import BY_TENSORSTORE, zarr2_encoding, zarr3_encoding
-from reshard.layout.dtypes import DTYPES, storage_bytes
+from reshard.geometry.dtypes import DTYPES, storage_bytes
 
 ZARR2_FILE = ".zarray"
 ZARR3_FILE = "zarr.json"

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from reshard.layout.sizes import format_bytes
+from reshard.geometry.sizes import format_bytes
 from reshard_server.models.conversion import Conversion
 
 

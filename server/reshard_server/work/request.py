@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from reshard.layout.sizes import parse_bytes
+from reshard.geometry.sizes import parse_bytes
 from reshard_server.models.conversion import Conversion, Goal, SeveralTargets, goals
 from reshard_server.records.holds import held_path
 from reshard_server.records.layouts import stored_layout

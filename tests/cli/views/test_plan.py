@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from reshard.cli.views.plan import CHUNKS_ARE_NOT_SHARDS, plan_groups, plan_view
 from reshard.cli.views.shares import shares_view
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from tests.cli.show import console, lines, show, text_of
 from tests.cli.specimens import SERVED, planned, spec

@@ -25,7 +25,7 @@ from reshard.formats.base import (
     Writer,
 )
 from reshard.formats.orbax.writer import open_writer
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 

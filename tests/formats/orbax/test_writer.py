@@ -23,7 +23,7 @@ from reshard.formats.base import Encoding
 from reshard.formats.orbax.writer import open_writer
 from reshard.formats.slices import digest_of
 from reshard.formats.slices_json import read_slices
-from reshard.layout.dtypes import DTYPES, numpy_dtype
+from reshard.geometry.dtypes import DTYPES, numpy_dtype
 from reshard.layout.mesh import DeviceMesh
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")

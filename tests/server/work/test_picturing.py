@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from reshard_server.work.picturing import is_resplit, moved_bytes, overlap
 
-from reshard.layout.grid import Grid
+from reshard.geometry.grid import Grid
 
 Cuts = tuple[tuple[int, ...], ...]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 
 
 class Band(Struct, frozen=True):

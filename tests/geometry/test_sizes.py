@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import LayoutError
-from reshard.layout.sizes import MAX_BYTES, format_bytes, parse_bytes
+from reshard.geometry.sizes import MAX_BYTES, format_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.engine.bands import Band, band_capacity, bands, row_bytes
-from reshard.layout.box import Box
+from reshard.geometry.bands import Band, band_capacity, bands, row_bytes
+from reshard.geometry.box import Box
 
 
 @st.composite

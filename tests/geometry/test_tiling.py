@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reshard.errors import LayoutError
-from reshard.layout.box import Box
-from reshard.layout.grid import Grid
-from reshard.layout.tiling import check_tiling
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
+from reshard.geometry.tiling import check_tiling
 
 
 def split(draw: st.DrawFn, box: Box, depth: int) -> list[Box]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reshard.errors import FormatError
-from reshard.layout.dtypes import DTYPES, numpy_dtype, storage_bytes
+from reshard.geometry.dtypes import DTYPES, numpy_dtype, storage_bytes
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -17,7 +17,7 @@ from typing import NoReturn
 from msgspec import Struct
 
 from reshard.errors import LayoutError
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 
 
 class _Piece(Struct, frozen=True):

@@ -8,9 +8,9 @@ from itertools import product
 
 from msgspec import Struct
 
-from reshard.engine.bands import row_bytes
-from reshard.layout.box import Box
-from reshard.layout.grid import Cuts
+from reshard.geometry.bands import row_bytes
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Cuts
 
 MIN_RUN_BYTES = 1 << 10
 """Shorter rows of a raw chunk cost more to read one by one than together with what lies between."""

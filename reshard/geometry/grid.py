@@ -23,7 +23,7 @@ from functools import lru_cache
 from operator import lt, sub
 
 from reshard.errors import LayoutError
-from reshard.layout.box import Box
+from reshard.geometry.box import Box
 
 Cuts = tuple[int, ...]
 Index = tuple[int, ...]
