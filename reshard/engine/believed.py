@@ -17,8 +17,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from reshard.engine.digest import CRC32C
-from reshard.engine.digest import finish as finish_crc
+from reshard.checksums.tensor_digest import CRC32C
+from reshard.checksums.tensor_digest import finish as finish_crc
 from reshard.engine.hand_out import hand_out
 from reshard.engine.ledger import decoded_bytes
 from reshard.engine.progress import Progress

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from reshard.engine.digest import CRC32C, finish
+from reshard.checksums.tensor_digest import CRC32C, finish
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.storage.local import open_new, storage_errors, write_all
 

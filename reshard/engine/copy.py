@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from reshard.checksums.coverage import PRIME, coverage_of
+from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
 from reshard.engine.blame import about, of_target
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
-from reshard.engine.coverage import PRIME, coverage_of
 from reshard.engine.decoded import (
     LaneMemory,
     decoded,
@@ -31,7 +32,6 @@ from reshard.engine.decoded import (
     is_woven,
     lane_bytes,
 )
-from reshard.engine.digest import CRC64NVME, linear_of_box
 from reshard.engine.expected import changes_bytes, expected_crc
 from reshard.engine.mirror import Mirror
 from reshard.engine.output import Output

@@ -17,6 +17,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from reshard.checksums.runs import row_major
 from reshard.engine.buffers import ArenaPool
 from reshard.engine.diff_report import DiffReport, LeafDiff, TensorDiff
 from reshard.engine.elements import Comparing, Differences
@@ -27,7 +28,6 @@ from reshard.engine.pair_blocks import Block, Matched, compare_blocks
 from reshard.engine.pair_plan import Pair, check_pairs, plan_pair
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS
-from reshard.engine.runs import row_major
 from reshard.formats.base import Leaf, Reader, StoredTensor
 from reshard.formats.detect import open_reader
 from reshard.layout.changes import Changes

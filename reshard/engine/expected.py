@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
 from reshard.engine.cast import SLAB_ELEMENTS, converted
-from reshard.engine.digest import CRC64NVME, linear_of_box
 from reshard.engine.sinks import target_element_type
 from reshard.engine.task import Task
 from reshard.geometry.box import Box

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
+from reshard.checksums.coverage import PRIME, coverage_of
+from reshard.checksums.tensor_digest import CRC64NVME, finish
 from reshard.engine.blame import about
 from reshard.engine.closing import close_chunk
-from reshard.engine.coverage import PRIME, coverage_of
-from reshard.engine.digest import CRC64NVME, finish
 from reshard.engine.progress import Progress
 from reshard.engine.task import CastStats, ChunkPart, TaskResult
 from reshard.engine.tasks import Ends

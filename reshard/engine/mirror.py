@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from reshard.engine.digest import CRC64NVME, linear_of_box
-from reshard.engine.runs import runs_of
+from reshard.checksums.runs import runs_of
+from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
 from reshard.geometry.box import Box
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reshard.checksums.runs import row_major
 from reshard.engine.box_stream import BoxStream
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
 from reshard.engine.elements import Comparing, Differences
 from reshard.engine.pair_plan import Pair, PairPlan
-from reshard.engine.runs import row_major
 from reshard.formats.base import Reader, StoredTensor
 from reshard.geometry.bit_views import opaque_dtype
 from reshard.geometry.box import Box

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from reshard.checksums.coverage import coverage
 from reshard.engine.blame import about
-from reshard.engine.coverage import coverage
 from reshard.engine.output import Put
 from reshard.engine.task import ChunkPart, SourceChunk, TargetChunk, Task, TaskResult
 from reshard.errors import CorruptError, VerificationError

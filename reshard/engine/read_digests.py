@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reshard.checksums.tensor_digest import CRC64NVME, finish, linear_of_box
 from reshard.engine.buffers import Arena
 from reshard.engine.cast import converted
-from reshard.engine.digest import CRC64NVME, finish, linear_of_box
 from reshard.engine.expected import slabs
 from reshard.engine.hand_out import hand_out
 from reshard.engine.lanes import Lane, StoredChunks

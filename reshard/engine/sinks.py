@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from reshard.checksums.coverage import coverage
+from reshard.checksums.tensor_digest import CRC32C, linear_of_box
 from reshard.engine.blame import about
 from reshard.engine.cast import cast_into
 from reshard.engine.closing import end_chunk
-from reshard.engine.coverage import coverage
 from reshard.engine.cutting import Cutter, Piece, runs
-from reshard.engine.digest import CRC32C, linear_of_box
 from reshard.engine.mirror import Mirror
 from reshard.engine.output import Put
 from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from reshard.checksums.coverage import coverage_of
+from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
 from reshard.engine.blame import about, of_target
-from reshard.engine.coverage import coverage_of
-from reshard.engine.digest import CRC64NVME, linear_of_box
 from reshard.engine.lanes import StoredChunks, chunk_bytes, decode_into
 from reshard.engine.output import Output
 from reshard.engine.sinks import source_element_type, store_chunk

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reshard.engine.digest import CRC64NVME, linear_of_box
+from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
 from reshard.engine.task import CastStats
 from reshard.formats.codecs import is_seekable
 from reshard.geometry.bit_views import opaque_dtype

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from reshard.engine.digest import CRC64NVME, finish
+from reshard.checksums.tensor_digest import CRC64NVME, finish
 from reshard.engine.task import CastStats
 from reshard.errors import CorruptError
 from reshard.formats.codecs import is_seekable

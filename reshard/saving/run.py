@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.engine.digest import CRC64NVME, finish
+from reshard.checksums.tensor_digest import CRC64NVME, finish
 from reshard.engine.target_folder import refuse_other_content
 from reshard.errors import StorageError
 from reshard.geometry.sizes import format_bytes

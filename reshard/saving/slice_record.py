@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.engine.digest import CRC64NVME, finish, linear_of_box
+from reshard.checksums.tensor_digest import CRC64NVME, finish, linear_of_box
 from reshard.formats.base import Container, Encoding, Item, TargetCheckpoint, TargetTensor
 from reshard.formats.orbax.finish import slice_file
 from reshard.formats.orbax.item_tree import item_trees

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
 from reshard.engine.blame import about
-from reshard.engine.digest import CRC64NVME, linear_of_box
 from reshard.errors import StorageError
 from reshard.formats.codecs import encode_chunk
 from reshard.geometry.box import Box

@@ -12,8 +12,8 @@ import tensorstore as ts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from reshard.checksums.tensor_digest import CRC64NVME, finish
 from reshard.engine.copy import execute
-from reshard.engine.digest import CRC64NVME, finish
 from reshard.engine.output import Output
 from reshard.engine.tasks import Ends, batches
 from reshard.errors import CorruptError

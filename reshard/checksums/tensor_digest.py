@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from reshard.engine.crc_linear import (
+from reshard.checksums.crc import (
     CRC32C,
     CRC64NVME,
     Crc,
@@ -34,7 +34,7 @@ from reshard.engine.crc_linear import (
     linear_of_each,
     linear_of_short,
 )
-from reshard.engine.runs import (
+from reshard.checksums.runs import (
     COPIED_RUN_BYTES,
     SCRATCH_BYTES,
     Runs,

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from reshard.engine import crc_linear, runs
-from reshard.engine.digest import (
+from reshard.checksums import crc as crc_linear
+from reshard.checksums import runs
+from reshard.checksums.tensor_digest import (
     CRC32C,
     CRC64NVME,
     Crc,
@@ -145,7 +146,7 @@ def test_the_cases_above_take_every_way():
 @both
 @pytest.mark.parametrize("way", ["wide", "short", "each"])
 def test_the_ways_agree(crc, way):
-    from reshard.engine.digest import _linear
+    from reshard.checksums.tensor_digest import _linear
 
     rows = np.random.default_rng(1).integers(0, 256, (3, 700, 48), np.uint8)
     spread = np.zeros((3, 1000, 96), np.uint8)
@@ -243,5 +244,5 @@ def test_merged_runs_are_as_long_as_they_can_be():
 
 
 def test_import_does_not_load_awscrt():
-    code = "import sys, reshard.engine.digest; sys.exit('awscrt' in sys.modules)"
+    code = "import sys, reshard.checksums.tensor_digest; sys.exit('awscrt' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

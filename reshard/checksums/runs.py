@@ -15,10 +15,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from reshard.engine.crc_linear import SHORT_RUN_BYTES
+from reshard.checksums.crc import SHORT_RUN_BYTES
 
 Way = Literal["one", "wide", "short", "each"]
-"""How runs are summed; ``reshard.engine.digest`` describes each."""
+"""How runs are summed; ``reshard.checksums.tensor_digest`` describes each."""
 
 SCRATCH_BYTES = 256 << 10
 """Half of a common second-level cache: summing what was just copied there costs no memory traffic."""
