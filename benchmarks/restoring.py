@@ -14,7 +14,7 @@ from benchmarks.peers.io_bytes import read_bytes
 import jax  # isort: skip
 
 import reshard
-from reshard.layout.jax_bridge import layout_from_sharding
+from reshard.layout.bridges.jax_sharding import layout_from_sharding
 from reshard.restoring.opened import RestoreReport
 
 

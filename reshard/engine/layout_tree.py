@@ -12,7 +12,7 @@ from msgspec import Struct
 from reshard.errors import LayoutError, MissingPackageError
 from reshard.formats.limits import MAX_PATH_KEYS
 from reshard.layout.axes import known_axes, show_axes, used_axes
-from reshard.layout.jax_bridge import is_from_jax, layout_from_sharding
+from reshard.layout.bridges.jax_sharding import is_from_jax, layout_from_sharding
 from reshard.layout.layout_file import LayoutFile
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.mesh import DeviceMesh, TensorLayout

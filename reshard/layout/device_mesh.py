@@ -108,7 +108,7 @@ class DeviceMesh:
     @property
     def backend_mesh(self) -> Mesh | AbstractMesh:
         """The ``jax.sharding.Mesh`` of its devices, or the ``AbstractMesh`` where it has none."""
-        from reshard.layout.jax_bridge import mesh_to_jax
+        from reshard.layout.bridges.jax_sharding import mesh_to_jax
 
         return mesh_to_jax(self)
 
@@ -120,20 +120,20 @@ class DeviceMesh:
     @classmethod
     def from_jax(cls, mesh: Mesh | AbstractMesh) -> DeviceMesh:
         """The same axes, sizes, axis types and devices; ``backend_mesh`` is the way back."""
-        from reshard.layout.jax_bridge import mesh_from_jax
+        from reshard.layout.bridges.jax_sharding import mesh_from_jax
 
         return mesh_from_jax(mesh)
 
     def to_keras(self) -> Any:
         """A ``keras.distribution.DeviceMesh`` of its devices; of all there are where it has none."""
-        from reshard.layout.keras_bridge import mesh_to_keras
+        from reshard.layout.bridges.keras_distribution import mesh_to_keras
 
         return mesh_to_keras(self)
 
     @classmethod
     def from_keras(cls, device_mesh: Any) -> DeviceMesh:
         """The same mesh, devices included, as a ``keras.distribution.DeviceMesh``."""
-        from reshard.layout.keras_bridge import mesh_from_keras
+        from reshard.layout.bridges.keras_distribution import mesh_from_keras
 
         return mesh_from_keras(device_mesh)
 
@@ -191,7 +191,7 @@ MeshLike = Union[DeviceMesh, "Mesh", "AbstractMesh"]
 
 def is_jax_mesh(mesh: object) -> bool:
     """Whether it is a ``jax.sharding.Mesh`` or ``AbstractMesh``; jax is not loaded for the question."""
-    from reshard.layout.jax_bridge import is_from_jax
+    from reshard.layout.bridges.jax_sharding import is_from_jax
 
     return is_from_jax(mesh, "Mesh", "AbstractMesh")
 
@@ -201,7 +201,7 @@ def as_mesh(mesh: object) -> DeviceMesh:
     if isinstance(mesh, DeviceMesh):
         return mesh
     if is_jax_mesh(mesh):
-        from reshard.layout.jax_bridge import mesh_from_jax
+        from reshard.layout.bridges.jax_sharding import mesh_from_jax
 
         return mesh_from_jax(mesh)  # type: ignore[arg-type]  # which is_jax_mesh has looked at
     raise LayoutError(

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
 from reshard.errors import LayoutError
+from reshard.layout.bridges.jax_sharding import is_from_jax
 from reshard.layout.device_mesh import MeshLike, as_mesh
-from reshard.layout.jax_bridge import is_from_jax
 from reshard.layout.mesh import AxesLike, DeviceMesh, TensorLayout
 from reshard.layout.scope import layout_map_scope
 
@@ -186,14 +186,14 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
 
         It is a copy: what is set in one later is not set in the other. ``ModelParallel`` takes it.
         """
-        from reshard.layout.keras_bridge import map_to_keras
+        from reshard.layout.bridges.keras_distribution import map_to_keras
 
         return map_to_keras(self)
 
     @classmethod
     def from_keras(cls, layouts: Any) -> LayoutMap:
         """The same keys, layouts and mesh, looked up as the installed Keras does."""
-        from reshard.layout.keras_bridge import map_from_keras
+        from reshard.layout.bridges.keras_distribution import map_from_keras
 
         return map_from_keras(layouts)
 

@@ -43,7 +43,7 @@ def layout_map_scope(layout_map: LayoutMap) -> Iterator[LayoutMap]:
     ...     current_layout_map() is layouts
     True
     """
-    from reshard.layout.keras_internals import keras_scope
+    from reshard.layout.bridges.keras_internals import keras_scope
     from reshard.layout.layout_map import LayoutMap
 
     if not isinstance(layout_map, LayoutMap):

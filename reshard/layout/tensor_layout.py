@@ -92,7 +92,7 @@ class TensorLayout:
     @property
     def backend_layout(self) -> NamedSharding:
         """The ``jax.sharding.NamedSharding`` over ``device_mesh.backend_mesh``; needs a mesh."""
-        from reshard.layout.jax_bridge import layout_to_sharding
+        from reshard.layout.bridges.jax_sharding import layout_to_sharding
 
         return layout_to_sharding(self)
 
@@ -105,20 +105,20 @@ class TensorLayout:
         ``backend_layout`` is the way back. Other kinds of sharding are a LayoutError, as is what a
         layout cannot say: unconstrained dimensions, unreduced axes.
         """
-        from reshard.layout.jax_bridge import layout_from_sharding
+        from reshard.layout.bridges.jax_sharding import layout_from_sharding
 
         return layout_from_sharding(sharding, device_mesh)
 
     def to_keras(self) -> Any:
         """A ``keras.distribution.TensorLayout`` of the same axes and mesh."""
-        from reshard.layout.keras_bridge import layout_to_keras
+        from reshard.layout.bridges.keras_distribution import layout_to_keras
 
         return layout_to_keras(self)
 
     @classmethod
     def from_keras(cls, layout: Any) -> TensorLayout:
         """The same axes and mesh as a ``keras.distribution.TensorLayout``."""
-        from reshard.layout.keras_bridge import layout_from_keras
+        from reshard.layout.bridges.keras_distribution import layout_from_keras
 
         return layout_from_keras(layout)
 

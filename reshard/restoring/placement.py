@@ -16,9 +16,9 @@ from reshard.engine.layout_tree import is_layout_tree, is_struct, leaf_above
 from reshard.engine.layouts import layout_of, layout_warnings
 from reshard.errors import LayoutError
 from reshard.formats.live_trees import named_leaves
+from reshard.layout.bridges.jax_sharding import mesh_from_jax, mesh_to_jax
 from reshard.layout.changes import Changes
 from reshard.layout.devices import on_all_devices
-from reshard.layout.jax_bridge import mesh_from_jax, mesh_to_jax
 from reshard.layout.layout_file import KEYS, LayoutFile
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.mesh import TensorLayout

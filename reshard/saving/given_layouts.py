@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from reshard.engine.layouts import Layout, SameAxes, Split, layout_of, look_up, split
 from reshard.errors import LayoutError, TreeError
 from reshard.geometry.grid import Grid
+from reshard.layout.bridges.jax_sharding import layout_from_sharding
 from reshard.layout.device_mesh import as_mesh, is_jax_mesh
-from reshard.layout.jax_bridge import layout_from_sharding
 from reshard.layout.layout_file import LayoutFile
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.mesh import DeviceMesh, TensorLayout, show_axes

@@ -15,7 +15,7 @@ from reshard.errors import LayoutError
 from reshard.formats.orbax.write_sharding import sharding_value
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
-from reshard.layout.jax_bridge import layout_from_sharding
+from reshard.layout.bridges.jax_sharding import layout_from_sharding
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError, VariableError, VariableTypeError
+from reshard.layout.bridges.jax_sharding import layout_from_sharding, mesh_from_jax
 from reshard.layout.device_mesh import same_axes
 from reshard.layout.devices import on_all_devices
-from reshard.layout.jax_bridge import layout_from_sharding, mesh_from_jax
 from reshard.layout.mesh import DeviceMesh, TensorLayout, show_axes
 
 if TYPE_CHECKING:

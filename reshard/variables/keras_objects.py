@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from reshard.errors import VariableError
-from reshard.layout.keras_internals import (
+from reshard.layout.bridges.keras_internals import (
     CACHED_BY_KERAS,
     dtype_of,
     has_layout,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from reshard import DeviceMesh, LayoutError, LayoutMap, TensorLayout
-from reshard.layout.jax_bridge import layout_to_sharding
+from reshard.layout.bridges.jax_sharding import layout_to_sharding
 
 DEVICES = jax.devices()
 MESH = DeviceMesh((4, 2), ("data", "model"), DEVICES)

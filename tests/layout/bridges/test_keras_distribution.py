@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from keras.src.distribution import distribution_lib
 
 from reshard import DeviceMesh, LayoutError, LayoutMap, MissingPackageError, TensorLayout
-from reshard.layout.keras_bridge import keras_match
+from reshard.layout.bridges.keras_distribution import keras_match
 from reshard.layout.layout_map import Ambiguous, Match
 from tests.layout.seed_documents import DOCUMENTS, KERAS_3_14, KERAS_3_TO_3_13, Document
 

@@ -20,7 +20,7 @@ from jax.sharding import (
 
 from reshard.errors import LayoutError
 from reshard.geometry.box import Box
-from reshard.layout.jax_bridge import (
+from reshard.layout.bridges.jax_sharding import (
     layout_from_sharding,
     layout_to_sharding,
     layout_to_spec,

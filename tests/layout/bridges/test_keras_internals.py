@@ -9,7 +9,7 @@ import keras
 import pytest
 
 from reshard import DeviceMesh, LayoutMap, VariableError
-from reshard.layout import keras_internals
+from reshard.layout.bridges import keras_internals
 
 ROOT = Path(__file__).parents[2]
 
