@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from reshard.errors import PlanError
 from reshard.geometry.dtypes import DTYPES, STORED_DTYPES
-from reshard.layout.patterns import compile_pattern, shown
+from reshard.patterns.compile import compile_pattern, shown
 
 KINDS = ("bool", "int", "float", "complex")
 SATURATE = ":saturate"

@@ -32,7 +32,6 @@ from reshard.geometry.dtypes import STORED_DTYPES
 from reshard.geometry.sizes import parse_bytes
 from reshard.layout.cast_rule import SATURATE, kind_of
 from reshard.layout.changes import Changes
-from reshard.layout.found_rules import FoundRules
 from reshard.layout.layout_text import Document, Steps, read_document
 from reshard.layout.layout_value import Value
 from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout, known_axes, used_axes
@@ -42,7 +41,8 @@ from reshard.layout.partitioners import (
     MinSizePartitioner,
     Partitioner,
 )
-from reshard.layout.patterns import Pattern, compile_pattern, shown
+from reshard.patterns.compile import Pattern, compile_pattern, shown
+from reshard.patterns.found_rules import FoundRules
 
 Strategy = Literal["fixed_shards", "min_size", "max_size"]
 Unmatched = Literal["replicate", "error"]

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.layout.layout_text import Document, Steps
-from reshard.layout.patterns import Pattern, compile_pattern, shown
+from reshard.patterns.compile import Pattern, compile_pattern, shown
 
 
 class Value(Struct, frozen=True):

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from reshard.errors import LayoutError
-from reshard.layout.patterns import Search, compile_pattern
+from reshard.patterns.compile import Search, compile_pattern
 
 _LITERAL = re.compile(r"(\^?)((?:[\w. -]+/)+)(.*)", re.DOTALL)
 """A pattern that begins with names between slashes, which mean themselves."""

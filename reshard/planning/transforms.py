@@ -23,11 +23,11 @@ from reshard.layout.cast_rule import (
     refuse_unstored,
 )
 from reshard.layout.changes import Changes
-from reshard.layout.dialect import MAX_LENGTH
-from reshard.layout.names import Names
-from reshard.layout.patterns import Pattern, Replacement, compile_pattern, shown
 from reshard.layout.prefixes import pattern_hint
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.patterns.compile import Pattern, Replacement, compile_pattern, shown
+from reshard.patterns.dialect import MAX_LENGTH
+from reshard.patterns.names import Names
 
 _OPPOSITE = bytes([1, *[0] * 255])
 """What makes 1 of 0, and 0 of 1."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.layout.characters import (
+from reshard.patterns.characters import (
     CATEGORIES,
     LAST,
     NEWLINE,

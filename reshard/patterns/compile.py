@@ -17,9 +17,9 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from reshard.errors import ReshardError
-from reshard.layout.dialect import RefusedError, Translation, translated
-from reshard.layout.linear_search import Searcher, Spans, TooLargeError, searcher
-from reshard.layout.names import Names
+from reshard.patterns.dialect import RefusedError, Translation, translated
+from reshard.patterns.linear_search import Searcher, Spans, TooLargeError, searcher
+from reshard.patterns.names import Names
 
 MAX_BYTES = 8 << 20
 """Memory that a compiled pattern and its search may take."""

@@ -14,10 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reshard.errors import LayoutError, PlanError
-from reshard.layout import linear_search
-from reshard.layout.dialect import MAX_DEPTH, MAX_LENGTH
-from reshard.layout.names import Names
-from reshard.layout.patterns import Pattern, compile_pattern, shown
+from reshard.patterns import linear_search
+from reshard.patterns.compile import Pattern, compile_pattern, shown
+from reshard.patterns.dialect import MAX_DEPTH, MAX_LENGTH
+from reshard.patterns.names import Names
 
 ATOMS = (
     "a", "b", "k", "/", "_", "1", ".", r"\d", r"\w", r"\s", r"\D", r"\W", r"\S", "[ab]", "[^a]", r"[^\d]", "[a-k1]",

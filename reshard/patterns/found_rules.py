@@ -7,8 +7,8 @@ from functools import cached_property
 from itertools import compress
 from typing import Protocol
 
-from reshard.layout.names import Names
-from reshard.layout.patterns import Pattern
+from reshard.patterns.compile import Pattern
+from reshard.patterns.names import Names
 
 
 class HasPattern(Protocol):
