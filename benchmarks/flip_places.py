@@ -13,8 +13,8 @@ from random import Random
 import numpy as np
 
 from reshard.formats.base import StoredTensor
-from reshard.formats.detect import open_reader
 from reshard.formats.orbax.reader import OrbaxReader
+from reshard.formats.registry import open_reader
 from reshard.geometry.grid import Index
 
 TRAILER_BYTES = 4

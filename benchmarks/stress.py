@@ -41,7 +41,7 @@ class CancelledError(Exception):
 
 def make_sources(folder: Path) -> list[tuple[Path, dict[str, str]]]:
     """Some checkpoints in different chunks and codecs, each with the digests of its tensors."""
-    from reshard.formats.slices import digest_of
+    from reshard.formats.slices.slice_file import digest_of
 
     rng, sources = np.random.default_rng(0), []
     tree = {f"t{i}": _values(rng, shape, i) for i, shape in enumerate(SHAPES)}

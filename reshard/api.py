@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from reshard.engine.progress import Progress
     from reshard.engine.report import ConversionReport, MultiReport
     from reshard.formats.base import Style
-    from reshard.formats.choice import Step
+    from reshard.formats.choose import Step
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import MissingAxes
     from reshard.restoring.goals import Missing, Unexpected
@@ -51,7 +51,7 @@ def inspect(path: Path, *, step: Step | None = None, item: str | None = None) ->
     >>> inspect("run", step="latest", item="model")  # doctest: +SKIP
     """
     from reshard.engine.checkpoint_info import describe
-    from reshard.formats.detect import open_reader
+    from reshard.formats.registry import open_reader
 
     return describe(open_reader(_chosen("checkpoint", path, step, item)))
 
@@ -61,7 +61,7 @@ def is_checkpoint(path: Path) -> bool:
 
     A quick look for listings; ``inspect`` tells what is wrong with the others.
     """
-    from reshard.formats.detect import is_committed
+    from reshard.formats.registry import is_committed
 
     return is_committed(path_of("checkpoint", path))
 
@@ -593,7 +593,7 @@ def fingerprint(
 
 
 def _chosen(what: str, path: Path, step: Step | None, item: str | None) -> str:
-    from reshard.formats.choice import chosen
+    from reshard.formats.choose import chosen
 
     return chosen(path_of(what, path), step, item)
 

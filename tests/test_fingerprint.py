@@ -18,7 +18,7 @@ import reshard
 from reshard.cli.app import run
 from reshard.errors import CorruptError, StorageError, TargetExistsError
 from reshard.formats.orbax import files
-from reshard.formats.slices_json import read_slices
+from reshard.formats.slices.parse import read_slices
 from tests.orbax_trees import (
     expected_arrays,
     save_manager_items,

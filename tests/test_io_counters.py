@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from reshard import api
-from reshard.formats.detect import open_reader
+from reshard.formats.registry import open_reader
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import mesh, put, save_pytree
 

@@ -13,7 +13,7 @@ from orbax.checkpoint import v1
 import reshard
 from reshard.cli.app import run
 from reshard.errors import CorruptError, FormatError, PlanError
-from reshard.formats.slices import digest_of
+from reshard.formats.slices.slice_file import digest_of
 
 MODEL = {"w": np.arange(12, dtype=np.float32).reshape(4, 3), "layers": [np.ones(2), np.zeros(2)]}
 EMA = {"w": np.full((4, 3), 7, np.float32), "step": 3}

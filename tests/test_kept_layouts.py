@@ -15,7 +15,7 @@ from orbax.checkpoint import v1
 
 import reshard
 from reshard.cli.app import run
-from reshard.formats.slices_json import read_slices
+from reshard.formats.slices.parse import read_slices
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import save_manager, save_pytree, save_standard, save_v1
 

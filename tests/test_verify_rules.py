@@ -17,7 +17,7 @@ from orbax.checkpoint import v1
 import reshard
 from reshard.cli.app import run
 from reshard.errors import CorruptError, PlanError
-from reshard.formats.slices import digest_of
+from reshard.formats.slices.slice_file import digest_of
 from tests.orbax_trees import DTYPES, put, random_array, save_pytree, save_standard
 
 RNG = np.random.default_rng(5)

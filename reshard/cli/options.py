@@ -89,7 +89,7 @@ _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 def source_of(src: str, step: str | None, item: str | None) -> str:
     """The path of the checkpoint that SRC, --step and --item name; ``latest`` is looked up here, once."""
-    from reshard.formats.choice import chosen
+    from reshard.formats.choose import chosen
 
     return chosen(src, _step(step), item)
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from reshard.engine.record_warnings import record_warnings, unvouched
 from reshard.formats.base import Container, Encoding, Item, Leaf, Reader, Style
+from reshard.formats.checksum_warnings import record_warnings, unvouched
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.mesh import DeviceMesh
 from reshard.layout.record_text import counted, several, warned

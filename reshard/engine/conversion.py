@@ -13,11 +13,11 @@ from reshard.engine.blame import of_target
 from reshard.engine.layouts import layout_warnings
 from reshard.engine.open_within import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
 from reshard.engine.options import Options, Wanted
-from reshard.engine.record_warnings import record_warnings, unvouched
 from reshard.engine.target import Target, make_target
-from reshard.engine.target_folder import refuse_other_content, target_path
 from reshard.formats.base import Reader, TargetCheckpoint
-from reshard.formats.detect import local_path
+from reshard.formats.checksum_warnings import record_warnings, unvouched
+from reshard.formats.registry import local_path
+from reshard.formats.target_folder import refuse_other_content, target_path
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.record_text import counted, several, warned

@@ -38,14 +38,14 @@ from reshard.engine.resume import Begun, Work, begin
 from reshard.engine.room import check_space
 from reshard.engine.run import Books, run_multi
 from reshard.engine.tally import Tally
-from reshard.engine.target_folder import refuse_other_content, target_path
 from reshard.engine.tasks import Ends, ToFill, multi_batches
 from reshard.engine.unfinished import Open, kept_where_useful, removed_once_published
 from reshard.engine.unseen_digests import check_unseen_memory
 from reshard.errors import PlanError, TargetExistsError
 from reshard.formats.base import Reader
-from reshard.formats.detect import local_path
 from reshard.formats.orbax.writer import open_writer
+from reshard.formats.registry import local_path
+from reshard.formats.target_folder import refuse_other_content, target_path
 from reshard.planning.joint_plan import MultiPlan
 from reshard.storage.publishing import publish
 from reshard.storage.staging import held

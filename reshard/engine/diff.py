@@ -29,7 +29,7 @@ from reshard.engine.pair_plan import Pair, check_pairs, plan_pair
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS
 from reshard.formats.base import Leaf, Reader, StoredTensor
-from reshard.formats.detect import open_reader
+from reshard.formats.registry import open_reader
 from reshard.layout.changes import Changes
 from reshard.planning.planner import open_files_per_task
 from reshard.planning.transforms import rewrites

@@ -14,8 +14,6 @@ from reshard.engine.open_within import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_files
 from reshard.engine.read_digests import tensor_digests
 from reshard.errors import FormatError
-from reshard.formats.detect import local_path, open_reader
-from reshard.formats.file_digests import size_of
 from reshard.formats.orbax.fingerprint_files import (
     RecordedFolder,
     folders_to_record,
@@ -25,6 +23,8 @@ from reshard.formats.orbax.fingerprint_files import (
     room_for_records,
 )
 from reshard.formats.orbax.reader import OrbaxReader
+from reshard.formats.registry import local_path, open_reader
+from reshard.formats.slices.file_digests import size_of
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.record_text import counted, several
 

@@ -11,8 +11,8 @@ from reshard.engine.journal import read_header
 from reshard.engine.stored import check_complete
 from reshard.errors import CorruptError, ReshardError, ResumeError, StorageError
 from reshard.formats.base import Reader
-from reshard.formats.detect import open_reader
-from reshard.formats.slices_json import read_slices
+from reshard.formats.registry import open_reader
+from reshard.formats.slices.parse import read_slices
 from reshard.storage.staging import Staging, dissolve, held, staging_for
 from reshard.storage.syncing import fsync
 

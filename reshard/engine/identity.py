@@ -21,7 +21,7 @@ from reshard.engine.options import Options
 from reshard.engine.target import codec_name
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.orbax.folder_record import PARTIAL_NAME
-from reshard.formats.slices import FILE_NAME
+from reshard.formats.slices.slice_file import FILE_NAME
 from reshard.layout.layout_file import LayoutFile, layout_to_mapping
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.mesh import DeviceMesh, TensorLayout, show_axes

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reshard.formats.base import Reader
-from reshard.formats.detect import local_path, open_reader
 from reshard.formats.orbax.metadata_price import OPENED_LEAF_BYTES, leaf_count
+from reshard.formats.registry import local_path, open_reader
 from reshard.planning.metadata_share import LEAST_BUFFERS, bytes_beside
 
 BYTES_PER_MOVE = 2600

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from reshard.engine.conversion import ConversionPlan, Prepared
 from reshard.engine.identity import Identity, plan_digest
 from reshard.engine.options import Options, Wanted
-from reshard.formats.detect import local_path
+from reshard.formats.registry import local_path
 from reshard.storage.staging import staging_for
 
 

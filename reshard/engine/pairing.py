@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from reshard.formats.base import Reader, StoredTensor
-from reshard.formats.made import Made, Origin
+from reshard.formats.slices.origin import Made, Origin
 from reshard.layout.cast_rule import Cast, kind_of
 from reshard.layout.changes import Changes
 from reshard.planning.transforms import Rewrite, rewrites

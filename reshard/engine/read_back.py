@@ -18,7 +18,7 @@ from reshard.engine.run import MoveResult
 from reshard.errors import FormatError, VerificationError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.codecs.source import REMEDY
-from reshard.formats.detect import open_reader
+from reshard.formats.registry import open_reader
 from reshard.planning.move import Move, Plan
 from reshard.storage.syncing import forget_cached, sync_tree
 

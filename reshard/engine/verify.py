@@ -18,7 +18,6 @@ from reshard.engine.limits import Limits
 from reshard.engine.open_within import check_leaves_to_read, left_to_read
 from reshard.engine.pairing import Pairing, pair_by_record, pair_by_rules
 from reshard.engine.progress import Progress, tell_files
-from reshard.engine.record_warnings import Unvouched, record_warnings, unvouched
 from reshard.errors import (
     IncompleteCheckpointError,
     NotACheckpointError,
@@ -26,9 +25,7 @@ from reshard.errors import (
     ReshardError,
 )
 from reshard.formats.base import Reader
-from reshard.formats.detect import local_path, open_reader
-from reshard.formats.file_digests import size_of
-from reshard.formats.made import Made
+from reshard.formats.checksum_warnings import Unvouched, record_warnings, unvouched
 from reshard.formats.orbax.folder_record import (
     FileVerdict,
     FolderRecord,
@@ -36,6 +33,9 @@ from reshard.formats.orbax.folder_record import (
     folder_records,
 )
 from reshard.formats.orbax.reader import OrbaxReader
+from reshard.formats.registry import local_path, open_reader
+from reshard.formats.slices.file_digests import size_of
+from reshard.formats.slices.origin import Made
 from reshard.layout.changes import Changes
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field
 
-from reshard.formats.made import Made
+from reshard.formats.slices.origin import Made
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.mesh import TensorLayout

@@ -19,7 +19,7 @@ from reshard.engine.limits import limits_of
 from reshard.engine.task import CastStats
 from reshard.errors import FormatError, LayoutWarning, StorageError, TreeError
 from reshard.formats.base import PathKey, Reader, StoredTensor
-from reshard.formats.detect import local_path, open_reader
+from reshard.formats.registry import local_path, open_reader
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.record_text import counted, several, warned
 from reshard.planning.transforms import Rewrite, rewrites

@@ -26,7 +26,7 @@ from typing import Any
 
 from reshard.errors import TreeError
 from reshard.formats.orbax.files import write_file
-from reshard.formats.slices import FILE_NAME
+from reshard.formats.slices.slice_file import FILE_NAME
 from reshard.saving.slice_record import SliceRecord, record_slices
 from reshard.storage.local import storage_errors
 

@@ -16,8 +16,8 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.checksums.tensor_digest import CRC64NVME, finish
-from reshard.engine.target_folder import refuse_other_content
 from reshard.errors import StorageError
+from reshard.formats.target_folder import refuse_other_content
 from reshard.geometry.sizes import format_bytes
 from reshard.saving.given_layouts import Given
 from reshard.saving.host_chunk import parts

@@ -116,8 +116,8 @@ def save(
     >>> save("run", state, step=5)  # doctest: +SKIP
     """
     _refuse_no_jax()
-    from reshard.engine.target_folder import target_path
-    from reshard.formats.choice import step_number
+    from reshard.formats.choose import step_number
+    from reshard.formats.target_folder import target_path
     from reshard.saving.given_layouts import given_layout, wanted_layouts
     from reshard.saving.run import begin
     from reshard.saving.step_folder import STEP_ITEM

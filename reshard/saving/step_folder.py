@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reshard.errors import StorageError, TargetExistsError
-from reshard.formats.detect import is_checkpoint
+from reshard.formats.registry import is_checkpoint
 from reshard.formats.steps import StepName, run_steps
 
 STEP_ITEM = "default"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reshard.engine.run import MoveResult, run
 from reshard.engine.tasks import Ends, batches
 from reshard.formats.base import Encoding, Extent, StoredTensor
-from reshard.formats.slices import digest_of
+from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.geometry.grid import Grid, Index

@@ -19,8 +19,8 @@ from reshard.engine.tasks import Ends, batches
 from reshard.errors import CorruptError
 from reshard.formats.base import Encoding
 from reshard.formats.codecs import zstd
-from reshard.formats.orbax.zarr3_json import zarr_json
-from reshard.formats.slices import digest_of
+from reshard.formats.slices.slice_file import digest_of
+from reshard.formats.zarr.zarr3_json import zarr_json
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.planning.move import Plan

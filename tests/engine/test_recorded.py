@@ -14,7 +14,7 @@ from reshard.engine.sinks import PieceSink
 from reshard.engine.task import Task
 from reshard.engine.tasks import Ends, batches
 from reshard.errors import CorruptError, VerificationError
-from reshard.formats.slices import digest_of
+from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.planning.move import Move, Plan

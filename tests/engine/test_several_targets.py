@@ -22,7 +22,7 @@ from reshard.engine.tasks import DoneUnits, Ends, ToFill, multi_batches
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.base import Encoding
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes
-from reshard.formats.slices import digest_of
+from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.geometry.grid import Grid
 from reshard.planning.joint_plan import MoveAt, MultiPlan

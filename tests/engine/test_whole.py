@@ -14,7 +14,7 @@ from reshard.engine.run import run
 from reshard.engine.sinks import store_chunk
 from reshard.engine.tasks import Ends, batches
 from reshard.errors import CorruptError, VerificationError
-from reshard.formats.slices import digest_of
+from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Plan

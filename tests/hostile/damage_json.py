@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from reshard.formats.slices import digest_of
+from reshard.formats.slices.slice_file import digest_of
 
 NAMES = (
     "..", ".", "", "/", "//", "a/../../b", "../../outside/canary", "/etc/passwd", "a\0b", "\x1b[2J\x1b]0;x\x07",

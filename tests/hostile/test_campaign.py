@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reshard.formats.detect import open_reader
+from reshard.formats.registry import open_reader
 from tests.hostile import campaign
 from tests.hostile.campaign import run_campaign
 from tests.hostile.operations import OPTIONS, Seen, check_equal, operate

@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 from reshard.errors import CorruptError, FormatError, LayoutError, ReshardError
 from reshard.formats.base import Encoding, Extent
 from reshard.formats.codecs import open_stream
+from reshard.formats.json.json_cursor import JsonCursor
+from reshard.formats.json.safe_json import parse_json
+from reshard.formats.ocdbt.index import OcdbtIndex
 from reshard.formats.orbax.container import read_container
-from reshard.formats.orbax.json_cursor import JsonCursor
-from reshard.formats.orbax.ocdbt_index import OcdbtIndex
-from reshard.formats.orbax.safe_json import parse_json
-from reshard.formats.orbax.shard_index import read_index
 from reshard.formats.orbax.sharding_file import read_shardings
 from reshard.formats.orbax.tree_metadata import read_ext_metadata, read_strings, read_tree_metadata
-from reshard.formats.orbax.zarr_metadata import ShardIndexing, parse_zarr
-from reshard.formats.slices_json import parse_slices
+from reshard.formats.slices.parse import parse_slices
+from reshard.formats.zarr.metadata import ShardIndexing, parse_zarr
+from reshard.formats.zarr.shard_index import read_index
 from reshard.geometry.sizes import parse_bytes
 from reshard.layout.device_mesh import parse_mesh
 from reshard.layout.layout_file import load_layout

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import reshard
 from reshard import DeviceMesh, LayoutMap, ShardedVariable
-from reshard.formats.slices_json import read_slices
+from reshard.formats.slices.parse import read_slices
 from tests.orbax_trees import mesh, put
 
 SHAPE = (13, 8)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from awscrt.checksums import crc64nvme
 
-from reshard.formats.slices import FILE_NAME, SliceEntry, SliceFile, render_slices
+from reshard.formats.slices.slice_file import FILE_NAME, SliceEntry, SliceFile, render_slices
 
 
 def record(path: Path, arrays: Mapping[str, np.ndarray], **partitions: Mapping[str, Any]) -> None:

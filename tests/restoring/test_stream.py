@@ -24,7 +24,7 @@ from reshard.errors import (
     StorageError,
     TreeError,
 )
-from reshard.formats.detect import open_reader
+from reshard.formats.registry import open_reader
 from reshard.geometry.box import Box
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import (

@@ -10,7 +10,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 import reshard
-from reshard.formats.slices_json import read_slices
+from reshard.formats.slices.parse import read_slices
 from reshard.saving.orbax_manager import SliceRestore, SliceSave
 from tests.saving.states import assert_same, leaves, put, random, training_state
 

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import v1
 
 import reshard
-from reshard.formats.slices_json import read_slices
+from reshard.formats.slices.parse import read_slices
 
 HERE = Path(__file__).parent
 LIMIT_S = 240

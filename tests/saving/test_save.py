@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint import v1
 
 import reshard
-from reshard.formats.slices_json import read_slices
+from reshard.formats.slices.parse import read_slices
 from tests.saving.states import (
     as_numpy,
     assert_same,

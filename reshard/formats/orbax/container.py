@@ -26,7 +26,7 @@ from typing import Any
 
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, StorageError
 from reshard.formats.base import Container, Item
-from reshard.formats.orbax.safe_json import expect, read_json
+from reshard.formats.json.safe_json import expect, read_json
 from reshard.storage.local import reason_and_remedy
 
 TREE_METADATA = "_METADATA"

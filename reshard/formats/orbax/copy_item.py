@@ -9,9 +9,9 @@ from pathlib import Path
 
 from reshard.errors import CorruptError, FormatError, StorageError
 from reshard.formats.base import TargetCheckpoint
-from reshard.formats.file_digests import REMEDY, check_digest, digests_of_files, files_below
 from reshard.formats.orbax.item_tree import item_directory
-from reshard.formats.slices_json import read_slices
+from reshard.formats.slices.file_digests import REMEDY, check_digest, digests_of_files, files_below
+from reshard.formats.slices.parse import read_slices
 from reshard.geometry.sizes import format_bytes
 from reshard.storage.host import free_bytes
 from reshard.storage.local import reason_and_remedy

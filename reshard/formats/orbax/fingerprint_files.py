@@ -14,14 +14,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import FormatError, StorageError, TargetExistsError
-from reshard.formats.file_digests import digest_of_file, files_below
+from reshard.formats.ocdbt.index import find_databases
 from reshard.formats.orbax.chunk_files import ChunkFiles
 from reshard.formats.orbax.files import write_file
 from reshard.formats.orbax.folder_record import PARTIAL_NAME, folder_records, is_data_file
 from reshard.formats.orbax.item_tensors import OpenItem
-from reshard.formats.orbax.ocdbt_index import find_databases
 from reshard.formats.orbax.reader import OrbaxReader
-from reshard.formats.slices import (
+from reshard.formats.slices.file_digests import digest_of_file, files_below
+from reshard.formats.slices.parse import parse_slices, read_slices
+from reshard.formats.slices.slice_file import (
     FILE_NAME,
     SliceEntry,
     SliceFile,
@@ -29,7 +30,6 @@ from reshard.formats.slices import (
     render_slices,
     split_of,
 )
-from reshard.formats.slices_json import parse_slices, read_slices
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.local import storage_errors

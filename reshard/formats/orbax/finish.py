@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from reshard.formats.base import TargetCheckpoint, TargetTensor
-from reshard.formats.file_digests import digests_of_files, files_below
+from reshard.formats.ocdbt.index import find_databases
 from reshard.formats.orbax.container_metadata import (
     CHECKPOINT_METADATA,
     COMMIT_MARKER,
@@ -21,9 +21,9 @@ from reshard.formats.orbax.copy_item import copied_folders
 from reshard.formats.orbax.files import make_folder, write_file
 from reshard.formats.orbax.folder_record import is_data_file
 from reshard.formats.orbax.item_tree import ItemTree, WrittenLeaf
-from reshard.formats.orbax.ocdbt_index import find_databases
 from reshard.formats.orbax.write_metadata import metadata_files, string_document
-from reshard.formats.slices import (
+from reshard.formats.slices.file_digests import digests_of_files, files_below
+from reshard.formats.slices.slice_file import (
     FILE_NAME,
     SliceEntry,
     SliceFile,

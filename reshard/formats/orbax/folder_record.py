@@ -16,16 +16,16 @@ from typing import Literal
 from msgspec import Struct
 
 from reshard.errors import CorruptError, ReshardError
-from reshard.formats.file_digests import (
+from reshard.formats.ocdbt.index import PROCESS_PREFIX
+from reshard.formats.ocdbt.manifest import MANIFEST
+from reshard.formats.slices.file_digests import (
     REMEDY,
     check_file,
     digest_of_file,
     files_below,
 )
-from reshard.formats.orbax.ocdbt_index import PROCESS_PREFIX
-from reshard.formats.orbax.ocdbt_manifest import MANIFEST
-from reshard.formats.slices import FILE_NAME, SliceFile
-from reshard.formats.slices_json import read_slices
+from reshard.formats.slices.parse import read_slices
+from reshard.formats.slices.slice_file import FILE_NAME, SliceFile
 from reshard.storage.local import size_if_there
 
 PARTIAL_NAME = f".{FILE_NAME}.reshard-partial"

@@ -12,14 +12,12 @@ from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.base import Encoding, Item, Leaf, StoredTensor
-from reshard.formats.file_digests import check_bytes
 from reshard.formats.limits import MAX_CUTS, MAX_LAYOUT_CUTS, MAX_ZARR_BYTES
+from reshard.formats.ocdbt.index import OcdbtIndex, find_databases
 from reshard.formats.orbax.container import TREE_METADATA
 from reshard.formats.orbax.metadata_price import LEAF_BYTES, TENSOR_BYTES
-from reshard.formats.orbax.ocdbt_index import OcdbtIndex, find_databases
 from reshard.formats.orbax.plain_files import PlainFiles
 from reshard.formats.orbax.sharding_file import SHARDING, OneDevice, Sharding, read_shardings
-from reshard.formats.orbax.tensorstore_array import tensorstore_encoding
 from reshard.formats.orbax.tree_metadata import (
     TreeLeaf,
     TreeMetadata,
@@ -28,15 +26,17 @@ from reshard.formats.orbax.tree_metadata import (
     read_tree_metadata,
 )
 from reshard.formats.orbax.values import Values, read_extent
-from reshard.formats.orbax.zarr_codecs import BY_TENSORSTORE
-from reshard.formats.orbax.zarr_metadata import ZARR2_FILE, ZARR3_FILE, ZarrArray, parse_zarr
+from reshard.formats.slices.file_digests import check_bytes
+from reshard.formats.zarr.codec_chains import BY_TENSORSTORE
+from reshard.formats.zarr.metadata import ZARR2_FILE, ZARR3_FILE, ZarrArray, parse_zarr
+from reshard.formats.zarr.tensorstore_array import tensorstore_encoding
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import same_axes
 from reshard.layout.mesh import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
-    from reshard.formats.slices import SliceEntry, SliceFile
+    from reshard.formats.slices.slice_file import SliceEntry, SliceFile
 
 _KEY_IMPLEMENTATION = "random_key_impl"
 

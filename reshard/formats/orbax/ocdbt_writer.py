@@ -18,7 +18,7 @@ from reshard.formats.orbax.files import make_folder
 from reshard.formats.orbax.finish import finish_checkpoint
 from reshard.formats.orbax.item_tree import ItemTree
 from reshard.formats.orbax.param_names import check_path
-from reshard.formats.orbax.zarr3_json import chunk_key, zarr_json
+from reshard.formats.zarr.zarr3_json import chunk_key, zarr_json
 from reshard.geometry.grid import Index
 
 _REMEDY = "make room there, or choose another target, and run again"

@@ -26,16 +26,16 @@ from reshard.formats.orbax.container import (
 from reshard.formats.orbax.folder_record import check_metadata_files
 from reshard.formats.orbax.inside import Inside
 from reshard.formats.orbax.item_tensors import ArrayFiles, OpenItem, open_item
-from reshard.formats.orbax.shard_index import ShardIndexes
 from reshard.formats.orbax.sharding_file import SHARDING
 from reshard.formats.orbax.tree_metadata import ARRAY_METADATAS, STRINGS
-from reshard.formats.slices import FILE_NAME
-from reshard.formats.slices_json import read_slices
+from reshard.formats.slices.parse import read_slices
+from reshard.formats.slices.slice_file import FILE_NAME
+from reshard.formats.zarr.shard_index import ShardIndexes
 from reshard.geometry.grid import Index
 from reshard.storage.local import reason_and_remedy
 
 if TYPE_CHECKING:
-    from reshard.formats.slices import SliceFile
+    from reshard.formats.slices.slice_file import SliceFile
 
 __all__ = ["OrbaxReader", "is_orbax", "open_orbax"]
 

@@ -24,8 +24,8 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import CorruptError, LayoutError
-from reshard.formats.orbax.json_cursor import JsonCursor
-from reshard.formats.orbax.safe_json import expect, expect_sizes, parse_json, shorten
+from reshard.formats.json.json_cursor import JsonCursor
+from reshard.formats.json.safe_json import expect, expect_sizes, parse_json, shorten
 from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout
 
 SHARDING = "_sharding"

@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import PathKey
+from reshard.formats.json.json_cursor import JsonCursor
+from reshard.formats.json.safe_json import expect, read_json, shorten
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
-from reshard.formats.orbax.json_cursor import JsonCursor
-from reshard.formats.orbax.safe_json import expect, read_json, shorten
 
 STRINGS = "_strings.json"
 ARRAY_METADATAS = "array_metadatas"

@@ -13,7 +13,7 @@ from reshard.formats.orbax.files import make_folder, write_file
 from reshard.formats.orbax.finish import check_tree, finish_checkpoint
 from reshard.formats.orbax.item_tree import ItemTree, item_trees
 from reshard.formats.orbax.param_names import check_files
-from reshard.formats.orbax.zarr3_json import chunk_folders, chunk_key, zarr_json
+from reshard.formats.zarr.zarr3_json import chunk_folders, chunk_key, zarr_json
 from reshard.geometry.grid import Index
 
 

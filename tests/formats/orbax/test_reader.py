@@ -12,8 +12,8 @@ import pytest
 from orbax.checkpoint import v1
 
 from reshard.formats.base import PathKey
-from reshard.formats.detect import open_reader
 from reshard.formats.orbax.reader import is_orbax, open_orbax
+from reshard.formats.registry import open_reader
 from tests.formats.orbax.decode import assert_same_bits, read_tensor
 from tests.orbax_trees import (
     dtype_tree,

@@ -7,7 +7,7 @@ import pytest
 
 from reshard.errors import CorruptError
 from reshard.formats.orbax.reader import open_orbax
-from reshard.formats.slices import SliceEntry, SliceFile, render_slices
+from reshard.formats.slices.slice_file import SliceEntry, SliceFile, render_slices
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 from tests.formats.orbax.by_hand import write_item, zarr2
 

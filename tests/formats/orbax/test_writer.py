@@ -21,8 +21,8 @@ from orbax.checkpoint import v1
 
 from reshard.formats.base import Encoding
 from reshard.formats.orbax.writer import open_writer
-from reshard.formats.slices import digest_of
-from reshard.formats.slices_json import read_slices
+from reshard.formats.slices.parse import read_slices
+from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.dtypes import DTYPES, numpy_dtype
 from reshard.layout.mesh import DeviceMesh
 

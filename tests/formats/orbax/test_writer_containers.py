@@ -11,7 +11,7 @@ from orbax.checkpoint import v1
 
 from reshard.errors import FormatError, StorageError
 from reshard.formats.base import Container, Item
-from reshard.formats.slices_json import read_slices
+from reshard.formats.slices.parse import read_slices
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")
 

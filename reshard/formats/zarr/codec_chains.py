@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Encoding
-from reshard.formats.orbax.safe_json import expect, shorten
+from reshard.formats.json.safe_json import expect, shorten
 
 BY_TENSORSTORE = Encoding("tensorstore")
 """Stands for a chain that only TensorStore may know; whoever knows the place completes ``spec``."""

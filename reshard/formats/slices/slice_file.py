@@ -49,7 +49,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from reshard.errors import FormatError
-from reshard.formats.made import Made, Origin
+from reshard.formats.slices.origin import Made, Origin
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid
 from reshard.layout.mesh import DeviceMesh, TensorLayout

@@ -19,10 +19,10 @@ from msgspec import Struct
 
 from reshard.formats.base import Extent
 from reshard.formats.limits import MAX_INLINE_BYTES, MAX_NODE_BYTES
-from reshard.formats.orbax.ocdbt_block import MAX_KEY_BYTES, Block, DataFile, data_files
+from reshard.formats.ocdbt.block import MAX_KEY_BYTES, Block, DataFile, data_files
 
 if TYPE_CHECKING:
-    from reshard.formats.orbax.ocdbt_block import Column
+    from reshard.formats.ocdbt.block import Column
 
 MAX_ENTRIES = 1 << 20
 """TensorStore's own limit for a node."""

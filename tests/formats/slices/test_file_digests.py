@@ -8,7 +8,7 @@ import pytest
 from awscrt.checksums import crc64nvme
 
 from reshard.errors import CorruptError, FormatError, StorageError
-from reshard.formats.file_digests import (
+from reshard.formats.slices.file_digests import (
     PIECE_BYTES,
     check_file,
     digest_of_file,

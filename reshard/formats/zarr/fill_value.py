@@ -7,7 +7,7 @@ import binascii
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import CorruptError
-from reshard.formats.orbax.safe_json import shorten
+from reshard.formats.json.safe_json import shorten
 from reshard.geometry.dtypes import numpy_dtype, storage_bytes
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from reshard.errors import CorruptError, FormatError
+from reshard.formats.json.safe_json import checked_text, not_json, read_bytes
 from reshard.formats.limits import MAX_VALUE_CHARACTERS
-from reshard.formats.orbax.safe_json import checked_text, not_json, read_bytes
 
 _SPACE = re.compile(r"\s*", re.ASCII)
 _OBJECT = re.compile(r"\{\s*\}?", re.ASCII)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError, StorageError
-from reshard.formats.orbax.json_cursor import JsonCursor
-from reshard.formats.orbax.safe_json import MAX_JSON_DEPTH, parse_json, read_bytes, read_json
+from reshard.formats.json.json_cursor import JsonCursor
+from reshard.formats.json.safe_json import MAX_JSON_DEPTH, parse_json, read_bytes, read_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from reshard.errors import TargetExistsError
-from reshard.formats.detect import is_checkpoint, local_path
+from reshard.formats.registry import is_checkpoint, local_path
 from reshard.storage.local import storage_errors
 
 

@@ -9,8 +9,8 @@ import pytest
 import tensorstore as ts
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.orbax.ocdbt_index import OcdbtIndex
-from reshard.formats.orbax.ocdbt_manifest import Root, read_root
+from reshard.formats.ocdbt.index import OcdbtIndex
+from reshard.formats.ocdbt.manifest import Root, read_root
 from tests.fresh_process import run_fresh
 from tests.hostile.damage_ocdbt import MANIFEST, closed, opened, varint
 
@@ -156,7 +156,7 @@ def test_tensorstore_is_not_imported_for_it(tmp_path):
         """
         import json, sys
         from pathlib import Path
-        from reshard.formats.orbax.ocdbt_index import OcdbtIndex
+        from reshard.formats.ocdbt.index import OcdbtIndex
         index = OcdbtIndex([Path(sys.argv[1])])
         print(json.dumps([len(index), "tensorstore" in sys.modules]))
         """,

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.slices import digest_of
+from reshard.formats.slices.slice_file import digest_of
 from reshard.storage.local import size_if_there, storage_error, storage_errors
 
 PIECE_BYTES = 1 << 20

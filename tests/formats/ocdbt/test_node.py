@@ -11,8 +11,8 @@ import tensorstore as ts
 
 from reshard.errors import CorruptError, ReshardError
 from reshard.formats.base import Extent
-from reshard.formats.orbax.ocdbt_index import OcdbtIndex
-from reshard.formats.orbax.ocdbt_node import Node
+from reshard.formats.ocdbt.index import OcdbtIndex
+from reshard.formats.ocdbt.node import Node
 from tests.fresh_process import run_fresh
 
 
@@ -105,7 +105,7 @@ def test_an_index_of_many_keys_takes_little_memory(tmp_path):
         import json, resource, sys
         from pathlib import Path
         import numpy, tensorstore, zstandard, awscrt.checksums
-        from reshard.formats.orbax.ocdbt_index import OcdbtIndex
+        from reshard.formats.ocdbt.index import OcdbtIndex
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         index = OcdbtIndex([Path(sys.argv[1])])
         after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -7,8 +7,8 @@ from typing import Any
 
 from reshard.errors import FormatError
 from reshard.formats.base import Encoding
-from reshard.formats.orbax.zarr_codecs import SUPPORTED
-from reshard.formats.orbax.zarr_metadata import ZARR2_FILE
+from reshard.formats.zarr.codec_chains import SUPPORTED
+from reshard.formats.zarr.metadata import ZARR2_FILE
 
 
 def tensorstore_encoding(

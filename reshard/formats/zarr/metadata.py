@@ -19,10 +19,10 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Encoding
+from reshard.formats.json.safe_json import expect, expect_sizes, parse_json, shorten
 from reshard.formats.limits import MAX_CHUNKS, MAX_RANK, MAX_TENSOR_BYTES
-from reshard.formats.orbax.fill_value import fill_bytes
-from reshard.formats.orbax.safe_json import expect, expect_sizes, parse_json, shorten
-from reshard.formats.orbax.zarr_codecs import BY_TENSORSTORE, zarr2_encoding, zarr3_encoding
+from reshard.formats.zarr.codec_chains import BY_TENSORSTORE, zarr2_encoding, zarr3_encoding
+from reshard.formats.zarr.fill_value import fill_bytes
 from reshard.geometry.dtypes import DTYPES, storage_bytes
 
 ZARR2_FILE = ".zarray"

@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Extent
-from reshard.formats.orbax.ocdbt_block import Block, Body, data_files
-from reshard.formats.orbax.safe_json import expect
+from reshard.formats.json.safe_json import expect
+from reshard.formats.ocdbt.block import Block, Body, data_files
 from reshard.storage.local import storage_errors
 
 MANIFEST = "manifest.ocdbt"

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from reshard.errors import CorruptError, FormatError, LayoutError, StorageError
+from reshard.formats.json.safe_json import checked_text, read_bytes, refuse_many_values
 from reshard.formats.limits import MAX_SLICE_VALUES
-from reshard.formats.made import Made, Origin
-from reshard.formats.orbax.safe_json import checked_text, read_bytes, refuse_many_values
-from reshard.formats.slices import (
+from reshard.formats.slices.origin import Made, Origin
+from reshard.formats.slices.slice_file import (
     FILE_NAME,
     FORMAT,
     VERSION,

@@ -9,7 +9,7 @@ import pytest
 
 import reshard.api
 from reshard.errors import FormatError, NotACheckpointError, StorageError
-from reshard.formats.detect import local_path, open_reader
+from reshard.formats.registry import local_path, open_reader
 from tests.orbax_trees import save_manager, save_pytree
 
 

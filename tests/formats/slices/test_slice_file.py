@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, StorageError
-from reshard.formats.slices import (
+from reshard.formats.slices.parse import read_slices
+from reshard.formats.slices.slice_file import (
     SliceEntry,
     SliceFile,
     digest_of,
@@ -17,7 +18,6 @@ from reshard.formats.slices import (
     slice_infos,
     split_of,
 )
-from reshard.formats.slices_json import read_slices
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.mesh import DeviceMesh, TensorLayout
