@@ -94,7 +94,7 @@ def preview_layout(
     ``plan`` would raise for this layout.
     """
     from reshard.engine.lay_out import preview
-    from reshard.engine.layouts import layout_of
+    from reshard.planning.target_layouts import layout_of
 
     found = layout_of(layout, mesh, missing_axes)
     return preview(inspect(source, step=step, item=item), found)
@@ -116,8 +116,8 @@ def starter_layout(
 
     >>> Path("serving.yaml").write_text(starter_layout("ckpt/100", mesh="model=8"))  # doctest: +SKIP
     """
-    from reshard.engine.layouts import SameAxes, layout_of
     from reshard.engine.starter import starter_text
+    from reshard.planning.target_layouts import SameAxes, layout_of
 
     found = layout_of(None, mesh, missing_axes)
     over = found.mesh if isinstance(found, SameAxes) else None
@@ -246,7 +246,7 @@ def check_arguments(
 
     Arguments as for ``plan``. Returns the bytes and the workers that they stand for.
     """
-    from reshard.planning.transforms import check_rules
+    from reshard.planning.rules import check_rules
 
     one = Target(
         "",
@@ -609,11 +609,11 @@ def _all_wanted(targets: Sequence[Target], limits: Limits) -> list[Wanted]:
 
 def _wanted(one: Target, limits: Limits) -> Wanted:
     """A target checked and made into what the engine works with; a layout file's own changes come first."""
-    from reshard.engine.layouts import layout_of
     from reshard.engine.options import Options, Wanted
     from reshard.formats.compression import parse_compression
     from reshard.layout.layout_file import LayoutFile
     from reshard.planning.chunking import SPLIT_ABOVE_BYTES
+    from reshard.planning.target_layouts import layout_of
 
     changes = changes_of(one.select, one.drop, one.rename, one.cast)
     layout = layout_of(one.layout, one.mesh, one.missing_axes)

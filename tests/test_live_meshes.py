@@ -10,12 +10,12 @@ import jax
 import pytest
 
 import reshard
-from reshard.engine.layouts import SameAxes, layout_of, split
 from reshard.formats.orbax.write_sharding import sharding_value
 from reshard.formats.slices.slice_file import SliceEntry, SliceFile, render_slices
 from reshard.geometry.grid import Grid
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.target_layouts import SameAxes, layout_of, split
 from tests.orbax_trees import save_standard, small_tree
 
 LIVE = DeviceMesh((8,), ("model",), jax.devices())

@@ -8,7 +8,6 @@ from typing import Literal
 from msgspec import Struct
 
 from reshard.engine.limits import Limits
-from reshard.engine.pairing import Pairing, RulesFrom, pair_by_name
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import digests_with_casts, tensor_digests
 from reshard.formats.base import Reader, StoredTensor
@@ -16,6 +15,7 @@ from reshard.formats.orbax.folder_record import FileVerdict
 from reshard.layout.cast_rule import Cast, kind_of
 from reshard.layout.changes import Changes
 from reshard.layout.record_text import counted, several, warned
+from reshard.planning.pairing import Pairing, RulesFrom, pair_by_name
 
 Status = Literal[
     "equal",

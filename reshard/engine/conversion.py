@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.engine.blame import of_target
-from reshard.engine.layouts import layout_warnings
 from reshard.engine.open_within import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
 from reshard.engine.options import Options, Wanted
 from reshard.engine.target import Target, make_target
@@ -22,9 +21,10 @@ from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.record_text import counted, several, warned
 from reshard.layout.tensor_spec import TensorSpec, change_text
-from reshard.planning.joint_plan import MultiPlan
 from reshard.planning.move import Move, Plan
+from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.planner import make_multi_plan
+from reshard.planning.target_layouts import layout_warnings
 from reshard.storage.host import free_bytes
 from reshard.storage.local import storage_errors
 from reshard.storage.target_checks import check_apart, check_target

@@ -46,7 +46,7 @@ from reshard.formats.base import Reader
 from reshard.formats.orbax.writer import open_writer
 from reshard.formats.registry import local_path
 from reshard.formats.target_folder import refuse_other_content, target_path
-from reshard.planning.joint_plan import MultiPlan
+from reshard.planning.multi_plan import MultiPlan
 from reshard.storage.publishing import publish
 from reshard.storage.staging import held
 from reshard.storage.target_checks import check_apart, check_new

@@ -32,7 +32,7 @@ from reshard.formats.base import Leaf, Reader, StoredTensor
 from reshard.formats.registry import open_reader
 from reshard.layout.changes import Changes
 from reshard.planning.planner import open_files_per_task
-from reshard.planning.transforms import rewrites
+from reshard.planning.rules import rewrites
 
 Tell = Callable[[Progress], None]
 

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from reshard.engine.layout_tree import LayoutTree
-from reshard.engine.layouts import Layout, SameAxes
 from reshard.engine.options import Options
 from reshard.engine.target import codec_name
 from reshard.formats.base import TargetCheckpoint
@@ -25,7 +23,9 @@ from reshard.formats.slices.slice_file import FILE_NAME
 from reshard.layout.layout_file import LayoutFile, layout_to_mapping
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.mesh import DeviceMesh, TensorLayout, show_axes
+from reshard.planning.layout_tree import LayoutTree
 from reshard.planning.move import Move, Plan
+from reshard.planning.target_layouts import Layout, SameAxes
 from reshard.storage.local import storage_error
 from reshard.version import __version__
 

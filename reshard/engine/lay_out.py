@@ -10,14 +10,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.engine.checkpoint_info import CheckpointInfo
-from reshard.engine.layouts import Layout, layout_warnings, look_up, split
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
 from reshard.layout.record_text import counted, several, warned
 from reshard.layout.tensor_spec import TensorSpec, change_text
-from reshard.planning.transforms import Rewrite, rewrites
+from reshard.planning.rules import Rewrite, rewrites
+from reshard.planning.target_layouts import Layout, layout_warnings, look_up, split
 
 
 class LaidOut(Struct, frozen=True):

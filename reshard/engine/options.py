@@ -7,11 +7,11 @@ from typing import Literal, get_args
 from msgspec import Struct, field
 
 from reshard.engine.arguments import check_choice, check_positive
-from reshard.engine.layouts import Layout
 from reshard.engine.limits import check_limits
 from reshard.formats.base import Encoding, Style
 from reshard.layout.changes import Changes
 from reshard.planning.chunking import SPLIT_ABOVE_BYTES
+from reshard.planning.target_layouts import Layout
 
 Check = Literal["written", "readback"]
 

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reshard.engine.checkpoint_info import CheckpointInfo
-from reshard.engine.layouts import SameAxes, layout_warnings, split
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.layout_file import MissingAxes
 from reshard.layout.merged_rules import Axes, merged_rules
 from reshard.layout.mesh import DeviceMesh
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.layout.yaml_flow import flow, quoted
+from reshard.planning.target_layouts import SameAxes, layout_warnings, split
 
 PROPOSED_MESH = DeviceMesh((8,), ("model",))
 """Where neither the checkpoint nor the caller names one."""

@@ -11,9 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.engine.layouts import Split, keeps_layouts, look_up, split
 from reshard.engine.options import Options
-from reshard.engine.pairing import made_of
 from reshard.errors import PlanError
 from reshard.formats.base import (
     Container,
@@ -31,9 +29,11 @@ from reshard.layout.cast_rule import refuse_unstored
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.chunking import MAX_CHUNKS, chunk_shape
 from reshard.planning.move import CHECKSUM, Side
+from reshard.planning.pairing import made_of
 from reshard.planning.placement import Placement
 from reshard.planning.planner import COPY_BYTES, Request
-from reshard.planning.transforms import Rewrite, rewrites
+from reshard.planning.rules import Rewrite, rewrites
+from reshard.planning.target_layouts import Split, keeps_layouts, look_up, split
 
 _PLACE = frozenset({"sharding", "memory_kind"})
 """What a leaf's metadata says of where its tensor lies, beyond its layout."""

@@ -15,8 +15,8 @@ from msgspec import Struct
 from reshard.engine.task import SourceChunk, TargetChunk, Task
 from reshard.formats.base import Encoding, Reader, Writer
 from reshard.geometry.box import Box
-from reshard.planning.joint_plan import MoveAt, MultiPlan
 from reshard.planning.move import Move, Plan
+from reshard.planning.multi_plan import MoveAt, MultiPlan
 from reshard.planning.planner import open_files_per_task
 
 T = TypeVar("T")

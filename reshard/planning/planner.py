@@ -15,10 +15,10 @@ from collections.abc import Hashable, Iterator, Sequence
 from msgspec import Struct
 
 from reshard.errors import MemoryBudgetError, PlanError
-from reshard.planning.joint_plan import MoveAt, MultiPlan
 from reshard.planning.metadata_share import counted_bytes
 from reshard.planning.move import Move, Plan, Side
-from reshard.planning.ways import (
+from reshard.planning.multi_plan import MoveAt, MultiPlan
+from reshard.planning.strategies import (
     COPY_BYTES,
     Request,
     Way,

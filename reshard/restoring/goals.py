@@ -14,7 +14,7 @@ from reshard.formats.leaf_paths import renamed_leaves
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.layout.changes import Changes
 from reshard.layout.prefixes import pattern_hint
-from reshard.planning.transforms import rewrites
+from reshard.planning.rules import rewrites
 from reshard.restoring.asked import Asked, TargetTree
 from reshard.restoring.fitting import Kept, check_fit, check_for_jax, key_type, restored_dtype
 from reshard.restoring.forms import (

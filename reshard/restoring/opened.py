@@ -22,7 +22,7 @@ from reshard.formats.base import PathKey, Reader, StoredTensor
 from reshard.formats.registry import local_path, open_reader
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.record_text import counted, several, warned
-from reshard.planning.transforms import Rewrite, rewrites
+from reshard.planning.rules import Rewrite, rewrites
 from reshard.restoring.asked import read_target
 from reshard.restoring.fitting import require_jax
 from reshard.restoring.forms import NumpyArray
@@ -221,7 +221,7 @@ class OpenedCheckpoint:
         Raises what ``plan`` raises for such a layout, LayoutError where there is no such shard or two
         tensors cannot be told apart, PlanError where safetensors has no such dtype.
         """
-        from reshard.engine.layouts import layout_of
+        from reshard.planning.target_layouts import layout_of
 
         self._check_unchanged()
         found = layout_of(layout, mesh)

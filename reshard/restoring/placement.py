@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from reshard.engine.layout_tree import is_layout_tree, is_struct, leaf_above
-from reshard.engine.layouts import layout_of, layout_warnings
 from reshard.errors import LayoutError
 from reshard.formats.live_trees import named_leaves
 from reshard.layout.bridges.jax_sharding import mesh_from_jax, mesh_to_jax
@@ -23,6 +21,8 @@ from reshard.layout.layout_file import KEYS, LayoutFile
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.mesh import TensorLayout
 from reshard.layout.resolve import layout_for
+from reshard.planning.layout_tree import is_layout_tree, is_struct, leaf_above
+from reshard.planning.target_layouts import layout_of, layout_warnings
 from reshard.variables.distribute import on_devices
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.engine.layouts import Layout, Split, look_up, split
 from reshard.errors import LayoutError
 from reshard.formats.base import Reader, StoredTensor
 from reshard.geometry.box import Box
@@ -17,7 +16,8 @@ from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
 from reshard.layout.tensor_layout import device_boxes
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.transforms import rewrites
+from reshard.planning.rules import rewrites
+from reshard.planning.target_layouts import Layout, Split, look_up, split
 
 
 class Part(Struct, frozen=True):

@@ -11,7 +11,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reshard.engine.layouts import Layout, SameAxes, Split, layout_of, look_up, split
 from reshard.errors import LayoutError, TreeError
 from reshard.geometry.grid import Grid
 from reshard.layout.bridges.jax_sharding import layout_from_sharding
@@ -21,6 +20,7 @@ from reshard.layout.layout_map import LayoutMap
 from reshard.layout.mesh import DeviceMesh, TensorLayout, show_axes
 from reshard.layout.resolve import layout_for
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.target_layouts import Layout, SameAxes, Split, layout_of, look_up, split
 from reshard.saving.tensors import LiveTensor
 from reshard.saving.tree import flatten, key_path
 

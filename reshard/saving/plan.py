@@ -9,7 +9,6 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.engine.layouts import Layout
 from reshard.errors import FormatError, LayoutError, MemoryBudgetError, TreeError
 from reshard.formats.base import (
     Container,
@@ -25,6 +24,7 @@ from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.target_layouts import Layout
 from reshard.saving.chunks import Piece, my_pieces, storage_chunk
 from reshard.saving.given_layouts import Given, laid_out
 from reshard.saving.host_chunk import chunk_bytes_needed

@@ -29,7 +29,7 @@ from reshard.engine.task import CastStats
 from reshard.formats.orbax.folder_record import FileVerdict
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import parse_layout
-from reshard.planning.joint_plan import MultiPlan
+from reshard.planning.multi_plan import MultiPlan
 from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
 
 PAIR = (spec("a"), spec("b", axes=(None, "model"), mesh=SERVED))

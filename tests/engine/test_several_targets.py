@@ -25,10 +25,10 @@ from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.geometry.grid import Grid
-from reshard.planning.joint_plan import MoveAt, MultiPlan
 from reshard.planning.move import Move, Plan, Side
+from reshard.planning.multi_plan import MoveAt, MultiPlan
 from reshard.planning.placement import Placement
-from reshard.planning.ways import Request, Way, ways
+from reshard.planning.strategies import Request, Way, ways
 from tests.engine.stores import (
     CASTS,
     RAW,

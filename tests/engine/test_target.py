@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from reshard.engine.layouts import layout_of
 from reshard.engine.options import Options
 from reshard.engine.target import codec_name, make_target
 from reshard.errors import FormatError, LayoutError, PlanError
@@ -20,6 +19,7 @@ from reshard.layout.changes import Changes
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.chunking import MAX_CHUNKS
+from reshard.planning.target_layouts import layout_of
 
 MESH = DeviceMesh((4, 2), ("data", "model"))
 ZSTD = Encoding("zstd", 3)

@@ -16,7 +16,7 @@ import numpy as np
 
 import reshard
 from reshard import api
-from reshard.planning import ways
+from reshard.planning import strategies as ways
 from tests.faults.trial import content
 from tests.orbax_trees import mesh, put, save_manager_items, save_pytree
 

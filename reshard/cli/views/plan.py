@@ -27,8 +27,8 @@ from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.mesh import DeviceMesh
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.joint_plan import MultiPlan
 from reshard.planning.move import Move, Plan
+from reshard.planning.multi_plan import MultiPlan
 
 if TYPE_CHECKING:
     from reshard.engine.conversion import ConversionPlan, PlannedTensor

@@ -14,7 +14,7 @@ from reshard.geometry.grid import Grid
 from reshard.layout.cast_rule import kind_of
 from reshard.layout.changes import Changes
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.transforms import Rewrite, check_rules, rewrites
+from reshard.planning.rules import Rewrite, check_rules, rewrites
 
 NAMES = ["params/dense/kernel", "params/dense/bias", "opt/mu/kernel", "opt/count", "note"]
 DTYPE_OF = {

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from reshard.engine.layouts import SameAxes, Split, layout_of, layout_warnings, split
 from reshard.errors import LayoutError
 from reshard.geometry.grid import Grid
 from reshard.layout.layout_file import LayoutFile, parse_layout
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.target_layouts import SameAxes, Split, layout_of, layout_warnings, split
 
 MESH = DeviceMesh((4, 2), ("data", "model"))
 LINE = DeviceMesh((8,), ("x",))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reshard.errors import PlanError
 from reshard.geometry.grid import Grid
 from reshard.layout.partitioners import div_cuts
-from reshard.planning.advise import TINY_BYTES, serving_chunk
+from reshard.planning.serving_chunks import TINY_BYTES, serving_chunk
 
 
 @st.composite

@@ -13,7 +13,7 @@ from reshard.formats.base import Reader, StoredTensor
 from reshard.formats.slices.origin import Made, Origin
 from reshard.layout.cast_rule import Cast, kind_of
 from reshard.layout.changes import Changes
-from reshard.planning.transforms import Rewrite, rewrites
+from reshard.planning.rules import Rewrite, rewrites
 
 RulesFrom = Literal["given", "recorded"]
 

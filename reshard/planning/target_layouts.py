@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 from msgspec import Struct
 
-from reshard.engine.layout_tree import LayoutTree, is_layout_tree, layout_tree
 from reshard.errors import LayoutError
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import MeshLike, as_mesh, is_jax_mesh
@@ -32,6 +31,7 @@ from reshard.layout.mesh import (
 from reshard.layout.prefixes import pattern_hint
 from reshard.layout.resolve import layout_for, overlaps, unmatched_rules
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.layout_tree import LayoutTree, is_layout_tree, layout_tree
 
 
 class SameAxes(Struct, frozen=True):
