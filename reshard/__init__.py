@@ -57,10 +57,7 @@ from reshard.version import __version__
 
 if TYPE_CHECKING:
     from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
-    from reshard.engine.compare import TensorVerdict, Verification
     from reshard.engine.conversion import ConversionPlan, MultiConversionPlan, PlannedTensor
-    from reshard.engine.diff_report import DiffReport, LeafDiff, TensorDiff
-    from reshard.engine.fingerprint import Fingerprint
     from reshard.engine.lay_out import LaidOut, LayoutPreview
     from reshard.engine.progress import Progress
     from reshard.engine.report import ConversionReport, MultiReport, TensorReport
@@ -76,6 +73,9 @@ if TYPE_CHECKING:
     from reshard.variables.distribute import distribute_tensor
     from reshard.variables.indexed_slices import IndexedSlices
     from reshard.variables.sharded import ShardedVariable
+    from reshard.verification.compare import TensorVerdict, Verification
+    from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
+    from reshard.verification.fingerprint import Fingerprint
 
 __all__ = [
     "CastStats",
@@ -153,13 +153,13 @@ _LAZY = {
     "CheckpointInfo": "reshard.engine.checkpoint_info",
     "ConversionPlan": "reshard.engine.conversion",
     "ConversionReport": "reshard.engine.report",
-    "DiffReport": "reshard.engine.diff_report",
-    "Fingerprint": "reshard.engine.fingerprint",
+    "DiffReport": "reshard.verification.diff_report",
+    "Fingerprint": "reshard.verification.fingerprint",
     "FixedShardsPartitioner": "reshard.layout.partitioners",
     "IndexedSlices": "reshard.variables.indexed_slices",
     "LaidOut": "reshard.engine.lay_out",
     "LayoutPreview": "reshard.engine.lay_out",
-    "LeafDiff": "reshard.engine.diff_report",
+    "LeafDiff": "reshard.verification.diff_report",
     "MaxSizePartitioner": "reshard.layout.partitioners",
     "MinSizePartitioner": "reshard.layout.partitioners",
     "MultiConversionPlan": "reshard.engine.conversion",
@@ -171,11 +171,11 @@ _LAZY = {
     "SaveHandle": "reshard.saving.save",
     "SaveSliceInfo": "reshard.layout.slice_info",
     "ShardedVariable": "reshard.variables.sharded",
-    "TensorDiff": "reshard.engine.diff_report",
+    "TensorDiff": "reshard.verification.diff_report",
     "TensorInfo": "reshard.engine.checkpoint_info",
     "TensorReport": "reshard.engine.report",
-    "TensorVerdict": "reshard.engine.compare",
-    "Verification": "reshard.engine.compare",
+    "TensorVerdict": "reshard.verification.compare",
+    "Verification": "reshard.verification.compare",
     "distribute_tensor": "reshard.variables.distribute",
     "save": "reshard.saving.save",
 }

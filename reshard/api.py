@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
     from reshard.engine.arguments import PairRules, Path, Rules
     from reshard.engine.checkpoint_info import CheckpointInfo
-    from reshard.engine.compare import Verification
     from reshard.engine.conversion import ConversionPlan, MultiConversionPlan
-    from reshard.engine.diff_report import DiffReport
-    from reshard.engine.fingerprint import Fingerprint
     from reshard.engine.goal import LayoutLike
     from reshard.engine.lay_out import LayoutPreview
     from reshard.engine.limits import Limits
@@ -34,6 +31,9 @@ if TYPE_CHECKING:
     from reshard.layout.layout_file import MissingAxes
     from reshard.restoring.goals import Missing, Unexpected
     from reshard.restoring.opened import OpenedCheckpoint, RestoreReport
+    from reshard.verification.compare import Verification
+    from reshard.verification.diff_report import DiffReport
+    from reshard.verification.fingerprint import Fingerprint
 
 
 def inspect(path: Path, *, step: Step | None = None, item: str | None = None) -> CheckpointInfo:
@@ -503,8 +503,8 @@ def verify(
     >>> verify("ckpt/1000", "served").dropped  # doctest: +SKIP
     ('opt_state/0/mu/w',)
     """
-    from reshard.engine.verify import verify_checkpoints
     from reshard.errors import PlanError
+    from reshard.verification.verify import verify_checkpoints
 
     limits = limits_of(max_memory, workers)
     other = None if b is None else path_of("checkpoint", b)
@@ -533,7 +533,7 @@ def diff(
 
     Reads every chunk of both, once where ``max_memory`` allows, whatever digests they recorded. A
     tensor is equal where shape, dtype and every bit are; else its differing elements are counted, and
-    the largest difference and the relative norm are told (``reshard.engine.diff_report.TensorDiff``
+    the largest difference and the relative norm are told (``reshard.verification.diff_report.TensorDiff``
     says exactly what). The same call gives the same
     numbers, in whatever order its tasks end; with another budget, other workers or other chunks
     the norm may differ in its last digits.
@@ -551,7 +551,7 @@ def diff(
     >>> found = diff("ckpt/100", "ckpt/200", select=["^params/"])  # doctest: +SKIP
     >>> found.tensors["params/kernel"].relative  # doctest: +SKIP
     """
-    from reshard.engine.diff import diff_checkpoints
+    from reshard.verification.diff import diff_checkpoints
 
     changes = changes_of(select, drop, (), ())
     limits = limits_of(max_memory, workers)
@@ -585,7 +585,7 @@ def fingerprint(
     Raises TargetExistsError where there is a record already, CorruptError where something cannot be
     read now, StorageError where the file system refuses; then nothing is recorded.
     """
-    from reshard.engine.fingerprint import fingerprint_checkpoint
+    from reshard.verification.fingerprint import fingerprint_checkpoint
 
     limits = limits_of(max_memory, workers)
     source = _chosen("checkpoint", path, step, item)

@@ -15,15 +15,15 @@ from msgspec import to_builtins
 
 if TYPE_CHECKING:
     from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
-    from reshard.engine.compare import Verification
     from reshard.engine.conversion import ConversionPlan, MultiConversionPlan, PlannedTensor
-    from reshard.engine.diff_report import DiffReport
-    from reshard.engine.fingerprint import Fingerprint
     from reshard.engine.lay_out import LaidOut, LayoutPreview
     from reshard.engine.report import ConversionReport
     from reshard.geometry.grid import Grid
     from reshard.layout.mesh import DeviceMesh, TensorLayout
     from reshard.planning.move import Plan
+    from reshard.verification.compare import Verification
+    from reshard.verification.diff_report import DiffReport
+    from reshard.verification.fingerprint import Fingerprint
 
 Document = dict[str, Any]
 
@@ -222,7 +222,7 @@ def conversion_plans(planned: MultiConversionPlan, with_shares: bool) -> Documen
 
 def verification(found: Verification) -> Document:
     """The object of ``verify``; ``equal`` is true where everything was compared and agrees."""
-    from reshard.engine.compare import AGREEING
+    from reshard.verification.compare import AGREEING
 
     agree = all(t.status in AGREEING for t in found.tensors)
     return {

@@ -18,10 +18,10 @@ import pytest
 import reshard
 import reshard.api
 from reshard.cli.app import run
-from reshard.engine.compare import TensorVerdict, Verification
-from reshard.engine.diff_report import DiffReport, TensorDiff
-from reshard.engine.fingerprint import Fingerprint
 from reshard.errors import PlanError, VerificationError
+from reshard.verification.compare import TensorVerdict, Verification
+from reshard.verification.diff_report import DiffReport, TensorDiff
+from reshard.verification.fingerprint import Fingerprint
 from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
 
 ROOT = Path(__file__).parents[2]

@@ -20,16 +20,16 @@ from reshard.cli.json_output import (
     starter_document,
     verification,
 )
-from reshard.engine.compare import TensorVerdict, Verification
 from reshard.engine.conversion import MultiConversionPlan
-from reshard.engine.diff_report import DiffReport, LeafDiff, TensorDiff
-from reshard.engine.fingerprint import Fingerprint
 from reshard.engine.lay_out import preview
 from reshard.engine.task import CastStats
 from reshard.formats.orbax.folder_record import FileVerdict
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import parse_layout
 from reshard.planning.multi_plan import MultiPlan
+from reshard.verification.compare import TensorVerdict, Verification
+from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
+from reshard.verification.fingerprint import Fingerprint
 from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
 
 PAIR = (spec("a"), spec("b", axes=(None, "model"), mesh=SERVED))

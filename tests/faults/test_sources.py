@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import reshard
-from reshard.engine.compare import Verification
 from reshard.errors import CorruptError, ReshardError, StorageError
 from reshard.storage.staging import staging_for
+from reshard.verification.compare import Verification
 from tests.faults.cases import COLUMNS, clear, only
 from tests.faults.seam import Call, Go, at_the_seam
 from tests.faults.trial import content, nothing_stays_open, within_time

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import reshard.api
-from reshard.engine.compare import TensorVerdict
 from reshard.errors import ReshardError
+from reshard.verification.compare import TensorVerdict
 
 LONGEST_MESSAGE = 20_000
 """Characters of an error: names in it are shortened, lists are cut."""

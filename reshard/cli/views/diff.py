@@ -11,7 +11,7 @@ from rich.text import Text
 from reshard.cli.grouping import Group, grouped, single
 from reshard.cli.tables import Cell, cap_note, capped, table
 from reshard.cli.text import count_text, dtype_text, duration_text, safe, shape_text
-from reshard.engine.diff_report import DiffReport, LeafDiff, TensorDiff
+from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
 
 MOST_TEXT = 24
 """Characters of a string that a table shows."""

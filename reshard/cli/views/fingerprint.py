@@ -9,8 +9,8 @@ from rich.text import Text
 
 from reshard.cli.tables import cap_note, capped, table
 from reshard.cli.text import count_text, duration_text, rate_text, safe
-from reshard.engine.fingerprint import Fingerprint
 from reshard.geometry.sizes import format_bytes
+from reshard.verification.fingerprint import Fingerprint
 
 MOST_DIGESTS = 8
 

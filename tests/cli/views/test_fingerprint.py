@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from reshard.cli.views.fingerprint import fingerprint_view
-from reshard.engine.fingerprint import Fingerprint
+from reshard.verification.fingerprint import Fingerprint
 from tests.cli.show import lines
 
 

@@ -13,14 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from reshard.engine import box_stream, elements, pair_plan, stream_plan
-from reshard.engine import diff as engine_diff
-from reshard.engine.diff import diff_readers
+from reshard.engine import box_stream, stream_plan
 from reshard.engine.limits import Limits
 from reshard.errors import CorruptError, MemoryBudgetError, PlanError, StorageError
 from reshard.formats.base import Container, Leaf, PathKey
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.layout.changes import Changes
+from reshard.verification import diff as engine_diff
+from reshard.verification import elements, pair_plan
+from reshard.verification.diff import diff_readers
 from tests.engine.stores import RAW, RAW_CRC, ZSTD, ZSTD_CRC, Store, tensor
 
 LIMITS = Limits(64 << 20, 2)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from reshard.engine.compare import compare_recorded, compare_stored
 from reshard.engine.limits import Limits
 from reshard.engine.read_digests import tensor_digests
+from reshard.verification.compare import compare_recorded, compare_stored
 from tests.engine.stores import RAW, RAW_CRC, ZSTD, Store, tensor
 
 LIMITS = Limits(64 << 20, 2)

@@ -19,13 +19,9 @@ from msgspec import Struct
 
 from reshard.checksums.runs import row_major
 from reshard.engine.buffers import ArenaPool
-from reshard.engine.diff_report import DiffReport, LeafDiff, TensorDiff
-from reshard.engine.elements import Comparing, Differences
 from reshard.engine.hand_out import hand_out
 from reshard.engine.limits import Limits
 from reshard.engine.open_within import BYTES_PER_DIFFERENCE, check_leaves_to_read, left_to_read
-from reshard.engine.pair_blocks import Block, Matched, compare_blocks
-from reshard.engine.pair_plan import Pair, check_pairs, plan_pair
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS
 from reshard.formats.base import Leaf, Reader, StoredTensor
@@ -33,6 +29,10 @@ from reshard.formats.registry import open_reader
 from reshard.layout.changes import Changes
 from reshard.planning.planner import open_files_per_task
 from reshard.planning.rules import rewrites
+from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
+from reshard.verification.elements import Comparing, Differences
+from reshard.verification.pair_blocks import Block, Matched, compare_blocks
+from reshard.verification.pair_plan import Pair, check_pairs, plan_pair
 
 Tell = Callable[[Progress], None]
 

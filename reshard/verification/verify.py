@@ -13,7 +13,6 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.engine.compare import Verification, compare_recorded, compare_stored
 from reshard.engine.limits import Limits
 from reshard.engine.open_within import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_files
@@ -37,6 +36,7 @@ from reshard.formats.slices.file_digests import size_of
 from reshard.formats.slices.origin import Made
 from reshard.layout.changes import Changes
 from reshard.planning.pairing import Pairing, pair_by_record, pair_by_rules
+from reshard.verification.compare import Verification, compare_recorded, compare_stored
 
 
 class Side(Struct, frozen=True):

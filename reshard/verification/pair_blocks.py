@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from reshard.checksums.runs import row_major
 from reshard.engine.box_stream import BoxStream
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
-from reshard.engine.elements import Comparing, Differences
-from reshard.engine.pair_plan import Pair, PairPlan
 from reshard.formats.base import Reader, StoredTensor
 from reshard.geometry.bit_views import opaque_dtype
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid
+from reshard.verification.elements import Comparing, Differences
+from reshard.verification.pair_plan import Pair, PairPlan
 
 if TYPE_CHECKING:
     from reshard.engine.buffers import Bytes

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from reshard.engine.elements import COMPARE_BYTES
 from reshard.engine.stream_plan import LEAST_BAND_BYTES, Streaming
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import StoredTensor
@@ -22,6 +21,7 @@ from reshard.geometry.box import Box
 from reshard.geometry.row_major import Cut
 from reshard.planning.cost import BAND_BYTES, TASK_OVERHEAD_BYTES
 from reshard.planning.planner import allowed_text
+from reshard.verification.elements import COMPARE_BYTES
 
 MIB = 1 << 20
 

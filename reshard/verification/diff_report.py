@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from reshard.engine.elements import ComparedAs
+from reshard.verification.elements import ComparedAs
 
 DiffStatus = Literal["equal", "different", "only in A", "only in B"]
 
