@@ -56,12 +56,12 @@ from reshard.layout.scope import layout_map_scope
 from reshard.version import __version__
 
 if TYPE_CHECKING:
-    from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.engine.conversion import ConversionPlan, MultiConversionPlan, PlannedTensor
-    from reshard.engine.lay_out import LaidOut, LayoutPreview
     from reshard.engine.progress import Progress
     from reshard.engine.report import ConversionReport, MultiReport, TensorReport
     from reshard.engine.task import CastStats
+    from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
+    from reshard.inspection.layout_preview import LaidOut, LayoutPreview
     from reshard.layout.partitioners import (
         FixedShardsPartitioner,
         MaxSizePartitioner,
@@ -150,15 +150,15 @@ __all__ = [
 
 _LAZY = {
     "CastStats": "reshard.engine.task",
-    "CheckpointInfo": "reshard.engine.checkpoint_info",
+    "CheckpointInfo": "reshard.inspection.checkpoint_info",
     "ConversionPlan": "reshard.engine.conversion",
     "ConversionReport": "reshard.engine.report",
     "DiffReport": "reshard.verification.diff_report",
     "Fingerprint": "reshard.verification.fingerprint",
     "FixedShardsPartitioner": "reshard.layout.partitioners",
     "IndexedSlices": "reshard.variables.indexed_slices",
-    "LaidOut": "reshard.engine.lay_out",
-    "LayoutPreview": "reshard.engine.lay_out",
+    "LaidOut": "reshard.inspection.layout_preview",
+    "LayoutPreview": "reshard.inspection.layout_preview",
     "LeafDiff": "reshard.verification.diff_report",
     "MaxSizePartitioner": "reshard.layout.partitioners",
     "MinSizePartitioner": "reshard.layout.partitioners",
@@ -172,7 +172,7 @@ _LAZY = {
     "SaveSliceInfo": "reshard.layout.slice_info",
     "ShardedVariable": "reshard.variables.sharded",
     "TensorDiff": "reshard.verification.diff_report",
-    "TensorInfo": "reshard.engine.checkpoint_info",
+    "TensorInfo": "reshard.inspection.checkpoint_info",
     "TensorReport": "reshard.engine.report",
     "TensorVerdict": "reshard.verification.compare",
     "Verification": "reshard.verification.compare",

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from reshard.engine.arguments import PairRules, Path, Rules
-    from reshard.engine.checkpoint_info import CheckpointInfo
     from reshard.engine.conversion import ConversionPlan, MultiConversionPlan
     from reshard.engine.goal import LayoutLike
-    from reshard.engine.lay_out import LayoutPreview
     from reshard.engine.limits import Limits
     from reshard.engine.options import Check, Wanted
     from reshard.engine.progress import Progress
     from reshard.engine.report import ConversionReport, MultiReport
     from reshard.formats.base import Style
     from reshard.formats.choose import Step
+    from reshard.inspection.checkpoint_info import CheckpointInfo
+    from reshard.inspection.layout_preview import LayoutPreview
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import MissingAxes
     from reshard.restoring.goals import Missing, Unexpected
@@ -50,8 +50,8 @@ def inspect(path: Path, *, step: Step | None = None, item: str | None = None) ->
 
     >>> inspect("run", step="latest", item="model")  # doctest: +SKIP
     """
-    from reshard.engine.checkpoint_info import describe
     from reshard.formats.registry import open_reader
+    from reshard.inspection.checkpoint_info import describe
 
     return describe(open_reader(_chosen("checkpoint", path, step, item)))
 
@@ -93,7 +93,7 @@ def preview_layout(
     Without a layout and a mesh: how each tensor is cut as it is. Arguments as for ``plan``. Raises what
     ``plan`` would raise for this layout.
     """
-    from reshard.engine.lay_out import preview
+    from reshard.inspection.layout_preview import preview
     from reshard.planning.target_layouts import layout_of
 
     found = layout_of(layout, mesh, missing_axes)
@@ -116,7 +116,7 @@ def starter_layout(
 
     >>> Path("serving.yaml").write_text(starter_layout("ckpt/100", mesh="model=8"))  # doctest: +SKIP
     """
-    from reshard.engine.starter import starter_text
+    from reshard.inspection.starter_layout import starter_text
     from reshard.planning.target_layouts import SameAxes, layout_of
 
     found = layout_of(None, mesh, missing_axes)

@@ -22,9 +22,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import reshard
 from reshard.cli.app import run
-from reshard.engine.checkpoint_info import CheckpointInfo
-from reshard.engine.starter import starter_text
 from reshard.geometry.grid import Grid
+from reshard.inspection.checkpoint_info import CheckpointInfo
+from reshard.inspection.starter_layout import starter_text
 from reshard.layout.layout_file import parse_layout
 from reshard.layout.layout_text import parse_yaml
 from reshard.layout.mesh import TensorLayout, known_axes

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 
 if TYPE_CHECKING:
-    from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.engine.conversion import ConversionPlan, MultiConversionPlan, PlannedTensor
-    from reshard.engine.lay_out import LaidOut, LayoutPreview
     from reshard.engine.report import ConversionReport
     from reshard.geometry.grid import Grid
+    from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
+    from reshard.inspection.layout_preview import LaidOut, LayoutPreview
     from reshard.layout.mesh import DeviceMesh, TensorLayout
     from reshard.planning.move import Plan
     from reshard.verification.compare import Verification

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
 from reshard.engine.conversion import ConversionPlan, PlannedTensor
 from reshard.engine.report import ConversionReport, TensorReport
 from reshard.engine.task import CastStats
 from reshard.formats.base import Container, Encoding, Item, Leaf, PathKey
 from reshard.geometry.grid import Grid
+from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
 from reshard.layout.mesh import AxesLike, DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Side

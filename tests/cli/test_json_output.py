@@ -21,9 +21,9 @@ from reshard.cli.json_output import (
     verification,
 )
 from reshard.engine.conversion import MultiConversionPlan
-from reshard.engine.lay_out import preview
 from reshard.engine.task import CastStats
 from reshard.formats.orbax.folder_record import FileVerdict
+from reshard.inspection.layout_preview import preview
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import parse_layout
 from reshard.planning.multi_plan import MultiPlan

@@ -19,9 +19,9 @@ from reshard.cli.text import (
     shape_text,
     some_text,
 )
-from reshard.engine.checkpoint_info import CheckpointInfo, TensorInfo
 from reshard.formats.base import Item
 from reshard.geometry.sizes import format_bytes
+from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
 from reshard.layout.mesh import DeviceMesh
 
 Rows = Sequence[Group[TensorInfo]]

@@ -21,8 +21,8 @@ from reshard.cli.text import (
     shape_text,
     some_text,
 )
-from reshard.engine.lay_out import LaidOut, LayoutPreview
 from reshard.geometry.sizes import format_bytes
+from reshard.inspection.layout_preview import LaidOut, LayoutPreview
 from reshard.layout.mesh import DeviceMesh
 from reshard.layout.tensor_spec import TensorSpec
 

@@ -6,8 +6,8 @@ import time
 from msgspec.structs import replace
 
 from reshard.cli.views.inspection import inspection_view
-from reshard.engine.checkpoint_info import CheckpointInfo
 from reshard.formats.base import Container, Item
+from reshard.inspection.checkpoint_info import CheckpointInfo
 from tests.cli.show import lines, show
 from tests.cli.specimens import SERVED, info, spec
 

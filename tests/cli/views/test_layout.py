@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from reshard.cli.views.layout import show_layout
-from reshard.engine.lay_out import preview
 from reshard.errors import LayoutError
+from reshard.inspection.layout_preview import preview
 from reshard.layout.layout_file import parse_layout
 from reshard.layout.mesh import DeviceMesh
 from reshard.layout.tensor_spec import TensorSpec

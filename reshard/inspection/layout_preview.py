@@ -9,9 +9,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.engine.checkpoint_info import CheckpointInfo
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
+from reshard.inspection.checkpoint_info import CheckpointInfo
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
 from reshard.layout.record_text import counted, several, warned

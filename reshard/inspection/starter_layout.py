@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from reshard.engine.checkpoint_info import CheckpointInfo
 from reshard.geometry.sizes import format_bytes
+from reshard.inspection.checkpoint_info import CheckpointInfo
 from reshard.layout.layout_file import MissingAxes
 from reshard.layout.merged_rules import Axes, merged_rules
 from reshard.layout.mesh import DeviceMesh
