@@ -9,9 +9,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from reshard.engine.identity import Identity, plan_digest
-from reshard.engine.journal import Header, Journal, read_finished
-from reshard.engine.options import Options
+from reshard.conversion.options import Options
+from reshard.conversion.resume.identity import Identity, plan_digest
+from reshard.conversion.resume.journal import Header, Journal, read_finished
 from reshard.engine.task import ChunkPart, Finished, TaskResult
 from reshard.formats.base import Container, TargetCheckpoint
 from reshard.geometry.grid import Grid

@@ -26,7 +26,7 @@ from reshard.api import (
     starter_layout,
     verify,
 )
-from reshard.engine.goal import Target
+from reshard.conversion.target import Target
 from reshard.errors import (
     CorruptError,
     FormatError,
@@ -56,9 +56,9 @@ from reshard.layout.scope import layout_map_scope
 from reshard.version import __version__
 
 if TYPE_CHECKING:
-    from reshard.engine.conversion import ConversionPlan, MultiConversionPlan, PlannedTensor
+    from reshard.conversion.prepare import ConversionPlan, MultiConversionPlan, PlannedTensor
+    from reshard.conversion.report import ConversionReport, MultiReport, TensorReport
     from reshard.engine.progress import Progress
-    from reshard.engine.report import ConversionReport, MultiReport, TensorReport
     from reshard.engine.task import CastStats
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.inspection.layout_preview import LaidOut, LayoutPreview
@@ -151,8 +151,8 @@ __all__ = [
 _LAZY = {
     "CastStats": "reshard.engine.task",
     "CheckpointInfo": "reshard.inspection.checkpoint_info",
-    "ConversionPlan": "reshard.engine.conversion",
-    "ConversionReport": "reshard.engine.report",
+    "ConversionPlan": "reshard.conversion.prepare",
+    "ConversionReport": "reshard.conversion.report",
     "DiffReport": "reshard.verification.diff_report",
     "Fingerprint": "reshard.verification.fingerprint",
     "FixedShardsPartitioner": "reshard.layout.partitioners",
@@ -162,10 +162,10 @@ _LAZY = {
     "LeafDiff": "reshard.verification.diff_report",
     "MaxSizePartitioner": "reshard.layout.partitioners",
     "MinSizePartitioner": "reshard.layout.partitioners",
-    "MultiConversionPlan": "reshard.engine.conversion",
-    "MultiReport": "reshard.engine.report",
+    "MultiConversionPlan": "reshard.conversion.prepare",
+    "MultiReport": "reshard.conversion.report",
     "OpenedCheckpoint": "reshard.restoring.opened",
-    "PlannedTensor": "reshard.engine.conversion",
+    "PlannedTensor": "reshard.conversion.prepare",
     "Progress": "reshard.engine.progress",
     "RestoreReport": "reshard.restoring.opened",
     "SaveHandle": "reshard.saving.save",
@@ -173,7 +173,7 @@ _LAZY = {
     "ShardedVariable": "reshard.variables.sharded",
     "TensorDiff": "reshard.verification.diff_report",
     "TensorInfo": "reshard.inspection.checkpoint_info",
-    "TensorReport": "reshard.engine.report",
+    "TensorReport": "reshard.conversion.report",
     "TensorVerdict": "reshard.verification.compare",
     "Verification": "reshard.verification.compare",
     "distribute_tensor": "reshard.variables.distribute",

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from reshard.conversion.target import Target
 from reshard.engine.arguments import bytes_of, changes_of, path_of
-from reshard.engine.goal import Target
 from reshard.engine.limits import limits_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from reshard.conversion.options import Check, Wanted
+    from reshard.conversion.prepare import ConversionPlan, MultiConversionPlan
+    from reshard.conversion.report import ConversionReport, MultiReport
+    from reshard.conversion.target import LayoutLike
     from reshard.engine.arguments import PairRules, Path, Rules
-    from reshard.engine.conversion import ConversionPlan, MultiConversionPlan
-    from reshard.engine.goal import LayoutLike
     from reshard.engine.limits import Limits
-    from reshard.engine.options import Check, Wanted
     from reshard.engine.progress import Progress
-    from reshard.engine.report import ConversionReport, MultiReport
     from reshard.formats.base import Style
     from reshard.formats.choose import Step
     from reshard.inspection.checkpoint_info import CheckpointInfo
@@ -181,7 +181,7 @@ def plan(
         style: form of the target, ``"v0"`` or ``"v1"``; None keeps the source's.
         overwrite: whether an existing target may be replaced.
     """
-    from reshard.engine.conversion import foresee, prepare
+    from reshard.conversion.prepare import foresee, prepare
 
     one = Target(
         "" if target is None else target,
@@ -219,7 +219,7 @@ def plan_all(
     ``total`` of what is returned tells which tensors are read once for which targets, and, as
     ``repeated_bytes``, how much is read again because the budget allows no other way.
     """
-    from reshard.engine.conversion import prepare_multi
+    from reshard.conversion.prepare import prepare_multi
 
     wanted = _all_wanted(targets, limits_of(max_memory, workers))
     return prepare_multi(_chosen("source", source, step, item), wanted).summary
@@ -313,7 +313,7 @@ def convert(
     Raises ResumeError where an unfinished run to ``target`` was another conversion, or of a source that
     changed since; SourceChangedError where the source changed while it was read.
     """
-    from reshard.engine.convert import convert
+    from reshard.conversion.convert import convert
 
     one = Target(
         target, layout, mesh, select, drop, rename, cast, compression, chunk_bytes, ocdbt, style, overwrite,
@@ -357,7 +357,7 @@ def convert_all(
 
     >>> convert_all("ckpt/100", [Target("a"), Target("b", mesh="model=8")])  # doctest: +SKIP
     """
-    from reshard.engine.convert import convert_multi
+    from reshard.conversion.convert import convert_multi
 
     wanted = _all_wanted(targets, limits_of(max_memory, workers))
     source = _chosen("source", source, step, item)
@@ -609,7 +609,7 @@ def _all_wanted(targets: Sequence[Target], limits: Limits) -> list[Wanted]:
 
 def _wanted(one: Target, limits: Limits) -> Wanted:
     """A target checked and made into what the engine works with; a layout file's own changes come first."""
-    from reshard.engine.options import Options, Wanted
+    from reshard.conversion.options import Options, Wanted
     from reshard.formats.compression import parse_compression
     from reshard.layout.layout_file import LayoutFile
     from reshard.planning.chunking import SPLIT_ABOVE_BYTES

@@ -28,7 +28,7 @@ ORDER = (
 )  # fmt: skip
 # What the server may import of reshard besides its top, and which command may import the server when it runs.
 PUBLIC_MODULES = (
-    "reshard.api", "reshard.cli.json_output", "reshard.cli.progress", "reshard.engine.progress", "reshard.engine.report", "reshard.errors", "reshard.layout.layout_text",
+    "reshard.api", "reshard.cli.json_output", "reshard.cli.progress", "reshard.engine.progress", "reshard.conversion.report", "reshard.errors", "reshard.layout.layout_text",
     "reshard.geometry.sizes",
 )  # fmt: skip
 SERVER_ORDER = (

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 
 if TYPE_CHECKING:
-    from reshard.engine.conversion import ConversionPlan, MultiConversionPlan, PlannedTensor
-    from reshard.engine.report import ConversionReport
+    from reshard.conversion.prepare import ConversionPlan, MultiConversionPlan, PlannedTensor
+    from reshard.conversion.report import ConversionReport
     from reshard.geometry.grid import Grid
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.inspection.layout_preview import LaidOut, LayoutPreview

@@ -13,7 +13,7 @@ from msgspec import Struct
 from reshard.cli.options import OUTPUT, Misuse, halves
 
 if TYPE_CHECKING:
-    from reshard.engine.goal import Target
+    from reshard.conversion.target import Target
 
 _MESH = re.compile(r"[^=,]+=\d+(,[^=,]+=\d+)*")
 
@@ -56,7 +56,7 @@ class NamedTarget(Struct, frozen=True):
 
     def target(self, options: Mapping[str, Any]) -> Target:
         """What the library is asked for; ``options`` are those of all targets."""
-        from reshard.engine.goal import Target
+        from reshard.conversion.target import Target
 
         return Target(self.dst, self.layout, self.mesh, **options)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reshard.engine.conversion import ConversionPlan, PlannedTensor
-from reshard.engine.report import ConversionReport, TensorReport
+from reshard.conversion.prepare import ConversionPlan, PlannedTensor
+from reshard.conversion.report import ConversionReport, TensorReport
 from reshard.engine.task import CastStats
 from reshard.formats.base import Container, Encoding, Item, Leaf, PathKey
 from reshard.geometry.grid import Grid

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reshard import api
+from reshard.conversion.convert import convert as loaded  # noqa: F401 - so that forked processes have it
 from reshard.engine import tasks
-from reshard.engine.convert import convert as loaded  # noqa: F401 - so that forked processes have it
 
 When = Literal["before", "after", "torn"]
 PRELOADED = ["tests.crash.killing"]

@@ -16,7 +16,7 @@ from tests.crash.conftest import CASES, make_tree
 from tests.crash.killing import Point, run_killed
 from tests.crash.left import content, journal_tasks, same_result
 
-APPEND = "reshard.engine.journal:Journal.append"
+APPEND = "reshard.conversion.resume.journal:Journal.append"
 LINE = "reshard.storage.checked_lines:write_all"
 POINTS = [
     Point(APPEND, "before", 1),
@@ -25,11 +25,11 @@ POINTS = [
     Point(APPEND, "after", 6),
     Point(LINE, "torn", 1),
     Point(LINE, "torn", 5),
-    Point("reshard.engine.finishing:check_recorded", "after"),
-    Point("reshard.engine.convert:finish", "after"),
+    Point("reshard.conversion.finish:check_recorded", "after"),
+    Point("reshard.conversion.convert:finish", "after"),
     Point("reshard.storage.publishing:_rename", "before"),
     Point("reshard.storage.publishing:_rename", "after"),
-    Point("reshard.engine.unfinished:dissolve", "before"),
+    Point("reshard.conversion.resume.cleanup:dissolve", "before"),
 ]
 
 CHOSEN = (POINTS[3], POINTS[5], POINTS[7])

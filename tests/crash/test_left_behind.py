@@ -14,9 +14,13 @@ import pytest
 
 from reshard import api
 from reshard.cli.app import run as run_command
-from reshard.engine import believed, convert, resume, tasks, unfinished
-from reshard.engine.journal import Journal, read_finished
-from reshard.engine.report import TensorReport
+from reshard.conversion import convert
+from reshard.conversion.report import TensorReport
+from reshard.conversion.resume import check_chunks as believed
+from reshard.conversion.resume import cleanup as unfinished
+from reshard.conversion.resume import resume
+from reshard.conversion.resume.journal import Journal, read_finished
+from reshard.engine import tasks
 from reshard.errors import (
     CorruptError,
     ReshardError,
@@ -615,6 +619,6 @@ def test_progress_and_report_tell_what_was_done_before(source, target):
 @pytest.mark.usefixtures("left")
 def test_room_is_asked_for_what_is_still_to_be_written(source, target, monkeypatch):
     whole = api.plan(source, target, **CASE.options).written_bytes
-    monkeypatch.setattr("reshard.engine.conversion.free_bytes", lambda _: whole - 1)
+    monkeypatch.setattr("reshard.conversion.prepare.free_bytes", lambda _: whole - 1)
     report = api.convert(source, target, **CASE.options)
     assert report.resumed_bytes > 0

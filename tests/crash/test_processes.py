@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from reshard import api
-from reshard.engine import convert as convert_module
+from reshard.conversion import convert as convert_module
 from reshard.engine import tasks
 from reshard.errors import ReshardError, StorageError, TargetExistsError
 from reshard.storage.staging import staging_for
@@ -24,7 +24,7 @@ from tests.crash.killing import Point, run_killed
 HOLDING = """
 import sys
 from reshard.engine import tasks
-from reshard.engine.journal import Journal
+from reshard.conversion.resume.journal import Journal
 from reshard.cli import main
 tasks.BATCH_TASKS = 1
 append, calls = Journal.append, []
@@ -189,5 +189,5 @@ def test_many_at_once_give_one_result(sources, tmp_path, monkeypatch):
 def test_an_undisturbed_run_ends_with_0(sources, tmp_path):
     """Of the tests that kill: without a point they finish."""
     assert run_killed(None, sources["raw"], tmp_path / "t") == 0
-    never = Point("reshard.engine.journal:Journal.append", "before", 10**6)
+    never = Point("reshard.conversion.resume.journal:Journal.append", "before", 10**6)
     assert run_killed(never, sources["raw"], tmp_path / "u") == 0

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from reshard import Target, api
-from reshard.engine import tasks, unfinished
+from reshard.conversion.resume import cleanup as unfinished
+from reshard.engine import tasks
 from reshard.errors import ResumeError, SourceChangedError, StorageError, TargetBusyError
 from reshard.storage.staging import held, staging_for
 from tests.crash.conftest import COLUMNS, ROWS
 from tests.crash.killing import Point, run_many_killed
 from tests.crash.left import content, journal_tasks, same_result
 
-APPEND = "reshard.engine.journal:Journal.append"
+APPEND = "reshard.conversion.resume.journal:Journal.append"
 LIMITS = {"workers": 2, "max_memory": "64MiB"}
 WAYS = {
     "columns": {"layout": COLUMNS, "chunk_bytes": 16384},
@@ -27,15 +28,15 @@ POINTS = [
     *(Point(APPEND, when, n) for when in ("before", "after") for n in (1, 2, 3, 8, 15)),
     Point("reshard.storage.checked_lines:write_all", "torn", 6),
     Point("reshard.engine.sinks:write_all", "torn", 9),
-    Point("reshard.engine.convert:begin", "after", 2),
-    Point("reshard.engine.convert:finish", "after", 1),
-    Point("reshard.engine.convert:finish", "after", 3),
+    Point("reshard.conversion.convert:begin", "after", 2),
+    Point("reshard.conversion.convert:finish", "after", 1),
+    Point("reshard.conversion.convert:finish", "after", 3),
     *(
         Point("reshard.storage.publishing:_rename", w, n)
         for w in ("before", "after")
         for n in (1, 2, 3)
     ),
-    Point("reshard.engine.unfinished:dissolve", "before", 2),
+    Point("reshard.conversion.resume.cleanup:dissolve", "before", 2),
 ]
 
 

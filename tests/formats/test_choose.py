@@ -16,7 +16,7 @@ from orbax.checkpoint import v1
 import reshard
 import reshard.api
 from reshard.cli.app import run as command
-from reshard.engine.journal import Journal
+from reshard.conversion.resume.journal import Journal
 from reshard.errors import (
     FormatError,
     IncompleteCheckpointError,

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from reshard.conversion.source_digests import check_recorded
 from reshard.engine.limits import Limits
-from reshard.engine.recorded import check_recorded
 from reshard.engine.run import MoveResult, run
 from reshard.engine.tasks import Ends, batches
 from reshard.formats.base import Encoding

@@ -43,7 +43,7 @@ from reshard.errors import ReshardError
 
 if TYPE_CHECKING:
     from reshard.cli.progress import Watcher
-    from reshard.engine.report import ConversionReport
+    from reshard.conversion.report import ConversionReport
 
 EXAMPLES = examples(
     "reshard convert ckpt/1000 served --layout serving.yaml",

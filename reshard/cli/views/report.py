@@ -17,7 +17,7 @@ from reshard.cli.text import (
     ratio_text,
     safe,
 )
-from reshard.engine.report import ConversionReport, Proof, TensorReport
+from reshard.conversion.report import ConversionReport, Proof, TensorReport
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
 

@@ -12,7 +12,7 @@ from reshard.errors import ResumeError, TargetBusyError
 from reshard_server.work.pace import Pace
 
 if TYPE_CHECKING:
-    from reshard.engine.report import MultiReport
+    from reshard.conversion.report import MultiReport
 
 TARGET_BUSY = TargetBusyError
 

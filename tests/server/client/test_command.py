@@ -18,7 +18,7 @@ import reshard
 from reshard.cli.app import run
 from reshard.cli.json_output import conversion_report, plain
 from reshard.cli.remote import report_of
-from reshard.engine.report import ConversionReport, TensorReport
+from reshard.conversion.report import ConversionReport, TensorReport
 from reshard.engine.task import CastStats
 from tests.server.client.conftest import WEIGHTS
 from tests.server.live import Live, environment, live

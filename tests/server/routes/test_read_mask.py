@@ -157,8 +157,8 @@ def test_a_member_that_is_asked_for_whole_stays_whole() -> None:
 def test_what_is_told_of_a_tensor_is_what_the_library_tells() -> None:
     from typing import get_args
 
+    from reshard.conversion.report import TensorReport
     from reshard.engine.progress import Stage
-    from reshard.engine.report import TensorReport
 
     assert get_args(Stage) == STAGES
     told = MODELS["TargetReport"].model_fields["tensors"].annotation

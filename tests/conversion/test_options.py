@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reshard.conversion.options import Options
 from reshard.engine.limits import check_limits
-from reshard.engine.options import Options
 from reshard.errors import PlanError
 from reshard.formats.base import Encoding
 from reshard.formats.compression import parse_compression

@@ -10,7 +10,7 @@ import pytest
 from awscrt.checksums import crc32c
 
 from reshard import api
-from reshard.engine import convert, read_back
+from reshard.conversion import convert, read_back
 from reshard.errors import CorruptError, MemoryBudgetError, VerificationError
 from tests.orbax_trees import put, save_standard
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from reshard.engine.identity import Identity
+from reshard.conversion.resume.identity import Identity
 from reshard.engine.task import CastStats, ChunkPart, Finished, TaskResult
 from reshard.engine.tasks import DoneUnits
 from reshard.errors import ResumeError

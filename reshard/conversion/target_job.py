@@ -8,9 +8,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.engine.conversion import ConversionPlan, Prepared
-from reshard.engine.identity import Identity, plan_digest
-from reshard.engine.options import Options, Wanted
+from reshard.conversion.options import Options, Wanted
+from reshard.conversion.prepare import ConversionPlan, Prepared
+from reshard.conversion.resume.identity import Identity, plan_digest
 from reshard.formats.registry import local_path
 from reshard.storage.staging import staging_for
 

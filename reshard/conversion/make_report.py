@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from reshard.engine.conversion import Prepared
+from reshard.conversion.options import Options
+from reshard.conversion.prepare import Prepared
+from reshard.conversion.report import ConversionReport, Proof, TensorReport
 from reshard.engine.ledger import MoveResult
-from reshard.engine.options import Options
-from reshard.engine.report import ConversionReport, Proof, TensorReport
 from reshard.formats.base import StoredTensor
 from reshard.planning.move import Move
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from reshard.engine.identity import source_state
+from reshard.conversion.completeness import check_stored
+from reshard.conversion.read_back import read_back
+from reshard.conversion.resume.identity import source_state
+from reshard.conversion.source_digests import check_recorded
+from reshard.conversion.target_job import Order
 from reshard.engine.ledger import MoveResult
 from reshard.engine.limits import Limits
-from reshard.engine.order import Order
 from reshard.engine.progress import Progress
-from reshard.engine.read_back import read_back
-from reshard.engine.recorded import check_recorded
-from reshard.engine.stored import check_stored
 from reshard.engine.tasks import Ends
 from reshard.errors import SourceChangedError
 

@@ -20,27 +20,27 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from reshard.conversion.finish import Finishing, finish
+from reshard.conversion.make_report import already_done, conversion_report
+from reshard.conversion.options import Options, Wanted
+from reshard.conversion.passthrough_digests import check_unseen_memory
+from reshard.conversion.prepare import MultiPrepared, prepare_multi
+from reshard.conversion.read_back import check_read_back
+from reshard.conversion.report import ConversionReport, MultiReport
+from reshard.conversion.resume.already_done import dissolve_own, open_result, remove_leftovers
+from reshard.conversion.resume.cleanup import Open, kept_where_useful, removed_once_published
+from reshard.conversion.resume.identity import Identity, identify, source_state
+from reshard.conversion.resume.resume import Begun, Work, begin
+from reshard.conversion.space import check_space
+from reshard.conversion.target_job import Order, absolute, order_of
+from reshard.conversion.total_progress import Tally
 from reshard.engine.blame import of_target
-from reshard.engine.conversion import MultiPrepared, prepare_multi
-from reshard.engine.conversion_report import already_done, conversion_report
-from reshard.engine.finished import dissolve_own, open_result, remove_leftovers
-from reshard.engine.finishing import Finishing, finish
-from reshard.engine.identity import Identity, identify, source_state
 from reshard.engine.ledger import Ledger
 from reshard.engine.limits import Limits
-from reshard.engine.options import Options, Wanted
-from reshard.engine.order import Order, absolute, order_of
 from reshard.engine.output import Output
 from reshard.engine.progress import Progress
-from reshard.engine.read_back import check_read_back
-from reshard.engine.report import ConversionReport, MultiReport
-from reshard.engine.resume import Begun, Work, begin
-from reshard.engine.room import check_space
 from reshard.engine.run import Books, run_multi
-from reshard.engine.tally import Tally
 from reshard.engine.tasks import Ends, ToFill, multi_batches
-from reshard.engine.unfinished import Open, kept_where_useful, removed_once_published
-from reshard.engine.unseen_digests import check_unseen_memory
 from reshard.errors import PlanError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.orbax.writer import open_writer

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from reshard.engine.options import Options
-from reshard.engine.target import codec_name
+from reshard.conversion.options import Options
+from reshard.conversion.target_plan import codec_name
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.orbax.folder_record import PARTIAL_NAME
 from reshard.formats.slices.slice_file import FILE_NAME

@@ -9,10 +9,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reshard.conversion.options import Options, Wanted
+from reshard.conversion.target_plan import Target, make_target
 from reshard.engine.blame import of_target
 from reshard.engine.open_within import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
-from reshard.engine.options import Options, Wanted
-from reshard.engine.target import Target, make_target
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checksum_warnings import record_warnings, unvouched
 from reshard.formats.registry import local_path

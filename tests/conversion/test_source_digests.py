@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from reshard.conversion.source_digests import check_recorded
 from reshard.engine.limits import Limits
-from reshard.engine.recorded import check_recorded
 from reshard.engine.sinks import PieceSink
 from reshard.engine.task import Task
 from reshard.engine.tasks import Ends, batches

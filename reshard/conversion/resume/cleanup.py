@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-from reshard.engine.journal import has_finished, read_header
+from reshard.conversion.resume.journal import has_finished, read_header
 from reshard.engine.ledger import Ledger
 from reshard.errors import (
     FormatError,

@@ -14,9 +14,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from reshard.engine.believed import Chunk, damaged, missing, recorded_chunks
-from reshard.engine.identity import Identity, differences
-from reshard.engine.journal import Header, Journal, has_finished, read_finished, read_header
+from reshard.conversion.resume.check_chunks import Chunk, damaged, missing, recorded_chunks
+from reshard.conversion.resume.identity import Identity, differences
+from reshard.conversion.resume.journal import (
+    Header,
+    Journal,
+    has_finished,
+    read_finished,
+    read_header,
+)
 from reshard.engine.ledger import Ledger
 from reshard.engine.progress import Progress
 from reshard.engine.task import Finished

@@ -6,9 +6,9 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from reshard.engine.identity import Identity
-from reshard.engine.journal import read_header
-from reshard.engine.stored import check_complete
+from reshard.conversion.completeness import check_complete
+from reshard.conversion.resume.identity import Identity
+from reshard.conversion.resume.journal import read_header
 from reshard.errors import CorruptError, ReshardError, ResumeError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.registry import open_reader

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from reshard.engine.options import Options
-from reshard.engine.target import codec_name, make_target
+from reshard.conversion.options import Options
+from reshard.conversion.target_plan import codec_name, make_target
 from reshard.errors import FormatError, LayoutError, PlanError
 from reshard.formats.base import Container, Encoding, Extent, Item, Leaf, PathKey, StoredTensor
 from reshard.formats.compression import parse_compression

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.engine.options import Options
+from reshard.conversion.options import Options
 from reshard.errors import PlanError
 from reshard.formats.base import (
     Container,

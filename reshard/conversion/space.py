@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from reshard.engine.conversion import space_left
-from reshard.engine.order import Order
+from reshard.conversion.prepare import space_left
+from reshard.conversion.target_job import Order
 from reshard.errors import StorageError
 from reshard.geometry.sizes import format_bytes
 from reshard.storage.local import storage_errors
