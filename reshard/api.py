@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from reshard.arguments import bytes_of, changes_of, path_of
 from reshard.conversion.target import Target
-from reshard.engine.arguments import bytes_of, changes_of, path_of
 from reshard.engine.limits import limits_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from reshard.arguments import PairRules, Path, Rules
     from reshard.conversion.options import Check, Wanted
     from reshard.conversion.prepare import ConversionPlan, MultiConversionPlan
     from reshard.conversion.report import ConversionReport, MultiReport
     from reshard.conversion.target import LayoutLike
-    from reshard.engine.arguments import PairRules, Path, Rules
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress
     from reshard.formats.base import Style

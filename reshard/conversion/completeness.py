@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from reshard.engine.tasks import Ends
+from reshard.engine.task_stream import Ends
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Encoding, Reader
 from reshard.formats.codecs.source import TRAILER_BYTES

@@ -34,13 +34,13 @@ from reshard.conversion.resume.resume import Begun, Work, begin
 from reshard.conversion.space import check_space
 from reshard.conversion.target_job import Order, absolute, order_of
 from reshard.conversion.total_progress import Tally
-from reshard.engine.blame import of_target
-from reshard.engine.ledger import Ledger
+from reshard.engine.accumulator import Ledger
+from reshard.engine.error_context import of_target
 from reshard.engine.limits import Limits
-from reshard.engine.output import Output
+from reshard.engine.open_target import Output
 from reshard.engine.progress import Progress
 from reshard.engine.run import Books, run_multi
-from reshard.engine.tasks import Ends, ToFill, multi_batches
+from reshard.engine.task_stream import Ends, ToFill, multi_batches
 from reshard.errors import PlanError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.orbax.writer import open_writer

@@ -12,10 +12,10 @@ from reshard.conversion.read_back import read_back
 from reshard.conversion.resume.identity import source_state
 from reshard.conversion.source_digests import check_recorded
 from reshard.conversion.target_job import Order
-from reshard.engine.ledger import MoveResult
+from reshard.engine.accumulator import MoveResult
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
-from reshard.engine.tasks import Ends
+from reshard.engine.task_stream import Ends
 from reshard.errors import SourceChangedError
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from reshard.conversion.options import Options
 from reshard.conversion.prepare import Prepared
 from reshard.conversion.report import ConversionReport, Proof, TensorReport
-from reshard.engine.ledger import MoveResult
+from reshard.engine.accumulator import MoveResult
 from reshard.formats.base import StoredTensor
 from reshard.planning.move import Move
 

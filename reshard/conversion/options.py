@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from msgspec import Struct, field
 
-from reshard.engine.arguments import check_choice, check_positive
+from reshard.arguments import check_choice, check_positive
 from reshard.engine.limits import check_limits
 from reshard.formats.base import Encoding, Style
 from reshard.layout.changes import Changes

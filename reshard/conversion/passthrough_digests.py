@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reshard.engine.ledger import MoveResult
+from reshard.engine.accumulator import MoveResult
 from reshard.engine.limits import Limits
 from reshard.engine.read_digests import check_memory, tensor_digests
 from reshard.formats.base import Reader

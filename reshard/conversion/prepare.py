@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from reshard.conversion.options import Options, Wanted
 from reshard.conversion.target_plan import Target, make_target
-from reshard.engine.blame import of_target
-from reshard.engine.open_within import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
+from reshard.engine.error_context import of_target
+from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checksum_warnings import record_warnings, unvouched
 from reshard.formats.registry import local_path

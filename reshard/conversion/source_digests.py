@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reshard.conversion.passthrough_digests import with_unseen_digests
-from reshard.engine.ledger import MoveResult
+from reshard.engine.accumulator import MoveResult
 from reshard.engine.limits import Limits
 from reshard.engine.read_digests import tensor_digests
 from reshard.errors import CorruptError, MemoryBudgetError, VerificationError

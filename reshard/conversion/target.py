@@ -9,8 +9,8 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from reshard.arguments import PairRules, Path, Rules
     from reshard.conversion.options import Check
-    from reshard.engine.arguments import PairRules, Path, Rules
     from reshard.formats.base import Style
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import LayoutFile, MissingAxes

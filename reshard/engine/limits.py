@@ -6,7 +6,7 @@ from concurrent.futures import Executor
 
 from msgspec import Struct
 
-from reshard.engine.arguments import bytes_of, check_positive
+from reshard.arguments import bytes_of, check_positive
 
 
 class Limits(Struct, frozen=True):

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from reshard.checksums.tensor_digest import CRC64NVME, finish, linear_of_box
 from reshard.engine.buffers import Arena
 from reshard.engine.cast import converted
-from reshard.engine.expected import slabs
-from reshard.engine.hand_out import hand_out
-from reshard.engine.lanes import Lane, StoredChunks
+from reshard.engine.decode.chunk_decoder import Lane, StoredChunks
+from reshard.engine.executor import hand_out
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage
 from reshard.engine.task import SourceChunk
+from reshard.engine.write.expected_digest import slabs
 from reshard.errors import FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Encoding, Reader
 from reshard.formats.codecs import decoder_bytes

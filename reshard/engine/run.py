@@ -14,15 +14,15 @@ from functools import partial
 
 from msgspec import Struct
 
-from reshard.engine.blame import of_target
+from reshard.engine.accumulator import Ledger, MoveResult
 from reshard.engine.buffers import ArenaPool
-from reshard.engine.copy import execute
-from reshard.engine.hand_out import hand_out
-from reshard.engine.ledger import Ledger, MoveResult
-from reshard.engine.output import Output
+from reshard.engine.error_context import of_target
+from reshard.engine.executor import hand_out
+from reshard.engine.movers.stream import execute
+from reshard.engine.open_target import Output
 from reshard.engine.progress import Progress
 from reshard.engine.task import Finished, Task
-from reshard.engine.tasks import Ends
+from reshard.engine.task_stream import Ends
 from reshard.planning.cost import RECORD_BYTES
 from reshard.planning.move import Plan
 from reshard.storage.writeback import Writeback

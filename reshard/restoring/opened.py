@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import Struct
 
-from reshard.engine.arguments import changes_of, check_choice, path_of
+from reshard.arguments import changes_of, check_choice, path_of
 from reshard.engine.limits import limits_of
 from reshard.engine.task import CastStats
 from reshard.errors import FormatError, LayoutWarning, StorageError, TreeError
@@ -38,8 +38,8 @@ from reshard.restoring.tensor_state import Restored
 from reshard.restoring.tensor_stream import TensorStream
 
 if TYPE_CHECKING:
-    from reshard.engine.arguments import PairRules, Rules
-    from reshard.engine.arguments import Path as PathLike
+    from reshard.arguments import PairRules, Rules
+    from reshard.arguments import Path as PathLike
     from reshard.engine.progress import Progress
     from reshard.geometry.box import Box
     from reshard.layout.device_mesh import MeshLike

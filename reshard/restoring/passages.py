@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from reshard.engine.lanes import Lane, StoredChunks
+from reshard.engine.decode.chunk_decoder import Lane, StoredChunks
 from reshard.engine.task import SourceChunk
 from reshard.formats.codecs import is_seekable
 from reshard.formats.codecs.source import Source

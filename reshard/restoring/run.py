@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from reshard.engine.buffers import aligned_empty
-from reshard.engine.hand_out import hand_out
+from reshard.engine.executor import hand_out
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.formats.base import Reader

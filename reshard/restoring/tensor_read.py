@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from reshard.engine.lanes import StoredChunks
+from reshard.engine.decode.chunk_decoder import StoredChunks
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import StoredTensor
 from reshard.formats.codecs import decoder_bytes

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reshard.checksums.tensor_digest import CRC64NVME
-from reshard.engine.box_stream import BoxStream
 from reshard.engine.buffers import aligned_empty
-from reshard.engine.stream_plan import Streaming, StreamPlan, plan_stream
+from reshard.engine.decode.box_stream import BoxStream
+from reshard.engine.decode.stream_plan import Streaming, StreamPlan, plan_stream
 from reshard.errors import CorruptError, SourceChangedError
 from reshard.formats.base import Reader, StoredTensor
 from reshard.formats.codecs.source import REMEDY

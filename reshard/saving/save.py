@@ -159,7 +159,7 @@ def _options(
 ) -> SaveOptions:
     import jax
 
-    from reshard.engine.arguments import bytes_of, check_choice, check_positive
+    from reshard.arguments import bytes_of, check_choice, check_positive
     from reshard.engine.limits import limits_of
     from reshard.planning.chunking import SPLIT_ABOVE_BYTES
     from reshard.saving.plan import SaveOptions

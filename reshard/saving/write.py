@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
-from reshard.engine.blame import about
+from reshard.engine.error_context import about
 from reshard.errors import StorageError
 from reshard.formats.codecs import encode_chunk
 from reshard.geometry.box import Box

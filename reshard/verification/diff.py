@@ -19,9 +19,9 @@ from msgspec import Struct
 
 from reshard.checksums.runs import row_major
 from reshard.engine.buffers import ArenaPool
-from reshard.engine.hand_out import hand_out
+from reshard.engine.executor import hand_out
 from reshard.engine.limits import Limits
-from reshard.engine.open_within import BYTES_PER_DIFFERENCE, check_leaves_to_read, left_to_read
+from reshard.engine.metadata_budget import BYTES_PER_DIFFERENCE, check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS
 from reshard.formats.base import Leaf, Reader, StoredTensor

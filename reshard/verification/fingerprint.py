@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.engine.limits import Limits
-from reshard.engine.open_within import check_leaves_to_read, left_to_read
+from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_files
 from reshard.engine.read_digests import tensor_digests
 from reshard.errors import FormatError

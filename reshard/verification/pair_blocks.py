@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.checksums.runs import row_major
-from reshard.engine.box_stream import BoxStream
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
+from reshard.engine.decode.box_stream import BoxStream
 from reshard.formats.base import Reader, StoredTensor
 from reshard.geometry.bit_views import opaque_dtype
 from reshard.geometry.box import Box

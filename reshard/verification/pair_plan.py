@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from reshard.engine.stream_plan import LEAST_BAND_BYTES, Streaming
+from reshard.engine.decode.stream_plan import LEAST_BAND_BYTES, Streaming
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import StoredTensor
 from reshard.formats.codecs import is_seekable

@@ -109,7 +109,7 @@ def test_names_that_lead_elsewhere(tmp_path):
 @pytest.fixture
 def one_task_at_a_time(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Options under which something can happen between two tasks, however small they are."""
-    monkeypatch.setattr("reshard.engine.tasks.BATCH_TASKS", 1)
+    monkeypatch.setattr("reshard.engine.task_stream.BATCH_TASKS", 1)
     return {"workers": 1}
 
 

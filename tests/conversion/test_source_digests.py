@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from reshard.conversion.source_digests import check_recorded
 from reshard.engine.limits import Limits
-from reshard.engine.sinks import PieceSink
 from reshard.engine.task import Task
-from reshard.engine.tasks import Ends, batches
+from reshard.engine.task_stream import Ends, batches
+from reshard.engine.write.sinks import PieceSink
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.box import Box

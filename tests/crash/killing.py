@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from reshard import api
 from reshard.conversion.convert import convert as loaded  # noqa: F401 - so that forked processes have it
-from reshard.engine import tasks
+from reshard.engine import task_stream as tasks
 
 When = Literal["before", "after", "torn"]
 PRELOADED = ["tests.crash.killing"]

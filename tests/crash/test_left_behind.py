@@ -20,7 +20,7 @@ from reshard.conversion.resume import check_chunks as believed
 from reshard.conversion.resume import cleanup as unfinished
 from reshard.conversion.resume import resume
 from reshard.conversion.resume.journal import Journal, read_finished
-from reshard.engine import tasks
+from reshard.engine import task_stream as tasks
 from reshard.errors import (
     CorruptError,
     ReshardError,

@@ -16,14 +16,14 @@ import pytest
 
 from reshard import api
 from reshard.conversion import convert as convert_module
-from reshard.engine import tasks
+from reshard.engine import task_stream as tasks
 from reshard.errors import ReshardError, StorageError, TargetExistsError
 from reshard.storage.staging import staging_for
 from tests.crash.killing import Point, run_killed
 
 HOLDING = """
 import sys
-from reshard.engine import tasks
+from reshard.engine import task_stream as tasks
 from reshard.conversion.resume.journal import Journal
 from reshard.cli import main
 tasks.BATCH_TASKS = 1

@@ -10,7 +10,7 @@ import pytest
 
 from reshard import Target, api
 from reshard.conversion.resume import cleanup as unfinished
-from reshard.engine import tasks
+from reshard.engine import task_stream as tasks
 from reshard.errors import ResumeError, SourceChangedError, StorageError, TargetBusyError
 from reshard.storage.staging import held, staging_for
 from tests.crash.conftest import COLUMNS, ROWS
@@ -27,7 +27,7 @@ WAYS = {
 POINTS = [
     *(Point(APPEND, when, n) for when in ("before", "after") for n in (1, 2, 3, 8, 15)),
     Point("reshard.storage.checked_lines:write_all", "torn", 6),
-    Point("reshard.engine.sinks:write_all", "torn", 9),
+    Point("reshard.engine.write.sinks:write_all", "torn", 9),
     Point("reshard.conversion.convert:begin", "after", 2),
     Point("reshard.conversion.convert:finish", "after", 1),
     Point("reshard.conversion.convert:finish", "after", 3),
@@ -81,7 +81,7 @@ def _left(target: Path):
 
 
 def test_killed_again_and_again(goals, sources, alone, tmp_path):
-    point, rounds, last = Point("reshard.engine.ledger:Ledger.add", "after", 7), 0, -1
+    point, rounds, last = Point("reshard.engine.accumulator:Ledger.add", "after", 7), 0, -1
     while run_many_killed(point, sources["raw"], goals, **LIMITS) == -9:
         recorded = sum(len(_left(Path(goal.target))) for goal in goals)
         assert recorded > last, "a run that was killed gained nothing"

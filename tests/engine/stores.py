@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import strategies as st
 
 from reshard.engine.run import MoveResult, run
-from reshard.engine.tasks import Ends, batches
+from reshard.engine.task_stream import Ends, batches
 from reshard.formats.base import Encoding, Extent, StoredTensor
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.box import Box

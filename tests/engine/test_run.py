@@ -8,11 +8,11 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from reshard.engine import copy as copy_module
 from reshard.engine.buffers import Arena
+from reshard.engine.movers import stream as copy_module
 from reshard.engine.run import run
-from reshard.engine.sinks import ChunkSink, PieceSink
-from reshard.engine.tasks import Ends, batches
+from reshard.engine.task_stream import Ends, batches
+from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.errors import VerificationError
 from reshard.geometry.grid import Grid
 from reshard.planning.move import Plan

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from reshard.engine import copy as copy_module
+from reshard.engine.accumulator import Ledger, MoveResult
 from reshard.engine.buffers import Arena
-from reshard.engine.ledger import Ledger, MoveResult
-from reshard.engine.output import Output
+from reshard.engine.movers import stream as copy_module
+from reshard.engine.open_target import Output
 from reshard.engine.run import Books, run_multi
-from reshard.engine.sinks import ChunkSink, PieceSink
-from reshard.engine.tasks import DoneUnits, Ends, ToFill, multi_batches
+from reshard.engine.task_stream import DoneUnits, Ends, ToFill, multi_batches
+from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.base import Encoding
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes

@@ -14,7 +14,7 @@ from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 
-from reshard.engine import tasks
+from reshard.engine import task_stream as tasks
 from reshard.errors import ReshardError
 from tests.leaks import nothing_leaks
 from tests.races.small_tasks import KEPT, convert

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 
 from reshard import api
-from reshard.engine import copy, sinks, tasks
-from reshard.engine.hand_out import hand_out
+from reshard.engine import task_stream as tasks
+from reshard.engine.executor import hand_out
+from reshard.engine.movers import stream as copy
+from reshard.engine.write import sinks
 from reshard.errors import CorruptError, ReshardError, StorageError
 from tests.leaks import nothing_leaks
 from tests.orbax_trees import save_pytree

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import reshard
-from reshard.engine import stream_plan
+from reshard.engine.decode import stream_plan
 from reshard.errors import (
     CorruptError,
     LayoutError,

@@ -13,7 +13,7 @@ import numpy as np
 from reshard.conversion.source_digests import check_recorded
 from reshard.engine.limits import Limits
 from reshard.engine.run import MoveResult, run
-from reshard.engine.tasks import Ends, batches
+from reshard.engine.task_stream import Ends, batches
 from reshard.formats.base import Encoding
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from reshard import api
-from reshard.engine import closing, passthrough, sinks
+from reshard.engine.movers import passthrough
+from reshard.engine.write import chunk_end as closing
+from reshard.engine.write import sinks
 from reshard.errors import CorruptError, VerificationError
 from reshard.storage import local
 from tests.orbax_trees import save_pytree

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reshard.engine import copy, sinks, whole
 from reshard.engine.buffers import Arena
-from reshard.engine.cutting import Cutter, Piece
+from reshard.engine.decode.interleave import Woven
+from reshard.engine.movers import single_chunk as whole
+from reshard.engine.movers import stream as copy
 from reshard.engine.run import run
-from reshard.engine.tasks import Ends, batches
-from reshard.engine.woven import Woven
+from reshard.engine.task_stream import Ends, batches
+from reshard.engine.write import sinks
+from reshard.engine.write.split import Cutter, Piece
 from reshard.errors import VerificationError
 from reshard.planning.move import Plan
 from reshard.planning.placement import Placement
@@ -430,7 +432,7 @@ def test_a_copy_that_stops_early(tmp_path, monkeypatch):
     both = side(spec, ZSTD)
     move = by_hand(Placement.whole(spec, spec), both, both, "copy", spec.storage, 1)
     plan, ends = Plan((move,), 64 << 20, 1), Ends(store, Folder(), {"w": ZSTD})
-    from reshard.engine import passthrough
+    from reshard.engine.movers import passthrough
 
     monkeypatch.setattr(passthrough, "_copy_range", lambda *_: None)
     with pytest.raises(

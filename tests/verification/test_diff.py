@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from reshard.engine import box_stream, stream_plan
+from reshard.engine.decode import box_stream, stream_plan
 from reshard.engine.limits import Limits
 from reshard.errors import CorruptError, MemoryBudgetError, PlanError, StorageError
 from reshard.formats.base import Container, Leaf, PathKey

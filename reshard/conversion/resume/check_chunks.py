@@ -19,11 +19,11 @@ from msgspec import Struct
 
 from reshard.checksums.tensor_digest import CRC32C
 from reshard.checksums.tensor_digest import finish as finish_crc
-from reshard.engine.hand_out import hand_out
-from reshard.engine.ledger import decoded_bytes
+from reshard.engine.accumulator import decoded_bytes
+from reshard.engine.executor import hand_out
 from reshard.engine.progress import Progress
 from reshard.engine.task import Finished
-from reshard.engine.tasks import Ends
+from reshard.engine.task_stream import Ends
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.geometry.grid import Index
 from reshard.planning.move import Move, Plan

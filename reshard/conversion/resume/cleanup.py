@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from reshard.conversion.resume.journal import has_finished, read_header
-from reshard.engine.ledger import Ledger
+from reshard.engine.accumulator import Ledger
 from reshard.errors import (
     FormatError,
     ReshardError,

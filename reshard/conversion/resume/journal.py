@@ -25,7 +25,7 @@ from msgspec import Struct, to_builtins
 
 from reshard.conversion.resume.identity import Identity
 from reshard.engine.task import CastStats, ChunkPart, Finished, TaskResult
-from reshard.engine.tasks import DoneUnits
+from reshard.engine.task_stream import DoneUnits
 from reshard.errors import ResumeError
 from reshard.planning.move import Plan
 from reshard.storage.checked_lines import LineFile, read_lines

@@ -23,10 +23,10 @@ from reshard.conversion.resume.journal import (
     read_finished,
     read_header,
 )
-from reshard.engine.ledger import Ledger
+from reshard.engine.accumulator import Ledger
 from reshard.engine.progress import Progress
 from reshard.engine.task import Finished
-from reshard.engine.tasks import DoneUnits, Ends
+from reshard.engine.task_stream import DoneUnits, Ends
 from reshard.errors import ResumeError
 from reshard.formats.steps import step_name
 from reshard.planning.move import Plan

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reshard.checksums.tensor_digest import CRC64NVME, finish
-from reshard.engine.copy import execute
-from reshard.engine.output import Output
-from reshard.engine.tasks import Ends, batches
+from reshard.engine.movers.stream import execute
+from reshard.engine.open_target import Output
+from reshard.engine.task_stream import Ends, batches
 from reshard.errors import CorruptError
 from reshard.formats.base import Encoding
 from reshard.formats.codecs import zstd
@@ -128,7 +128,7 @@ def close(root, target, case, index, parts):
     """What the thread that collects results does with a chunk that several tasks wrote."""
     if any(part.stored_bytes for part in parts):
         return
-    from reshard.engine.closing import close_chunk
+    from reshard.engine.write.chunk_end import close_chunk
 
     crc = 0
     for part in parts:

@@ -16,14 +16,14 @@ from msgspec import Struct
 
 from reshard.checksums.coverage import coverage
 from reshard.checksums.tensor_digest import CRC32C, linear_of_box
-from reshard.engine.blame import about
 from reshard.engine.cast import cast_into
-from reshard.engine.closing import end_chunk
-from reshard.engine.cutting import Cutter, Piece, runs
-from reshard.engine.mirror import Mirror
-from reshard.engine.output import Put
+from reshard.engine.decode.interleave import Woven
+from reshard.engine.error_context import about
+from reshard.engine.open_target import Put
 from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task
-from reshard.engine.woven import Woven
+from reshard.engine.write.chunk_end import end_chunk
+from reshard.engine.write.split import Cutter, Piece, runs
+from reshard.engine.write.target_digest import Mirror
 from reshard.errors import VerificationError
 from reshard.formats.codecs import encode_chunk
 from reshard.geometry.bands import bands, row_bytes

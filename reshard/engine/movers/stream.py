@@ -21,9 +21,9 @@ from msgspec import Struct
 
 from reshard.checksums.coverage import PRIME, coverage_of
 from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
-from reshard.engine.blame import about, of_target
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
-from reshard.engine.decoded import (
+from reshard.engine.decode.interleave import Woven
+from reshard.engine.decode.source_bands import (
     LaneMemory,
     decoded,
     encoded_bytes,
@@ -32,19 +32,19 @@ from reshard.engine.decoded import (
     is_woven,
     lane_bytes,
 )
-from reshard.engine.expected import changes_bytes, expected_crc
-from reshard.engine.mirror import Mirror
-from reshard.engine.output import Output
-from reshard.engine.passthrough import pass_through, pass_to_all
-from reshard.engine.sinks import (
+from reshard.engine.error_context import about, of_target
+from reshard.engine.movers.passthrough import pass_through, pass_to_all
+from reshard.engine.movers.single_chunk import move_whole
+from reshard.engine.open_target import Output
+from reshard.engine.task import ChunkPart, Task, TaskResult
+from reshard.engine.write.expected_digest import changes_bytes, expected_crc
+from reshard.engine.write.sinks import (
     ChunkSink,
     PieceSink,
     source_element_type,
     target_element_type,
 )
-from reshard.engine.task import ChunkPart, Task, TaskResult
-from reshard.engine.whole import move_whole
-from reshard.engine.woven import Woven
+from reshard.engine.write.target_digest import Mirror
 from reshard.errors import VerificationError
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes

@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reshard.engine.copy import _Buffers
-from reshard.engine.tasks import BATCH_BYTES, BATCH_TASKS, Ends, batches
+from reshard.engine.movers.stream import _Buffers
+from reshard.engine.task_stream import BATCH_BYTES, BATCH_TASKS, Ends, batches
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import Extent, StoredTensor
 from reshard.geometry.box import Box

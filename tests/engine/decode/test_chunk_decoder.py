@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.engine.lanes import Lane, StoredChunks, Whole
+from reshard.engine.decode.chunk_decoder import Lane, StoredChunks, Whole
 from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError
 from reshard.formats.base import Encoding, Extent

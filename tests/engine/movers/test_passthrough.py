@@ -10,7 +10,7 @@ import pytest
 from awscrt.checksums import crc32c
 
 import reshard
-from reshard.engine.passthrough import _copy_range
+from reshard.engine.movers.passthrough import _copy_range
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Extent
 from tests.orbax_trees import put, save_pytree

@@ -6,8 +6,8 @@ import itertools
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
-from reshard.engine.chunk_lane import ChunkLane
-from reshard.engine.lanes import StoredChunks
+from reshard.engine.decode.chunk_decoder import StoredChunks
+from reshard.engine.decode.forward_chunk import ChunkLane
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.base import Reader
 from reshard.formats.codecs.source import Source
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from reshard.engine.buffers import Bytes
-    from reshard.engine.stream_plan import Streaming
+    from reshard.engine.decode.stream_plan import Streaming
 
     Array = npt.NDArray[Any]
 

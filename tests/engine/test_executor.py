@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reshard.engine.hand_out import QUEUED_PER_WORKER, hand_out
+from reshard.engine.executor import QUEUED_PER_WORKER, hand_out
 from reshard.errors import ReshardError
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.engine.woven import Woven, woven_of
+from reshard.engine.decode.interleave import Woven, woven_of
 from reshard.geometry.box import Box
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.checksums.coverage import coverage_of
 from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
-from reshard.engine.blame import about, of_target
-from reshard.engine.lanes import StoredChunks, chunk_bytes, decode_into
-from reshard.engine.output import Output
-from reshard.engine.sinks import source_element_type, store_chunk
+from reshard.engine.decode.chunk_decoder import StoredChunks, chunk_bytes, decode_into
+from reshard.engine.error_context import about, of_target
+from reshard.engine.open_target import Output
 from reshard.engine.task import ChunkPart, Task, TaskResult
+from reshard.engine.write.sinks import source_element_type, store_chunk
 
 if TYPE_CHECKING:
     import numpy.typing as npt

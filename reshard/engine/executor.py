@@ -15,7 +15,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
-from reshard.engine.begun import Begun
+from reshard.engine.in_flight import Begun
 from reshard.errors import ReshardError
 
 T = TypeVar("T")

@@ -8,11 +8,11 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from reshard.engine import whole
 from reshard.engine.buffers import Arena
+from reshard.engine.movers import single_chunk as whole
 from reshard.engine.run import run
-from reshard.engine.sinks import store_chunk
-from reshard.engine.tasks import Ends, batches
+from reshard.engine.task_stream import Ends, batches
+from reshard.engine.write.sinks import store_chunk
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.grid import Grid

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reshard.engine.lanes import Lane, StoredChunks, Whole, chunk_bytes
-from reshard.engine.sinks import Part, source_element_type
+from reshard.engine.decode.chunk_decoder import Lane, StoredChunks, Whole, chunk_bytes
+from reshard.engine.decode.interleave import Woven, woven_of
 from reshard.engine.task import SourceChunk, Task
-from reshard.engine.woven import Woven, woven_of
+from reshard.engine.write.sinks import Part, source_element_type
 from reshard.formats.codecs import encoded_room
 from reshard.geometry.bands import Band, band_capacity, bands, row_bytes
 from reshard.geometry.box import Box

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.checksums.runs import row_major
 from reshard.engine.cast import cast_into
-from reshard.engine.lanes import StoredChunks, open_chunk
+from reshard.engine.decode.chunk_decoder import StoredChunks, open_chunk
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.codecs import is_seekable
 from reshard.geometry.bit_views import opaque_dtype

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from reshard.checksums.coverage import coverage
-from reshard.engine.blame import about
-from reshard.engine.output import Put
+from reshard.engine.error_context import about
+from reshard.engine.open_target import Put
 from reshard.engine.task import ChunkPart, SourceChunk, TargetChunk, Task, TaskResult
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.base import Extent

@@ -12,11 +12,11 @@ from msgspec import Struct, field
 
 from reshard.checksums.coverage import PRIME, coverage_of
 from reshard.checksums.tensor_digest import CRC64NVME, finish
-from reshard.engine.blame import about
-from reshard.engine.closing import close_chunk
+from reshard.engine.error_context import about
 from reshard.engine.progress import Progress
 from reshard.engine.task import CastStats, ChunkPart, TaskResult
-from reshard.engine.tasks import Ends
+from reshard.engine.task_stream import Ends
+from reshard.engine.write.chunk_end import close_chunk
 from reshard.errors import VerificationError
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.geometry.box import Box
