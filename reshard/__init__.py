@@ -56,6 +56,7 @@ from reshard.layout.scope import layout_map_scope
 from reshard.version import __version__
 
 if TYPE_CHECKING:
+    from reshard.checkpoint import OpenedCheckpoint, RestoreReport
     from reshard.conversion.prepare import ConversionPlan, MultiConversionPlan, PlannedTensor
     from reshard.conversion.report import ConversionReport, MultiReport, TensorReport
     from reshard.engine.progress import Progress
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
         MinSizePartitioner,
     )
     from reshard.layout.slice_info import SaveSliceInfo
-    from reshard.restoring.opened import OpenedCheckpoint, RestoreReport
     from reshard.saving.save import SaveHandle, save
     from reshard.variables.distribute import distribute_tensor
     from reshard.variables.indexed_slices import IndexedSlices
@@ -164,10 +164,10 @@ _LAZY = {
     "MinSizePartitioner": "reshard.layout.partitioners",
     "MultiConversionPlan": "reshard.conversion.prepare",
     "MultiReport": "reshard.conversion.report",
-    "OpenedCheckpoint": "reshard.restoring.opened",
+    "OpenedCheckpoint": "reshard.checkpoint",
     "PlannedTensor": "reshard.conversion.prepare",
     "Progress": "reshard.engine.progress",
-    "RestoreReport": "reshard.restoring.opened",
+    "RestoreReport": "reshard.checkpoint",
     "SaveHandle": "reshard.saving.save",
     "SaveSliceInfo": "reshard.layout.slice_info",
     "ShardedVariable": "reshard.variables.sharded",

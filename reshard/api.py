@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from reshard.arguments import PairRules, Path, Rules
+    from reshard.checkpoint import OpenedCheckpoint, RestoreReport
     from reshard.conversion.options import Check, Wanted
     from reshard.conversion.prepare import ConversionPlan, MultiConversionPlan
     from reshard.conversion.report import ConversionReport, MultiReport
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import MissingAxes
     from reshard.restoring.goals import Missing, Unexpected
-    from reshard.restoring.opened import OpenedCheckpoint, RestoreReport
     from reshard.verification.compare import Verification
     from reshard.verification.diff_report import DiffReport
     from reshard.verification.fingerprint import Fingerprint
@@ -430,7 +430,7 @@ def restore(
     before a tensor's byte is read; LayoutError, PlanError or MemoryBudgetError likewise for what makes
     no sense or does not fit; CorruptError where stored bytes are wrong.
     """
-    from reshard.restoring.opened import OpenedCheckpoint
+    from reshard.checkpoint import OpenedCheckpoint
 
     return OpenedCheckpoint(_chosen("checkpoint", path, step, item)).restore(
         like,
@@ -464,7 +464,7 @@ def open_checkpoint(
     >>> opened = open_checkpoint("run", step=100)  # doctest: +SKIP
     >>> table = opened.restore(select=["^table$"], partition=4)["table"]  # doctest: +SKIP
     """
-    from reshard.restoring.opened import OpenedCheckpoint
+    from reshard.checkpoint import OpenedCheckpoint
 
     return OpenedCheckpoint(_chosen("checkpoint", path, step, item))
 

@@ -16,7 +16,7 @@ from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, storage_bytes
 from reshard.geometry.row_major import stretch
 from reshard.layout.cast_rule import SATURATE
-from reshard.restoring.stored_state import stored_state
+from reshard.streaming.stored_state import stored_state
 
 
 class TensorStream:

@@ -10,8 +10,8 @@ from itertools import accumulate
 from reshard.formats.base import Reader
 from reshard.formats.safetensors import Entry, safetensors_header
 from reshard.layout.slice_info import SaveSliceInfo
-from reshard.restoring.shard_parts import Part, Shard
-from reshard.restoring.tensor_stream import TensorStream
+from reshard.streaming.shard_parts import Part, Shard
+from reshard.streaming.tensor_stream import TensorStream
 
 GATHERED_BYTES = 256 << 10
 """Small tensors travel together: handing a piece over costs as much as making this."""

@@ -31,11 +31,11 @@ from reshard.restoring.nested import nested
 from reshard.restoring.partitions import partitions_of
 from reshard.restoring.placement import placement_of
 from reshard.restoring.run import run
-from reshard.restoring.shard_parts import shard_parts
-from reshard.restoring.shard_stream import ShardStream
-from reshard.restoring.slice_text import box_of
 from reshard.restoring.tensor_state import Restored
-from reshard.restoring.tensor_stream import TensorStream
+from reshard.streaming.shard_parts import shard_parts
+from reshard.streaming.shard_stream import ShardStream
+from reshard.streaming.slice_text import box_of
+from reshard.streaming.tensor_stream import TensorStream
 
 if TYPE_CHECKING:
     from reshard.arguments import PairRules, Rules
