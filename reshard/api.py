@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from reshard.inspection.layout_preview import LayoutPreview
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import MissingAxes
-    from reshard.restoring.goals import Missing, Unexpected
+    from reshard.restoring.plan import Missing, Unexpected
     from reshard.verification.compare import Verification
     from reshard.verification.diff_report import DiffReport
     from reshard.verification.fingerprint import Fingerprint

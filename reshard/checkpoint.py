@@ -23,14 +23,14 @@ from reshard.formats.registry import local_path, open_reader
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.record_text import counted, several, warned
 from reshard.planning.rules import Rewrite, rewrites
-from reshard.restoring.asked import read_target
-from reshard.restoring.fitting import require_jax
-from reshard.restoring.forms import NumpyArray
-from reshard.restoring.goals import Missing, RestorePlan, Unexpected, Wish, plan_restore
+from reshard.restoring.match import require_jax
 from reshard.restoring.nested import nested
+from reshard.restoring.outputs import NumpyArray
 from reshard.restoring.partitions import partitions_of
-from reshard.restoring.placement import placement_of
+from reshard.restoring.plan import Missing, RestorePlan, Unexpected, Wish, plan_restore
 from reshard.restoring.run import run
+from reshard.restoring.shardings import placement_of
+from reshard.restoring.target_tree import read_target
 from reshard.restoring.tensor_state import Restored
 from reshard.streaming.shard_parts import shard_parts
 from reshard.streaming.shard_stream import ShardStream

@@ -11,8 +11,8 @@ from msgspec import Struct
 from reshard.errors import LayoutError
 from reshard.formats.base import StoredTensor
 from reshard.geometry.dtypes import numpy_dtype
-from reshard.restoring.forms import HostMemory, InShards, default_device
-from reshard.restoring.holds import Hold
+from reshard.restoring.outputs import HostMemory, InShards, default_device
+from reshard.restoring.regions import Hold
 from reshard.variables.shard_rows import STRATEGIES, ShardRows
 from reshard.variables.shards import narrowed_by_jax
 from reshard.variables.splitting import shard_count

@@ -19,8 +19,8 @@ from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.formats.base import Reader
 from reshard.planning.cost import BAND_BYTES
-from reshard.restoring.jobs import Job, Step, jobs
-from reshard.restoring.reading import ChunkResult, read_chunk
+from reshard.restoring.read_chunk import ChunkResult, read_chunk
+from reshard.restoring.schedule import Job, Step, jobs
 from reshard.restoring.tensor_read import TensorRead, check_memory
 from reshard.restoring.tensor_state import Restored, TensorState
 

@@ -14,8 +14,8 @@ from reshard.formats.codecs import decoder_bytes
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.cost import BAND_BYTES, CAST_SCRATCH_BYTES, TASK_OVERHEAD_BYTES
-from reshard.restoring.forms import Form
-from reshard.restoring.units import Unit, parts, units
+from reshard.restoring.outputs import Form
+from reshard.restoring.read_groups import Unit, parts, units
 
 MIB = 1 << 20
 

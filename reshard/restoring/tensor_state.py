@@ -12,9 +12,9 @@ from reshard.errors import CorruptError
 from reshard.formats.codecs import is_seekable
 from reshard.formats.codecs.source import REMEDY
 from reshard.geometry.grid import Index
-from reshard.restoring.reading import ChunkResult
+from reshard.restoring.read_chunk import ChunkResult
+from reshard.restoring.read_groups import Unit
 from reshard.restoring.tensor_read import TensorRead
-from reshard.restoring.units import Unit
 
 
 class Restored(Struct, frozen=True):

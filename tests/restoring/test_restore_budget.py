@@ -12,7 +12,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import reshard
-from reshard.restoring import forms, holds
+from reshard.restoring import outputs as forms
+from reshard.restoring import regions as holds
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import mesh, save_pytree
 from tests.restoring.equal import assert_same
@@ -100,7 +101,7 @@ def _keep_devices(monkeypatch, count):
     def local(name, shape, dtype, sharding, rank=None):
         return _Part(forms.jax_array(name, shape, dtype, sharding, rank), count)
 
-    monkeypatch.setattr("reshard.restoring.goals.jax_array", local)
+    monkeypatch.setattr("reshard.restoring.plan.jax_array", local)
 
 
 class _Part:
@@ -126,7 +127,7 @@ def _restore_columns(path, reports):
 @pytest.fixture
 def staged(monkeypatch):
     """As on devices with memory of their own: buffers are copied and count against the budget."""
-    monkeypatch.setattr("reshard.restoring.forms.adopts", lambda _place, _dtype: False)
+    monkeypatch.setattr("reshard.restoring.outputs.adopts", lambda _place, _dtype: False)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from reshard.engine.buffers import Bytes
-    from reshard.restoring.holds import Array, Buffer
+    from reshard.restoring.regions import Array, Buffer
 
 
 class ChunkRead(Struct, frozen=True):

@@ -10,9 +10,9 @@ from reshard.errors import MissingPackageError
 from reshard.formats.base import Leaf, StoredTensor
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.layout.cast_rule import kind_of, left_side_for
-from reshard.restoring.asked import Asked
 from reshard.restoring.dtypes import is_lossless
 from reshard.restoring.mismatches import Mismatches
+from reshard.restoring.target_tree import Asked
 from reshard.variables.shards import narrowed_by_jax
 
 

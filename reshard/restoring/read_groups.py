@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid, Index
-from reshard.restoring.holds import Hold
+from reshard.restoring.regions import Hold
 
 
 class Unit(Struct, frozen=True):

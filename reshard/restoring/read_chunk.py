@@ -12,7 +12,7 @@ from reshard.engine.task import CastStats
 from reshard.formats.codecs import is_seekable
 from reshard.geometry.bit_views import opaque_dtype
 from reshard.geometry.dtypes import numpy_dtype
-from reshard.restoring.passages import ChunkRead, passages
+from reshard.restoring.chunk_reads import ChunkRead, passages
 
 if TYPE_CHECKING:
     import numpy as np

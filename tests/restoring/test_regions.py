@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reshard.engine.buffers import aligned_empty
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
-from reshard.restoring.holds import Buffer, Hold
+from reshard.restoring.regions import Buffer, Hold
 
 SHAPES = st.lists(st.integers(1, 7), min_size=0, max_size=3).map(tuple)
 

@@ -15,9 +15,10 @@ from reshard.geometry.dtypes import numpy_dtype
 from reshard.layout.changes import Changes
 from reshard.layout.prefixes import pattern_hint
 from reshard.planning.rules import rewrites
-from reshard.restoring.asked import Asked, TargetTree
-from reshard.restoring.fitting import Kept, check_fit, check_for_jax, key_type, restored_dtype
-from reshard.restoring.forms import (
+from reshard.restoring.match import Kept, check_fit, check_for_jax, key_type, restored_dtype
+from reshard.restoring.mismatches import Mismatches
+from reshard.restoring.nested import empty_value
+from reshard.restoring.outputs import (
     Form,
     HostMemory,
     InShards,
@@ -28,11 +29,10 @@ from reshard.restoring.forms import (
     default_device,
     jax_array,
 )
-from reshard.restoring.mismatches import Mismatches
-from reshard.restoring.nested import empty_value
 from reshard.restoring.partitions import Partitions, in_shards, recorded_strategy
-from reshard.restoring.placement import Placement, Spot, real_sharding
 from reshard.restoring.prefix_hints import layout_hint, target_hint
+from reshard.restoring.shardings import Placement, Spot, real_sharding
+from reshard.restoring.target_tree import Asked, TargetTree
 from reshard.restoring.tensor_read import TensorRead
 from reshard.variables.shards import are_numpy, narrowed_by_jax
 

@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from reshard.engine.task import SourceChunk
 from reshard.formats.base import Reader
-from reshard.restoring.holds import Buffer
-from reshard.restoring.passages import ChunkRead
+from reshard.restoring.chunk_reads import ChunkRead
+from reshard.restoring.read_groups import HoldIndex, Unit, chunk_indices
+from reshard.restoring.regions import Buffer
 from reshard.restoring.tensor_state import TensorState
-from reshard.restoring.units import HoldIndex, Unit, chunk_indices
 
 JOB_BYTES = 4 << 20
 JOB_CHUNKS = 64

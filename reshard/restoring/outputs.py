@@ -14,12 +14,12 @@ from msgspec import Struct
 
 from reshard.errors import LayoutError, ReshardError
 from reshard.geometry.box import Box
-from reshard.restoring.holds import Hold
+from reshard.restoring.regions import Hold
 
 if TYPE_CHECKING:
     import jax
 
-    from reshard.restoring.holds import Array
+    from reshard.restoring.regions import Array
 
     Place: TypeAlias = "jax.sharding.Sharding | DefaultDevice | HostMemory"
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.geometry.row_major import run_elements, run_offsets
-from reshard.restoring.holds import Hold
-from reshard.restoring.units import HoldIndex, Unit, chunk_indices, parts, units
+from reshard.restoring.read_groups import HoldIndex, Unit, chunk_indices, parts, units
+from reshard.restoring.regions import Hold
 
 
 @st.composite
