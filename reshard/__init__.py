@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from reshard.layout.slice_info import SaveSliceInfo
     from reshard.saving.save import SaveHandle, save
     from reshard.variables.distribute import distribute_tensor
-    from reshard.variables.indexed_slices import IndexedSlices
-    from reshard.variables.sharded import ShardedVariable
+    from reshard.variables.sharded.indexed_slices import IndexedSlices
+    from reshard.variables.sharded.variable import ShardedVariable
     from reshard.verification.compare import TensorVerdict, Verification
     from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
     from reshard.verification.fingerprint import Fingerprint
@@ -156,7 +156,7 @@ _LAZY = {
     "DiffReport": "reshard.verification.diff_report",
     "Fingerprint": "reshard.verification.fingerprint",
     "FixedShardsPartitioner": "reshard.layout.partitioners",
-    "IndexedSlices": "reshard.variables.indexed_slices",
+    "IndexedSlices": "reshard.variables.sharded.indexed_slices",
     "LaidOut": "reshard.inspection.layout_preview",
     "LayoutPreview": "reshard.inspection.layout_preview",
     "LeafDiff": "reshard.verification.diff_report",
@@ -170,7 +170,7 @@ _LAZY = {
     "RestoreReport": "reshard.checkpoint",
     "SaveHandle": "reshard.saving.save",
     "SaveSliceInfo": "reshard.layout.slice_info",
-    "ShardedVariable": "reshard.variables.sharded",
+    "ShardedVariable": "reshard.variables.sharded.variable",
     "TensorDiff": "reshard.verification.diff_report",
     "TensorInfo": "reshard.inspection.checkpoint_info",
     "TensorReport": "reshard.conversion.report",

@@ -12,7 +12,7 @@ KEPT = {
     "layout/layout_file.py": {"LayoutFile", "PartitionRule", "Rule"},
     "saving/tensors.py": {"Shard"},
     # What is computed once is kept.
-    "variables/shard_rows.py": {"ShardRows"},
+    "variables/sharded/shard_rows.py": {"ShardRows"},
     # A constructor of its own, or none where a value is known to be right.
     "layout/device_mesh.py": {"DeviceMesh"},
     "geometry/grid.py": {"Grid"},

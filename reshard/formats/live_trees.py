@@ -6,7 +6,7 @@ from typing import Any
 
 from reshard.errors import TreeError
 from reshard.formats.limits import MAX_PATH_KEYS
-from reshard.variables.sharded import ShardedVariable
+from reshard.variables.sharded.variable import ShardedVariable
 
 
 def children(node: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from reshard.layout.cast_rule import kind_of, left_side_for
 from reshard.restoring.dtypes import is_lossless
 from reshard.restoring.mismatches import Mismatches
 from reshard.restoring.target_tree import Asked
-from reshard.variables.shards import narrowed_by_jax
+from reshard.variables.sharded.shards import narrowed_by_jax
 
 
 class Kept(Struct, frozen=True):

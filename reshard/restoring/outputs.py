@@ -143,7 +143,7 @@ class InShards(Struct, frozen=True):
         return put(array, self.places[number])
 
     def assemble(self, placed: Sequence[Any]) -> Any:
-        from reshard.variables.sharded import adopted
+        from reshard.variables.sharded.variable import adopted
 
         return adopted(placed, self.name, self.axis, self.strategy)
 

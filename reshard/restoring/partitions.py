@@ -13,9 +13,9 @@ from reshard.formats.base import StoredTensor
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.restoring.outputs import HostMemory, InShards, default_device
 from reshard.restoring.regions import Hold
-from reshard.variables.shard_rows import STRATEGIES, ShardRows
-from reshard.variables.shards import narrowed_by_jax
-from reshard.variables.splitting import shard_count
+from reshard.variables.sharded.shard_rows import STRATEGIES, ShardRows
+from reshard.variables.sharded.shards import narrowed_by_jax
+from reshard.variables.sharded.splitting import shard_count
 
 if TYPE_CHECKING:
     import jax

@@ -34,7 +34,7 @@ from reshard.restoring.prefix_hints import layout_hint, target_hint
 from reshard.restoring.shardings import Placement, Spot, real_sharding
 from reshard.restoring.target_tree import Asked, TargetTree
 from reshard.restoring.tensor_read import TensorRead
-from reshard.variables.shards import are_numpy, narrowed_by_jax
+from reshard.variables.sharded.shards import are_numpy, narrowed_by_jax
 
 Missing = Literal["error", "keep"]
 Unexpected = Literal["error", "ignore"]

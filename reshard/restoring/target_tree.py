@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from reshard.errors import TreeError
 from reshard.formats.live_trees import named_leaves
-from reshard.variables.sharded import ShardedVariable
+from reshard.variables.sharded.variable import ShardedVariable
 
 if TYPE_CHECKING:
     import jax

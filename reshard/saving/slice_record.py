@@ -18,7 +18,7 @@ from reshard.saving.host_copy import elements, kept
 from reshard.saving.plan import live_tensors
 from reshard.saving.tensors import LiveTensor, Shard
 from reshard.saving.tree import live_leaves
-from reshard.variables.sharded import ShardedVariable
+from reshard.variables.sharded.variable import ShardedVariable
 
 
 class SliceRecord(Struct, frozen=True):

@@ -21,7 +21,7 @@ from reshard.layout.mesh import TensorLayout
 from reshard.layout.partitioners import div_cuts
 from reshard.saving.shardings import Spread, box_of, spread
 from reshard.saving.tree import LiveLeaf
-from reshard.variables.sharded import ShardedVariable
+from reshard.variables.sharded.variable import ShardedVariable
 
 FIRST = (0,)
 """Who holds what every process has for itself: the first one writes it."""

@@ -15,7 +15,7 @@ from reshard.errors import TreeError
 from reshard.formats.base import Leaf, PathKey
 from reshard.formats.live_trees import children, refuse_circles
 from reshard.geometry.dtypes import DTYPES, NOT_STORED, STORED_DTYPES
-from reshard.variables.sharded import ShardedVariable
+from reshard.variables.sharded.variable import ShardedVariable
 
 if TYPE_CHECKING:
     import numpy as np

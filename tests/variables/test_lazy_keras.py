@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from reshard import LayoutError, LayoutMap, VariableError
 from reshard.variables import materialize
-from reshard.variables.keras_objects import variables_with_keras
+from reshard.variables.lazy.keras_objects import variables_with_keras
 from tests.variables.models import layouts, mesh
 
 RULES = {

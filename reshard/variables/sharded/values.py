@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from reshard.errors import VariableError, VariableIndexError, VariableTypeError
-from reshard.variables.shards import check_not_deleted
+from reshard.variables.sharded.shards import check_not_deleted
 
 # A Python number may become any of its own kind or a later one.
 _KINDS = ("bool", "integer", "floating", "complexfloating")

@@ -115,7 +115,7 @@ def test_refusals(index: Any, error: type[Exception], message: str) -> None:
 
 
 def test_only_the_shards_that_hold_it_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    from reshard.variables import reading
+    from reshard.variables.sharded import reading
 
     moved: list[tuple[int, ...]] = []
     real = reading.on_one_device

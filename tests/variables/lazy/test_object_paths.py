@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from reshard import VariableError
-from reshard.variables.object_paths import CACHED_ATTRIBUTES, object_paths
+from reshard.variables.lazy.object_paths import CACHED_ATTRIBUTES, object_paths
 
 
 class Leaf:

@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reshard.variables.shape import Shape
-from reshard.variables.shards import narrowed_by_jax
+from reshard.variables.sharded.shape import Shape
+from reshard.variables.sharded.shards import narrowed_by_jax
 
 _registering = Lock()
 

@@ -87,7 +87,7 @@ def test_only_rows_of_floating_point_have_a_norm() -> None:
 
 
 def test_only_owners_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    from reshard.variables import reading
+    from reshard.variables.sharded import reading
 
     shapes: list[tuple[int, ...]] = []
     real = reading.on_one_device

@@ -6,11 +6,11 @@ from typing import Any, Protocol, TypeVar
 
 from reshard.errors import VariableError
 from reshard.layout.layout_map import LayoutMap
-from reshard.variables import keras_objects
-from reshard.variables.object_paths import object_paths
-from reshard.variables.steps import Compiled
-from reshard.variables.tracing import being_traced
-from reshard.variables.variable import Variable
+from reshard.variables.lazy import keras_objects
+from reshard.variables.lazy.compute_in_steps import Compiled
+from reshard.variables.lazy.object_paths import object_paths
+from reshard.variables.lazy.variable import Variable
+from reshard.variables.sharded.tracing import being_traced
 
 Root = TypeVar("Root")
 
@@ -97,7 +97,7 @@ def _nothing_lazy(root: object, count: int) -> str:
         return (
             f"no variable was found in the attributes, lists and dicts of this {kind}; make its "
             f"variables with reshard.variables.Variable in a layout map's scope, or, where its "
-            f"constructor computes arrays as flax NNX modules do, use reshard.variables.create; a Keras "
+            f"constructor computes arrays as flax NNX modules do, use reshard.variables.lazy.create; a Keras "
             f"model must be built first, which calling it on a keras.Input does"
         )
     return (

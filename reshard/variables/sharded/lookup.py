@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError, VariableTypeError
-from reshard.variables.reading import gathered, on_one_device, read
-from reshard.variables.shard_rows import ShardRows, check_strategy
-from reshard.variables.shards import array_module, as_jax_array
-from reshard.variables.tracing import is_traced
-from reshard.variables.values import checked_index_type, checked_indices
+from reshard.variables.sharded.reading import gathered, on_one_device, read
+from reshard.variables.sharded.shard_rows import ShardRows, check_strategy
+from reshard.variables.sharded.shards import array_module, as_jax_array
+from reshard.variables.sharded.tracing import is_traced
+from reshard.variables.sharded.values import checked_index_type, checked_indices
 
 if TYPE_CHECKING:
     import jax
 
-    from reshard.variables.shards import Array
+    from reshard.variables.sharded.shards import Array
 
 
 def rows_of(

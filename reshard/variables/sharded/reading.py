@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError
-from reshard.variables.shard_rows import Part, ShardRows, as_slice
-from reshard.variables.shards import are_numpy, array_module
+from reshard.variables.sharded.shard_rows import Part, ShardRows, as_slice
+from reshard.variables.sharded.shards import are_numpy, array_module
 
 if TYPE_CHECKING:
     import jax
     import numpy as np
 
-    from reshard.variables.shards import Array
+    from reshard.variables.sharded.shards import Array
 
 
 def gathered(shards: Sequence[Array], axis: int, rows: ShardRows) -> Array:

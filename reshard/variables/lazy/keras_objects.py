@@ -24,11 +24,11 @@ from reshard.layout.bridges.keras_internals import (
 )
 from reshard.layout.layout_map import LayoutMap
 from reshard.variables.distribute import distribute_tensor
-from reshard.variables.initial_value import InitialValue
-from reshard.variables.object_paths import Children, attributes, object_paths
-from reshard.variables.placement import sharding_of
-from reshard.variables.steps import Compiled
-from reshard.variables.variable import Variable
+from reshard.variables.lazy.compute_in_steps import Compiled
+from reshard.variables.lazy.initial_value import InitialValue
+from reshard.variables.lazy.object_paths import Children, attributes, object_paths
+from reshard.variables.lazy.placement import sharding_of
+from reshard.variables.lazy.variable import Variable
 
 
 def in_use() -> bool:

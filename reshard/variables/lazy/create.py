@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from reshard.errors import VariableError, VariableTypeError
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.scope import current_layout_map
-from reshard.variables.initial_value import is_numeric
-from reshard.variables.placement import sharding_of
-from reshard.variables.steps import compute_in_steps
-from reshard.variables.tracing import being_traced
+from reshard.variables.lazy.compute_in_steps import compute_in_steps
+from reshard.variables.lazy.initial_value import is_numeric
+from reshard.variables.lazy.placement import sharding_of
+from reshard.variables.sharded.tracing import being_traced
 
 Made = TypeVar("Made")
 

@@ -14,16 +14,16 @@ from msgspec import Struct
 from reshard.errors import VariableError
 from reshard.geometry.box import Box
 from reshard.layout.slice_info import SaveSliceInfo
-from reshard.variables.indexed_slices import IndexedSlices
-from reshard.variables.indexing import take_index
-from reshard.variables.lookup import check_norm, check_same_strategy, clipped, rows_of
-from reshard.variables.operators import ArrayOperators
-from reshard.variables.pytree import register_pytree
-from reshard.variables.reading import filled, gathered
-from reshard.variables.row_updates import RowUpdates
-from reshard.variables.shape import Shape
-from reshard.variables.shard_rows import ShardRows
-from reshard.variables.shards import (
+from reshard.variables.sharded.indexed_slices import IndexedSlices
+from reshard.variables.sharded.indexing import take_index
+from reshard.variables.sharded.lookup import check_norm, check_same_strategy, clipped, rows_of
+from reshard.variables.sharded.operators import ArrayOperators
+from reshard.variables.sharded.pytree import register_pytree
+from reshard.variables.sharded.reading import filled, gathered
+from reshard.variables.sharded.row_updates import RowUpdates
+from reshard.variables.sharded.shape import Shape
+from reshard.variables.sharded.shard_rows import ShardRows
+from reshard.variables.sharded.shards import (
     are_numpy,
     check_fit,
     check_jax_keeps,
@@ -35,16 +35,21 @@ from reshard.variables.shards import (
     sizes_along,
     unwritable,
 )
-from reshard.variables.splitting import cut, shard_count
-from reshard.variables.tracing import refuse_tracing
-from reshard.variables.updating import Combine, check_arithmetic, replaced, scattered
-from reshard.variables.values import check_rank_one, checked_index_type, checked_values, to_numpy
+from reshard.variables.sharded.splitting import cut, shard_count
+from reshard.variables.sharded.tracing import refuse_tracing
+from reshard.variables.sharded.updating import Combine, check_arithmetic, replaced, scattered
+from reshard.variables.sharded.values import (
+    check_rank_one,
+    checked_index_type,
+    checked_values,
+    to_numpy,
+)
 
 if TYPE_CHECKING:
     import jax
     import numpy as np
 
-    from reshard.variables.shards import Array
+    from reshard.variables.sharded.shards import Array
 
 
 class Static(Struct, frozen=True):

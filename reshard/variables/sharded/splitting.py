@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import ReshardError, VariableError, VariableTypeError
-from reshard.variables.shard_rows import ShardRows, as_slice
-from reshard.variables.shards import as_jax_array, check_not_deleted, whole_number
+from reshard.variables.sharded.shard_rows import ShardRows, as_slice
+from reshard.variables.sharded.shards import as_jax_array, check_not_deleted, whole_number
 
 if TYPE_CHECKING:
-    from reshard.variables.shards import Array
+    from reshard.variables.sharded.shards import Array
 
 MAX_SHARDS = 1 << 20
 """More would cost gigabytes for the arrays' own bookkeeping."""

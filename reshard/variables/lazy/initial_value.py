@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from reshard.errors import VariableError, VariableTypeError
 from reshard.variables.distribute import distribute_tensor
-from reshard.variables.steps import Compiled, compute_in_steps, values_unknown
+from reshard.variables.lazy.compute_in_steps import Compiled, compute_in_steps, values_unknown
 
 if TYPE_CHECKING:
     import jax

@@ -242,7 +242,7 @@ def test_refusals_by_dtype() -> None:
 def test_a_failure_on_the_last_shard_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, holder: Any, steps: list[str]
 ) -> None:
-    from reshard.variables import updating
+    from reshard.variables.sharded import updating
 
     variable = ShardedVariable.split(holder(np.arange(6, dtype=np.float32)), 3)
     calls: list[int] = []

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableTypeError
-from reshard.variables.reading import on_one_device
-from reshard.variables.shards import narrowed_by_jax
+from reshard.variables.sharded.reading import on_one_device
+from reshard.variables.sharded.shards import narrowed_by_jax
 
 if TYPE_CHECKING:
-    from reshard.variables.shards import Array
+    from reshard.variables.sharded.shards import Array
 
 
 class ArrayOperators:

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.errors import VariableError, VariableIndexError, VariableTypeError
-from reshard.variables.reading import gathered, read
-from reshard.variables.shard_rows import ShardRows
-from reshard.variables.shards import as_jax_array
-from reshard.variables.values import to_numpy
+from reshard.variables.sharded.reading import gathered, read
+from reshard.variables.sharded.shard_rows import ShardRows
+from reshard.variables.sharded.shards import as_jax_array
+from reshard.variables.sharded.values import to_numpy
 
 if TYPE_CHECKING:
-    from reshard.variables.shards import Array
+    from reshard.variables.sharded.shards import Array
 
 
 class Narrowed(Struct, frozen=True):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from reshard.errors import VariableError, VariableTypeError
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.scope import current_layout_map
-from reshard.variables.initial_value import InitialValue, in_dtype, initial_value
-from reshard.variables.placement import sharding_of
-from reshard.variables.steps import Compiled
-from reshard.variables.tracing import is_traced
+from reshard.variables.lazy.compute_in_steps import Compiled
+from reshard.variables.lazy.initial_value import InitialValue, in_dtype, initial_value
+from reshard.variables.lazy.placement import sharding_of
+from reshard.variables.sharded.tracing import is_traced
 
 if TYPE_CHECKING:
     import jax

@@ -11,16 +11,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError, VariableTypeError
-from reshard.variables.indexed_slices import IndexedSlices
-from reshard.variables.shard_rows import Part, ShardRows, as_slice
-from reshard.variables.shards import are_numpy, kept_numpy, narrowed_by_jax, unwritable
-from reshard.variables.values import check_rank_one, checked_indices, checked_values
+from reshard.variables.sharded.indexed_slices import IndexedSlices
+from reshard.variables.sharded.shard_rows import Part, ShardRows, as_slice
+from reshard.variables.sharded.shards import are_numpy, kept_numpy, narrowed_by_jax, unwritable
+from reshard.variables.sharded.values import check_rank_one, checked_indices, checked_values
 
 if TYPE_CHECKING:
     import jax
     from jax.sharding import Sharding
 
-    from reshard.variables.shards import Array
+    from reshard.variables.sharded.shards import Array
 
 Combine = Callable[[Any, Any], Any]
 """A whole old shard, and the values that came for it, to the new shard."""

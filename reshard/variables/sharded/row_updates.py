@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from reshard.variables.indexed_slices import indexed_slices
+from reshard.variables.sharded.indexed_slices import indexed_slices
 
 
 class RowUpdates:

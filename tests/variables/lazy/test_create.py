@@ -17,7 +17,8 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from reshard import LayoutError, LayoutMap, VariableError, VariableTypeError
-from reshard.variables import Variable, create
+from reshard.variables import Variable
+from reshard.variables.lazy import create
 from tests.variables.models import layouts, mesh
 
 ROOT = Path(__file__).parents[2]
@@ -262,7 +263,8 @@ def test_flax_is_not_needed() -> None:
         sys.modules["flax"] = None
         sys.modules["keras"] = None
         import jax, jax.numpy as jnp, reshard
-        from reshard.variables import Variable, create, materialize
+        from reshard.variables import Variable, materialize
+        from reshard.variables.lazy import create
         layouts = reshard.LayoutMap(reshard.DeviceMesh((8,), ("x",), jax.devices()))
         layouts["w"] = ("x",)
         with layouts.scope():
