@@ -12,7 +12,9 @@ import pytest
 import reshard
 from tests.faults.seam import BY_DESCRIPTOR, BY_PATH, OF_LIBC, Call, Go, at_the_seam
 
-PARTS = ("engine", "formats", "restoring", "saving", "storage")
+PARTS = (
+    "conversion", "engine", "formats", "inspection", "planning", "restoring", "saving", "storage", "streaming", "verification",
+)  # fmt: skip
 
 NO_FILES = frozenset((
     "fspath", "fsdecode", "fsencode", "getpid", "strerror", "sysconf", "sched_getaffinity", "walk", "fdopen", "minor",

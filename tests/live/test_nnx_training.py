@@ -13,7 +13,7 @@ from flax import nnx
 
 import reshard
 from reshard import DeviceMesh, LayoutMap
-from reshard.variables.lazy import create
+from reshard.variables import create
 from tests.restoring.equal import assert_same_trees
 
 pytestmark = pytest.mark.xdist_group("nnx-training")

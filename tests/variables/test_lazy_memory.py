@@ -17,7 +17,7 @@ MAKE = """
     import jax, jax.numpy as jnp, numpy as np, reshard
     from jax.sharding import NamedSharding, PartitionSpec
     from reshard.variables import Variable, materialize, named_variables
-    from reshard.variables.lazy import create
+    from reshard.variables import create
 
     how, count, rows = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     mesh = reshard.DeviceMesh((8,), ("x",), jax.devices())

@@ -250,14 +250,14 @@ def _come_alive(root: Any, layout_map: LayoutMap) -> None:
                 inner, _WaitingModel
             ):  # by paths of its own, before those from outside count
                 inner._deferred_initialize()
-        _above("lazy").awaken(root, layout_map)
+        _above("lazy.materialize").awaken(root, layout_map)
         return
     if not _in_stateless_scope():
         raise VariableError(
             f"the Keras model {root.name!r} makes its weights while jax traces a function (jit, grad, vmap…), "
             f"where they cannot get values; build it before, by calling it on data or on a keras.Input"
         )
-    _above("lazy").check_layouts(root, layout_map)
+    _above("lazy.materialize").check_layouts(root, layout_map)
     _waiting().append(_WaitingModel(root, layout_map))
 
 
@@ -270,7 +270,7 @@ class _WaitingModel:
 
     def _deferred_initialize(self) -> None:
         try:
-            _above("lazy").awaken(self.root, self.layout_map)
+            _above("lazy.materialize").awaken(self.root, self.layout_map)
         except BaseException:
             # Keras does not empty its list after an error: the next model would meet this one again.
             _waiting()[:] = [v for v in _waiting() if v is not self and v._value is None]
@@ -283,7 +283,7 @@ def _above(module: str) -> Any:
 
 
 def _being_traced() -> bool:
-    traced: bool = _above("tracing").being_traced()
+    traced: bool = _above("sharded.tracing").being_traced()
     return traced
 
 

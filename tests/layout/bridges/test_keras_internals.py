@@ -11,7 +11,7 @@ import pytest
 from reshard import DeviceMesh, LayoutMap, VariableError
 from reshard.layout.bridges import keras_internals
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_pinned_keras_is_the_one_it_was_written_for() -> None:

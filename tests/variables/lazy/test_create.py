@@ -17,11 +17,10 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from reshard import LayoutError, LayoutMap, VariableError, VariableTypeError
-from reshard.variables import Variable
-from reshard.variables.lazy import create
+from reshard.variables import Variable, create
 from tests.variables.models import layouts, mesh
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Block(nnx.Module):
@@ -264,7 +263,7 @@ def test_flax_is_not_needed() -> None:
         sys.modules["keras"] = None
         import jax, jax.numpy as jnp, reshard
         from reshard.variables import Variable, materialize
-        from reshard.variables.lazy import create
+        from reshard.variables import create
         layouts = reshard.LayoutMap(reshard.DeviceMesh((8,), ("x",), jax.devices()))
         layouts["w"] = ("x",)
         with layouts.scope():

@@ -11,8 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from reshard import DeviceMesh, LayoutError, LayoutMap, TensorLayout, VariableError
-from reshard.variables import Variable, materialize, named_variables
-from reshard.variables.lazy import create
+from reshard.variables import Variable, create, materialize, named_variables
 from tests.variables.models import PATHS, Model, layouts, mesh
 
 RULES = {
