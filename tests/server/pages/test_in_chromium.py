@@ -309,6 +309,28 @@ def test_a_planning_ones_bar_has_no_value(browser: Browser, waiting: Live) -> No
             claims.finish(db, claim, "cancelled")
 
 
+def test_columns_stay_where_they_are(browser: Browser, waiting: Live) -> None:
+    """Whatever progress, reasons and names come into them."""
+    places = "() => [...document.querySelectorAll('.list thead th')].map((at) => at.getBoundingClientRect().x)"
+    with person(browser, waiting.url) as someone, waiting.client() as client:
+        someone.sign_in()
+        body = {"source": "data/stays", "target": "data/short"}
+        new = client.post(URL, json=body).json()["id"]
+        page = someone.go("/conversions?source=stays")
+        before = page.evaluate(places)
+        with records(waiting) as db:
+            claim = begun(db, new)
+            claims.set_progress(db, claim, progress(40))
+            expect(page.locator(".list progress")).to_be_visible()
+            assert page.evaluate(places) == before
+            error = {"title": "t", "detail": "a reason " * 20}
+            claims.finish(db, claim, "failed", error=error)
+        client.post(URL, json={**body, "target": "data/" + "long" * 40}).raise_for_status()
+        expect(page.get_by_text("a reason")).to_be_visible()
+        expect(page.locator(".list tbody tr")).to_have_count(2)
+        assert len(before) == 6 and page.evaluate(places) == before
+
+
 def test_ages_are_said_as_by_the_server(ann: Person) -> None:
     now = datetime.now(UTC)
     page = ann.go("/")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from reshard_server import audit
 from reshard_server.models.conversion import SeveralTargets
 from reshard_server.pages import wording
 from reshard_server.pages.conversions import PAGE_SIZE
@@ -203,6 +205,18 @@ def test_who_may_only_read_cancels_none(
     assert eve.status == 403
     other = served.create("bob", target="data/y")
     assert "2 of 2 cancelled" in cancel(root, key, [new, other]).text
+
+
+def test_each_one_is_in_the_audit_log(
+    served: Served, ann: Browser, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = [served.create(target=f"data/{n}") for n in range(3)]
+    key = ann.go("/conversions").form("/conversions/cancel").fields["form_key"]
+    with caplog.at_level(logging.INFO, audit.NAME):
+        cancel(ann, key, chosen)
+    (line,) = [r for r in caplog.records if r.name == audit.NAME]
+    assert line.__dict__["conversions"].split() == chosen
+    assert line.__dict__["targets"] == ["data/0", "data/1", "data/2"]
 
 
 def test_another_sites_form_cancels_none(served: Served, ann: Browser) -> None:
