@@ -27,7 +27,7 @@ def main() -> int:
     os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     arguments = _arguments()
-    from tests.faults.cases import CASES, clear, save_sources
+    from tests.robustness.faults.cases import CASES, clear, save_sources
 
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -52,9 +52,9 @@ def _arguments() -> argparse.Namespace:
 
 
 def _row(case: object, reason: str, work: Path, every: int) -> int:
-    from tests.faults import faults
-    from tests.faults.cases import Case
-    from tests.faults.disturbed import check_disturbed, undisturbed
+    from tests.robustness.faults import faults
+    from tests.robustness.faults.cases import Case
+    from tests.robustness.faults.disturbed import check_disturbed, undisturbed
 
     assert isinstance(case, Case)
     fault = getattr(faults, reason)

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.hostile.campaign import Findings, run_campaign
+from tests.robustness.hostile.campaign import Findings, run_campaign
 
 
 def main() -> int:
@@ -23,7 +23,7 @@ def main() -> int:
     arguments = _arguments()
     os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from tests.hostile.specimens import make_specimens
+    from tests.robustness.hostile.specimens import make_specimens
 
     work = Path(arguments.work or tempfile.mkdtemp(prefix="reshard-fuzz-"))
     specimens = work / "specimens"

@@ -45,7 +45,7 @@ try:
         print(json.dumps({}))
     else:
         api.convert(source, target, **options)
-        options.pop("verify", None)
+        options.pop("check", None)
         options["overwrite"] = True
         plan = api.plan(source, target, **options).plan
         print(json.dumps({"planned": plan.peak_bytes + plan.metadata_bytes,

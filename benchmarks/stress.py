@@ -27,7 +27,7 @@ import numpy as np
 import reshard
 from reshard import api
 from reshard.errors import ReshardError
-from tests.leaks import held, nothing_leaks
+from tests.robustness.leaks import held, nothing_leaks
 
 THREADS = 6
 PROCESSES = 2

@@ -12,7 +12,7 @@ from reshard.errors import CorruptError, FormatError
 from reshard.formats.ocdbt.index import OcdbtIndex
 from reshard.formats.ocdbt.manifest import Root, read_root
 from tests.fresh_process import run_fresh
-from tests.hostile.damage_ocdbt import MANIFEST, closed, opened, varint
+from tests.robustness.hostile.damage_ocdbt import MANIFEST, closed, opened, varint
 
 
 def database(directory: Path, versions: int = 1, **config):

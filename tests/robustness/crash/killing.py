@@ -1,0 +1,110 @@
+"""Conversions in a process of their own that kill themselves at a chosen point; loads neither jax nor Orbax.
+
+The processes are forked from one that has imported reshard and nothing else, so that each takes
+milliseconds to start.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Literal
+
+from reshard import api
+from reshard.conversion.convert import convert as loaded  # noqa: F401 - so that forked processes have it
+from reshard.engine import task_stream as tasks
+
+When = Literal["before", "after", "torn"]
+PRELOADED = ["tests.robustness.crash.killing"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """The ``count``-th call of a function, named ``module:function`` or ``module:Class.method``.
+
+    ``torn`` writes half of the data of a call to ``write_all`` first.
+    """
+
+    function: str
+    when: When
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.when} {self.function.rpartition(':')[2]} {self.count}"
+
+
+def run_killed(point: Point | None, source: Path, target: Path, **options: Any) -> int:
+    """The exit code of a conversion that kills itself at ``point``, -9, or of one that does not get there, 0."""
+    return _run(convert, point, str(source), str(target), options)
+
+
+def run_many_killed(
+    point: Point | None, source: Path, goals: list[api.Target], **limits: Any
+) -> int:
+    """As ``run_killed``, of a conversion to several targets."""
+    return _run(convert_all, point, str(source), goals, limits)
+
+
+def _run(what: Callable[..., None], *arguments: Any) -> int:
+    context = get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    child = context.Process(target=what, args=arguments)
+    child.start()
+    child.join(60)
+    assert child.exitcode is not None
+    return child.exitcode
+
+
+def convert_all(
+    point: Point | None, source: str, goals: list[api.Target], limits: dict[str, Any]
+) -> None:
+    """Small batches, so that there are many points at which something is done."""
+    tasks.BATCH_TASKS = 1
+    if point is not None:
+        set_trap(point)
+    api.convert_all(source, goals, **limits)
+
+
+def convert(point: Point | None, source: str, target: str, options: dict[str, Any]) -> None:
+    """Small batches, so that there are many points at which something is done."""
+    tasks.BATCH_TASKS = 1
+    if point is not None:
+        set_trap(point)
+    api.convert(source, target, **options)
+
+
+def set_trap(point: Point, end: Callable[[], None] | None = None) -> None:
+    """Makes the function kill this process (or call ``end``) at the point."""
+    module, _, path = point.function.partition(":")
+    owner: Any = importlib.import_module(module)
+    *outer, name = path.split(".")
+    for part in outer:
+        owner = getattr(owner, part)
+    setattr(owner, name, _trapped(point, getattr(owner, name), end or _kill))
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _trapped(point: Point, real: Callable[..., Any], end: Callable[[], None]) -> Callable[..., Any]:
+    calls = 0
+
+    def trapped(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls != point.count:
+            return real(*args, **options)
+        if point.when == "torn":
+            fd, data, *rest = args
+            real(fd, data[: len(data) // 2], *rest)
+        result = real(*args, **options) if point.when == "after" else None
+        end()
+        return result
+
+    return trapped

@@ -1,0 +1,195 @@
+"""Killed with SIGKILL at chosen points and run again: the same bytes as an undisturbed run, nothing done twice."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from reshard import api
+from reshard.errors import ReshardError
+from reshard.storage.staging import staging_for
+from tests.robustness.crash.conftest import CASES, make_tree
+from tests.robustness.crash.killing import Point, run_killed
+from tests.robustness.crash.left import content, journal_tasks, same_result
+
+APPEND = "reshard.conversion.resume.journal:Journal.append"
+LINE = "reshard.storage.checked_lines:write_all"
+POINTS = [
+    Point(APPEND, "before", 1),
+    Point(APPEND, "after", 1),
+    Point(APPEND, "before", 4),
+    Point(APPEND, "after", 6),
+    Point(LINE, "torn", 1),
+    Point(LINE, "torn", 5),
+    Point("reshard.conversion.finish:check_recorded", "after"),
+    Point("reshard.conversion.convert:finish", "after"),
+    Point("reshard.storage.publishing:_rename", "before"),
+    Point("reshard.storage.publishing:_rename", "after"),
+    Point("reshard.conversion.resume.cleanup:dissolve", "before"),
+]
+
+CHOSEN = (POINTS[3], POINTS[5], POINTS[7])
+"""For every case; the others do not depend on it."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(sources, tmp_path_factory):
+    """The result of each case, made once by a run that nothing disturbs."""
+    root, made = tmp_path_factory.mktemp("undisturbed"), {}
+
+    def result(name: str) -> Path:
+        if name not in made:
+            made[name] = root / name
+            api.convert(sources[CASES[name].source], made[name], **CASES[name].options)
+        return made[name]
+
+    return result
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_cases_are_what_they_are_called(name, sources, tmp_path):
+    case = CASES[name]
+    options = {k: v for k, v in case.options.items() if k != "check"}
+    planned = api.plan(sources[case.source], tmp_path / "t", **options)
+    assert {(t.target.name, t.move.strategy) for t in planned.tensors} >= case.strategies
+    assert planned.tasks >= 6
+
+
+KILLS = [(name, point) for name in CASES for point in POINTS if name == "weave" or point in CHOSEN]
+
+
+@pytest.mark.parametrize(("name", "point"), KILLS, ids=str)
+def test_killed_and_run_again(name, point, sources, undisturbed, tmp_path):
+    case, target = CASES[name], tmp_path / "t"
+    source = sources[case.source]
+    assert run_killed(point, source, target, **case.options) == -9
+    left = staging_for(target)
+    assert left.folder.exists()
+    is_published = target.exists()
+    tasks = journal_tasks(target)
+    report = api.convert(source, target, **case.options)
+    same_result(target, undisturbed(name), packed=name == "ocdbt")
+    assert report.already_done == is_published
+    if is_published:
+        recorded = {n: t.digest for n, t in api.inspect(target).tensors.items()}
+        assert {t.target: t.target_digest for t in report.tensors} == recorded
+    else:
+        assert report.resumed_bytes == sum(task[4] for task in tasks)
+        assert all(t.source_digest == t.target_digest or t.cast for t in report.tensors)
+    assert [p.name for p in tmp_path.iterdir()] == ["t"]
+
+
+@pytest.mark.parametrize("name", ["scatter", "weave", "zstd", "copy", "cast"])
+def test_finished_chunks_are_not_written_again(name, sources, tmp_path):
+    case, target = CASES[name], tmp_path / "t"
+    source = sources[case.source]
+    assert run_killed(Point(APPEND, "after", 6), source, target, **case.options) == -9
+    before = _whole_chunks(source, target, case)
+    assert before
+    api.convert(source, target, **case.options)
+    assert {file: (target / file).stat().st_mtime_ns for file in before} == before
+
+
+def _whole_chunks(source, target, case):
+    """Time of change of each chunk that the journal calls closed, found by name and index."""
+    options = {k: v for k, v in case.options.items() if k != "check"}
+    names = [t.target.name for t in api.plan(source, target, **options).tensors]
+    root, found = staging_for(target).root, {}
+    for move, *_, parts in journal_tasks(target):
+        for index, _, _, stored_bytes in parts:
+            if stored_bytes is not None:
+                joined = [f"c/{'/'.join(map(str, index))}", f"c.{'.'.join(map(str, index))}"]
+                (file,) = [f for key in joined if (root / (f := f"{names[move]}/{key}")).exists()]
+                found[file] = (root / file).stat().st_mtime_ns
+    return found
+
+
+def test_killed_again_and_again(sources, undisturbed, tmp_path):
+    case, target = CASES["scatter"], tmp_path / "t"
+    # Not at the journal: a run that goes on first writes there what it keeps.
+    point, recorded = Point("reshard.engine.accumulator:Ledger.add", "after", 4), [0]
+    while run_killed(point, sources["raw"], target, **case.options) == -9:
+        recorded.append(len(journal_tasks(target)))
+        assert recorded[-1] > recorded[-2], "a run that was killed gained nothing"
+    assert len(recorded) > 3
+    same_result(target, undisturbed("scatter"), packed=False)
+
+
+@pytest.mark.parametrize("count", [1, 7, 30])
+def test_killed_within_a_chunk(count, sources, undisturbed, tmp_path):
+    case, target = CASES["scatter"], tmp_path / "t"
+    point = Point("reshard.engine.write.sinks:write_all", "torn", count)
+    assert run_killed(point, sources["raw"], target, **case.options) == -9
+    api.convert(sources["raw"], target, **case.options)
+    same_result(target, undisturbed("scatter"), packed=False)
+
+
+def test_killed_while_the_old_target_is_exchanged(sources, tmp_path):
+    """The old target then lies where the output was: its chunks have the names and sizes of the new ones."""
+    case, target = CASES["scatter"], tmp_path / "t"
+    other = _other_values(tmp_path)
+    api.convert(other, target, **case.options)
+    point = Point("reshard.storage.publishing:_rename", "after")
+    options = {**case.options, "overwrite": True}
+    assert run_killed(point, sources["raw"], target, **options) == -9
+    assert staging_for(target).root.exists()
+    assert api.verify(sources["raw"], target).differences == 0
+    report = api.convert(sources["raw"], target, **options)
+    assert report.resumed_bytes == 0
+    assert api.verify(sources["raw"], target).differences == 0
+
+
+def _other_values(folder: Path) -> Path:
+    from tests.orbax_trees import save_pytree
+
+    tree = make_tree()
+    tree["rows"] = tree["rows"] + 1
+    return save_pytree(folder / "other", tree, use_ocdbt=False, use_compression=False)
+
+
+def test_stock_orbax_takes_nothing_of_it_for_a_checkpoint(sources, tmp_path):
+    target = tmp_path / "run" / "7"
+    tmp_path.joinpath("run").mkdir()
+    assert run_killed(Point(APPEND, "after", 6), sources["raw"], target) == -9
+    left = staging_for(target)
+    for path in (left.folder, left.root):
+        with (
+            pytest.raises((ValueError, FileNotFoundError, KeyError)),
+            ocp.StandardCheckpointer() as c,
+        ):
+            c.restore(path)
+        with pytest.raises(ReshardError):
+            api.inspect(path)
+    with ocp.CheckpointManager(tmp_path / "run") as manager:
+        assert manager.all_steps() == []
+        assert manager.save(3, args=ocp.args.StandardSave({"w": np.zeros(3)}))
+        manager.wait_until_finished()
+    api.convert(sources["raw"], target)
+    assert api.verify(sources["raw"], target).differences == 0
+
+
+@pytest.mark.parametrize("root", ["checkpoint", ""])
+def test_a_path_in_the_staging_folder_is_refused_by_name(root, sources, tmp_path):
+    """Even where everything but the rename was done."""
+    target = tmp_path / "t"
+    point = Point("reshard.storage.publishing:_rename", "before")
+    assert run_killed(point, sources["raw"], target) == -9
+    path = staging_for(target).folder / root
+    for call in (api.inspect, api.verify):
+        with pytest.raises(ReshardError, match=r"is unfinished output of reshard.*run the same"):
+            call(path)
+
+
+def test_random_moments(sources, undisturbed, tmp_path):
+    """Kills that no point was chosen for: at whichever system call of a thread comes after a while."""
+    case = CASES["weave"]
+    counts = np.random.default_rng(int.from_bytes(os.urandom(4), "little")).integers(1, 200, 6)
+    for count in map(int, counts):
+        target = tmp_path / str(count)
+        run_killed(Point("os:pwrite", "before", count), sources["raw"], target, **case.options)
+        api.convert(sources["raw"], target, **case.options)
+        assert content(target) == content(undisturbed("weave")), f"killed at write {count}"

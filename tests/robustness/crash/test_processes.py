@@ -1,0 +1,193 @@
+"""Real processes: signals that end a run in order, and two runs to one target."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from reshard import api
+from reshard.conversion import convert as convert_module
+from reshard.engine import task_stream as tasks
+from reshard.errors import ReshardError, StorageError, TargetExistsError
+from reshard.storage.staging import staging_for
+from tests.robustness.crash.killing import Point, run_killed
+
+HOLDING = """
+import sys
+from reshard.engine import task_stream as tasks
+from reshard.conversion.resume.journal import Journal
+from reshard.cli import main
+tasks.BATCH_TASKS = 1
+append, calls = Journal.append, []
+
+def held(self, finished):
+    append(self, finished)
+    calls.append(1)
+    if len(calls) == 3:
+        print("midway", flush=True)
+        sys.stdin.readline()
+
+Journal.append = held
+main()
+"""
+
+
+def start_held(
+    source: Path, target: Path, *words: str, script: str = HOLDING
+) -> subprocess.Popen[str]:
+    """The command in a process of its own, which waits after its third task until its input ends."""
+    command = [sys.executable, "-c", script, "convert", str(source), str(target), *words]
+    pipe = subprocess.PIPE
+    child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "midway\n"
+    return child
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word", "kind"),
+    [
+        (signal.SIGTERM, 143, "terminated", "SIGTERM"),
+        (signal.SIGINT, 130, "interrupted", "KeyboardInterrupt"),
+    ],
+)
+def test_a_signal_ends_a_run_in_order(number, code, word, kind, sources, tmp_path):
+    target = tmp_path / "t"
+    child = start_held(sources["raw"], target, "--json")
+    child.send_signal(number)
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (code, "")
+    said = json.loads(out)["error"]
+    assert said["type"] == kind
+    assert said["message"].startswith(f"{word}; no target was published; what is done (")
+    assert "run the same again to go on with it, or start over (--restart)" in said["message"]
+    assert not target.exists()
+    assert api.convert(sources["raw"], target, max_memory="1GiB").resumed_bytes > 0
+    assert api.verify(sources["raw"], target).differences == 0
+
+
+TIDYING = """
+import time
+
+try:
+    main()
+finally:
+    print("tidying", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_signal_kills(sources, tmp_path):
+    """No traceback, and no thread that writes on after the lock was given up."""
+    target, script = tmp_path / "t", HOLDING.replace("main()", TIDYING)
+    child = start_held(sources["raw"], target, script=script)
+    child.send_signal(signal.SIGINT)
+    assert child.stdout.readline() == "tidying\n"
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=30)
+    assert child.returncode == -signal.SIGINT
+    assert "Traceback" not in err
+    assert api.convert(sources["raw"], target, max_memory="1GiB").resumed_bytes > 0
+
+
+def test_workers_that_stand_in_another_folder(sources, tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "BATCH_TASKS", 1)
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "first")
+    with ProcessPoolExecutor(1, get_context("forkserver")) as executor:
+        executor.submit(abs, 1).result()
+        monkeypatch.chdir(tmp_path / "second")
+        api.convert(os.path.relpath(sources["raw"]), "t", executor=executor)
+    assert list((tmp_path / "first").iterdir()) == []
+    assert api.verify(sources["raw"], tmp_path / "second" / "t").differences == 0
+
+
+def test_of_two_runs_one_works_and_the_other_names_it(sources, tmp_path):
+    target = tmp_path / "t"
+    child = start_held(sources["raw"], target)
+    text = rf"another run \(process {child.pid}\) is writing '{target}' now; wait for it to end"
+    for options in ({}, {"restart": True}, {"compression": "zstd"}):
+        with pytest.raises(StorageError, match=text):
+            api.convert(sources["raw"], target, **options)
+    assert staging_for(target).journal.exists()
+    child.communicate(timeout=60)
+    assert child.returncode == 0
+    assert api.convert(sources["raw"], target).already_done
+
+
+def test_a_holder_that_died_frees_the_target(sources, tmp_path):
+    target = tmp_path / "t"
+    child = start_held(sources["raw"], target)
+    child.kill()
+    child.communicate(timeout=60)
+    assert api.convert(sources["raw"], target, restart=True).resumed_bytes == 0
+    assert api.verify(sources["raw"], target).differences == 0
+
+
+@pytest.mark.parametrize("step", ["prepare_multi", "held"])
+def test_a_run_that_waited_for_nothing_finds_the_other_ones_result(
+    sources, tmp_path, monkeypatch, step
+):
+    """The first publishes after the second has looked for a target: before it plans, or takes the lock."""
+    target, usual = tmp_path / "t", getattr(convert_module, step)
+
+    def late(*arguments):
+        monkeypatch.setattr(convert_module, step, usual)
+        assert not api.convert(sources["raw"], target).already_done
+        return usual(*arguments)
+
+    monkeypatch.setattr(convert_module, step, late)
+    assert api.convert(sources["raw"], target).already_done
+    assert [p.name for p in tmp_path.iterdir()] == ["t"]
+
+
+def test_a_run_that_waited_for_nothing_finds_another_result(sources, tmp_path, monkeypatch):
+    """What appeared meanwhile is some other conversion's."""
+    target, usual = tmp_path / "t", convert_module.prepare_multi
+
+    def late(*arguments):
+        monkeypatch.setattr(convert_module, "prepare_multi", usual)
+        api.convert(sources["raw"], target, compression="zstd")
+        return usual(*arguments)
+
+    monkeypatch.setattr(convert_module, "prepare_multi", late)
+    with pytest.raises(TargetExistsError, match="exists already and was left untouched"):
+        api.convert(sources["raw"], target)
+
+
+def test_many_at_once_give_one_result(sources, tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "BATCH_TASKS", 1)
+    target, ended = tmp_path / "t", []
+
+    def one() -> None:
+        try:
+            ended.append(api.convert(sources["raw"], target).already_done)
+        except ReshardError as error:
+            ended.append(str(error))
+
+    threads = [threading.Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ended.count(False) == 1
+    assert all(e in (True, False) or "is writing" in str(e) for e in ended)
+    assert api.verify(sources["raw"], target).differences == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["t"]
+
+
+def test_an_undisturbed_run_ends_with_0(sources, tmp_path):
+    """Of the tests that kill: without a point they finish."""
+    assert run_killed(None, sources["raw"], tmp_path / "t") == 0
+    never = Point("reshard.conversion.resume.journal:Journal.append", "before", 10**6)
+    assert run_killed(never, sources["raw"], tmp_path / "u") == 0

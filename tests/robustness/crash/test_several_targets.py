@@ -1,0 +1,244 @@
+"""A run to several targets, killed or failing, and run again: each target as if it had been made alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from reshard import Target, api
+from reshard.conversion.resume import cleanup as unfinished
+from reshard.engine import task_stream as tasks
+from reshard.errors import ResumeError, SourceChangedError, StorageError, TargetBusyError
+from reshard.storage.staging import held, staging_for
+from tests.robustness.crash.conftest import COLUMNS, ROWS
+from tests.robustness.crash.killing import Point, run_many_killed
+from tests.robustness.crash.left import content, journal_tasks, same_result
+
+APPEND = "reshard.conversion.resume.journal:Journal.append"
+LIMITS = {"workers": 2, "max_memory": "64MiB"}
+WAYS = {
+    "columns": {"layout": COLUMNS, "chunk_bytes": 16384},
+    "half": {"layout": ROWS, "cast": [("rows|cols", "bfloat16")], "chunk_bytes": 65536},
+    "packed": {"compression": "zstd", "chunk_bytes": 16384, "drop": ["both"]},
+}
+POINTS = [
+    *(Point(APPEND, when, n) for when in ("before", "after") for n in (1, 2, 3, 8, 15)),
+    Point("reshard.storage.checked_lines:write_all", "torn", 6),
+    Point("reshard.engine.write.sinks:write_all", "torn", 9),
+    Point("reshard.conversion.convert:begin", "after", 2),
+    Point("reshard.conversion.convert:finish", "after", 1),
+    Point("reshard.conversion.convert:finish", "after", 3),
+    *(
+        Point("reshard.storage.publishing:_rename", w, n)
+        for w in ("before", "after")
+        for n in (1, 2, 3)
+    ),
+    Point("reshard.conversion.resume.cleanup:dissolve", "before", 2),
+]
+
+
+@pytest.fixture(scope="module")
+def alone(sources, tmp_path_factory):
+    """Each target made by itself, which nothing disturbs."""
+    root = tmp_path_factory.mktemp("alone")
+    for name, options in WAYS.items():
+        api.convert(sources["raw"], root / name, **LIMITS, **options)
+    return root
+
+
+@pytest.fixture
+def goals(tmp_path):
+    return [Target(tmp_path / name, **options) for name, options in WAYS.items()]
+
+
+def assert_done(goals, alone, folder) -> None:
+    for goal in goals:
+        same_result(Path(goal.target), alone / Path(goal.target).name, packed=False)
+    assert sorted(p.name for p in folder.iterdir()) == sorted(WAYS)
+
+
+@pytest.mark.parametrize("point", POINTS, ids=str)
+def test_killed_and_run_again(point, goals, sources, alone, tmp_path):
+    assert run_many_killed(point, sources["raw"], goals, **LIMITS) == -9
+    published = [Path(goal.target).exists() for goal in goals]
+    times = {p: p.stat().st_mtime_ns for goal in goals for p in Path(goal.target).rglob("*")}
+    moved = [sum(t[4] for t in _left(Path(goal.target))) for goal in goals]
+    made = api.convert_all(sources["raw"], goals, **LIMITS)
+    assert_done(goals, alone, tmp_path)
+    assert [report.already_done for report in made.reports] == published
+    assert {p: p.stat().st_mtime_ns for p in times} == times
+    for report, is_published, before in zip(made.reports, published, moved, strict=True):
+        assert is_published or report.resumed_bytes == before
+        recorded = {n: t.digest for n, t in api.inspect(report.target).tensors.items()}
+        assert {t.target: t.target_digest for t in report.tensors} == recorded
+
+
+def _left(target: Path):
+    return journal_tasks(target) if staging_for(target).journal.exists() else []
+
+
+def test_killed_again_and_again(goals, sources, alone, tmp_path):
+    point, rounds, last = Point("reshard.engine.accumulator:Ledger.add", "after", 7), 0, -1
+    while run_many_killed(point, sources["raw"], goals, **LIMITS) == -9:
+        recorded = sum(len(_left(Path(goal.target))) for goal in goals)
+        assert recorded > last, "a run that was killed gained nothing"
+        rounds, last = rounds + 1, recorded
+    assert rounds > 3
+    assert_done(goals, alone, tmp_path)
+
+
+def test_a_target_that_is_left_out_afterwards_changes_nothing_of_the_others(
+    goals, sources, alone, tmp_path
+):
+    """One of them is finished by itself: it is planned otherwise, or goes on; nothing is ever mixed up."""
+    point = Point(APPEND, "after", 8)
+    assert run_many_killed(point, sources["raw"], goals, **LIMITS) == -9
+    api.convert(sources["raw"], goals[0].target, **LIMITS, restart=True, **WAYS["columns"])
+    made = api.convert_all(sources["raw"], goals, **LIMITS)
+    assert [report.already_done for report in made.reports] == [True, False, False]
+    assert_done(goals, alone, tmp_path)
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    monkeypatch.setattr(tasks, "BATCH_TASKS", 1)
+
+
+@pytest.fixture
+def disk_of_half_full(monkeypatch):
+    """The disk of the target ``half`` takes some chunks and then no more."""
+    real, calls = os.pwrite, []
+
+    def full(fd, *args):
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        # Whether a chunk or the journal is the first that finds no room is chance.
+        if "/.half.reshard-partial/" in str(path) and not path.name.startswith("journal"):
+            calls.append(fd)
+            if len(calls) > 60:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(fd, *args)
+
+    monkeypatch.setattr(os, "pwrite", full)
+
+
+@pytest.mark.usefixtures("small_batches", "disk_of_half_full")
+def test_one_target_whose_disk_is_full(goals, sources, alone, tmp_path, monkeypatch):
+    with pytest.raises(StorageError, match="No space left on device") as caught:
+        api.convert_all(sources["raw"], goals, **LIMITS)
+    text = str(caught.value)
+    assert caught.value.target == str(tmp_path / "half")
+    assert text.startswith(f"target '{tmp_path}/half': tensor ")
+    for name in WAYS:  # all of them can be gone on with
+        assert f"of '{tmp_path}/{name}' (" in text
+        assert f"in '{tmp_path}/.{name}.reshard-partial'" in text
+    assert not any(Path(goal.target).exists() for goal in goals)
+    monkeypatch.undo()
+    made = api.convert_all(sources["raw"], goals, **LIMITS)
+    assert all(report.resumed_bytes > 0 for report in made.reports)
+    assert_done(goals, alone, tmp_path)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_one_target_that_appears_meanwhile(goals, sources, alone, tmp_path):
+    """Those before it are published and stay; it and those behind it are kept."""
+    target = tmp_path / "half"
+
+    def appear(_):
+        target.mkdir(exist_ok=True)
+        (target / "kept").touch()
+
+    with pytest.raises(StorageError) as caught:
+        api.convert_all(sources["raw"], goals, **LIMITS, progress=appear)
+    assert f"the target '{target}' exists already" in str(caught.value)
+    assert caught.value.__notes__ == [f"'{tmp_path}/columns' is published and whole"]
+    assert staging_for(tmp_path / "packed").journal.exists()
+    (target / "kept").unlink()
+    target.rmdir()
+    made = api.convert_all(sources["raw"], goals, **LIMITS)
+    assert [report.already_done for report in made.reports] == [True, False, False]
+    assert made.read_bytes == 0
+    assert_done(goals, alone, tmp_path)
+
+
+def test_a_target_that_exists_is_refused_before_anything_is_made(goals, sources, tmp_path):
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "kept").touch()
+    with pytest.raises(StorageError, match=f"the target '{tmp_path}/packed' exists already"):
+        api.convert_all(sources["raw"], goals, **LIMITS)
+    assert [p.name for p in tmp_path.iterdir()] == ["packed"]
+
+
+def test_a_target_that_another_run_writes(goals, sources, tmp_path):
+    with held(tmp_path / "half"), pytest.raises(TargetBusyError) as caught:
+        api.convert_all(sources["raw"], goals, **LIMITS)
+    assert caught.value.target == str(tmp_path / "half")
+    assert f"is writing '{tmp_path}/half' now" in str(caught.value)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".half.reshard-partial"]
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_another_conversion_left_one_of_the_targets(goals, sources, alone, tmp_path):
+    """What was left stays, also of the others, whose tasks may be cut otherwise beside another target."""
+    assert run_many_killed(Point(APPEND, "after", 25), sources["raw"], goals, **LIMITS) == -9
+    half = {**WAYS["half"], "cast": [("rows|cols", "float16")]}
+    before = [journal_tasks(Path(goal.target)) for goal in goals]
+    assert all(before)
+    with pytest.raises(
+        ResumeError, match=f"to '{tmp_path}/half' was another.*: cast was"
+    ) as caught:
+        other = [goals[0], Target(goals[1].target, **half), goals[2]]
+        api.convert_all(sources["raw"], other, **LIMITS)
+    assert caught.value.target == str(tmp_path / "half")
+    with pytest.raises(ResumeError, match="plan changed, perhaps since other targets share its"):
+        new = Target(tmp_path / "new", layout=ROWS, cast={"rows": "float16"})
+        api.convert_all(sources["raw"], [goals[0], new, goals[2]], **LIMITS)
+    assert [journal_tasks(Path(goal.target)) for goal in goals] == before
+    assert not (tmp_path / ".new.reshard-partial").exists()
+    made = api.convert_all(sources["raw"], goals, **LIMITS)
+    assert all(report.resumed_bytes > 0 for report in made.reports)
+    assert_done(goals, alone, tmp_path)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_one_target_is_started_over(goals, sources, alone, tmp_path):
+    assert run_many_killed(Point(APPEND, "after", 12), sources["raw"], goals, **LIMITS) == -9
+    goals[1] = Target(goals[1].target, **WAYS["half"], restart=True)
+    made = api.convert_all(sources["raw"], goals, **LIMITS)
+    assert [report.resumed_bytes > 0 for report in made.reports] == [True, False, True]
+    assert_done(goals, alone, tmp_path)
+
+
+def test_a_source_that_changes_leaves_nothing_of_any_target(goals, sources, tmp_path):
+    import shutil
+
+    source = tmp_path / "moving" / "src"
+    shutil.copytree(sources["raw"], source)
+
+    def touch(_):
+        (source / "new").write_text("more")
+
+    with pytest.raises(SourceChangedError):
+        api.convert_all(source, goals, **LIMITS, progress=touch)
+    assert [p.name for p in tmp_path.iterdir()] == ["moving"]
+
+
+def test_stopped_once_the_first_is_published(goals, sources, alone, tmp_path, monkeypatch):
+    real = unfinished.dissolve
+
+    def stopped(staging):
+        real(staging)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(unfinished, "dissolve", stopped)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        api.convert_all(sources["raw"], goals, **LIMITS)
+    assert caught.value.__notes__[0] == f"'{tmp_path}/columns' is published and whole"
+    monkeypatch.undo()
+    assert content(tmp_path / "columns") == content(alone / "columns")
+    made = api.convert_all(sources["raw"], goals, **LIMITS)
+    assert [report.already_done for report in made.reports] == [True, False, False]
+    assert made.read_bytes == 0
+    assert_done(goals, alone, tmp_path)

@@ -1,0 +1,142 @@
+"""What is done to a hostile checkpoint: every command that reads one, and what is asked of each."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import traceback
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import reshard.api
+from reshard.errors import ReshardError
+from reshard.verification.compare import TensorVerdict
+
+LONGEST_MESSAGE = 20_000
+"""Characters of an error: names in it are shortened, lists are cut."""
+
+_STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+OPTIONS: tuple[dict[str, object], ...] = (
+    {}, {"mesh": "data=2,model=4"}, {"compression": "zstd"}, {"compression": "keep"}, {"ocdbt": True},
+    {"max_memory": "64MiB"}, {"check": "readback"}, {"layout": {"mesh": {"axes": ["m"], "shape": [2]}, "rules": [{"match": "kernel", "axes": ["m"]}]}},
+)  # fmt: skip
+
+
+@dataclass
+class Seen:
+    """What each operation ended with, and what went wrong.
+
+    Attributes:
+        outcomes: operation → ``"ok"`` or the error's class.
+        wrong: tracebacks of foreign errors, differences, and text that steers a terminal.
+    """
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+
+def operate(src: Path, dst: Path, seed: int) -> Seen:
+    """Inspect, plan, lay out, verify, diff, convert and restore, by the API and by the command line."""
+    seen, options = Seen(), OPTIONS[seed % len(OPTIONS)]
+    with _judged(seen, "inspect"):
+        reshard.api.inspect(src)
+    if seen.outcomes["inspect"] != "ok":  # the others open it just so
+        _judge_rest(seen, src, dst)
+        _run_some_command(seen, src, dst, seed)
+        return seen
+    with _judged(seen, "plan"):
+        reshard.api.plan(src, dst, **_without_check(options))  # type: ignore[arg-type]
+    with _judged(seen, "layout"):
+        reshard.api.preview_layout(src, {"mesh": {"axes": ["m"], "shape": [2]}, "rules": []})
+    with _judged(seen, "verify"):
+        reshard.api.verify(src)
+    with _judged(seen, "diff"):
+        if (found := reshard.api.diff(src, src)).differences:
+            seen.wrong.append(f"it differs from itself: {found}")
+    with _judged(seen, "convert"):
+        report = reshard.api.convert(src, dst, **options)  # type: ignore[arg-type]
+        check_equal(seen, src, dst, {t.target for t in report.tensors if t.proof == "encoded"})
+    with _judged(seen, "restore"):
+        reshard.api.restore(src)
+    _run_some_command(seen, src, dst, seed)
+    return seen
+
+
+def _judge_rest(seen: Seen, src: Path, dst: Path) -> None:
+    with _judged(seen, "convert"):
+        reshard.api.convert(src, dst)
+    with _judged(seen, "restore"):
+        reshard.api.restore(src)
+
+
+def _run_some_command(seen: Seen, src: Path, dst: Path, seed: int) -> None:
+    """The command line takes longer than all else, so that each case meets it once or not at all."""
+    commands = (
+        ["inspect", str(src)],
+        ["plan", str(src), str(dst.parent / "other")],
+        ["verify", str(src)],
+        ["diff", str(src), str(src)],
+    )
+    if seed % 8 < len(commands):
+        _run_command(seen, commands[seed % 8])
+
+
+def _without_check(options: dict[str, object]) -> dict[str, object]:
+    return {k: v for k, v in options.items() if k != "check"}
+
+
+def check_equal(seen: Seen, src: Path, dst: Path, unseen: Collection[str]) -> None:
+    """Whether the target holds what the source does; ``unseen`` are tensors whose chunks travelled encoded, so that nobody looked into them."""
+    found = reshard.api.verify(src, dst)
+    differing = [
+        v for v in found.tensors if v.is_difference and not (v.name in unseen and _is_on_both(v))
+    ]
+    # Damage to bytes of the source that nothing refers to is told, and leaves the target right.
+    if found.damage or differing:
+        seen.wrong.append(f"the target differs: {found}")
+
+
+def _is_on_both(verdict: TensorVerdict) -> bool:
+    """The damage travelled along: neither side's tensor can be decoded."""
+    return verdict.status == "damaged" and verdict.digest_a is None and verdict.digest_b is None
+
+
+@contextlib.contextmanager
+def _judged(seen: Seen, what: str) -> Iterator[None]:
+    seen.outcomes[what] = "ok"
+    try:
+        yield
+    except ReshardError as error:
+        seen.outcomes[what] = type(error).__name__
+        if len(str(error)) > LONGEST_MESSAGE:
+            seen.wrong.append(
+                f"{what}: a message of {len(str(error))} characters: {str(error)[:200]}"
+            )
+    except Exception:  # noqa: BLE001 - this is what is looked for
+        seen.outcomes[what] = "foreign"
+        seen.wrong.append(f"{what}: {traceback.format_exc()}")
+
+
+def _run_command(seen: Seen, args: list[str]) -> None:
+    from reshard.cli.app import run
+
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        _judged(seen, f"command {args[0]}"),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = run(args)
+        seen.outcomes[f"command {args[0]}"] = f"exit {code}"
+        if code not in ((0, 1, 3) if args[0] in ("verify", "diff") else (0, 1)):
+            seen.wrong.append(f"{args[0]}: exit {code}: {err.getvalue()[:1000]}")
+    for text in (out.getvalue(), err.getvalue()):
+        if (match := _STEERING.search(text)) is not None:
+            seen.wrong.append(
+                f"{args[0]} prints {match[0]!a}: {text[max(0, match.start() - 80) :][:200]!a}"
+            )
+
+
+Operate = Callable[[Path, Path, int], Seen]
