@@ -11,6 +11,7 @@
     ├── PlanError          a conversion that makes no sense, found before a byte moves
     │   └── MemoryBudgetError        nothing fits ``max_memory``
     ├── StorageError       the file system said no: missing, full, forbidden, busy
+    │   ├── MissingError             nothing is there to be read
     │   ├── TargetExistsError        something is already there
     │   ├── TargetBusyError          another live process is writing there
     │   ├── ResumeError              an unfinished run was another conversion, or of another source
@@ -86,6 +87,10 @@ class MemoryBudgetError(PlanError):
 
 class StorageError(ReshardError):
     """The file system said no: missing, full, forbidden or busy."""
+
+
+class MissingError(StorageError):
+    """Nothing is at the path of a checkpoint that is to be read."""
 
 
 class TargetExistsError(StorageError):

@@ -18,7 +18,7 @@ PUBLIC = [
     "CastStats", "CheckpointInfo", "ConversionPlan", "ConversionReport", "CorruptError", "DeviceMesh", "DiffReport",
     "Fingerprint", "FixedShardsPartitioner", "FormatError", "IncompleteCheckpointError", "IndexedSlices", "LaidOut",
     "LayoutError", "LayoutMap", "LayoutPreview", "LayoutWarning", "LeafDiff", "MaxSizePartitioner",
-    "MemoryBudgetError", "MinSizePartitioner", "MissingPackageError", "MultiConversionPlan", "MultiReport",
+    "MemoryBudgetError", "MinSizePartitioner", "MissingError", "MissingPackageError", "MultiConversionPlan", "MultiReport",
     "NotACheckpointError", "OpenedCheckpoint", "PlanError", "PlannedTensor", "Progress", "ReshardError",
     "RestoreReport", "ResumeError", "SaveHandle", "SaveSliceInfo", "ShardedVariable", "SourceChangedError",
     "StorageError", "SyncError", "Target", "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorInfo",

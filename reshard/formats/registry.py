@@ -10,7 +10,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from reshard.errors import IncompleteCheckpointError, NotACheckpointError, StorageError
+from reshard.errors import (
+    IncompleteCheckpointError,
+    MissingError,
+    NotACheckpointError,
+    StorageError,
+)
 from reshard.formats.base import Reader, Record
 from reshard.formats.orbax.container import MARKERS, is_finished, is_orbax
 from reshard.formats.orbax.reader import open_orbax
@@ -92,14 +97,16 @@ def is_committed(path: str) -> bool:
 
 
 def refuse_missing(uri: str, path: str, expected: str = "the directory of a checkpoint") -> None:
-    """Raises StorageError where nothing is at the local ``path``, or the system does not let us look."""
+    """Raises MissingError where nothing is at the local ``path``, StorageError where the system does not let us look."""
     try:
         with storage_errors("read", uri):
             os.scandir(path).close()
     except StorageError as error:
         reason = error.__cause__
         if isinstance(reason, FileNotFoundError):
-            raise StorageError(f"{uri} does not exist; expected {expected}") from None
+            raise MissingError(
+                f"{uri} does not exist: expected {expected}; check the path"
+            ) from None
         if not (isinstance(reason, NotADirectoryError) and Path(path).exists()):
             raise
 

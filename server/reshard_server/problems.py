@@ -14,6 +14,7 @@ from typing import Any
 from reshard.errors import (
     LayoutError,
     MemoryBudgetError,
+    MissingError,
     NotACheckpointError,
     PlanError,
     ReshardError,
@@ -77,6 +78,7 @@ _OF_ERROR: tuple[tuple[type[ReshardError], Kind], ...] = (
     (PlanError, BAD_PLAN),
     (LayoutError, BAD_LAYOUT),
     (NotACheckpointError, NO_CHECKPOINT),
+    (MissingError, NO_CHECKPOINT),
     (TargetExistsError, TARGET_EXISTS),
     (StorageError, STORAGE),
     (VerificationError, DIFFERENT),

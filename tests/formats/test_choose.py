@@ -141,7 +141,7 @@ REFUSED: list[tuple[str, dict[str, Any], type[ReshardError], str]] = [
      "{run} is a checkpoint itself, and no training run's folder that has steps; leave step 2 out (step)"),
     ("", {"step": "latest"}, NotACheckpointError,
      "{run} holds no committed step; expected the folder of a training run"),
-    ("none", {"step": 1}, StorageError, "{run} does not exist; expected a training run's folder"),
+    ("none", {"step": 1}, StorageError, "{run} does not exist: expected a training run's folder; check the path"),
     ("plain", {"step": "2"}, PlanError, "step is '2'; expected the number of a step, or 'latest'"),
     ("plain", {"step": True}, PlanError, "step is True; expected"),
     ("plain", {"step": -1}, PlanError, "step is -1; expected"),

@@ -23,7 +23,7 @@ def test_nothing_there(tmp_path):
     refused(
         tmp_path / "x",
         StorageError,
-        f"{tmp_path}/x does not exist; expected the directory of a checkpoint",
+        f"{tmp_path}/x does not exist: expected the directory of a checkpoint; check the path",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +35,10 @@ def test_converted_by_http(tmp_path: Path) -> None:
         assert (ended["state"], ended["error"]) == ("succeeded", None)
         ids = [int(line[4:]) for line in lines if line.startswith("id: ")]
         assert ids == sorted(set(ids)) and ids[-1] == ended["revision"]
-        assert client.get(path).json() == ended
-        (report,) = ended["result"]
+        whole = client.get(ended["result_url"]).json()
+        (summary,), (report,) = ended["result"], whole["result"]
+        assert {**whole, "result": None, "result_url": path} == {**ended, "result": None}
+        assert {**summary, "tensors": report["tensors"]} == {**report, "tensor_count": 1}
         (tensor,) = report["tensors"]
         assert tensor["source_digest"] == tensor["target_digest"] is not None
         text = client.get("/metrics").text
@@ -58,3 +61,28 @@ def test_converted_by_http(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         reshard.restore(tmp_path / "data" / "served")["params"]["kernel"], weights
     )
+
+
+def test_a_missing_source_is_said_to_be_missing(tmp_path: Path) -> None:
+    with live(tmp_path) as server, server.client() as client:
+        asked = {"source": "data/run/9", "target": "data/out"}
+        made = client.post("/v1/conversions", json=asked).json()
+        deadline = time.monotonic() + 60
+        while not (found := client.get(f"/v1/conversions/{made['id']}").json())["done"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        error = found["error"]
+        assert (
+            error["detail"]
+            == "data/run/9 does not exist: expected the directory of a checkpoint; check the path"
+        )
+        assert (error["title"], error["field"], error["remedy"]) == (
+            "There is no checkpoint",
+            "/source",
+            "check the path",
+        )
+        planned = client.post("/v1/plans", json=asked)
+        assert (planned.status_code, planned.json()["detail"]) == (
+            404,
+            "there is nothing at 'data/run/9'; check the path",
+        )

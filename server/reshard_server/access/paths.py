@@ -66,7 +66,7 @@ class Roots:
         """The real path of what is there; ProblemError where nothing is, or the caller may not read it."""
         path = self.readable(caller, text)
         if not os.path.lexists(path):
-            raise nothing(text)
+            raise missing(text)
         return path
 
     def changeable(self, caller: Caller, text: str) -> Path:
@@ -110,8 +110,10 @@ class Roots:
         followed, kept = (names[:-1], names[-1:]) if target else (names, ())
         try:
             path = Path(self._resolved(base, followed), *kept)
-        except OSError as error:
+        except FileNotFoundError as error:  # the root's folder is gone
             raise nothing(text) from error
+        except OSError as error:
+            raise missing(text) from error
         if target:
             self._check_reserved(text, root, names, path)
         return path
@@ -179,8 +181,15 @@ def _wrong(text: str, root: str, names: list[str]) -> str | None:
     return None
 
 
+def missing(text: str) -> ProblemError:
+    """What is answered where nothing is at a path below a root that the caller may use, or a link leads out of it."""
+    return ProblemError(
+        NOT_FOUND, f"there is nothing at {text[:200]!r}; check the path", remedy="check the path"
+    )
+
+
 def nothing(text: str) -> ProblemError:
-    """What is answered for a path that is not there, or that the caller may not use."""
+    """What is answered for a path below a root that is not there, or that the caller may not use."""
     return ProblemError(
         NOT_FOUND,
         f"there is nothing at {text[:200]!r} that this token may use; check root and path",

@@ -10,6 +10,7 @@ from reshard.errors import (
     FormatError,
     LayoutError,
     MemoryBudgetError,
+    MissingError,
     ReshardError,
     ResumeError,
     SourceChangedError,
@@ -20,6 +21,7 @@ from reshard.errors import (
 _OF_ALL: tuple[tuple[type[ReshardError], str], ...] = (
     (MemoryBudgetError, "max_memory"),
     (SourceChangedError, "source"),
+    (MissingError, "source"),
     (FormatError, "source"),
 )
 _OF_A_TARGET: tuple[tuple[type[ReshardError], str], ...] = (

@@ -138,7 +138,7 @@ def test_other_words_are_usage_errors(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("missing", "missing does not exist; expected the directory of a checkpoint"),
+        ("missing", "missing does not exist: expected the directory of a checkpoint; check the path"),
         ("missing.yaml ckpt", "layout file 'missing.yaml' cannot be read: No such file or directory"),
         ("ckpt --mesh model=8", "(--missing-axes replicate)"),
     ],

@@ -27,7 +27,7 @@ from tests.robustness.bad_input.checking import (
 
 
 def test_source_is_missing(tmp_path, capsys):
-    text = f"{tmp_path}/src does not exist; expected the directory of a checkpoint"
+    text = f"{tmp_path}/src does not exist: expected the directory of a checkpoint; check the path"
     refused(tmp_path / "src", tmp_path / "dst", StorageError, text)
     refused_by_command(capsys, tmp_path / "src", tmp_path / "dst", text)
 

@@ -171,7 +171,7 @@ def test_what_leads_out_or_nowhere_is_not_there(roots: Roots, name: str) -> None
     problem = refused(roots.readable, ANN, f"data/{name}")
     assert (problem.kind.status, problem.detail) == (
         404,
-        f"there is nothing at 'data/{name}' that this token may use; check root and path",
+        f"there is nothing at 'data/{name}'; check the path",
     )
     assert refused(roots.recheck, f"data/{name}").detail == problem.detail
 

@@ -95,7 +95,7 @@ def test_below_a_folder(served: Served) -> None:
 @pytest.mark.parametrize(
     ("query", "status", "words"),
     [
-        ({"prefix": "nothing"}, 404, "there is nothing at 'data/nothing' that this token may use"),
+        ({"prefix": "nothing"}, 404, "there is nothing at 'data/nothing'; check the path"),
         ({"prefix": "link"}, 404, "there is nothing at 'data/link'"),
         ({"prefix": "../outside"}, 422, "it has a name of dots"),
         ({"prefix": "/etc"}, 422, "it has an empty name"),
