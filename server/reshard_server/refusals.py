@@ -58,7 +58,7 @@ def add_refusals(app: FastAPI) -> None:
 
     @app.exception_handler(ReshardError)
     async def _library(request: Request, error: ReshardError) -> Response:
-        return refuse(request, problem_of(error))
+        return refuse(request, _without_folders(request, problem_of(error)))
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> Response:
@@ -81,6 +81,14 @@ def add_refusals(app: FastAPI) -> None:
             request,
             ProblemError(kind, f"{_asked(request)}: {_why(error, headers)}", headers=headers),
         )
+
+
+def _without_folders(request: Request, problem: ProblemError) -> ProblemError:
+    """The problem of an error that no route expected, without folders of this machine."""
+    names = request.app.state.services.names.only()
+    problem.detail = names.text(problem.detail)
+    problem.remedy = problem.remedy and names.text(problem.remedy)
+    return problem
 
 
 def _asked(request: Request) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import sqlalchemy as sa
@@ -56,6 +58,7 @@ class Services:
         checkers: the threads that check what is asked for.
         pingers: the threads that ask whether the database answers.
         together: records the conversions that are asked for.
+        names: of the roots, and which folders no client is told.
     """
 
     settings: Settings
@@ -76,6 +79,7 @@ class Services:
     pingers: CapacityLimiter
     browsers: CapacityLimiter
     together: Together
+    names: RootNames
 
 
 @contextmanager
@@ -97,7 +101,9 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
         durable = Durable(settings, database, roots)
         durable.launch()
         opened.callback(durable.close)
-        names = RootNames.of(settings.roots)
+        names = RootNames.of(
+            settings.roots, settings.state, Path(sys.prefix), Path(__file__).parent
+        )
         questions = Questions(names, drain, _places(settings, "looks"), _places(settings, "reads"))
         opened.callback(questions.close)
         scheduling = Scheduling(
@@ -132,6 +138,7 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
             CapacityLimiter(PINGERS),
             CapacityLimiter(BROWSERS),
             Together(database, settings.queued_per_token, lookers),
+            names,
         )
 
 

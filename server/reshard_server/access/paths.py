@@ -75,7 +75,7 @@ class Roots:
         root, names = parts(text)
         if not caller.may_write(root):
             raise nothing(text)
-        self._check_reserved(text, root, names, path)
+        self._check_reserved(text, root, names, path, "choose another checkpoint")
         return path
 
     def writable(self, caller: Caller, text: str) -> Path:
@@ -115,18 +115,20 @@ class Roots:
         except OSError as error:
             raise missing(text) from error
         if target:
-            self._check_reserved(text, root, names, path)
+            self._check_reserved(text, root, names, path, "choose another target")
         return path
 
-    def _check_reserved(self, text: str, root: str, names: tuple[str, ...], path: Path) -> None:
+    def _check_reserved(
+        self, text: str, root: str, names: tuple[str, ...], path: Path, remedy: str
+    ) -> None:
         """ProblemError where a path, or what links make of it, is the server's or the library's own."""
         below = path.relative_to(os.path.realpath(self.roots[root])).parts
         why = reserved((*names, *below))
         if why is not None:
             raise ProblemError(
                 INVALID,
-                f"{text[:200]!r} {why}; choose another path",
-                remedy="choose another path",
+                f"{text[:200]!r} {why}; {remedy}",
+                remedy=remedy,
             )
 
     def _resolved(self, base: str, names: tuple[str, ...]) -> Path:

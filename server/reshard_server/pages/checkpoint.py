@@ -52,4 +52,5 @@ def _question(serving: Services, caller: Caller, checkpoint: str) -> Question:
         found = serving.roots.existing(caller, checkpoint)
     limits = check_limits(serving, None)
     memory = data_bytes(limits.max_memory, limits.workers)
-    return Question("contents", {"path": str(found)}, memory, told={"uri": checkpoint})
+    told = {"uri": checkpoint}
+    return Question("contents", {"path": str(found)}, memory, told=told, paths=(checkpoint,))

@@ -85,6 +85,7 @@ async def inspect_checkpoint(
         {"path": str(path)},
         data_bytes(limits.max_memory, limits.workers),
         told={"uri": body.checkpoint},
+        paths=(body.checkpoint,),
     )
     return await answered(request, serving, question)
 
@@ -120,6 +121,7 @@ async def verify_checkpoint(
         data_bytes(limits.max_memory, limits.workers),
         "read",
         {"a": body.checkpoint, "b": body.other},
+        paths=(body.checkpoint, body.other or ""),
     )
     return await answered_or_watched(request, serving, question)
 
@@ -163,5 +165,6 @@ async def fingerprint_checkpoint(
         data_bytes(limits.max_memory, limits.workers),
         "read",
         {"uri": body.checkpoint},
+        paths=(body.checkpoint,),
     )
     return await answered_or_watched(request, serving, question)

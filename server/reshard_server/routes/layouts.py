@@ -209,6 +209,7 @@ def preview_question(serving: Services, caller: Caller, body: PreviewRequest) ->
             "source": body.checkpoint,
             "file": body.layout if isinstance(body.layout, str) else "",
         },
+        paths=(body.checkpoint,),
     )
 
 

@@ -80,11 +80,13 @@ def plan_question(serving: Services, caller: Caller, body: AnyPlanRequest) -> Qu
     }
     targets = [_target(serving, caller, goal) for goal in goals(body)]
     memory = data_bytes(limits.max_memory, limits.workers)
+    paths = (body.source, *(goal.target for goal in goals(body)))
     if isinstance(body, JointPlanRequest):
         told = {"source": body.source}
-        return Question("plans", {**arguments, "targets": targets}, memory, told=told)
+        joint = {**arguments, "targets": targets}
+        return Question("plans", joint, memory, told=told, paths=paths)
     told = {"source": body.source, "target": body.target}
-    return Question("plan", {**arguments, **targets[0]}, memory, told=told)
+    return Question("plan", {**arguments, **targets[0]}, memory, told=told, paths=paths)
 
 
 def _target(serving: Services, caller: Caller, goal: Goal) -> dict[str, Any]:

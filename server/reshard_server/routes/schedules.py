@@ -23,6 +23,7 @@ from reshard_server.problems import (
     INVALID,
     PRECONDITION,
     QUOTA,
+    STORAGE,
     TOO_MANY,
     UNAVAILABLE,
     ProblemError,
@@ -175,7 +176,7 @@ _NEWEST = RunNow(step=None)
     status_code=202,
     responses={
         202: run_response("What it led to; see the conversion.", "Location"),
-        **problems(INVALID, CONFLICT, TOO_MANY, UNAVAILABLE),
+        **problems(INVALID, STORAGE, CONFLICT, TOO_MANY, UNAVAILABLE),
     },
 )
 def run_schedule(

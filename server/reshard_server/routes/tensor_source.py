@@ -82,7 +82,7 @@ def open_source(serving: Services, caller: Caller, query: TensorQuery) -> Source
     check_form(query)
     query = with_choice(serving.roots, caller, query)
     path = _path(serving, caller, query.checkpoint)
-    with in_words_of_clients(serving):
+    with in_words_of_clients(serving, query.checkpoint):
         with _about("checkpoint"):
             opened = reshard.open_checkpoint(path)
         if query.shard is not None:
@@ -171,19 +171,18 @@ def _about(field: str) -> Iterator[None]:
 
 
 @contextmanager
-def in_words_of_clients(serving: Services) -> Iterator[None]:
+def in_words_of_clients(serving: Services, checkpoint: str) -> Iterator[None]:
     """The names of roots in what is said, never the folders of this machine."""
     try:
         yield
     except ReshardError as error:
-        raise _told(serving, problem_of(error)) from error
+        raise _told(serving, checkpoint, problem_of(error)) from error
     except ProblemError as problem:
-        raise _told(serving, problem) from problem
+        raise _told(serving, checkpoint, problem) from problem
 
 
-def _told(serving: Services, problem: ProblemError) -> ProblemError:
-    for name, folder in serving.settings.roots.items():
-        for form in {str(folder.absolute()), str(folder.resolve())}:
-            problem.detail = problem.detail.replace(form + "/", name + "/")
-            problem.remedy = problem.remedy and problem.remedy.replace(form + "/", name + "/")
+def _told(serving: Services, checkpoint: str, problem: ProblemError) -> ProblemError:
+    names = serving.names.only(checkpoint)
+    problem.detail = names.text(problem.detail)
+    problem.remedy = problem.remedy and names.text(problem.remedy)
     return problem

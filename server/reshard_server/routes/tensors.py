@@ -96,7 +96,7 @@ async def get_tensor(
     found = byte_range(range, if_range, source.tag, source.stored.nbytes)
     stream = serving.streams.take(caller.name)
     try:
-        pieces = await run_in_threadpool(_begun, serving, source, found)
+        pieces = await run_in_threadpool(_begun, serving, source, found, query.checkpoint)
     except BaseException:
         stream.give_back()
         raise
@@ -120,10 +120,10 @@ async def head_tensor(
     return Response(headers=headers, media_type=ByteStream.media_type)
 
 
-def _begun(serving: Services, source: Source, found: ByteRange) -> Iterator[bytes]:
+def _begun(serving: Services, source: Source, found: ByteRange, checkpoint: str) -> Iterator[bytes]:
     """The bytes, of which the first were read: what is wrong so far is still a problem document."""
     pieces = source.stored.read(found.start, found.stop)
-    with in_words_of_clients(serving):
+    with in_words_of_clients(serving, checkpoint):
         first = next(pieces, None)
     return _followed(first, pieces)
 

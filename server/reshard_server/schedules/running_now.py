@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from reshard_server.models.schedule import Clock, NewSteps, ScheduleRun
-from reshard_server.problems import CONFLICT, NOT_FOUND, TOO_MANY, UNAVAILABLE, ProblemError
+from reshard_server.problems import (
+    CONFLICT,
+    NOT_FOUND,
+    STORAGE,
+    TOO_MANY,
+    UNAVAILABLE,
+    ProblemError,
+)
 from reshard_server.records import schedule_outputs, schedule_runs
 from reshard_server.records.conversion_rows import ENDED
 from reshard_server.records.schedule_runs import StepClaim
@@ -73,7 +80,15 @@ def _step(
     scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, step: int | None
 ) -> tuple[int, str]:
     """The step, and the name of its folder."""
-    found = committed_steps(scheduling.watched(stored), when)
+    try:
+        found = committed_steps(scheduling.watched(stored), when)
+    except OSError as error:
+        raise ProblemError(
+            STORAGE,
+            f"the directory {when.directory!r} cannot be read: {error.strerror}; correct it, or the schedule",
+            "/when/directory",
+            "correct it, or the schedule",
+        ) from error
     if step is None:
         step = max(wanted(found, when), default=None)
         what = "no committed step that it is about"

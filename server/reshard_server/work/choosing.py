@@ -62,7 +62,9 @@ def _below(
         found = locate(real, step=step, item=item)
     except ReshardError as error:
         problem = problem_of(error)
-        problem.detail = RootNames(()).before(real, path).text(problem.detail)
+        names = RootNames.of(roots.roots).only(path).before(real, path)
+        problem.detail = names.text(problem.detail)
+        problem.remedy = problem.remedy and names.text(problem.remedy)
         raise problem from error
     below = path + found.removeprefix(str(real))
     roots.existing(caller, below)  # a step's folder may be a link that leads out

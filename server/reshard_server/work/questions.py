@@ -50,6 +50,7 @@ class Question:
         arguments: of the library's function, with real paths.
         effort: which kind of place it takes.
         told: members of the answer in the client's words.
+        paths: those that the client named; of the roots only theirs are told.
     """
 
     command: str
@@ -57,6 +58,7 @@ class Question:
     data_bytes: int
     effort: Effort = "look"
     told: dict[str, Any] = field(default_factory=dict)
+    paths: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """What the child gets."""
@@ -163,7 +165,7 @@ class _Asked:
     def __init__(
         self, question: Question, names: RootNames, loop: asyncio.AbstractEventLoop
     ) -> None:
-        self.question, self.names, self.loop = question, names, loop
+        self.question, self.names, self.loop = question, names.only(*question.paths), loop
         self.stop = threading.Event()
         self.news: asyncio.Queue[Progressed] = asyncio.Queue()
 

@@ -224,13 +224,13 @@ def of_own(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Roots, Path]
 def test_folders_of_our_own_are_no_targets(of_own: tuple[Roots, Path], name: str, why: str) -> None:
     roots, root = of_own
     (root / name).mkdir(parents=True)
-    words = f"'data/{name}' {why}; choose another path"
-    for problem in (
-        refused(roots.writable, ANN, f"data/{name}"),
-        refused(roots.recheck, f"data/{name}", target=True),
-        refused(roots.changeable, ANN, f"data/{name}"),
+    for problem, remedy in (
+        (refused(roots.writable, ANN, f"data/{name}"), "choose another target"),
+        (refused(roots.recheck, f"data/{name}", target=True), "choose another target"),
+        (refused(roots.changeable, ANN, f"data/{name}"), "choose another checkpoint"),
     ):
-        assert (problem.kind.status, problem.detail) == (422, words)
+        assert (problem.kind.status, problem.remedy) == (422, remedy)
+        assert problem.detail == f"'data/{name}' {why}; {remedy}"
     assert roots.existing(ANN, f"data/{name}") == root / name  # it may be read
     for text in (f"hidden/{name}", f"unknown/{name}"):
         assert refused(roots.writable, ANN, text).kind.status == 404

@@ -136,7 +136,6 @@ def test_a_record_needs_the_scope_and_the_root(served: Served, tmp_path: Path) -
         ("data/out", 404, "not-found", "there is nothing at 'data/out'"),
         ("data/run", 422, "not-a-checkpoint", "name one of them: data/run/2"),
         ("data/file", 422, "not-a-checkpoint", "data/file is not a checkpoint of a known format"),
-        ("data/.x.reshard-partial", 422, "checkpoint", "data/.x.reshard-partial is unfinished output"),
         ("data/torn", 422, "checkpoint", "data/torn"),
         ("data/x|ocdbt:", 422, "invalid-request", "it has the character '|'"),
         ({"driver": "zarr"}, 422, "invalid-request", "/checkpoint: expected text, found an object"),
@@ -148,7 +147,6 @@ def test_what_cannot_be_asked_about(
     data = run_of.parent
     (data / "out").symlink_to(data.parent / "other")
     (data / "file").write_text("x")
-    (data / ".x.reshard-partial").mkdir()
     (data / "torn").mkdir()
     (data / "torn" / "_METADATA").write_text('{"tree_metadata": 7')
     answer = ask(served, verb, checkpoint=checkpoint)
@@ -156,6 +154,14 @@ def test_what_cannot_be_asked_about(
     assert (answer.status_code, found["type"]) == (status, f"urn:reshard:problem:{kind}"), found
     assert words in found["detail"]
     assert str(data.parent) not in answer.text
+
+
+@pytest.mark.parametrize("verb", ["inspect", "verify"])
+def test_unfinished_output_is_no_checkpoint(served: Served, run_of: Path, verb: str) -> None:
+    (run_of.parent / ".x.reshard-partial").mkdir()
+    answer = ask(served, verb, checkpoint="data/.x.reshard-partial")
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:reshard:problem:checkpoint")
+    assert "data/.x.reshard-partial is unfinished output" in answer.json()["detail"]
 
 
 @pytest.mark.usefixtures("run_of")

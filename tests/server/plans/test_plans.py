@@ -110,7 +110,7 @@ def test_what_fits_no_memory_is_told_the_smallest_that_does(served: Served, tmp_
         ({"source": "data/none"}, 404, "not-found", "/source", "there is nothing at 'data/none'"),
         ({"source": "other/a"}, 404, "not-found", "/source", "there is nothing at 'other/a'"),
         ({"target": "other/a"}, 404, "not-found", "/target", "there is nothing at 'other/a'"),
-        ({"target": "data/.x.reshard-partial/y"}, 422, "invalid-request", "/target", "choose another path"),
+        ({"target": "data/.x.reshard-partial/y"}, 422, "invalid-request", "/target", "choose another target"),
         ({"target": "data/run/2"}, 409, "target-exists", "/target", "the target 'data/run/2' exists already"),
         ({"source": "data/run"}, 422, "not-a-checkpoint", "/source", "name one of them: data/run/2"),
         ({"layout": "none"}, 422, "layout", "/layout", "is not stored"),

@@ -233,3 +233,14 @@ def test_the_server_ticks(serve: Callable[..., Served], tmp_path: Path) -> None:
     served.ask("DELETE", f"{URL}/s")
     assert served.ask("GET", f"{URL}/s/runs").status_code == 404
     assert served.ask("GET", f"/v1/conversions/{runs[0]['conversion']}").status_code == 200
+
+
+def test_a_directory_that_is_none_is_told(served: Served) -> None:
+    (served.app.state.services.settings.roots["data"] / "file").write_text("no folder")
+    body = {"when": {"directory": "data/file"}, "targets": [{"target": "data/o/{step}"}]}
+    assert served.ask("PUT", f"{URL}/s", json=body).status_code == 201
+    answer = served.ask("POST", f"{URL}/s:run")
+    assert (answer.status_code, answer.json()["field"]) == (422, "/when/directory")
+    assert answer.json()["detail"] == (
+        "the directory 'data/file' cannot be read: Not a directory; correct it, or the schedule"
+    )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import html
+import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import pytest
 from reshard_server.models.conversion import Goal, OneTarget, SeveralTargets
 from reshard_server.work.pace import Pace
-from reshard_server.work.wording import RootNames, Wording
+from reshard_server.work.wording import HIDDEN, RootNames, Wording
 
 from reshard.engine.progress import Progress
 
@@ -61,7 +65,9 @@ def test_folders_of_this_machine_are_named_as_clients_know_them(tmp_path: Path) 
     roots = {"data": tmp_path / "link", "deep": tmp_path / "real" / "x"}
     wording = Wording.of(roots, REQUEST)
     text = f"{tmp_path}/link/a and '{tmp_path}/real/b' and {tmp_path}/real/x/c"
-    assert wording.text(text) == "data/a and 'data/b' and deep/c"
+    assert wording.text(text) == "data/a and 'data/b' and data/x/c"  # nobody learns of "deep"
+    deeper = REQUEST.model_copy(update={"target": "deep/y"})
+    assert Wording.of(roots, deeper).text(text) == "data/a and 'data/b' and deep/c"
     problem = wording.problem({"detail": f"no {tmp_path}/link/a", "status": 422})
     assert problem == {"detail": "no data/a", "status": 422}
 
@@ -85,11 +91,65 @@ def test_a_root_is_named_wherever_its_folder_is_said(tmp_path: Path) -> None:
         (f"at {tmp_path}.", "at data."),
         (f"{tmp_path}/run/7", "inner/7"),
         (f"{tmp_path}/runs/7", "data/runs/7"),
-        (f"{tmp_path}base/x", f"{tmp_path}base/x"),
-        (f"/mnt{tmp_path}/x", f"/mnt{tmp_path}/x"),
+        (f"{tmp_path}base/x is gone", f"{HIDDEN} is gone"),
+        (f"/mnt{tmp_path}/x", f"/mnt{HIDDEN}"),
+        (f"file://{tmp_path}/a", "file://data/a"),
         ("params/data", "params/data"),
     ):
         assert names.text(said) == told
+
+
+ODD = '/srv/it\'s "odd" \\ %2f ü\n[x]'
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        ODD + "/a",
+        repr(ODD + "/a"),
+        repr(ODD + "/a").replace("ü", r"\xc3\xbc"),
+        repr(ODD + "/a").replace("ü", r"\303\274"),
+        ascii(ODD + "/a"),
+        json.dumps(ODD + "/a"),
+        json.dumps(ODD + "/a", ensure_ascii=False),
+        "file://" + quote(ODD + "/a"),
+        "file://" + quote(ODD + "/a", safe="/'!()[]"),
+        html.escape(ODD + "/a"),
+        f"{Path(ODD) / 'a'}",
+    ],
+)
+def test_a_folder_is_known_however_it_is_written(spelled: str) -> None:
+    for names, told in (
+        (RootNames.of({"data": Path(ODD)}), "data/a"),
+        (RootNames.of({"data": Path(ODD)}).only("other/a"), HIDDEN),
+    ):
+        found = names.text(f"cannot open {spelled}: no")
+        assert "odd" not in found and "srv" not in found
+        assert told in found and found.startswith("cannot open ")
+
+
+def test_other_roots_have_no_names(tmp_path: Path) -> None:
+    roots = {
+        "data": tmp_path / "data",
+        "secret": tmp_path / "data" / "inner",
+        "far": tmp_path / "f",
+    }
+    names = RootNames.of(roots, tmp_path / "state").only("data/a")
+    text = f"{tmp_path}/data/inner/x, {tmp_path}/f/y and {tmp_path}/state/z; {tmp_path}/data2"
+    assert names.text(text) == f"data/inner/x, {HIDDEN} and {HIDDEN}; {HIDDEN}"
+
+
+def test_a_problems_members_are_told_alike(tmp_path: Path) -> None:
+    place = f"{tmp_path}/a"
+    given = {
+        "detail": place,
+        "remedy": place,
+        "field": "/source",
+        "errors": [{"detail": place, "n": 1}],
+    }
+    assert RootNames.of({"data": tmp_path}).problem(given) == {
+        "detail": "data/a", "remedy": "data/a", "field": "/source", "errors": [{"detail": "data/a", "n": 1}],
+    }  # fmt: skip
 
 
 def test_an_answer_keeps_the_names_of_tensors(tmp_path: Path) -> None:
