@@ -33,7 +33,7 @@ PUBLIC_MODULES = (
 )  # fmt: skip
 SERVER_ORDER = (
     "serve", "app server_process", "expecting", "pages", "routes serving", "services", "schedules", "work", "audit", "logs metrics",
-    "access", "records", "drain refusals", "models problems settings", "mistakes host_clock unavailable",
+    "access", "records", "drain refusals parsed_body", "models problems settings", "mistakes host_clock unavailable",
 )  # fmt: skip
 # What the client may import of the server; nothing of the server imports the client.
 CLIENT_MAY = ("client", "models", "mistakes")

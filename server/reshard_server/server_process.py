@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -101,6 +102,8 @@ def run_server(app: FastAPI, settings: Settings, listening: socket.socket) -> No
     )
     server = DrainingServer(config, app.state.drain, settings.drain_seconds)
     sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()  # what is there for good; the collector went over it again and again, for tens of milliseconds each time
     try:
         with _without_its_own_words(app):
             server.run(sockets=[listening])

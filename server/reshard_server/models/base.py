@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
+
+from reshard_server.models.bounds import check_members
 
 LARGEST_STEP = 2**63 - 1
 
@@ -29,6 +31,11 @@ class Document(BaseModel):
     """Members that are not known are refused, so that a slip is no silent default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_members(cls, value: Any) -> Any:
+        return check_members(value)
 
 
 def _is_none(value: object) -> bool:

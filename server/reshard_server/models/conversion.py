@@ -8,14 +8,15 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, Strict, Tag, WithJsonSchema
 
 from reshard_server.models.base import Answer, Document, Flag, MissingAxes, OfRun, RootedPath, Whole
+from reshard_server.models.bounds import at_most
 from reshard_server.models.told import STAGES, TargetReport, many, one
 
 State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
 
 Pattern = Annotated[str, Field(min_length=1, max_length=1000)]
 Pair = tuple[Pattern, Annotated[str, Field(max_length=1000)]]
-Patterns = Annotated[tuple[Pattern, ...], Field(max_length=1000)]
-Pairs = Annotated[tuple[Pair, ...], Field(max_length=1000)]
+Patterns = Annotated[tuple[Pattern, ...], Field(max_length=1000, fail_fast=True), at_most(1000)]
+Pairs = Annotated[tuple[Pair, ...], Field(max_length=1000, fail_fast=True), at_most(1000)]
 Size = Annotated[
     str | Whole, Field(description="Bytes, or text such as 512MiB.", examples=["512MiB"])
 ]
@@ -59,9 +60,15 @@ class Source(OfRun):
     workers: Whole | None = Field(None, ge=1, le=256)
 
 
+Labels = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=256)]],
+    Field(max_length=32),
+    at_most(32),
+]
+
 Seconds = Annotated[float, Strict(), Field(ge=1, le=31_536_000)]
 
-Goals = Annotated[tuple[Goal, ...], Field(min_length=1, max_length=16)]
+Goals = Annotated[tuple[Goal, ...], Field(min_length=1, max_length=16), at_most(16)]
 Shares = Annotated[
     Flag, Field(description="Tell what share of each target shard's bytes lay where.")
 ]
@@ -95,9 +102,7 @@ class _Wish(Source):
         None,
         description="How long it may run without moving anything; at most the server's setting.",
     )
-    labels: dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=256)]] = (
-        Field(default_factory=dict, max_length=32)
-    )
+    labels: Labels = Field(default_factory=dict)
 
 
 class OneTarget(_Wish, Goal):

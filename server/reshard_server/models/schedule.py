@@ -17,7 +17,7 @@ from reshard_server.models.base import (
     RootedPath,
     Whole,
 )
-from reshard_server.models.conversion import Goal, Size, State
+from reshard_server.models.conversion import Goals, Size, State
 
 
 class Clock(Document):
@@ -70,7 +70,7 @@ class ScheduleBody(Document):
     """
 
     when: When
-    targets: tuple[Goal, ...] = Field(min_length=1, max_length=16)
+    targets: Goals
     keep: Whole | None = Field(None, ge=1, description="Outputs of each target that are kept.")
     priority: Whole = Field(0, ge=-100, le=100)
     max_memory: Size | None = None

@@ -12,10 +12,10 @@ from typing import Any
 
 from anyio.to_thread import run_sync
 from fastapi import Request
-from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from reshard_server.models.base import FIELDS_TEXT, LONGEST_FIELDS
+from reshard_server.parsed_body import ParsedBodyRoute
 from reshard_server.problems import INVALID, ProblemError
 
 NAME = "fields"
@@ -39,7 +39,7 @@ Mask = Mapping[str, "Mask | None"]
 Schema = Mapping[str, Any]
 
 
-class MaskedRoute(APIRoute):
+class MaskedRoute(ParsedBodyRoute):
     """A route whose answers take ``fields``; the mask is in the request's state while it is handled."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

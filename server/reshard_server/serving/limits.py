@@ -9,10 +9,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from reshard_server.parsed_body import PARSED
 from reshard_server.problems import (
     HEADERS_TOO_LARGE,
     MALFORMED,
@@ -23,6 +26,15 @@ from reshard_server.problems import (
 )
 from reshard_server.refusals import refuse
 from reshard_server.settings import Settings
+
+ASIDE_BYTES = 8192
+"""Largest body that is parsed in the event loop, which takes a millisecond or two."""
+
+BYTES_OF_VALUE = 4
+"""A body that is as large as may be has at most one list, object or comma in so many bytes; layouts have one in seven."""
+
+PARSERS = 2
+"""Threads that parse bodies; more would only wait for each other."""
 
 DEEPEST = 64
 LONGEST_NUMBER = 400
@@ -37,6 +49,7 @@ class Limits:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app = app
         self.settings = settings
+        self._parsers: CapacityLimiter | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -46,8 +59,10 @@ class Limits:
             check_head(scope, self.settings.header_bytes)
             async with asyncio.timeout(self.settings.body_seconds):
                 body = await self._body(receive)
-            if scope["path"].startswith("/v1/"):
-                check_json(Headers(scope=scope), body)
+            if body and scope["path"].startswith("/v1/"):
+                check_type(Headers(scope=scope))
+                check_count(body, self.settings.body_bytes // BYTES_OF_VALUE)
+                scope[PARSED] = (await self._parsed(body),)
         except ProblemError as problem:
             await refuse(Request(scope), problem)(scope, receive, send)
             return
@@ -59,6 +74,14 @@ class Limits:
         except ClientDisconnect:
             return  # half a body is no request, even where it reads like a whole one
         await self.app(scope, _again(body, receive), send)
+
+    async def _parsed(self, body: bytes) -> Any:
+        """The document; a large one is parsed in a thread, while other requests are answered."""
+        if len(body) <= ASIDE_BYTES:
+            return parsed_json(body)
+        if self._parsers is None:
+            self._parsers = CapacityLimiter(PARSERS)
+        return await run_sync(parsed_json, body, limiter=self._parsers)
 
     async def _body(self, receive: Receive) -> bytes:
         limit = self.settings.body_bytes
@@ -98,10 +121,8 @@ def check_length(headers: Headers, limit: int) -> None:
         raise _too_large(limit)
 
 
-def check_json(headers: Headers, body: bytes) -> None:
-    """Refuses a body that is not one JSON document of usual depth, with text that can be kept."""
-    if not body:
-        return
+def check_type(headers: Headers) -> None:
+    """Refuses a body that is not said to be JSON."""
     given = headers.get("content-type", "").partition(";")[0].strip().lower()
     if given != "application/json":
         raise ProblemError(
@@ -109,6 +130,16 @@ def check_json(headers: Headers, body: bytes) -> None:
             f"the body is {given or 'of no type'!r}; expected application/json; send the header "
             "'Content-Type: application/json'",
         )
+
+
+def check_count(body: bytes, at_most: int) -> None:
+    """Refuses a body of absurdly many values, all of which would be made before they are looked at."""
+    if sum(map(body.count, (b",", b"[", b"{"))) > at_most:
+        raise _malformed(f"it has more than {at_most} lists, objects and commas")
+
+
+def parsed_json(body: bytes) -> Any:
+    """The document; ProblemError where it is not one JSON document of usual depth, with text that can be kept."""
     try:
         document = json.loads(
             body.decode("utf-8"),
@@ -122,6 +153,7 @@ def check_json(headers: Headers, body: bytes) -> None:
     except ValueError as error:
         raise _malformed(str(error)) from None
     check_texts(document)
+    return document
 
 
 def check_texts(document: Any) -> None:
