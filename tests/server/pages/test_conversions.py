@@ -263,15 +263,24 @@ def test_hostile_names_are_text(served: Served, ann: Browser) -> None:
     )
     error = {"title": HOSTILE, "detail": HOSTILE, "remedy": HOSTILE}
     claims.finish(served.db, begun(served.db, two), "failed", error=error)
+    rules = [{"match": "<img>|<script>alert", "axes": ["x"]}]
+    layout = {"mesh": {"axes": ["x"], "shape": [2]}, "rules": rules}
+    assert served.ask("PUT", "/v1/layouts/hostile", json={"layout": layout}).status_code == 201
     for page in (
         f"/conversions/{one}", f"/conversions/{two}", "/", "/conversions", f"/conversions/{one}/plan",
         f"/new-conversion?source={HOSTILE}", f"/checkpoints?root={HOSTILE}", f"/sign-in?after={HOSTILE}", f"/{HOSTILE}",
         f"/conversions/{HOSTILE}", f"/conversions?state={HOSTILE}", f"/schedules/{HOSTILE}",
+        f"/conversions?label={HOSTILE}&source={HOSTILE}", "/conversions?state=failed", f"/checkpoint?path={HOSTILE}",
+        f"/layouts/{HOSTILE}", f"/layouts/hostile/preview?checkpoint={HOSTILE}", "/layouts/hostile",
+        f"/new-conversion?again={one}", f"/new-conversion?layout={HOSTILE}",
     ):  # fmt: skip
         text = ann.send("GET", page).text
         assert "<script>alert" not in text and "<img" not in text, page
         ann.answer.__init__(200, text=text)  # type: ignore[misc]
         assert not [t for t in ann.page.links if "alert" in t and "onerror" in t and t[0] != "/"]
+    data = {"id": HOSTILE, "form_key": ann.go("/").form("/sign-out").fields["form_key"]}
+    answer = ann.send("POST", "/conversions/cancel", data=data, headers={"Origin": "http://test"})
+    assert answer.status_code == 200 and "<script>alert" not in answer.text
 
 
 def test_the_overview(served: Served, ann: Browser, signed_in: Callable[[str], Browser]) -> None:

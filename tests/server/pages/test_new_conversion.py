@@ -323,6 +323,9 @@ def test_checkpoints_are_browsed(
     assert "data/run 1 step " in page.text and "data/of & one checkpoint" in page.text
     (link,) = [x for x in page.links if "of" in x and x.startswith("/new-")]
     assert ann.go(link).form(FORM).fields["source"] == "data/of & one"
+    page = ann.go("/checkpoints?root=data&prefix=run")
+    assert "/checkpoints?root=data&prefix=run" in ann.go("/checkpoints").links
+    assert "/checkpoint?path=data/run/1" in page.links
     assert ann.go("/checkpoints?root=data&prefix=/none/").headings[0][1] == "There is nothing here"
     assert ann.go("/checkpoints?root=other").headings[0][1] == "There is nothing here"
     root = signed_in("root")
