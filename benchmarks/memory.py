@@ -107,7 +107,7 @@ CASES = [
     Case("many chunks, as they are (keep)", "chunks", ROWS, (("compression", "keep"),)),
     Case("many small tensors", "small", ROWS),
     Case("many small tensors, to OCDBT", "small", ROWS, (("ocdbt", True),)),
-    Case("read back, columns to rows", "columns", ROWS, (("verify", "readback"),)),
+    Case("read back, columns to rows", "columns", ROWS, (("check", "readback"),)),
     Case("verify two checkpoints", "rows", (), command="verify"),
     Case("verify many small tensors", "small", (), command="verify"),
 ]  # fmt: skip

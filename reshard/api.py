@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from reshard.arguments import PairRules, Path, Rules
     from reshard.checkpoint import OpenedCheckpoint, RestoreReport
-    from reshard.conversion.options import Check, Wanted
+    from reshard.conversion.options import Check, CheckedTarget
     from reshard.conversion.prepare import ConversionPlan, MultiConversionPlan
     from reshard.conversion.report import ConversionReport, MultiReport
     from reshard.conversion.target import LayoutLike
@@ -598,7 +598,7 @@ def _chosen(what: str, path: Path, step: Step | None, item: str | None) -> str:
     return chosen(path_of(what, path), step, item)
 
 
-def _all_wanted(targets: Sequence[Target], limits: Limits) -> list[Wanted]:
+def _all_wanted(targets: Sequence[Target], limits: Limits) -> list[CheckedTarget]:
     from reshard.errors import PlanError
 
     listed = list(targets) if isinstance(targets, Iterable) else []
@@ -607,9 +607,9 @@ def _all_wanted(targets: Sequence[Target], limits: Limits) -> list[Wanted]:
     return [_wanted(one, limits) for one in listed]
 
 
-def _wanted(one: Target, limits: Limits) -> Wanted:
+def _wanted(one: Target, limits: Limits) -> CheckedTarget:
     """A target checked and made into what the engine works with; a layout file's own changes come first."""
-    from reshard.conversion.options import Options, Wanted
+    from reshard.conversion.options import CheckedTarget, ConvertOptions
     from reshard.formats.compression import parse_compression
     from reshard.layout.layout_file import LayoutFile
     from reshard.planning.chunking import SPLIT_ABOVE_BYTES
@@ -618,7 +618,7 @@ def _wanted(one: Target, limits: Limits) -> Wanted:
     changes = changes_of(one.select, one.drop, one.rename, one.cast)
     layout = layout_of(one.layout, one.mesh, one.missing_axes)
     limit = bytes_of("chunk_bytes", one.chunk_bytes)
-    options = Options(
+    options = ConvertOptions(
         max_memory=limits.max_memory,
         workers=limits.workers,
         layout=layout,
@@ -630,4 +630,4 @@ def _wanted(one: Target, limits: Limits) -> Wanted:
         overwrite=one.overwrite,
         check=one.check,
     )
-    return Wanted(path_of("target", one.target), options, one.restart)
+    return CheckedTarget(path_of("target", one.target), options, one.restart)

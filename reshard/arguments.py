@@ -1,4 +1,4 @@
-"""Arguments that several public functions take, checked and made into what the engine works with."""
+"""Checks the arguments that several public functions take."""
 
 from __future__ import annotations
 

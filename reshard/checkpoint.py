@@ -1,4 +1,4 @@
-"""An opened checkpoint: its tensors are restored when they are asked for, in any number of goes."""
+"""OpenedCheckpoint: its tensors are restored when asked for, in any number of calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from reshard.restoring.match import require_jax
 from reshard.restoring.nested import nested
 from reshard.restoring.outputs import NumpyArray
 from reshard.restoring.partitions import partitions_of
-from reshard.restoring.plan import Missing, RestorePlan, Unexpected, Wish, plan_restore
+from reshard.restoring.plan import Missing, RestorePlan, RestoreRequest, Unexpected, plan_restore
 from reshard.restoring.run import run
 from reshard.restoring.shardings import placement_of
 from reshard.restoring.target_tree import read_target
@@ -140,7 +140,7 @@ class OpenedCheckpoint:
             require_jax("like, a layout and a partition make jax arrays")
         limits = limits_of(max_memory, workers)
         placement, changes = placement_of(layout)
-        wish = Wish(
+        wish = RestoreRequest(
             changes + changes_of(select, drop, rename, cast),
             None if like is None else read_target(like),
             placement,
@@ -238,7 +238,7 @@ class OpenedCheckpoint:
             )
         return stored
 
-    def _tree(self, plan: RestorePlan, wish: Wish, restored: Sequence[Restored]) -> Any:
+    def _tree(self, plan: RestorePlan, wish: RestoreRequest, restored: Sequence[Restored]) -> Any:
         values = dict(plan.values)
         values |= {r.name: done.value for r, done in zip(plan.reads, restored, strict=True)}
         if wish.like is not None:

@@ -1,4 +1,4 @@
-"""Coverage: whether boxes, met in any order, hold every element of a tensor exactly once.
+"""Coverage: whether boxes, in any order, hold each element of a tensor exactly once.
 
 A digest that is summed up from pieces does not see a piece of zeros, which adds nothing, nor a
 piece that is counted twice, which takes itself away. So that neither can hide an element that was

@@ -1,4 +1,4 @@
-"""Stored: every chunk is there, and as large as it must be, where nobody has read it."""
+"""Checks that every chunk is there and has its size, without reading it."""
 
 from __future__ import annotations
 

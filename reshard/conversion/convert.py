@@ -1,4 +1,4 @@
-"""A conversion from end to end: prepared, carried out in staging folders, published by renames.
+"""Converts from end to end: prepares, writes to staging folders, publishes by renames.
 
 What is done is recorded in a journal as it is done, so that a run which ends early, however it ends,
 is gone on with by the next one. With several targets the source is read once, and each target has a
@@ -20,9 +20,9 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from reshard.conversion.finish import Finishing, finish
+from reshard.conversion.finish import FinishedTarget, finish
 from reshard.conversion.make_report import already_done, conversion_report
-from reshard.conversion.options import Options, Wanted
+from reshard.conversion.options import CheckedTarget, ConvertOptions
 from reshard.conversion.passthrough_digests import check_unseen_memory
 from reshard.conversion.prepare import MultiPrepared, prepare_multi
 from reshard.conversion.read_back import check_read_back
@@ -30,14 +30,14 @@ from reshard.conversion.report import ConversionReport, MultiReport
 from reshard.conversion.resume.already_done import dissolve_own, open_result, remove_leftovers
 from reshard.conversion.resume.cleanup import Open, kept_where_useful, removed_once_published
 from reshard.conversion.resume.identity import Identity, identify, source_state
-from reshard.conversion.resume.resume import Begun, Work, begin
+from reshard.conversion.resume.resume import StartedRun, Work, begin
 from reshard.conversion.space import check_space
-from reshard.conversion.target_job import Order, absolute, order_of
-from reshard.conversion.total_progress import Tally
-from reshard.engine.accumulator import Ledger
+from reshard.conversion.target_job import TargetJob, absolute, target_job_of
+from reshard.conversion.total_progress import TotalProgress
+from reshard.engine.accumulator import Accumulator
 from reshard.engine.error_context import of_target
 from reshard.engine.limits import Limits
-from reshard.engine.open_target import Output
+from reshard.engine.open_target import OpenTarget
 from reshard.engine.progress import Progress
 from reshard.engine.run import Books, run_multi
 from reshard.engine.task_stream import Ends, ToFill, multi_batches
@@ -57,7 +57,7 @@ Tell = Callable[[Progress], None]
 def convert(
     source: str,
     target: str,
-    options: Options,
+    options: ConvertOptions,
     executor: Executor | None = None,
     progress: Tell | None = None,
     before_publish: Callable[[str], None] | None = None,
@@ -68,13 +68,13 @@ def convert(
 
     The target appears whole or not at all. With ``restart`` nothing that an unfinished run left is used.
     """
-    wanted = [Wanted(target, options, restart)]
+    wanted = [CheckedTarget(target, options, restart)]
     return convert_multi(source, wanted, executor, progress, before_publish).reports[0]
 
 
 def convert_multi(
     source: str,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[CheckedTarget],
     executor: Executor | None = None,
     progress: Tell | None = None,
     before_publish: Callable[[str], None] | None = None,
@@ -141,7 +141,9 @@ class _Run(Struct):
         self.reports[number] = already_done(self.source, target, tensors, self.seconds)
 
 
-def _find_finished(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identity]) -> bool:
+def _find_finished(
+    run: _Run, wanted: Sequence[CheckedTarget], identities: Sequence[Identity]
+) -> bool:
     """Reports further targets that are the finished results of this very conversion, if there are any."""
     before = len(run.reports)
     for number, (one, identity) in enumerate(zip(wanted, identities, strict=True)):
@@ -153,7 +155,9 @@ def _find_finished(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Ide
     return len(run.reports) > before
 
 
-def _prepare(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identity]) -> MultiPrepared:
+def _prepare(
+    run: _Run, wanted: Sequence[CheckedTarget], identities: Sequence[Identity]
+) -> MultiPrepared:
     """Plans what is to do; a target may be published by another run of this conversion meanwhile."""
     while True:
         try:
@@ -163,10 +167,12 @@ def _prepare(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identity]
                 raise
 
 
-def _carry_out(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identity]) -> None:
+def _carry_out(run: _Run, wanted: Sequence[CheckedTarget], identities: Sequence[Identity]) -> None:
     prepared = _prepare(run, wanted, identities)
     orders = {
-        number: order_of(prepared.targets[number], one, identities[number], run.name(one.target))
+        number: target_job_of(
+            prepared.targets[number], one, identities[number], run.name(one.target)
+        )
         for number, one in enumerate(wanted)
         if number not in run.reports
     }
@@ -174,7 +180,7 @@ def _carry_out(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identit
     check_space(new, {})
     limits = Limits(prepared.joint.max_memory, prepared.joint.workers, run.executor)
     ends = {number: _ends(order, limits) for number, order in orders.items()}
-    tally = None if run.progress is None else Tally(run.progress)
+    tally = None if run.progress is None else TotalProgress(run.progress)
     opened: list[Open] = []
     with ExitStack() as locks, kept_where_useful(opened, run.targets):
         targets = []
@@ -186,17 +192,17 @@ def _carry_out(run: _Run, wanted: Sequence[Wanted], identities: Sequence[Identit
                     run.tell_finished(number, str(order.path), result)
                     continue
             tell = None if tally is None else tally.of(number)
-            ledger = Ledger(order.summary.plan, ends[number], str(staging.root), tell)
+            ledger = Accumulator(order.summary.plan, ends[number], str(staging.root), tell)
             if tally is not None:
                 tally.expect(number, ledger.total_bytes, order.summary.plan.tasks)
             opened.append(Open(staging, ledger))
             targets.append(_Target(number, order, ends[number], opened[-1], tell))
         if targets:
             _write(run, targets, prepared.joint)
-            _publish(run, targets, Finishing(limits, run.progress, _syncing(tally)))
+            _publish(run, targets, FinishedTarget(limits, run.progress, _syncing(tally)))
 
 
-def _published_meanwhile(order: Order) -> Reader | None:
+def _published_meanwhile(order: TargetJob) -> Reader | None:
     """The target, where another run of this conversion published it while this one was prepared."""
     return None if order.options.overwrite else open_result(str(order.path), order.identity)
 
@@ -210,13 +216,13 @@ class _Target(Struct, frozen=True):
     """
 
     number: int
-    order: Order
+    order: TargetJob
     ends: Ends
     open: Open
     tell: Tell | None
 
 
-def _ends(order: Order, limits: Limits) -> Ends:
+def _ends(order: TargetJob, limits: Limits) -> Ends:
     """Where the tasks of a target read and write; refuses what could not be proved at the end."""
     reader, plan, checkpoint = (
         order.prepared.reader,
@@ -231,7 +237,7 @@ def _ends(order: Order, limits: Limits) -> Ends:
     return Ends(reader, writer, {name: t.encoding for name, t in checkpoint.tensors.items()})
 
 
-def _syncing(tally: Tally | None) -> Callable[[], None]:
+def _syncing(tally: TotalProgress | None) -> Callable[[], None]:
     return (lambda: None) if tally is None else partial(tally.end, "syncing")
 
 
@@ -246,14 +252,14 @@ def _write(run: _Run, targets: Sequence[_Target], plan: MultiPlan) -> None:
         for target in targets:
             journal = begun[target.number].journal
             root = str(target.open.staging.root)
-            output = Output(root, target.ends.writer.put, target.order.name)
+            output = OpenTarget(root, target.ends.writer.put, target.order.name)
             books[target.number] = Books(output, target.open.ledger, journal.append)
             to_fill[target.number] = ToFill(target.ends, begun[target.number].done)
         batches = multi_batches(plan, to_fill)
         run.read_bytes = run_multi(batches, books, plan.max_memory, plan.workers, run.executor)
 
 
-def _begin(target: _Target, journals: ExitStack) -> Begun:
+def _begin(target: _Target, journals: ExitStack) -> StartedRun:
     order, staging = target.order, target.open.staging
     with of_target(order.name):
         check_new(staging.target, overwrite=order.options.overwrite)
@@ -265,7 +271,7 @@ def _begin(target: _Target, journals: ExitStack) -> Begun:
     return begun
 
 
-def _publish(run: _Run, targets: Sequence[_Target], finishing: Finishing) -> None:
+def _publish(run: _Run, targets: Sequence[_Target], finishing: FinishedTarget) -> None:
     """Each target appears once all of its bytes are proven."""
     for target in targets:
         order, staging = target.order, target.open.staging

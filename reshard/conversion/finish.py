@@ -1,4 +1,4 @@
-"""Finishing one target after its last task: what is no tensor, every proof that was asked for, its place."""
+"""Finishes one target after its last task: copies other items, proves it, publishes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reshard.conversion.completeness import check_stored
 from reshard.conversion.read_back import read_back
 from reshard.conversion.resume.identity import source_state
 from reshard.conversion.source_digests import check_recorded
-from reshard.conversion.target_job import Order
+from reshard.conversion.target_job import TargetJob
 from reshard.engine.accumulator import MoveResult
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
@@ -19,7 +19,7 @@ from reshard.engine.task_stream import Ends
 from reshard.errors import SourceChangedError
 
 
-class Finishing(Struct, frozen=True):
+class FinishedTarget(Struct, frozen=True):
     """What finishing takes.
 
     Attributes:
@@ -32,7 +32,7 @@ class Finishing(Struct, frozen=True):
 
 
 def finish(
-    order: Order, ends: Ends, root: Path, results: list[MoveResult], finishing: Finishing
+    order: TargetJob, ends: Ends, root: Path, results: list[MoveResult], finishing: FinishedTarget
 ) -> list[MoveResult]:
     """Writes what is no tensor, and makes sure of what was asked to be made sure of."""
     plan, reader = order.summary.plan, order.prepared.reader
@@ -46,7 +46,7 @@ def finish(
     return results
 
 
-def _refuse_changed_source(order: Order) -> None:
+def _refuse_changed_source(order: TargetJob) -> None:
     if source_state(order.identity.source) != order.identity.files:
         raise SourceChangedError(
             f"the source {order.summary.source!r} changed while it was read: the names, sizes or times of its files "
@@ -54,7 +54,7 @@ def _refuse_changed_source(order: Order) -> None:
         )
 
 
-def _digests(order: Order, results: list[MoveResult]) -> dict[str, str]:
+def _digests(order: TargetJob, results: list[MoveResult]) -> dict[str, str]:
     """Each target tensor's digest; one that travelled encoded keeps what its source recorded."""
     digests: dict[str, str] = {}
     for move, result in zip(order.summary.plan.moves, results, strict=True):

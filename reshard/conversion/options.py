@@ -1,4 +1,4 @@
-"""Options: how a conversion is to be done, checked once and then passed around whole."""
+"""ConvertOptions: how to convert, checked once and passed around whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reshard.planning.target_layouts import Layout
 Check = Literal["written", "readback"]
 
 
-class Options(Struct, frozen=True):
+class ConvertOptions(Struct, frozen=True):
     """How to convert.
 
     Attributes:
@@ -47,7 +47,7 @@ class Options(Struct, frozen=True):
         check_choice("check", self.check, get_args(Check))
 
 
-class Wanted(Struct, frozen=True):
+class CheckedTarget(Struct, frozen=True):
     """One target of a conversion, and how it is to be made.
 
     Attributes:
@@ -55,5 +55,5 @@ class Wanted(Struct, frozen=True):
     """
 
     target: str
-    options: Options
+    options: ConvertOptions
     restart: bool = False

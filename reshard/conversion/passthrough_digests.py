@@ -1,4 +1,4 @@
-"""Digests of tensors that travel encoded from a source that recorded digests, but no checksums of chunks.
+"""Checks the digests of tensors copied encoded from a source that recorded digests but no chunk checksums.
 
 Nothing else would tell whether their bytes changed since: so they are read and decoded for that alone.
 """

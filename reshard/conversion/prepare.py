@@ -1,4 +1,4 @@
-"""What a conversion will do: it is prepared, and refused where it can be, without moving a byte."""
+"""Prepares a conversion: opens, plans, and refuses what can be refused before a byte moves."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.conversion.options import Options, Wanted
-from reshard.conversion.target_plan import Target, make_target
+from reshard.conversion.options import CheckedTarget, ConvertOptions
+from reshard.conversion.target_plan import TargetPlan, make_target
 from reshard.engine.error_context import of_target
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
 from reshard.formats.base import Reader, TargetCheckpoint
@@ -129,7 +129,7 @@ class Prepared(Struct, frozen=True):
 
     path: str
     reader: Reader
-    target: Target
+    target: TargetPlan
     summary: ConversionPlan
 
 
@@ -166,12 +166,12 @@ class MultiPrepared(Struct, frozen=True):
         return MultiConversionPlan(plans[0].source, plans, self.joint)
 
 
-def prepare(source: str, target: str, options: Options) -> Prepared:
+def prepare(source: str, target: str, options: ConvertOptions) -> Prepared:
     """Opens the source, plans, and refuses whatever can be refused before a byte moves."""
-    return prepare_multi(source, [Wanted(target, options)]).targets[0]
+    return prepare_multi(source, [CheckedTarget(target, options)]).targets[0]
 
 
-def foresee(source: str, options: Options) -> ConversionPlan:
+def foresee(source: str, options: ConvertOptions) -> ConversionPlan:
     """The plan of a conversion to a target that is not named yet."""
     source = local_path(source)
     reader = open_to_convert(source, options.max_memory, 1)
@@ -181,7 +181,7 @@ def foresee(source: str, options: Options) -> ConversionPlan:
 
 
 def prepare_multi(
-    source: str, wanted: Sequence[Wanted], finished: Collection[int] = ()
+    source: str, wanted: Sequence[CheckedTarget], finished: Collection[int] = ()
 ) -> MultiPrepared:
     """Opens the source and plans for all targets, and refuses whatever can be refused before a byte moves.
 
@@ -214,19 +214,26 @@ def prepare_multi(
     return MultiPrepared(prepared, joint)
 
 
-def _joint_plan(reader: Reader, targets: Sequence[Target], options: Sequence[Options]) -> MultiPlan:
+def _joint_plan(
+    reader: Reader, targets: Sequence[TargetPlan], options: Sequence[ConvertOptions]
+) -> MultiPlan:
     requests = [target.requests for target in targets]
     metadata = _metadata_bytes(reader, [target.checkpoint for target in targets], options)
     return make_multi_plan(requests, options[0].max_memory, options[0].workers, metadata)
 
 
-def _name(target: str, wanted: Sequence[Wanted]) -> str | None:
+def _name(target: str, wanted: Sequence[CheckedTarget]) -> str | None:
     """What errors call a target: nothing where it is the only one."""
     return target if len(wanted) > 1 else None
 
 
 def _summary(
-    source: str, target: str | None, plan: Plan, goal: Target, options: Options, reader: Reader
+    source: str,
+    target: str | None,
+    plan: Plan,
+    goal: TargetPlan,
+    options: ConvertOptions,
+    reader: Reader,
 ) -> ConversionPlan:
     return ConversionPlan(
         source,
@@ -247,7 +254,7 @@ def _summary(
 
 
 def _metadata_bytes(
-    reader: Reader, targets: Sequence[TargetCheckpoint], options: Sequence[Options]
+    reader: Reader, targets: Sequence[TargetCheckpoint], options: Sequence[ConvertOptions]
 ) -> int:
     """What all ends keep in memory; to read a target back it is opened, too, one after the other."""
     is_read_back = any(one.check == "readback" for one in options)

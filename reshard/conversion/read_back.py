@@ -1,4 +1,4 @@
-"""Reading back: the staged output is read from storage again and compared with what was written.
+"""Reads the staged output from storage again and compares it with what was written.
 
 The kernel is asked to forget the files first, so that reading reaches the device. Tensors that
 travelled encoded were never decoded, so that both of their ends are read.

@@ -1,4 +1,4 @@
-"""Recorded: what became of the source against the digests that it recorded of itself.
+"""Compares what was read of the source with the digests that the source recorded.
 
 A tensor that travels encoded is read for it where nothing else vouches for its bytes. One whose
 target has the same bytes has had no digest taken of what was read: the target's is compared.

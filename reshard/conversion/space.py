@@ -1,4 +1,4 @@
-"""Room: whether the file systems of the targets can hold what is to be written."""
+"""Checks that the file systems of the targets have room for what will be written."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from reshard.conversion.prepare import space_left
-from reshard.conversion.target_job import Order
+from reshard.conversion.target_job import TargetJob
 from reshard.errors import StorageError
 from reshard.geometry.sizes import format_bytes
 from reshard.storage.local import storage_errors
 
 
-def check_space(orders: Sequence[Order], there: Mapping[str, int]) -> None:
+def check_space(orders: Sequence[TargetJob], there: Mapping[str, int]) -> None:
     """Raw output has a known size; compressed output may be smaller, so it is not judged.
 
     ``there`` says how many bytes of which target were written by an earlier run.
     """
     sized = [o for o in orders if o.options.encoding and o.options.encoding.compressor == "none"]
-    by_device: dict[int, list[Order]] = {}
+    by_device: dict[int, list[TargetJob]] = {}
     for order in sized:
         by_device.setdefault(_device(order.path), []).append(order)
     for together in by_device.values():
         _check_one(together, there)
 
 
-def _check_one(orders: Sequence[Order], there: Mapping[str, int]) -> None:
+def _check_one(orders: Sequence[TargetJob], there: Mapping[str, int]) -> None:
     targets = [order.prepared.path for order in orders]
     need = sum(o.summary.plan.written_bytes - there.get(o.prepared.path, 0) for o in orders)
     free = space_left(targets[0])

@@ -1,4 +1,4 @@
-"""Target: one of several targets that a conversion makes from one reading of its source."""
+"""Target: one target of a conversion, as the caller asks for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Order: one target of a conversion, prepared, and what a finished one is called."""
+"""TargetJob: one target, planned and ready to run, with its identity and its name in errors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.conversion.options import Options, Wanted
+from reshard.conversion.options import CheckedTarget, ConvertOptions
 from reshard.conversion.prepare import ConversionPlan, Prepared
 from reshard.conversion.resume.identity import Identity, plan_digest
 from reshard.formats.registry import local_path
 from reshard.storage.staging import staging_for
 
 
-class Order(Struct, frozen=True):
+class TargetJob(Struct, frozen=True):
     """A prepared conversion to one target, and how it is to be carried out.
 
     Attributes:
@@ -23,7 +23,7 @@ class Order(Struct, frozen=True):
     """
 
     prepared: Prepared
-    options: Options
+    options: ConvertOptions
     identity: Identity
     restart: bool
     name: str | None
@@ -41,16 +41,18 @@ class Order(Struct, frozen=True):
         return staging_for(self.path).folder
 
 
-def order_of(prepared: Prepared, wanted: Wanted, identity: Identity, name: str | None) -> Order:
+def target_job_of(
+    prepared: Prepared, wanted: CheckedTarget, identity: Identity, name: str | None
+) -> TargetJob:
     """With the plan in the identity, and the identity in what will be written."""
     options, plan = wanted.options, prepared.summary.plan
     checkpoint = replace(prepared.target.checkpoint, conversion=identity.output)
     planned = replace(identity, plan=plan_digest(plan, checkpoint, options))
     prepared = replace(prepared, target=replace(prepared.target, checkpoint=checkpoint))
-    return Order(prepared, options, planned, wanted.restart, name)
+    return TargetJob(prepared, options, planned, wanted.restart, name)
 
 
-def absolute(source: str, wanted: Sequence[Wanted]) -> tuple[str, list[Wanted]]:
+def absolute(source: str, wanted: Sequence[CheckedTarget]) -> tuple[str, list[CheckedTarget]]:
     """The same by absolute paths: a worker of the executor may stand in another folder, and the
     caller's may change meanwhile."""
     made = [replace(one, target=str(Path(one.target).absolute())) for one in wanted]

@@ -1,4 +1,4 @@
-"""Tally: how far a run with several targets is, from how far each of them is."""
+"""TotalProgress: the progress of a run with several targets, from the progress of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reshard.engine.progress import Progress, Stage
 Tell = Callable[[Progress], None]
 
 
-class Tally:
+class TotalProgress:
     """Adds up what the ledgers of several targets say while bytes are copied.
 
     Every target is expected to tell once, at the latest when the first task of it is done; until

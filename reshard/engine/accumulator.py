@@ -1,4 +1,4 @@
-"""The ledger: what tasks did, added up; chunks are closed when their last byte is there.
+"""Accumulator: what tasks did, added up; chunks are closed when their last byte is there.
 
 A run that goes on where an earlier one ended begins with what that one recorded.
 """
@@ -60,7 +60,7 @@ Close = Callable[[Move, Index, int, bool], int]
 """Ends a chunk of a move, given its CRC32C contribution and whether that follows it; its size in bytes."""
 
 
-class Ledger:
+class Accumulator:
     """Adds up what tasks did, of one run or of several, and closes the chunks that are complete."""
 
     def __init__(

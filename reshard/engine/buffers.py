@@ -1,4 +1,4 @@
-"""Buffers that are reused: fresh pages cost more than the copy into them."""
+"""Aligned buffers that tasks reuse: touching new pages costs more than copying into them."""
 
 from __future__ import annotations
 

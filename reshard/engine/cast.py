@@ -1,4 +1,4 @@
-"""Casting with an account of what was lost."""
+"""Casts elements and counts what was lost: rounding, overflow, saturation."""
 
 from __future__ import annotations
 

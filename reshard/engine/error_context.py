@@ -1,4 +1,4 @@
-"""Errors say which tensor, and where it is known which chunk, they are about: a path alone says too little."""
+"""Adds the tensor, and where known the chunk, to an error: a path alone says too little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hand out tasks to an executor within a byte budget; the first error stops everything."""
+"""Gives tasks to an executor within a byte budget; the first error stops everything."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
-from reshard.engine.in_flight import Begun
+from reshard.engine.in_flight import InFlight
 from reshard.errors import ReshardError
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ QUEUED_PER_WORKER = 2
 """Tasks handed out ahead, so that no worker waits for the one thread that hands them out."""
 
 
-def hand_out(
+def run_tasks(
     tasks: Iterable[T],
     work: Callable[[T], R],
     need: Callable[[T], int],
@@ -46,7 +46,7 @@ def hand_out(
     with ExitStack() as stack:
         if executor is None:
             executor = stack.enter_context(ThreadPoolExecutor(workers, "reshard"))
-            begun = Begun()
+            begun = InFlight()
             stack.callback(begun.end)
             work = partial(begun.run, work)
         stack.callback(_stop, running)

@@ -1,4 +1,4 @@
-"""Begun: which tasks threads of ours are at, so that none is left behind whatever interrupted us."""
+"""InFlight: the tasks that our threads are running, so that an interrupt leaves none behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Begun:
+class InFlight:
     """Counts tasks while they run.
 
     Ctrl-C may reach ``ThreadPoolExecutor.submit`` after it started a thread and before it noted it. Its

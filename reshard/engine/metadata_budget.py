@@ -1,4 +1,4 @@
-"""Opening checkpoints within a budget: too many leaves are refused before they are read."""
+"""Opens checkpoints within the memory budget: too many leaves are refused before they are read."""
 
 from __future__ import annotations
 

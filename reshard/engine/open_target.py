@@ -1,4 +1,4 @@
-"""Output: where the tasks of one target write."""
+"""OpenTarget: where the tasks of one target write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Put = Callable[[str, "tuple[int, ...]", "bytes | memoryview"], None]
 """Stores a whole chunk: tensor, index, and the encoded bytes."""
 
 
-class Output(Struct, frozen=True):
+class OpenTarget(Struct, frozen=True):
     """Where tasks write.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Digests of stored tensors: every chunk is decoded once, in bounded memory, on all workers."""
+"""Digests of stored tensors: each chunk is decoded once, in bounded memory, by all workers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from reshard.checksums.tensor_digest import CRC64NVME, finish, linear_of_box
 from reshard.engine.buffers import Arena
 from reshard.engine.cast import converted
-from reshard.engine.decode.chunk_decoder import Lane, StoredChunks
-from reshard.engine.executor import hand_out
+from reshard.engine.decode.chunk_decoder import ChunkDecoder, StoredChunks
+from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage
 from reshard.engine.task import SourceChunk
@@ -125,7 +125,7 @@ def digests_with_casts(
     cast_crcs = {n: 0 for n in wanted if n in casts}
     done_bytes = 0
     tasks = (t for n in wanted for t in _tasks_or_damage(reader, n, casts.get(n), damage))
-    results = hand_out(
+    results = run_tasks(
         tasks,
         digest_chunks if damage is None else digest_or_damage,
         lambda t: t.memory_bytes,
@@ -245,7 +245,7 @@ def _digest_chunk(task: ReadTask, chunk: SourceChunk, itemsize: int) -> tuple[in
     rows = row_bytes(shape, itemsize) or [itemsize]
     memory = Arena(band_capacity(shape, len(shape), rows, BAND_BYTES)).memory
     crc, cast_crc, is_padded = 0, 0, False
-    with closing(Lane(task.stored, chunk, chunk.box, chunk.box.start)) as lane:
+    with closing(ChunkDecoder(task.stored, chunk, chunk.box, chunk.box.start)) as lane:
         for band in bands(shape, len(shape), rows, BAND_BYTES):
             _, part = lane.read(band, memory, opaque_dtype(itemsize))
             if part is not None:

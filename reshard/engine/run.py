@@ -1,4 +1,4 @@
-"""Run a plan: hand out tasks within the byte budget, add up what they did, stop at the first error.
+"""Runs a plan: gives out tasks within the byte budget, adds up their results, stops at the first error.
 
 One thread hands out, adds up and records; tasks run on any ``concurrent.futures`` executor. A task
 starts when its bytes are free, so buffers never exceed the plan's ``max_memory``. A run has one
@@ -14,12 +14,12 @@ from functools import partial
 
 from msgspec import Struct
 
-from reshard.engine.accumulator import Ledger, MoveResult
+from reshard.engine.accumulator import Accumulator, MoveResult
 from reshard.engine.buffers import ArenaPool
 from reshard.engine.error_context import of_target
-from reshard.engine.executor import hand_out
+from reshard.engine.executor import run_tasks
 from reshard.engine.movers.stream import execute
-from reshard.engine.open_target import Output
+from reshard.engine.open_target import OpenTarget
 from reshard.engine.progress import Progress
 from reshard.engine.task import Finished, Task
 from reshard.engine.task_stream import Ends
@@ -38,8 +38,8 @@ class Books(Struct, frozen=True):
             and its chunks were closed.
     """
 
-    output: Output
-    ledger: Ledger
+    output: OpenTarget
+    ledger: Accumulator
     record: Callable[[Sequence[Finished]], None] | None = None
 
 
@@ -55,8 +55,8 @@ def run(
 
     Raises what ``run_multi`` raises, and VerificationError where what was written is not what was read.
     """
-    ledger = Ledger(plan, ends, root, progress)
-    books = Books(Output(root, ends.writer.put), ledger)
+    ledger = Accumulator(plan, ends, root, progress)
+    books = Books(OpenTarget(root, ends.writer.put), ledger)
     run_multi(batches, [books], plan.max_memory, plan.workers, executor)
     return ledger.results()
 
@@ -76,10 +76,10 @@ def run_multi(
     # Buffers are lent within this process only; elsewhere every task makes its own.
     in_threads = executor is None or isinstance(executor, ThreadPoolExecutor)
     pool = ArenaPool(max_memory, workers) if in_threads else None
-    outputs = tuple(Output("") if kept is None else kept.output for kept in books)
+    outputs = tuple(OpenTarget("") if kept is None else kept.output for kept in books)
     work = partial(_finished, outputs=outputs, pool=pool)
     read_bytes = 0
-    ended = hand_out(batches, work, _batch_bytes, max_memory, workers, executor)
+    ended = run_tasks(batches, work, _batch_bytes, max_memory, workers, executor)
     with Writeback() as writeback, closing(ended):
         for reads in ended:
             read_bytes += sum(tasks[0].result.read_bytes for tasks in reads)
@@ -100,7 +100,7 @@ def _enter(books: Books, finished: Sequence[Finished], writeback: Writeback) -> 
 
 
 def _finished(
-    tasks: Sequence[Task], outputs: Sequence[Output], pool: ArenaPool | None
+    tasks: Sequence[Task], outputs: Sequence[OpenTarget], pool: ArenaPool | None
 ) -> list[list[Finished]]:
     """Carries out a batch, in whatever process; what was done, by read."""
     results = iter(execute(tasks, outputs, pool))

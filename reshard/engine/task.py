@@ -1,4 +1,4 @@
-"""Task: one unit of a move as small frozen data that any process on any host can carry out."""
+"""Task: one unit of a move, as small frozen data that any process on any host can run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a plan to tasks: chunks are located as tasks are made, so that a large plan stays small.
+"""Makes tasks from a plan, a batch at a time: chunks are located late, so that a large plan stays small.
 
 Where several targets share a read, their tasks travel as one, beside the first.
 """

@@ -1,4 +1,4 @@
-"""What to say of a checkpoint whose stored bytes nothing vouches for.
+"""Warnings about checkpoints that carry no checksum of their data.
 
 A tensor is vouched for by its recorded digest (reshard wrote it, or ``reshard fingerprint`` read it: that
 acknowledges the checkpoint as it is), by the checksums of its chunks, or by another checkpoint that is

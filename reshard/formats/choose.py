@@ -1,4 +1,4 @@
-"""Which checkpoint: a path, and of a training run's folder a step, and of a checkpoint one item.
+"""Chooses a checkpoint: a path, a step of a training run, one item.
 
 All three become one plain path before anything is read: ``run``, step 5 and item ``model`` are
 ``run/5/model``. An item's folder is a checkpoint by itself, whose names begin below the item.

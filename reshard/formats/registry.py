@@ -1,4 +1,4 @@
-"""Which format a checkpoint has, and the reader for it."""
+"""The formats by name and by their marks on disk, and the reader for each."""
 
 from __future__ import annotations
 

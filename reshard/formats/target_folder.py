@@ -1,4 +1,4 @@
-"""The folder that something is written to: its path, and what must not be in it."""
+"""The path of a target folder, and the check that it holds nothing else."""
 
 from __future__ import annotations
 

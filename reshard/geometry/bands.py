@@ -1,4 +1,4 @@
-"""Bands: the contiguous stretches in which a chunk's row-major elements are decoded."""
+"""Bands: the contiguous pieces in which a chunk's row-major elements are decoded."""
 
 from __future__ import annotations
 

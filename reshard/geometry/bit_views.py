@@ -1,4 +1,4 @@
-"""Elements seen as plain bits."""
+"""Views of elements as plain bits."""
 
 from __future__ import annotations
 

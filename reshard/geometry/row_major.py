@@ -1,4 +1,4 @@
-"""Stretches: the boxes in which a part of an array comes one after another in row-major order."""
+"""Boxes in which a part of an array lies contiguous in row-major order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, as frozen data for people and programs to look at."""
+"""CheckpointInfo: what a checkpoint holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a layout cuts a checkpoint's tensors, before and after: what a picture of it shows."""
+"""LayoutPreview: how a layout cuts a checkpoint's tensors, before and after."""
 
 from __future__ import annotations
 

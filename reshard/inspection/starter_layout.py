@@ -1,4 +1,4 @@
-"""A first layout file for a checkpoint: the axes that it has, as few rules with comments.
+"""Writes a first layout file for a checkpoint, from the axes that it records.
 
 Laying out the checkpoint by that file gives every tensor the axes that it has. Where no axes were
 recorded (numpy arrays, one device) the file proposes some.

@@ -1,4 +1,4 @@
-"""The price of a strategy, in closed form: it grows with cuts, never with pairs of chunks."""
+"""The cost of a strategy in closed form: it grows with the number of cuts, never with pairs of chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LayoutTree: layouts by the structure of a tree, of which a leaf stands for everything below it."""
+"""LayoutTree: layouts given as a tree; a leaf stands for everything below it."""
 
 from __future__ import annotations
 

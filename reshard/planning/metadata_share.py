@@ -1,4 +1,4 @@
-"""What metadata leaves of a budget: it is counted within ``max_memory``, and buffers take the rest."""
+"""How much of ``max_memory`` metadata takes; buffers get the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan says: moves, their strategy and their price. Frozen data, no I/O."""
+"""Plan, Move and Price: what moves, by which strategy, at what cost. Frozen data, no I/O."""
 
 from __future__ import annotations
 

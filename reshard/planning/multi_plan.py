@@ -1,4 +1,4 @@
-"""What a plan for several targets says: a plan for each, and which of their moves share a read."""
+"""MultiPlan: one plan for each of several targets, and which of their moves share a read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairing: which tensor of A is compared with which of B, by name or by the rules that made B of A."""
+"""Pairs the tensors of A with those of B, by name or by the rules that made B of A."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From placements to a plan: the cheapest way per tensor that fits the memory (see ``ways``).
+"""Plans the cheapest strategy per tensor that fits the memory (see ``strategies``).
 
 Memory: a task's need is arithmetic over chunk shapes, known before anything is read. A way is first
 sought within ``max_memory / workers``; where none fits, within all of ``max_memory``, which then

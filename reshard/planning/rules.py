@@ -1,4 +1,4 @@
-"""Select, drop, rename and cast: rules over names, made into one rewrite per kept leaf.
+"""Select, drop, rename and cast: turns rules over names into one rewrite per kept leaf.
 
 Every rule searches the source's name; a ``cast`` may be about all tensors of a dtype instead.
 ``select`` keeps what any of its patterns finds, ``drop`` then removes; of the ``rename`` and of the

@@ -1,4 +1,4 @@
-"""Chunk grids that serve several layouts at once: whoever holds a box of any of them reads only that.
+"""A chunk grid that serves several layouts: the holder of any of their boxes reads only that box.
 
 A box is read without surplus where it is a union of whole chunks, so every cut of every layout must
 be a cut of the storage. Storage grids are regular, so along each dimension the chunk's size must

@@ -1,4 +1,4 @@
-"""Where each target shard's bytes lay before: how much of it each source shard held.
+"""How much of each target shard's bytes each source shard holds.
 
 Both ends' ``slices`` are grids, so that the sources of a target shard are found by a bisect per
 dimension, never by a scan over pairs.

@@ -1,4 +1,4 @@
-"""The ways in which one read of a tensor can fill its targets: one, or several at once.
+"""The strategies by which one read of a tensor fills one target, or several at once.
 
 Between cuts that source and targets share lie aligned blocks: within one, each source chunk can be
 decoded once and each target chunk be finished. Four ways to fill a block, told apart by price:

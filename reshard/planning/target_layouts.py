@@ -1,4 +1,4 @@
-"""Which part of each target tensor every device needs, by a layout file, a LayoutMap, or the source."""
+"""The part of each target tensor that every device needs, from a layout file, a LayoutMap or the source."""
 
 from __future__ import annotations
 

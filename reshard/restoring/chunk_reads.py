@@ -1,4 +1,4 @@
-"""Passages: the ways through one chunk, in a stream or by ranges of raw bytes.
+"""The ways to read one chunk: decoded in a stream, or ranges of raw bytes.
 
 Rows that lie in one buffer as they lie in the chunk are decoded straight into it; others go through
 a small band buffer that is used again. Of a raw chunk that is needed in part, only that part is read,
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from reshard.engine.decode.chunk_decoder import Lane, StoredChunks
+from reshard.engine.decode.chunk_decoder import ChunkDecoder, StoredChunks
 from reshard.engine.task import SourceChunk
 from reshard.formats.codecs import is_seekable
 from reshard.formats.codecs.source import Source
@@ -104,7 +104,7 @@ class Stream:
 
     def __init__(self, read: ChunkRead, wanted: Box) -> None:
         self._read = read
-        self._lane = Lane(read.stored, read.chunk, wanted, read.chunk.box.start)
+        self._lane = ChunkDecoder(read.stored, read.chunk, wanted, read.chunk.box.start)
         self._passed_bytes = 0
 
     @property

@@ -1,4 +1,4 @@
-"""Which dtype a tensor is restored in: what is stored, unless that loses nothing or was asked for.
+"""The dtype in which a tensor is restored: the stored one, unless the change loses nothing or was asked for.
 
 A target that says another dtype gets it where every value stays what it is (bfloat16 → float32, int8
 → int32). Whatever can lose something, and every change of kind (int → float), needs a ``cast`` rule.

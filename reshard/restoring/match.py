@@ -1,4 +1,4 @@
-"""Whether what is stored fits what is asked for; every difference is gathered, none is raised here."""
+"""Compares what is stored with what is asked for, and collects every difference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reshard.geometry.dtypes import numpy_dtype
 from reshard.layout.cast_rule import kind_of, left_side_for
 from reshard.restoring.dtypes import is_lossless
 from reshard.restoring.mismatches import Mismatches
-from reshard.restoring.target_tree import Asked
+from reshard.restoring.target_tree import TargetLeaf
 from reshard.variables.sharded.shards import narrowed_by_jax
 
 
@@ -75,7 +75,7 @@ class Kept(Struct, frozen=True):
         return str(found) if self.stored is not None and self.stored.is_key and found else None
 
 
-def restored_dtype(kept: Kept, asked: Asked | None) -> str:
+def restored_dtype(kept: Kept, asked: TargetLeaf | None) -> str:
     """The dtype that a fitting tensor is restored in."""
     stored = _spec_dtype(kept)
     if kept.cast is not None:
@@ -85,7 +85,7 @@ def restored_dtype(kept: Kept, asked: Asked | None) -> str:
     return asked.dtype
 
 
-def check_fit(kept: Kept, asked: Asked, found: Mismatches) -> None:
+def check_fit(kept: Kept, asked: TargetLeaf, found: Mismatches) -> None:
     """Adds to ``found`` in what a leaf and what is asked for it differ."""
     if asked.kind == "string" or kept.stored is None:
         if (asked.kind == "string") != (kept.text is not None):
@@ -99,7 +99,7 @@ def check_fit(kept: Kept, asked: Asked, found: Mismatches) -> None:
         _check_dtype(kept, asked, found)
 
 
-def check_for_jax(kept: Kept, asked: Asked | None, found: Mismatches) -> None:
+def check_for_jax(kept: Kept, asked: TargetLeaf | None, found: Mismatches) -> None:
     """Adds a tensor whose dtype jax would narrow without a word."""
     dtype = restored_dtype(kept, asked)
     narrowed = narrowed_by_jax(numpy_dtype(dtype))
@@ -113,20 +113,20 @@ def check_for_jax(kept: Kept, asked: Asked | None, found: Mismatches) -> None:
         )
 
 
-def _wanted(asked: Asked) -> str:
+def _wanted(asked: TargetLeaf) -> str:
     if asked.kind in ("string", "scalar"):
         return f"a {type(asked.leaf).__name__}"
     return f"{asked.dtype} of shape {list(asked.shape)}"
 
 
-def _check_shape(kept: Kept, stored: tuple[int, ...], asked: Asked, found: Mismatches) -> None:
+def _check_shape(kept: Kept, stored: tuple[int, ...], asked: TargetLeaf, found: Mismatches) -> None:
     if stored != asked.shape:
         found.add(
             "shape", f"{kept.name} has shape {list(stored)}, but {list(asked.shape)} is asked for"
         )
 
 
-def _check_dtype(kept: Kept, asked: Asked, found: Mismatches) -> None:
+def _check_dtype(kept: Kept, asked: TargetLeaf, found: Mismatches) -> None:
     stored, dtype = _spec_dtype(kept), str(asked.dtype)
     if kept.cast is not None and kept.cast != dtype:
         found.add("dtype", f"{kept.name} is cast to {kept.cast}, but {dtype} is asked for")
@@ -139,7 +139,7 @@ def _check_dtype(kept: Kept, asked: Asked, found: Mismatches) -> None:
         )
 
 
-def _check_scalar(kept: Kept, stored: StoredTensor, asked: Asked, found: Mismatches) -> None:
+def _check_scalar(kept: Kept, stored: StoredTensor, asked: TargetLeaf, found: Mismatches) -> None:
     kind = kind_of(kept.cast or stored.spec.dtype)
     if math.prod(stored.spec.shape) != 1 or stored.spec.shape or stored.is_key:
         found.add("kind", f"{kept.name} is {kept.what}, but {_wanted(asked)} is asked for")
@@ -150,7 +150,7 @@ def _check_scalar(kept: Kept, stored: StoredTensor, asked: Asked, found: Mismatc
         )
 
 
-def _check_key(kept: Kept, stored: StoredTensor, asked: Asked, found: Mismatches) -> None:
+def _check_key(kept: Kept, stored: StoredTensor, asked: TargetLeaf, found: Mismatches) -> None:
     implementation = kept.key_implementation
     if implementation is None:
         found.add(

@@ -1,4 +1,4 @@
-"""Everything in which a checkpoint and what is asked of it differ, told at once."""
+"""Collects every mismatch between a checkpoint and ``like``, and raises one error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tree of a checkpoint that is restored without a target: dicts and lists, as stock Orbax gives them."""
+"""The tree of a checkpoint that is restored without ``like``: dicts and lists, as stock Orbax gives them."""
 
 from __future__ import annotations
 

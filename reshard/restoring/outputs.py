@@ -1,4 +1,4 @@
-"""Forms: what a tensor is restored as, which holds that takes, and what becomes of a full buffer.
+"""The kinds of output (numpy, jax, ShardedVariable), the regions that each needs, and how full buffers become it.
 
 A buffer that is filled is handed over at once. Where jax can adopt its memory (CPU devices, whole
 bytes, 64-byte alignment) it is the array from then on, shared by all replicas on this host; elsewhere
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from reshard.errors import LayoutError, ReshardError
 from reshard.geometry.box import Box
-from reshard.restoring.regions import Hold
+from reshard.restoring.regions import Region
 
 if TYPE_CHECKING:
     import jax
@@ -28,7 +28,7 @@ class Form(Protocol):
     """What one tensor becomes."""
 
     @property
-    def holds(self) -> tuple[Hold, ...]:
+    def holds(self) -> tuple[Region, ...]:
         """What this process needs of the tensor, each once."""
         ...
 
@@ -67,8 +67,8 @@ class NumpyArray(Struct, frozen=True):
         return False
 
     @property
-    def holds(self) -> tuple[Hold, ...]:
-        return (Hold(Box.full(self.shape)),)
+    def holds(self) -> tuple[Region, ...]:
+        return (Region(Box.full(self.shape)),)
 
     def place(self, number: int, array: Array) -> Any:  # noqa: ARG002
         return array.item() if self.is_scalar else array
@@ -83,7 +83,7 @@ class JaxArray(Struct, frozen=True):
     shape: tuple[int, ...]
     dtype: str
     sharding: jax.sharding.Sharding
-    holds: tuple[Hold, ...]
+    holds: tuple[Region, ...]
     devices: tuple[tuple[jax.sharding.Sharding, ...], ...]
 
     @property
@@ -111,8 +111,8 @@ class Uncommitted(Struct, frozen=True):
     device: DefaultDevice
 
     @property
-    def holds(self) -> tuple[Hold, ...]:
-        return (Hold(Box.full(self.shape)),)
+    def holds(self) -> tuple[Region, ...]:
+        return (Region(Box.full(self.shape)),)
 
     @property
     def is_staged(self) -> bool:
@@ -132,7 +132,7 @@ class InShards(Struct, frozen=True):
     dtype: str
     axis: int
     strategy: str
-    holds: tuple[Hold, ...]
+    holds: tuple[Region, ...]
     places: tuple[Place, ...]
 
     @property
@@ -156,7 +156,7 @@ class Key(Struct, frozen=True):
     data: Form
 
     @property
-    def holds(self) -> tuple[Hold, ...]:
+    def holds(self) -> tuple[Region, ...]:
         return self.data.holds
 
     @property
@@ -199,9 +199,9 @@ def jax_array(
             f"{name!r} of shape {list(outer)} cannot be split by {sharding}: {str(error).strip()}"
         ) from error
     kind = sharding.memory_kind
-    devices: dict[Hold, list[jax.sharding.Sharding]] = {}
+    devices: dict[Region, list[jax.sharding.Sharding]] = {}
     for device, index in found.items():
-        hold = Hold(_box(index, shape))
+        hold = Region(_box(index, shape))
         devices.setdefault(hold, []).append(SingleDeviceSharding(device, memory_kind=kind))
     return JaxArray(shape, dtype, sharding, tuple(devices), tuple(map(tuple, devices.values())))
 

@@ -12,7 +12,7 @@ from reshard.errors import LayoutError
 from reshard.formats.base import StoredTensor
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.restoring.outputs import HostMemory, InShards, default_device
-from reshard.restoring.regions import Hold
+from reshard.restoring.regions import Region
 from reshard.variables.sharded.shard_rows import STRATEGIES, ShardRows
 from reshard.variables.sharded.shards import narrowed_by_jax
 from reshard.variables.sharded.splitting import shard_count
@@ -74,7 +74,7 @@ def in_shards(
 
     Without places they are numpy where jax would narrow the dtype.
     """
-    holds = tuple(Hold.rows(shape, axis, held) for held in rows)
+    holds = tuple(Region.rows(shape, axis, held) for held in rows)
     default = default_device() if narrowed_by_jax(numpy_dtype(dtype)) is None else HostMemory()
     dealt = tuple(
         (places[n % len(places)] if places else None) or default for n in range(len(rows))

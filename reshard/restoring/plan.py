@@ -1,4 +1,4 @@
-"""From a checkpoint and what is asked of it to the tensors to read and what each becomes."""
+"""Plans a restore: which tensors to read, and what each becomes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from reshard.restoring.outputs import (
 from reshard.restoring.partitions import Partitions, in_shards, recorded_strategy
 from reshard.restoring.prefix_hints import layout_hint, target_hint
 from reshard.restoring.shardings import Placement, Spot, real_sharding
-from reshard.restoring.target_tree import Asked, TargetTree
+from reshard.restoring.target_tree import TargetLeaf, TargetTree
 from reshard.restoring.tensor_read import TensorRead
 from reshard.variables.sharded.shards import are_numpy, narrowed_by_jax
 
@@ -40,7 +40,7 @@ Missing = Literal["error", "keep"]
 Unexpected = Literal["error", "ignore"]
 
 
-class Wish(Struct, frozen=True):
+class RestoreRequest(Struct, frozen=True):
     """Everything that is asked of a restore."""
 
     changes: Changes = field(default_factory=Changes)
@@ -64,7 +64,7 @@ class RestorePlan(Struct, frozen=True):
     values: Mapping[str, Any]
 
 
-def plan_restore(reader: Reader, wish: Wish) -> RestorePlan:
+def plan_restore(reader: Reader, wish: RestoreRequest) -> RestorePlan:
     """The tensors to read and what each becomes.
 
     Raises one TreeError for everything that does not fit, PlanError for rules that make no sense,
@@ -101,11 +101,13 @@ def _kept(reader: Reader, changes: Changes) -> tuple[Kept, ...]:
     )
 
 
-def _wanted(kept: Sequence[Kept], wish: Wish) -> list[Kept]:
+def _wanted(kept: Sequence[Kept], wish: RestoreRequest) -> list[Kept]:
     return [k for k in kept if wish.like is None or k.name in wish.like.leaves]
 
 
-def _check(reader: Reader, kept: Sequence[Kept], wanted: Sequence[Kept], wish: Wish) -> None:
+def _check(
+    reader: Reader, kept: Sequence[Kept], wanted: Sequence[Kept], wish: RestoreRequest
+) -> None:
     found = Mismatches(reader.uri)
     if wish.like is not None:
         _check_names(kept, wish.like, wish, found, reader.container.naming_items)
@@ -122,7 +124,11 @@ def _check(reader: Reader, kept: Sequence[Kept], wanted: Sequence[Kept], wish: W
 
 
 def _check_names(
-    kept: Sequence[Kept], like: TargetTree, wish: Wish, found: Mismatches, items: Collection[str]
+    kept: Sequence[Kept],
+    like: TargetTree,
+    wish: RestoreRequest,
+    found: Mismatches,
+    items: Collection[str],
 ) -> None:
     names = {k.name for k in kept}
     if names.isdisjoint(like.leaves):
@@ -143,7 +149,7 @@ def _check_names(
 
 
 def _check_placed(
-    wanted: Sequence[Kept], wish: Wish, placement: Placement, found: Mismatches
+    wanted: Sequence[Kept], wish: RestoreRequest, placement: Placement, found: Mismatches
 ) -> None:
     names = [k.name for k in wanted if k.stored and _is_for_jax(k, _asked(k, wish), wish)]
     for name in placement.lacking(names):
@@ -166,11 +172,11 @@ def _refuse_idle(partitions: Partitions, names: Sequence[str]) -> None:
         )
 
 
-def _asked(kept: Kept, wish: Wish) -> Asked | None:
+def _asked(kept: Kept, wish: RestoreRequest) -> TargetLeaf | None:
     return None if wish.like is None else wish.like.leaves.get(kept.name)
 
 
-def _is_for_jax(kept: Kept, asked: Asked | None, wish: Wish) -> bool:
+def _is_for_jax(kept: Kept, asked: TargetLeaf | None, wish: RestoreRequest) -> bool:
     """Whether the tensor becomes a jax array, or several."""
     if kept.stored is None or kept.stored.is_key:
         return False  # The data of keys is uint32, which jax holds.
@@ -183,7 +189,7 @@ def _is_for_jax(kept: Kept, asked: Asked | None, wish: Wish) -> bool:
     return wish.placement is not None and not kept.is_scalar and not _stays_numpy(kept, asked, wish)
 
 
-def _stays_numpy(kept: Kept, asked: Asked | None, wish: Wish) -> bool:
+def _stays_numpy(kept: Kept, asked: TargetLeaf | None, wish: RestoreRequest) -> bool:
     """Whether it was saved as a numpy array, such as a data iterator's state, and no layout names it."""
     if asked is not None or wish.placement is None or kept.stored is None or not kept.is_numpy:
         return False
@@ -200,7 +206,9 @@ def _on_jax(shard: Any) -> bool:
     return place is not None and not isinstance(place, HostMemory)
 
 
-def _partition(kept: Kept, stored: StoredTensor, asked: Asked | None, wish: Wish) -> Any:
+def _partition(
+    kept: Kept, stored: StoredTensor, asked: TargetLeaf | None, wish: RestoreRequest
+) -> Any:
     is_whole = stored.is_key or kept.is_scalar or (asked is not None and asked.kind == "scalar")
     return None if is_whole else wish.partitions.wanted(kept.name, stored.spec.shape)
 
@@ -209,14 +217,16 @@ def _plain(kept: Kept) -> Any:
     return kept.text if kept.text is not None else empty_value(kept.value_type)
 
 
-def _read(kept: Kept, stored: StoredTensor, wish: Wish) -> TensorRead:
+def _read(kept: Kept, stored: StoredTensor, wish: RestoreRequest) -> TensorRead:
     asked = _asked(kept, wish)
     dtype = restored_dtype(kept, asked)
     form = _form(kept, stored, dtype, asked, wish)
     return TensorRead(kept.name, stored, dtype, form, kept.saturate)
 
 
-def _form(kept: Kept, stored: StoredTensor, dtype: str, asked: Asked | None, wish: Wish) -> Form:
+def _form(
+    kept: Kept, stored: StoredTensor, dtype: str, asked: TargetLeaf | None, wish: RestoreRequest
+) -> Form:
     shape = stored.spec.shape
     spot = _spot(kept, stored, dtype, asked, wish)
     partition = _partition(kept, stored, asked, wish)
@@ -237,7 +247,9 @@ def _form(kept: Kept, stored: StoredTensor, dtype: str, asked: Asked | None, wis
     return _on_devices(kept.name, shape, dtype, spot)
 
 
-def _spot(kept: Kept, stored: StoredTensor, dtype: str, asked: Asked | None, wish: Wish) -> Spot:
+def _spot(
+    kept: Kept, stored: StoredTensor, dtype: str, asked: TargetLeaf | None, wish: RestoreRequest
+) -> Spot:
     """Where the layout puts it, else where ``like`` says."""
     own = None if asked is None or asked.sharding is None else asked.sharding
     is_array = asked is None or asked.kind in ("jax", "key", "shards")
@@ -257,7 +269,7 @@ def _outer_shape(kept: Kept, stored: StoredTensor) -> tuple[int, ...]:
     return key_type(stored, kept.key_implementation)[0]
 
 
-def _refuse_both(name: str, spot: Spot, asked: Asked | None) -> None:
+def _refuse_both(name: str, spot: Spot, asked: TargetLeaf | None) -> None:
     if spot.is_named or (asked is not None and asked.is_placed):
         by = "the layout" if spot.is_named else "the sharding in like"
         raise LayoutError(
@@ -275,7 +287,12 @@ def _by_file(
 
 
 def _form_asked(
-    kept: Kept, stored: StoredTensor, dtype: str, asked: Asked, spot: Spot, wish: Wish
+    kept: Kept,
+    stored: StoredTensor,
+    dtype: str,
+    asked: TargetLeaf,
+    spot: Spot,
+    wish: RestoreRequest,
 ) -> Form:
     shape = stored.spec.shape
     if asked.kind == "shards":

@@ -1,4 +1,4 @@
-"""What to do where everything that is asked for is there under another prefix: an item's name, or ``params/``."""
+"""Hints for names that are all missing but exist under another prefix: an item, or ``params/``."""
 
 from __future__ import annotations
 

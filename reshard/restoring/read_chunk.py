@@ -1,4 +1,4 @@
-"""Reading one chunk into the buffers that need it."""
+"""Reads one chunk into the buffers that need it."""
 
 from __future__ import annotations
 

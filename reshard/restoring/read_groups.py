@@ -1,4 +1,4 @@
-"""Units: which holds of a tensor are filled together, so that each of its chunks is read once.
+"""Groups the regions of a tensor that are filled together, so that each chunk is read once.
 
 Holds that need a common chunk are filled together. Along each dimension holds are merged where they
 overlap, and the tensor falls apart at each edge of a chunk that none of what is left reaches across::
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid, Index
-from reshard.restoring.regions import Hold
+from reshard.restoring.regions import Region
 
 
 class Unit(Struct, frozen=True):
@@ -27,7 +27,7 @@ class Unit(Struct, frozen=True):
     numbers: tuple[int, ...]
 
 
-def units(holds: Sequence[Hold], storage: Grid) -> list[Unit]:
+def units(holds: Sequence[Region], storage: Grid) -> list[Unit]:
     """The holds in groups that share no chunk, in row-major order; holds of nothing form one each."""
     cuts = [
         _parting([(h.box.start[d], h.box.stop[d]) for h in holds if h.size], stored)
@@ -60,7 +60,7 @@ def parts(unit: Unit, sizes: Sequence[int], at_most: int) -> Iterator[Unit]:
 class HoldIndex:
     """Which of a unit's holds a box touches, found by a bisect per dimension."""
 
-    def __init__(self, holds: Sequence[Hold], unit: Unit, shape: tuple[int, ...]) -> None:
+    def __init__(self, holds: Sequence[Region], unit: Unit, shape: tuple[int, ...]) -> None:
         filled = [(n, holds[n].box) for n in unit.numbers if holds[n].size]
         cuts = [
             tuple(
@@ -80,7 +80,7 @@ class HoldIndex:
         return sorted({n for index in cells for n in self._cells.get(index, ())})
 
 
-def chunk_indices(holds: Sequence[Hold], unit: Unit, storage: Grid) -> list[Index]:
+def chunk_indices(holds: Sequence[Region], unit: Unit, storage: Grid) -> list[Index]:
     """The chunks that the unit's holds need, in row-major order."""
     found: set[Index] = set()
     for number in unit.numbers:

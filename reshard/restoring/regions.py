@@ -1,4 +1,4 @@
-"""Holds: which elements of a tensor one buffer is to hold, and how pieces get into it."""
+"""Regions: the elements of a tensor that one buffer holds, and how pieces are copied into it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-class Hold(Struct, frozen=True):
+class Region(Struct, frozen=True):
     """The elements of ``box``, along ``axis`` only every ``step``-th from its start.
 
     A shard of a 'mod' table holds every k-th row; everything else is a plain box.
@@ -33,7 +33,7 @@ class Hold(Struct, frozen=True):
     step: int = 1
 
     @classmethod
-    def rows(cls, shape: tuple[int, ...], axis: int, rows: range) -> Hold:
+    def rows(cls, shape: tuple[int, ...], axis: int, rows: range) -> Region:
         """These rows along ``axis`` of a tensor of ``shape``; the range rises."""
         stop = rows[-1] + 1 if rows else rows.start
         return cls(
@@ -67,7 +67,7 @@ class Hold(Struct, frozen=True):
         )
 
 
-def _first(hold: Hold, inside: Box) -> int:
+def _first(hold: Region, inside: Box) -> int:
     """The first row of the hold that is not before ``inside``."""
     start = hold.box.start[hold.axis]
     return start + -(-(inside.start[hold.axis] - start) // hold.step) * hold.step
@@ -77,7 +77,7 @@ class Buffer:
     """Memory for one hold, filled piece by piece from any threads; pieces never overlap."""
 
     def __init__(
-        self, hold: Hold, source_dtype: str, dtype: str, *, saturate: bool = False
+        self, hold: Region, source_dtype: str, dtype: str, *, saturate: bool = False
     ) -> None:
         self.hold = hold
         self._dtype = dtype

@@ -1,4 +1,4 @@
-"""Run a restore: read chunks on threads within the byte budget, hand over each buffer when it is full.
+"""Runs a restore: reads chunks on threads within the byte budget, and hands over each full buffer.
 
 What is counted against the budget is what a restore takes beside its result: decoders, band buffers,
 and buffers that are copied to devices (``Form.is_staged``). A unit whose buffers are staged is one
@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from reshard.engine.buffers import aligned_empty
-from reshard.engine.executor import hand_out
+from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.formats.base import Reader
@@ -46,7 +46,7 @@ def run(
     states = [TensorState.of(read, limits.max_memory, verify) for read in reads]
     total = sum(_needed_elements_bytes(read) for read in reads)
     moved_bytes = 0
-    ended = hand_out(
+    ended = run_tasks(
         jobs(states, reader, limits.max_memory),
         _Worker().carry_out,
         lambda job: job.memory_bytes,

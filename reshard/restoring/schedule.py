@@ -1,4 +1,4 @@
-"""Jobs: the chunks of a restore in the order in which workers read them."""
+"""The order in which workers read the chunks of a restore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each tensor goes, from a ``layout`` argument in any of its forms.
+"""The sharding of each tensor, from a ``layout`` argument in any of its forms.
 
 A LayoutMap or layout file names tensors by rules; a tree of TensorLayouts or jax shardings names them
 by its structure, of which a leaf stands for everything below it.

@@ -1,4 +1,4 @@
-"""What the tree given as ``like`` asks for, leaf by leaf, under the names that Orbax gives its leaves.
+"""The leaves of ``like``, under the names that Orbax gives them.
 
 A name is the path's keys, attribute names and positions joined with ``/``, so that an optax or NNX
 state finds what was saved of it: ``opt_state/0/mu/dense/kernel``.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Kind = Literal["jax", "numpy", "scalar", "string", "shards", "key"]
 
 
-class Asked(Struct, frozen=True):
+class TargetLeaf(Struct, frozen=True):
     """One leaf of ``like``.
 
     Attributes:
@@ -42,7 +42,7 @@ class Asked(Struct, frozen=True):
 class TargetTree(Struct, frozen=True):
     """The tree taken apart; ``leaves`` in the tree's order."""
 
-    leaves: Mapping[str, Asked]
+    leaves: Mapping[str, TargetLeaf]
     structure: Any
 
     def filled(self, values: Mapping[str, Any]) -> Any:
@@ -83,22 +83,24 @@ def _kind_of(leaf: Any) -> str:
     )
 
 
-def _asked(leaf: Any) -> Asked | None:
+def _asked(leaf: Any) -> TargetLeaf | None:
     """None for what cannot be restored onto."""
     import jax
     import numpy as np
 
     if isinstance(leaf, str):
-        return Asked("string", leaf)
+        return TargetLeaf("string", leaf)
     if isinstance(leaf, bool | int | float | complex) and not isinstance(leaf, np.generic):
-        return Asked("scalar", leaf)
+        return TargetLeaf("scalar", leaf)
     if isinstance(leaf, ShardedVariable):
-        return Asked("shards", leaf, tuple(leaf.shape), str(leaf.dtype))
+        return TargetLeaf("shards", leaf, tuple(leaf.shape), str(leaf.dtype))
     shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
     if shape is None or dtype is None or isinstance(leaf, type | jax.core.Tracer):
         return None
     if isinstance(leaf, np.ndarray | np.generic):
-        return Asked("numpy", leaf, tuple(shape), leaf.dtype.name)  # in this machine's byte order
+        return TargetLeaf(
+            "numpy", leaf, tuple(shape), leaf.dtype.name
+        )  # in this machine's byte order
     is_key = jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
     name = str(dtype) if is_key else str(np.dtype(dtype))
     sharding = getattr(leaf, "sharding", None)
@@ -106,4 +108,4 @@ def _asked(leaf: Any) -> Asked | None:
     if is_free or not isinstance(sharding, jax.sharding.Sharding):
         sharding = None
     is_placed = sharding is not None and not isinstance(leaf, jax.Array)
-    return Asked("key" if is_key else "jax", leaf, tuple(shape), name, sharding, is_placed)
+    return TargetLeaf("key" if is_key else "jax", leaf, tuple(shape), name, sharding, is_placed)

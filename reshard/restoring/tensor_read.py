@@ -1,4 +1,4 @@
-"""TensorRead: one tensor to restore, what it takes, and whether that fits the budget."""
+"""TensorRead: one tensor to restore, the memory it takes, and whether that fits the budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a tensor while it is restored, and what became of it."""
+"""The state of a tensor during a restore, and its result."""
 
 from __future__ import annotations
 

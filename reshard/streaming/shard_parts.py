@@ -1,4 +1,4 @@
-"""What one device of a layout holds: a box of each tensor that it has a part of."""
+"""The boxes of each tensor that one device of a layout holds."""
 
 from __future__ import annotations
 

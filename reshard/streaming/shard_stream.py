@@ -1,4 +1,4 @@
-"""ShardStream: what one device of a layout holds, as one safetensors file, streamed."""
+"""ShardStream: the tensors of one device as one safetensors file, streamed."""
 
 from __future__ import annotations
 

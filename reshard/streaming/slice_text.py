@@ -1,4 +1,4 @@
-"""Slices as people write them, ``0:128,:``, as boxes."""
+"""Parses slices such as ``0:128,:`` into boxes."""
 
 from __future__ import annotations
 

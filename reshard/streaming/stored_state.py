@@ -1,4 +1,4 @@
-"""The state of stored bytes: what changes when a part of a tensor may have become another one."""
+"""A digest of the stored state of bytes, which changes when part of a tensor may have changed."""
 
 from __future__ import annotations
 

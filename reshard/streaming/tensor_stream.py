@@ -1,4 +1,4 @@
-"""TensorStream: any box of any tensor as bytes, in bounded memory, without reading what is not needed."""
+"""TensorStream: any box of any tensor as bytes, in bounded memory, reading only what is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare checkpoints by the digests of their tensors, whatever mesh, chunks or codec they are stored in."""
+"""Compares checkpoints by the digests of their tensors, whatever their mesh, chunks or codec."""
 
 from __future__ import annotations
 

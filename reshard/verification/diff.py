@@ -1,4 +1,4 @@
-"""Diff: two checkpoints compared element by element, whatever meshes and chunks they are stored in.
+"""Compares two checkpoints element by element, whatever their meshes and chunks.
 
 Where chunks of both sides have common edges, a tensor falls into blocks. A block reads every chunk
 of it once if the budget allows (see ``pair_plan``), fills bands of both sides, and compares them (see
@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from reshard.checksums.runs import row_major
 from reshard.engine.buffers import ArenaPool
-from reshard.engine.executor import hand_out
+from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import BYTES_PER_DIFFERENCE, check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress
@@ -137,7 +137,7 @@ def _compared(
     pool = ArenaPool(max_memory, workers)
     work = partial(compare_blocks, matched=matched, readers=readers, pool=pool)
     done_bytes = 0
-    ended = hand_out(_tasks(matched, max_memory, workers), work, _memory, max_memory, workers)
+    ended = run_tasks(_tasks(matched, max_memory, workers), work, _memory, max_memory, workers)
     with closing(ended):
         for number, results in enumerate(ended, 1):
             for block, differences in results:

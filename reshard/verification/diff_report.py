@@ -1,4 +1,4 @@
-"""What ``diff`` gives: of each tensor whether it differs and by how much, and of every other leaf."""
+"""The report of ``diff``: whether each tensor and leaf differs, and by how much."""
 
 from __future__ import annotations
 

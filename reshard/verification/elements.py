@@ -1,4 +1,4 @@
-"""Elements of two tensors compared: how many differ, by how much at most, and the sums for the norm.
+"""Compares the elements of two tensors: how many differ, the largest difference, the sums for the norm.
 
 Two tensors of one dtype are compared bit by bit. Where dtypes differ, values are compared, in a type
 that holds those of both exactly: all integers and bools as integers of any size, numbers that are not

@@ -1,4 +1,4 @@
-"""Fingerprinting: a checkpoint without a record of itself is read once and given one."""
+"""Records digests in a checkpoint that has none, after reading it once."""
 
 from __future__ import annotations
 

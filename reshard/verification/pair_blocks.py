@@ -1,4 +1,4 @@
-"""Blocks: parts of two tensors that are compared on their own, because chunks of both end at their edges."""
+"""Blocks of two tensors that can be compared alone, because chunks of both end at their edges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verifying from end to end: every file against its record, every tensor, and whatever cannot be read.
+"""Verifies from end to end: each file against its record, each tensor, and whatever cannot be read.
 
 Damage to one thing does not hide damage to another: metadata that is not what was recorded is
 reported, and read all the same as far as it makes sense.

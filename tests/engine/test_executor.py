@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reshard.engine.executor import QUEUED_PER_WORKER, hand_out
+from reshard.engine.executor import QUEUED_PER_WORKER, run_tasks
 from reshard.errors import ReshardError
 
 
@@ -42,7 +42,7 @@ def threads():
 @given(st.lists(st.integers(0, 100), max_size=20), st.integers(1, 4))
 def test_every_task_runs_once_and_within_the_budget(needs, workers):
     gauge = Gauge()
-    done = list(hand_out(needs, gauge.work, lambda n: n, 100, workers))
+    done = list(run_tasks(needs, gauge.work, lambda n: n, 100, workers))
     assert sorted(done) == sorted(needs)
     assert gauge.peak <= 100
     assert not threads()
@@ -50,13 +50,13 @@ def test_every_task_runs_once_and_within_the_budget(needs, workers):
 
 def test_a_task_above_the_budget_runs_alone():
     gauge = Gauge()
-    assert sorted(hand_out([60, 500, 60], gauge.work, lambda n: n, 100, 4)) == [60, 60, 500]
+    assert sorted(run_tasks([60, 500, 60], gauge.work, lambda n: n, 100, 4)) == [60, 60, 500]
     assert gauge.peak == 500
 
 
 def test_several_run_at_once():
     barrier = threading.Barrier(3, timeout=20)
-    done = list(hand_out(range(3), lambda _: barrier.wait() >= 0, lambda _: 1, 3, 3))
+    done = list(run_tasks(range(3), lambda _: barrier.wait() >= 0, lambda _: 1, 3, 3))
     assert done == [True] * 3
 
 
@@ -68,7 +68,7 @@ def test_tasks_are_made_only_as_they_are_handed_out():
             made.append(number)
             yield number
 
-    results = hand_out(tasks(), lambda n: n, lambda _: 1, 100, 2)
+    results = run_tasks(tasks(), lambda n: n, lambda _: 1, 100, 2)
     next(results)
     assert len(made) <= 2 * 2 * QUEUED_PER_WORKER + 1
     results.close()
@@ -88,7 +88,7 @@ def test_the_first_error_stops_everything():
         return failing(number)
 
     with pytest.raises(ValueError, match="task 3"):
-        list(hand_out(range(1000), work, lambda _: 1, 100, 2))
+        list(run_tasks(range(1000), work, lambda _: 1, 100, 2))
     assert len(started) < 20
     assert not threads()
 
@@ -106,13 +106,13 @@ def test_tasks_that_have_not_begun_are_cancelled_and_running_ones_waited_for():
 
     threading.Timer(0.2, release.set).start()
     with pytest.raises(ValueError, match="at once"):
-        list(hand_out(range(4), work, lambda _: 1, 100, 2))
+        list(run_tasks(range(4), work, lambda _: 1, 100, 2))
     assert sorted(ended) == sorted(began)
     assert len(began) < 4
 
 
 def test_a_caller_that_stops_leaves_no_thread():
-    results = hand_out(range(100), lambda n: n, lambda _: 1, 10, 3)
+    results = run_tasks(range(100), lambda n: n, lambda _: 1, 10, 3)
     next(results)
     results.close()
     assert not threads()
@@ -121,7 +121,7 @@ def test_a_caller_that_stops_leaves_no_thread():
 def test_an_executor_that_is_given_is_used_and_left_open():
     with ThreadPoolExecutor(2, "theirs") as executor:
         names = list(
-            hand_out(
+            run_tasks(
                 range(5), lambda _: threading.current_thread().name, lambda _: 1, 5, 2, executor
             )
         )
@@ -131,9 +131,9 @@ def test_an_executor_that_is_given_is_used_and_left_open():
 
 def test_processes_do_as_well_as_threads():
     with ProcessPoolExecutor(1, get_context("spawn")) as executor:
-        assert sorted(hand_out([1, 2], failing, lambda _: 1, 5, 1, executor)) == [1, 2]
+        assert sorted(run_tasks([1, 2], failing, lambda _: 1, 5, 1, executor)) == [1, 2]
         with pytest.raises(ValueError, match="task 3"):
-            list(hand_out([2, 3], failing, lambda _: 1, 5, 1, executor))
+            list(run_tasks([2, 3], failing, lambda _: 1, 5, 1, executor))
 
 
 def test_a_worker_that_is_killed_is_an_error_of_ours():
@@ -141,14 +141,14 @@ def test_a_worker_that_is_killed_is_an_error_of_ours():
         ProcessPoolExecutor(1, get_context("spawn")) as executor,
         pytest.raises(ReshardError, match=r"the executor ended .* workers\), and run again"),
     ):
-        list(hand_out([9, 9, 9], os._exit, lambda _: 1, 5, 1, executor))
+        list(run_tasks([9, 9, 9], os._exit, lambda _: 1, 5, 1, executor))
 
 
 def test_an_executor_that_was_shut_down_is_an_error_of_ours():
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
     with pytest.raises(ReshardError, match=r"ended before its tasks did .*after shutdown"):
-        list(hand_out([1], failing, lambda _: 1, 5, 1, executor))
+        list(run_tasks([1], failing, lambda _: 1, 5, 1, executor))
 
 
 def test_tasks_that_somebody_cancels_are_an_error_of_ours():
@@ -166,7 +166,7 @@ def test_tasks_that_somebody_cancels_are_an_error_of_ours():
     with ThreadPoolExecutor(1) as executor:
         threading.Thread(target=cancel).start()
         with pytest.raises(ReshardError, match="the executor ended before its tasks did"):
-            list(hand_out([1, 2], work, lambda _: 1, 5, 1, executor))
+            list(run_tasks([1, 2], work, lambda _: 1, 5, 1, executor))
 
 
 def test_memory_that_the_system_refuses_is_an_error_of_ours():
@@ -176,7 +176,7 @@ def test_memory_that_the_system_refuses_is_an_error_of_ours():
     with pytest.raises(
         ReshardError, match=r"refused memory to a task \(Unable to allocate 8 EiB\)"
     ):
-        list(hand_out([1], work, lambda _: 1, 5, 1))
+        list(run_tasks([1], work, lambda _: 1, 5, 1))
 
 
 def test_a_thread_that_an_interrupt_hid_from_its_pool_is_waited_for(monkeypatch):
@@ -195,7 +195,7 @@ def test_a_thread_that_an_interrupt_hid_from_its_pool_is_waited_for(monkeypatch)
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        list(hand_out([1], work, lambda _: 1, 10, 1))
+        list(run_tasks([1], work, lambda _: 1, 10, 1))
     assert ended.is_set()
 
 
@@ -211,7 +211,7 @@ def test_what_has_not_begun_in_such_a_thread_never_begins(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", late)
     before = set(threading.enumerate())
     with pytest.raises(KeyboardInterrupt):
-        list(hand_out([1], done.append, lambda _: 1, 10, 1))
+        list(run_tasks([1], done.append, lambda _: 1, 10, 1))
     may_go_on.set()
     for thread in set(threading.enumerate()) - before:
         thread.join()

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from reshard.engine.accumulator import Ledger, MoveResult
+from reshard.engine.accumulator import Accumulator, MoveResult
 from reshard.engine.buffers import Arena
 from reshard.engine.movers import stream as copy_module
-from reshard.engine.open_target import Output
+from reshard.engine.open_target import OpenTarget
 from reshard.engine.run import Books, run_multi
 from reshard.engine.task_stream import DoneUnits, Ends, ToFill, multi_batches
 from reshard.engine.write.sinks import ChunkSink, PieceSink
@@ -134,11 +134,11 @@ def carry_out(
         for folder, move, encoding in zip(folders, case.way, case.targets, strict=True)
     ]
     ledgers = [
-        Ledger(one, end, str(root / str(n)), None)
+        Accumulator(one, end, str(root / str(n)), None)
         for n, (one, end) in enumerate(zip(plan.plans, ends, strict=True))
     ]
     books = [
-        Books(Output(str(root / str(n)), folder.put, f"t{n}"), ledger)
+        Books(OpenTarget(str(root / str(n)), folder.put, f"t{n}"), ledger)
         for n, (folder, ledger) in enumerate(zip(folders, ledgers, strict=True))
     ]
     read = 0

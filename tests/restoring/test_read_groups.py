@@ -11,7 +11,7 @@ from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.geometry.row_major import run_elements, run_offsets
 from reshard.restoring.read_groups import HoldIndex, Unit, chunk_indices, parts, units
-from reshard.restoring.regions import Hold
+from reshard.restoring.regions import Region
 
 
 @st.composite
@@ -22,7 +22,7 @@ def cases(draw):
     wanted = Grid.regular(shape, [draw(st.integers(1, n)) for n in shape])
     boxes = list(wanted.boxes())
     kept = draw(st.lists(st.sampled_from(boxes), unique=True, min_size=1))
-    return shape, storage, [Hold(box) for box in kept]
+    return shape, storage, [Region(box) for box in kept]
 
 
 def overlapping(storage, box):
@@ -51,15 +51,15 @@ def test_the_index_finds_what_a_scan_finds(case):
 
 def test_rows_apart_are_units_apart_also_across_a_gap():
     storage = Grid.regular((12,), (3,))
-    holds = [Hold(Box((0,), (3,))), Hold(Box((3,), (6,))), Hold(Box((9,), (12,)))]
+    holds = [Region(Box((0,), (3,))), Region(Box((3,), (6,))), Region(Box((9,), (12,)))]
     assert [u.numbers for u in units(holds, storage)] == [(0,), (1,), (2,)]
-    holds = [Hold(Box((0,), (2,))), Hold(Box((4,), (6,)))]  # the edge at 3 lies in the gap
+    holds = [Region(Box((0,), (2,))), Region(Box((4,), (6,)))]  # the edge at 3 lies in the gap
     assert [u.numbers for u in units(holds, storage)] == [(0,), (1,)]
 
 
 def test_holds_of_nothing_are_units_of_their_own_without_chunks():
     storage = Grid.regular((4,), (2,))
-    holds = [Hold(Box((0,), (4,))), Hold(Box((4,), (4,)))]
+    holds = [Region(Box((0,), (4,))), Region(Box((4,), (4,)))]
     found = units(holds, storage)
     assert [u.numbers for u in found] == [(0,), (1,)]
     assert chunk_indices(holds, found[1], storage) == []
@@ -67,7 +67,7 @@ def test_holds_of_nothing_are_units_of_their_own_without_chunks():
 
 def test_rows_of_a_mod_table_are_one_unit():
     storage = Grid.regular((9, 2), (3, 2))
-    holds = [Hold.rows((9, 2), 0, range(s, 9, 4)) for s in range(4)]
+    holds = [Region.rows((9, 2), 0, range(s, 9, 4)) for s in range(4)]
     assert [u.numbers for u in units(holds, storage)] == [(0, 1, 2, 3)]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reshard.engine.buffers import aligned_empty
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
-from reshard.restoring.regions import Buffer, Hold
+from reshard.restoring.regions import Buffer, Region
 
 SHAPES = st.lists(st.integers(1, 7), min_size=0, max_size=3).map(tuple)
 
@@ -31,10 +31,10 @@ def cases(draw):
         axis = draw(st.integers(0, len(shape) - 1))
         step = draw(st.integers(1, 4))
         first = draw(st.integers(0, shape[axis]))
-        hold = Hold.rows(shape, axis, range(first, shape[axis], step))
+        hold = Region.rows(shape, axis, range(first, shape[axis], step))
     else:
         pairs = [sorted((draw(st.integers(0, n)), draw(st.integers(0, n)))) for n in shape]
-        hold = Hold(Box(tuple(a for a, _ in pairs), tuple(b for _, b in pairs)))
+        hold = Region(Box(tuple(a for a, _ in pairs), tuple(b for _, b in pairs)))
     return shape, hold, draw(grids(shape)), draw(st.randoms())
 
 
@@ -82,19 +82,19 @@ def test_buffers_are_aligned_for_jax_to_adopt():
 
 
 def test_direct_needs_one_stretch_of_one_buffer():
-    buffer = Buffer(Hold(Box((2, 0), (6, 8))), "float32", "float32")
+    buffer = Buffer(Region(Box((2, 0), (6, 8))), "float32", "float32")
     assert buffer.direct(Box((2, 0), (4, 8))).nbytes == 2 * 8 * 4
     assert buffer.direct(Box((2, 0), (4, 4))) is None  # rows with gaps
     assert buffer.direct(Box((0, 0), (4, 8))) is None  # reaches beyond the buffer
     assert (
-        Buffer(Hold.rows((9, 2), 0, range(1, 9, 3)), "int8", "int8").direct(Box((1, 0), (2, 2)))
+        Buffer(Region.rows((9, 2), 0, range(1, 9, 3)), "int8", "int8").direct(Box((1, 0), (2, 2)))
         is None
     )
 
 
 def test_rows_of_every_shard_cover_a_table_once():
     shape = (13, 2)
-    holds = [Hold.rows(shape, 0, range(s, 13, 5)) for s in range(5)]
+    holds = [Region.rows(shape, 0, range(s, 13, 5)) for s in range(5)]
     assert [h.shape for h in holds] == [(3, 2), (3, 2), (3, 2), (2, 2), (2, 2)]
     rows = itertools.chain.from_iterable(
         range(h.box.start[0], h.box.stop[0], h.step) for h in holds

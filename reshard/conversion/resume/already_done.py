@@ -1,4 +1,4 @@
-"""Finished before: whether a target is the result of the very conversion that is asked for."""
+"""Decides whether a target is already the finished result of this very conversion."""
 
 from __future__ import annotations
 

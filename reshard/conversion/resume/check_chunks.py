@@ -1,4 +1,4 @@
-"""What of a journal is believed: chunks that are on disk as it says.
+"""Decides which journaled chunks can be trusted after a restart.
 
 While the same kernel runs, what was written before a line of the journal is in the page cache or on
 the device, so that a chunk is believed where its file has its size. After a reboot, or on another
@@ -20,7 +20,7 @@ from msgspec import Struct
 from reshard.checksums.tensor_digest import CRC32C
 from reshard.checksums.tensor_digest import finish as finish_crc
 from reshard.engine.accumulator import decoded_bytes
-from reshard.engine.executor import hand_out
+from reshard.engine.executor import run_tasks
 from reshard.engine.progress import Progress
 from reshard.engine.task import Finished
 from reshard.engine.task_stream import Ends
@@ -35,7 +35,7 @@ Chunk = tuple[int, Index]
 """A move's number, and the index of a chunk of its target."""
 
 
-class Recorded(Struct, frozen=True):
+class JournaledChunk(Struct, frozen=True):
     """What a journal says of a chunk.
 
     Attributes:
@@ -52,7 +52,9 @@ class Recorded(Struct, frozen=True):
     has_trailer: bool
 
 
-def recorded_chunks(finished: Iterable[Finished], plan: Plan, ends: Ends) -> Iterator[Recorded]:
+def journaled_chunks(
+    finished: Iterable[Finished], plan: Plan, ends: Ends
+) -> Iterator[JournaledChunk]:
     """Every chunk that tasks have written to, once; those that several share come last."""
     shared: dict[Chunk, tuple[int, int]] = {}
     for task in finished:
@@ -70,18 +72,18 @@ def recorded_chunks(finished: Iterable[Finished], plan: Plan, ends: Ends) -> Ite
 
 def _recorded(
     number: int, move: Move, index: Index, stored: int | None, linear: int | None, ends: Ends
-) -> Recorded:
+) -> JournaledChunk:
     name = move.target.spec.name
     crc32c = None if linear is None else finish_crc(CRC32C, linear, decoded_bytes(move, index))
     has_trailer = ends.encodings[name].checksum
-    return Recorded(
+    return JournaledChunk(
         (number, index), ends.writer.chunk_file(name, index), stored, crc32c, has_trailer
     )
 
 
 def _recorded_shared(
     number: int, move: Move, index: Index, crc: int, nbytes: int, ends: Ends
-) -> Recorded:
+) -> JournaledChunk:
     spec = move.target.spec
     if nbytes < spec.storage.box(index).size * spec.itemsize:
         return _recorded(number, move, index, None, None, ends)
@@ -89,12 +91,12 @@ def _recorded_shared(
     return _recorded(number, move, index, decoded_bytes(move, index) + trailer, crc, ends)
 
 
-def missing(chunks: Iterable[Recorded], plan: Plan, ends: Ends, root: Path) -> set[Chunk]:
+def missing(chunks: Iterable[JournaledChunk], plan: Plan, ends: Ends, root: Path) -> set[Chunk]:
     """Those that are not there, or have another size: what may be lost while the kernel runs on."""
     return {c.chunk for c in chunks if not _is_there(c, plan, ends, root)}
 
 
-def _is_there(recorded: Recorded, plan: Plan, ends: Ends, root: Path) -> bool:
+def _is_there(recorded: JournaledChunk, plan: Plan, ends: Ends, root: Path) -> bool:
     if recorded.file is None:
         number, index = recorded.chunk
         return ends.writer.holds(plan.moves[number].target.spec.name, index)
@@ -106,7 +108,7 @@ def _is_there(recorded: Recorded, plan: Plan, ends: Ends, root: Path) -> bool:
 
 
 def damaged(
-    chunks: Iterable[Recorded],
+    chunks: Iterable[JournaledChunk],
     plan: Plan,
     root: Path,
     progress: Callable[[Progress], None] | None = None,
@@ -117,7 +119,7 @@ def damaged(
     check = partial(_checked, root=str(root))
     bad: set[Chunk] = set()
     done = 0
-    ended = hand_out(listed, check, lambda _: READ_BYTES, plan.max_memory, plan.workers)
+    ended = run_tasks(listed, check, lambda _: READ_BYTES, plan.max_memory, plan.workers)
     with closing(ended):
         for number, (recorded, is_good) in enumerate(ended, 1):
             done += recorded.stored_bytes or 0
@@ -129,11 +131,11 @@ def damaged(
     return bad
 
 
-def _checked(recorded: Recorded, root: str) -> tuple[Recorded, bool]:
+def _checked(recorded: JournaledChunk, root: str) -> tuple[JournaledChunk, bool]:
     return recorded, _reads_back(recorded, f"{root}/{recorded.file}")
 
 
-def _reads_back(recorded: Recorded, path: str) -> bool:
+def _reads_back(recorded: JournaledChunk, path: str) -> bool:
     is_known = recorded.has_trailer or recorded.crc32c is not None
     if recorded.stored_bytes is None or recorded.file is None or not is_known:
         return False

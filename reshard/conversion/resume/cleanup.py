@@ -1,4 +1,4 @@
-"""How a run ends: what it has done is removed, or kept for another run to go on with."""
+"""Ends a run: removes what it wrote, or keeps it for the run that resumes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from reshard.conversion.resume.journal import has_finished, read_header
-from reshard.engine.accumulator import Ledger
+from reshard.engine.accumulator import Accumulator
 from reshard.errors import (
     FormatError,
     ReshardError,
@@ -38,7 +38,7 @@ class Open(Struct):
     """
 
     staging: Staging
-    ledger: Ledger
+    ledger: Accumulator
     is_begun: bool = False
     is_published: bool = False
 

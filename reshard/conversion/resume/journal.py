@@ -1,4 +1,4 @@
-"""The journal: what a run has done so far, so that another run of the same conversion goes on there.
+"""The journal: the tasks that a run has finished, so that another run can resume there.
 
 A text file of checked lines (``storage.checked_lines``), each a JSON value. The first is an object,
 the header: what is converted and how, and on which host and boot. Each other line is a list of tasks

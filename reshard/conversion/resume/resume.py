@@ -1,4 +1,4 @@
-"""Going on where an unfinished run was left, or starting anew.
+"""Resumes an interrupted run where it stopped, or starts anew.
 
 A task is kept where every chunk that it wrote to is believed (``engine.believed``); what it did is
 counted, and it is not done again. Everything else that the earlier run left is removed. The journal is
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from reshard.conversion.resume.check_chunks import Chunk, damaged, missing, recorded_chunks
+from reshard.conversion.resume.check_chunks import Chunk, damaged, journaled_chunks, missing
 from reshard.conversion.resume.identity import Identity, differences
 from reshard.conversion.resume.journal import (
     Header,
@@ -23,7 +23,7 @@ from reshard.conversion.resume.journal import (
     read_finished,
     read_header,
 )
-from reshard.engine.accumulator import Ledger
+from reshard.engine.accumulator import Accumulator
 from reshard.engine.progress import Progress
 from reshard.engine.task import Finished
 from reshard.engine.task_stream import DoneUnits, Ends
@@ -46,11 +46,11 @@ class Work(Struct, frozen=True):
     identity: Identity
     plan: Plan
     ends: Ends
-    ledger: Ledger
+    ledger: Accumulator
     progress: Callable[[Progress], None] | None = None
 
 
-class Begun(Struct, frozen=True):
+class StartedRun(Struct, frozen=True):
     """A run that may write: its folder, its journal, and what was done before it."""
 
     staging: Staging
@@ -58,7 +58,7 @@ class Begun(Struct, frozen=True):
     done: DoneUnits
 
 
-def begin(staging: Staging, work: Work, *, restart: bool) -> Begun:
+def begin(staging: Staging, work: Work, *, restart: bool) -> StartedRun:
     """Takes over what an unfinished run of the same conversion left in a held folder, or starts anew.
 
     The writer is prepared, and ``work.ledger`` counts what was kept. Raises ResumeError, and leaves
@@ -71,7 +71,9 @@ def begin(staging: Staging, work: Work, *, restart: bool) -> Begun:
             return _go_on(identified(staging), work, _is_same_boot(header))
     staging = emptied(staging)
     work.ends.writer.prepare(staging.root)
-    return Begun(staging, Journal(staging.journal, _header(staging, work)), DoneUnits(work.plan))
+    return StartedRun(
+        staging, Journal(staging.journal, _header(staging, work)), DoneUnits(work.plan)
+    )
 
 
 def _left(staging: Staging) -> Header | None:
@@ -129,11 +131,11 @@ def _is_packed(work: Work) -> bool:
     return any(i is not None and work.ends.writer.chunk_file(name, i) is None for name, i in first)
 
 
-def _go_on(staging: Staging, work: Work, is_same_boot: bool) -> Begun:
+def _go_on(staging: Staging, work: Work, is_same_boot: bool) -> StartedRun:
     plan, ends = work.plan, work.ends
     _remove_others(staging, work)
     ends.writer.prepare(staging.root)
-    chunks = recorded_chunks(read_finished(staging.journal, plan), plan, ends)
+    chunks = journaled_chunks(read_finished(staging.journal, plan), plan, ends)
     if is_same_boot:
         doubted = missing(chunks, plan, ends, staging.root)
     else:
@@ -142,7 +144,7 @@ def _go_on(staging: Staging, work: Work, is_same_boot: bool) -> Begun:
     return _kept(staging, work, doubted)
 
 
-def _kept(staging: Staging, work: Work, doubted: set[Chunk]) -> Begun:
+def _kept(staging: Staging, work: Work, doubted: set[Chunk]) -> StartedRun:
     """Counts the tasks that are kept, and writes them to a journal that takes the old one's place."""
     done, path = DoneUnits(work.plan), staging.next_journal
     with ExitStack() as on_error:
@@ -158,7 +160,7 @@ def _kept(staging: Staging, work: Work, doubted: set[Chunk]) -> Begun:
             path.replace(staging.journal)
         work.ledger.tell("")
         on_error.pop_all()
-    return Begun(staging, journal, done)
+    return StartedRun(staging, journal, done)
 
 
 def _remove_others(staging: Staging, work: Work) -> None:

@@ -1,4 +1,4 @@
-"""BoxStream: boxes of a stored tensor in row-major order, each chunk decoded as rarely as the plan allows."""
+"""BoxStream: boxes of a stored tensor in row-major order; each chunk is decoded as rarely as the plan allows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.decode.chunk_decoder import StoredChunks
-from reshard.engine.decode.forward_chunk import ChunkLane
+from reshard.engine.decode.forward_chunk import ForwardChunk
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.base import Reader
 from reshard.formats.codecs.source import Source
@@ -55,7 +55,7 @@ class BoxStream(ExitStack):
         self._scratch = scratch
         self._keeps_open = keeps_open
         self._checks_all = checks_all
-        self._open: dict[Index, ChunkLane] = {}
+        self._open: dict[Index, ForwardChunk] = {}
         self._chunks = StoredChunks(
             stored.spec.name, stored.spec.dtype, stored.encoding, stored.fill
         )
@@ -80,15 +80,15 @@ class BoxStream(ExitStack):
         self.cast = self.cast + lane.fill(place, inside, self._scratch)
         self._close_where_done(index, lane, inside)
 
-    def _opened(self, index: Index) -> ChunkLane:
+    def _opened(self, index: Index) -> ForwardChunk:
         spec = self._streaming.stored.spec
         extent = self._reader.locate(spec.name, index)
         chunk = SourceChunk(index, extent, spec.storage.box(index), spec.stored_shape(index))
-        return ChunkLane(
+        return ForwardChunk(
             self._chunks, chunk, self._streaming.is_cast, saturate=self._streaming.saturate
         )
 
-    def _close_where_done(self, index: Index, lane: ChunkLane, taken: Box) -> None:
+    def _close_where_done(self, index: Index, lane: ForwardChunk, taken: Box) -> None:
         """A chunk of which nothing more is needed is closed; one of which all was taken is checked."""
         box = lane.chunk.box
         wanted = box.intersect(self._streaming.box)
@@ -101,7 +101,7 @@ class BoxStream(ExitStack):
         else:
             lane.close()
 
-    def _close_checked(self, lane: ChunkLane) -> None:
+    def _close_checked(self, lane: ForwardChunk) -> None:
         """Raises CorruptError, naming tensor and chunk, where a checksum does not fit."""
         is_checked, extent = lane.close_checked(), lane.chunk.extent
         if is_checked or not self._checks_all or extent is None:

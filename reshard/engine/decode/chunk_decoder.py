@@ -1,4 +1,4 @@
-"""Lane: one source chunk that passes band by band, decoded in a stream or at once."""
+"""ChunkDecoder: decodes one source chunk band by band, in a stream or at once."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Whole(Struct, frozen=True):
     encoded: Bytes
 
 
-class Lane:
+class ChunkDecoder:
     """A chunk's elements in row-major order, of which only those inside a box are wanted."""
 
     def __init__(

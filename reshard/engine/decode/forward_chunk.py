@@ -1,4 +1,4 @@
-"""ChunkLane: one stored chunk from which boxes are taken in row-major order, a stream that only goes forward."""
+"""ForwardChunk: reads boxes from one stored chunk in row-major order; the stream only goes forward."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-class ChunkLane:
+class ForwardChunk:
     """An open chunk. Raw bytes that are not wanted are not read, unless rows are too short to be read alone."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Woven: chunks that lie side by side, whose bands are taken apart into pieces without being laid so first."""
+"""Interleaved: cuts the bands of chunks that lie side by side into pieces, without joining them first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-class Woven:
+class Interleaved:
     """Bands of one shape, one lane each, which are together one band as wide as all of them."""
 
     def __init__(self, lanes: Array, dim: int) -> None:
@@ -68,7 +68,9 @@ def _along(where: tuple[slice, ...], dim: int, along: slice) -> tuple[slice, ...
     return (*where[:dim], along, *where[dim + 1 :])
 
 
-def woven_of(parts: Sequence[tuple[Array, Box]], memory: Bytes, joint: Box) -> Woven | None:
+def interleaved_of(
+    parts: Sequence[tuple[Array, Box]], memory: Bytes, joint: Box
+) -> Interleaved | None:
     """Parts of ``joint``, views of ``memory``, as lanes; None where they do not follow one another along one
     dimension in one shape, or lie at uneven distances."""
     first, shape = parts[0][1], parts[0][0].shape
@@ -86,7 +88,7 @@ def woven_of(parts: Sequence[tuple[Array, Box]], memory: Bytes, joint: Box) -> W
         for number, (other, box) in enumerate(parts)
     )
     lanes = _evenly_spaced([elements for elements, _ in parts], memory) if is_even else None
-    return None if lanes is None else Woven(lanes, dim)
+    return None if lanes is None else Interleaved(lanes, dim)
 
 
 def _evenly_spaced(arrays: Sequence[Array], memory: Bytes) -> Array | None:

@@ -1,4 +1,4 @@
-"""What is decoded of a task's source chunks, band by band, chunks that lie side by side as one.
+"""Decodes a task's source chunks band by band; chunks that lie side by side count as one.
 
 Chunks of a weave pass in lock step, each a lane, and their bands are laid side by side in rows as wide as all
 of them; others come one after the other. Each is decoded in a stream, band by band, or at once.
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reshard.engine.decode.chunk_decoder import Lane, StoredChunks, Whole, chunk_bytes
-from reshard.engine.decode.interleave import Woven, woven_of
+from reshard.engine.decode.chunk_decoder import ChunkDecoder, StoredChunks, Whole, chunk_bytes
+from reshard.engine.decode.interleave import Interleaved, interleaved_of
 from reshard.engine.task import SourceChunk, Task
 from reshard.engine.write.sinks import Part, source_element_type
 from reshard.formats.codecs import encoded_room
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-def is_woven(task: Task) -> bool:
+def is_interleaved(task: Task) -> bool:
     """Whether the source's chunks are laid side by side for one target at least."""
     return any(t.strategy == "weave" for t in task.all)
 
 
 def groups(task: Task) -> list[tuple[SourceChunk, ...]]:
     """Source chunks that are decoded in lock step: all of a weave, else one after the other."""
-    return [task.sources] if is_woven(task) else [(s,) for s in task.sources]
+    return [task.sources] if is_interleaved(task) else [(s,) for s in task.sources]
 
 
-class LaneMemory(Struct, frozen=True):
+class DecoderMemory(Struct, frozen=True):
     """What a group of chunks is decoded into.
 
     Attributes:
@@ -57,8 +57,8 @@ class LaneMemory(Struct, frozen=True):
 
 
 def decoded(
-    task: Task, group: Sequence[SourceChunk], memory: LaneMemory, *, in_rows: bool
-) -> Iterator[tuple[Array | Woven, Box]]:
+    task: Task, group: Sequence[SourceChunk], memory: DecoderMemory, *, in_rows: bool
+) -> Iterator[tuple[Array | Interleaved, Box]]:
     """What is wanted of each band of a group of chunks, and its box in the placement's coordinates.
 
     Unless it is wanted ``in_rows``, a band of lanes of one shape is left to be taken apart as they are.
@@ -82,11 +82,11 @@ def decoded(
 
 
 def _together(
-    parts: Sequence[Part], memory: LaneMemory, in_rows: bool
-) -> tuple[Array | Woven, Box]:
+    parts: Sequence[Part], memory: DecoderMemory, in_rows: bool
+) -> tuple[Array | Interleaved, Box]:
     """The lanes' parts as one band as wide as all of them."""
     joint = _joint_box(parts)
-    woven = woven_of(parts, memory.lanes, joint)
+    woven = interleaved_of(parts, memory.lanes, joint)
     if woven is not None and not in_rows:
         return woven, joint
     dtype = parts[0][0].dtype
@@ -99,7 +99,9 @@ def _together(
     return whole, joint
 
 
-def _wholes(task: Task, group: Sequence[SourceChunk], memory: LaneMemory) -> Sequence[Whole | None]:
+def _wholes(
+    task: Task, group: Sequence[SourceChunk], memory: DecoderMemory
+) -> Sequence[Whole | None]:
     """Where in ``memory`` each chunk of a group is decoded at once; None for each that is streamed."""
     if not task.at_once:
         return [None] * len(group)
@@ -111,14 +113,16 @@ def _chunk_bytes(task: Task, chunk: SourceChunk) -> int:
     return chunk_bytes(chunk, task.placement.source_dtype)
 
 
-def _lane(task: Task, chunk: SourceChunk, whole: Whole | None) -> Lane:
+def _lane(task: Task, chunk: SourceChunk, whole: Whole | None) -> ChunkDecoder:
     placement = task.placement
     stored = StoredChunks(placement.source, placement.source_dtype, task.source_encoding, task.fill)
     box = placement.from_source(chunk.box)
-    return Lane(stored, chunk, box.intersect(task.unit) or box, box.start, whole)
+    return ChunkDecoder(stored, chunk, box.intersect(task.unit) or box, box.start, whole)
 
 
-def _read(lanes: Sequence[Lane], band: Band, memory: Bytes, dtype: np.dtype[Any]) -> list[Part]:
+def _read(
+    lanes: Sequence[ChunkDecoder], band: Band, memory: Bytes, dtype: np.dtype[Any]
+) -> list[Part]:
     """What is wanted of each lane's band; those of streams lie one behind the other in ``memory``."""
     parts: list[Part] = []
     at = 0
@@ -143,7 +147,7 @@ def _group_bands(task: Task, group: Sequence[SourceChunk], part: Box | None) -> 
     return bands(shape, lane_dim, rows, task.band_bytes, part)
 
 
-def lane_bytes(task: Task, group: Sequence[SourceChunk]) -> int:
+def decoder_bytes_of(task: Task, group: Sequence[SourceChunk]) -> int:
     """Memory that the lanes of a group take together: their bands, or all of each chunk."""
     if task.at_once:
         return sum(_chunk_bytes(task, chunk) for chunk in group)

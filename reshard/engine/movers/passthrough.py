@@ -1,4 +1,4 @@
-"""Pass-through: a chunk that is the same on both sides travels encoded, without being decoded.
+"""Pass-through: a chunk that is the same on both sides is copied encoded, without being decoded.
 
 Its checksum is compared on the way, or added where the source has none.
 """

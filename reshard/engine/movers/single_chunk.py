@@ -1,4 +1,4 @@
-"""Whole: a small chunk that is the same elements on all sides, decoded, encoded and written in one go.
+"""Moves a small chunk that holds the same elements on all sides: decode, encode and write at once.
 
 Checkpoints have thousands of small tensors of one chunk each. What other strategies do to cut
 bands into pieces and to sum pieces up row by row takes longer than moving so few bytes.
@@ -13,7 +13,7 @@ from reshard.checksums.coverage import coverage_of
 from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
 from reshard.engine.decode.chunk_decoder import StoredChunks, chunk_bytes, decode_into
 from reshard.engine.error_context import about, of_target
-from reshard.engine.open_target import Output
+from reshard.engine.open_target import OpenTarget
 from reshard.engine.task import ChunkPart, Task, TaskResult
 from reshard.engine.write.sinks import source_element_type, store_chunk
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def move_whole(
-    task: Task, outputs: Sequence[Output], memory: Bytes, encoded: Bytes
+    task: Task, outputs: Sequence[OpenTarget], memory: Bytes, encoded: Bytes
 ) -> list[TaskResult]:
     """Moves the task's one chunk to all its targets, through ``memory``, which holds it decoded.
 
@@ -45,7 +45,7 @@ def move_whole(
     return [_written(t, outputs[t.target], memory, read_crc) for t in task.all]
 
 
-def _written(task: Task, output: Output, memory: Bytes, read_crc: int) -> TaskResult:
+def _written(task: Task, output: OpenTarget, memory: Bytes, read_crc: int) -> TaskResult:
     (source,), (target,) = task.sources, task.targets
     with (
         of_target(output.target),

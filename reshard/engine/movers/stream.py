@@ -1,4 +1,4 @@
-"""One task: read its source chunks, put the pieces in their places, write its target chunks.
+"""Runs one task: reads its source chunks, puts the pieces in their places, writes its target chunks.
 
 What is decoded goes to one target, or to as many as share the read. Every element is decoded once
 into a band, rearranged (not at all where it already lies as a target wants it), and written once to
@@ -22,20 +22,20 @@ from msgspec import Struct
 from reshard.checksums.coverage import PRIME, coverage_of
 from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
-from reshard.engine.decode.interleave import Woven
+from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.decode.source_bands import (
-    LaneMemory,
+    DecoderMemory,
     decoded,
+    decoder_bytes_of,
     encoded_bytes,
     group_capacity,
     groups,
-    is_woven,
-    lane_bytes,
+    is_interleaved,
 )
 from reshard.engine.error_context import about, of_target
 from reshard.engine.movers.passthrough import pass_through, pass_to_all
 from reshard.engine.movers.single_chunk import move_whole
-from reshard.engine.open_target import Output
+from reshard.engine.open_target import OpenTarget
 from reshard.engine.task import ChunkPart, Task, TaskResult
 from reshard.engine.write.expected_digest import changes_bytes, expected_crc
 from reshard.engine.write.sinks import (
@@ -44,7 +44,7 @@ from reshard.engine.write.sinks import (
     source_element_type,
     target_element_type,
 )
-from reshard.engine.write.target_digest import Mirror
+from reshard.engine.write.target_digest import TargetDigest
 from reshard.errors import VerificationError
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 def execute(
-    tasks: Sequence[Task], outputs: Sequence[Output], pool: ArenaPool | None = None
+    tasks: Sequence[Task], outputs: Sequence[OpenTarget], pool: ArenaPool | None = None
 ) -> list[TaskResult]:
     """Carries out tasks one after the other, each with those beside it; a result of each, in order.
 
@@ -74,7 +74,9 @@ def execute(
     return results
 
 
-def _execute_one(task: Task, outputs: Sequence[Output], pool: ArenaPool | None) -> list[TaskResult]:
+def _execute_one(
+    task: Task, outputs: Sequence[OpenTarget], pool: ArenaPool | None
+) -> list[TaskResult]:
     if task.strategy == "whole":
         encoded = encoded_bytes(task)
         with _lent(pool, _aligned(task.band_bytes) + encoded, task.memory_bytes) as arena:
@@ -86,7 +88,7 @@ def _execute_one(task: Task, outputs: Sequence[Output], pool: ArenaPool | None) 
         return _transfer(task, outputs, arena, sizes)
 
 
-def _pass_on(task: Task, outputs: Sequence[Output]) -> list[TaskResult]:
+def _pass_on(task: Task, outputs: Sequence[OpenTarget]) -> list[TaskResult]:
     with ExitStack() as stack:
         files = [stack.enter_context(_open_files(t, outputs)) for t in task.all]
         puts = [outputs[t.target].put for t in task.all]
@@ -95,7 +97,7 @@ def _pass_on(task: Task, outputs: Sequence[Output]) -> list[TaskResult]:
         return pass_to_all(task.all, files, puts)
 
 
-def _open_files(task: Task, outputs: Sequence[Output]) -> OpenFiles:
+def _open_files(task: Task, outputs: Sequence[OpenTarget]) -> OpenFiles:
     return OpenFiles(outputs[task.target].root, task.open_files)
 
 
@@ -139,8 +141,8 @@ class _Buffers(Struct, frozen=True):
         blocks = [t for t in task.all if t.strategy == "block"]
         chunks = sum(_aligned(nbytes) for t in blocks for nbytes in _target_bytes(t))
         mirror = max(pieces, BAND_BYTES if blocks else 0)
-        lanes = max((lane_bytes(task, group) for group in groups(task)), default=0)
-        joined = band if is_woven(task) else 0
+        lanes = max((decoder_bytes_of(task, group) for group in groups(task)), default=0)
+        joined = band if is_interleaved(task) else 0
         return cls(lanes, encoded_bytes(task), joined, pieces, mirror, chunks)
 
     @property
@@ -174,16 +176,16 @@ def _target_bytes(task: Task) -> Iterator[int]:
 
 
 def _transfer(
-    task: Task, outputs: Sequence[Output], arena: Arena, sizes: _Buffers
+    task: Task, outputs: Sequence[OpenTarget], arena: Arena, sizes: _Buffers
 ) -> list[TaskResult]:
     lanes, passing = arena.take(sizes.lanes), arena.take(sizes.passing)
     rows, mirror, scratch = _cut(passing, (sizes.band, sizes.mirror, sizes.scratch))
-    memory = LaneMemory(lanes, passing[: sizes.encoded], rows)
+    memory = DecoderMemory(lanes, passing[: sizes.encoded], rows)
     with ExitStack() as stack:
         fills = []
         for one in task.all:
             output = outputs[one.target]
-            rows_of_one = Mirror(one.target_shape, target_element_type(one), mirror)
+            rows_of_one = TargetDigest(one.target_shape, target_element_type(one), mirror)
             if one.strategy == "block":
                 chunks = ChunkSink(one, output.root, rows_of_one, output.put, arena)
                 fills.append(_Filling.of(one, chunks, output.target))
@@ -215,10 +217,10 @@ class _Filling(Struct):
         """A target of which nothing is filled yet."""
         return cls(task, sink, target, changes_bytes(task), source_element_type(task))
 
-    def put(self, band: Array | Woven, box: Box) -> None:
+    def put(self, band: Array | Interleaved, box: Box) -> None:
         placement = self.task.placement
         with of_target(self.target), about(placement.target, source=placement.source):
-            self.sink.put(band if isinstance(band, Woven) else self.seen(band), box)
+            self.sink.put(band if isinstance(band, Interleaved) else self.seen(band), box)
 
     def expect(self, band: Array, box: Box) -> None:
         """Makes what the band must give a second time."""
@@ -234,7 +236,7 @@ class _Filling(Struct):
             return tuple(self.sink.close())
 
 
-def _filled(task: Task, memory: LaneMemory, fills: Sequence[_Filling]) -> list[TaskResult]:
+def _filled(task: Task, memory: DecoderMemory, fills: Sequence[_Filling]) -> list[TaskResult]:
     """Every band is decoded once, put into every target's place, and summed up where nobody did before."""
     digest = moved = cover = 0
     is_recorded = all(fill.task.is_recorded and not fill.changes for fill in fills)
@@ -242,7 +244,7 @@ def _filled(task: Task, memory: LaneMemory, fills: Sequence[_Filling]) -> list[T
         for band, box in decoded(task, group, memory, in_rows=not is_recorded):
             moved += band.nbytes
             cover += coverage_of(box)
-            if isinstance(band, Woven) or is_recorded:
+            if isinstance(band, Interleaved) or is_recorded:
                 for fill in fills:
                     fill.put(band, box)
             else:

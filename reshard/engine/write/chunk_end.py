@@ -1,4 +1,4 @@
-"""Closing: what ends a raw chunk that was written in pieces."""
+"""Writes the end of a raw chunk that was written in pieces: its checksum."""
 
 from __future__ import annotations
 

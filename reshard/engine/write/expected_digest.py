@@ -1,4 +1,4 @@
-"""What a band must become, where it changes on its way: cast or turned once more, and summed up.
+"""The digest that a band must have after a cast or a change of byte order.
 
 Where elements keep their type and order, source and target have the same digest. Else what should
 have been written is made a second time from the decoded band, apart from everything that cuts,

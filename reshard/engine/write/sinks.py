@@ -1,4 +1,4 @@
-"""Sinks: where the pieces of a band go, into raw files at once or into chunks held in memory.
+"""Sinks: put the pieces of a band into raw files at once, or into chunks held in memory.
 
 What is summed up for the target's digest is noted where it is handed to the file system, and
 summed up afterwards: a piece that went elsewhere, or changed until then, is seen.
@@ -17,13 +17,13 @@ from msgspec import Struct
 from reshard.checksums.coverage import coverage
 from reshard.checksums.tensor_digest import CRC32C, linear_of_box
 from reshard.engine.cast import cast_into
-from reshard.engine.decode.interleave import Woven
+from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.error_context import about
 from reshard.engine.open_target import Put
 from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task
 from reshard.engine.write.chunk_end import end_chunk
 from reshard.engine.write.split import Cutter, Piece, runs
-from reshard.engine.write.target_digest import Mirror
+from reshard.engine.write.target_digest import TargetDigest
 from reshard.errors import VerificationError
 from reshard.formats.codecs import encode_chunk
 from reshard.geometry.bands import bands, row_bytes
@@ -50,7 +50,7 @@ Part = tuple["Array", Box]
 class _Pieces:
     """What both sinks share: cutting bands, and copying elements into target memory."""
 
-    def __init__(self, task: Task, mirror: Mirror) -> None:
+    def __init__(self, task: Task, mirror: TargetDigest) -> None:
         self.task = task
         self.cast = CastStats()
         self.digest = 0
@@ -63,10 +63,10 @@ class _Pieces:
         self._saturate = task.placement.saturate
         self.dtype = target_element_type(task)
 
-    def copy(self, band: Array | Woven, where: tuple[slice, ...], out: Array) -> None:
+    def copy(self, band: Array | Interleaved, where: tuple[slice, ...], out: Array) -> None:
         """Fills ``out``, which has the target's axis order and dtype, with the elements at ``where``."""
         turned = out.transpose(self._inverse)
-        if isinstance(band, Woven):
+        if isinstance(band, Interleaved):
             band.copy(where, turned)
         elif self._is_cast:
             self.cast = self.cast + cast_into(turned, band[where], saturate=self._saturate)
@@ -97,7 +97,7 @@ class _Pieces:
 class PieceSink(_Pieces):
     """Writes each piece straight to its place in a raw target chunk."""
 
-    def __init__(self, task: Task, files: OpenFiles, mirror: Mirror, scratch: Bytes) -> None:
+    def __init__(self, task: Task, files: OpenFiles, mirror: TargetDigest, scratch: Bytes) -> None:
         super().__init__(task, mirror)
         self._files = files
         self._scratch = scratch
@@ -106,7 +106,7 @@ class PieceSink(_Pieces):
         self._crc = [0] * len(task.targets)
         self._nbytes = [0] * len(task.targets)
 
-    def put(self, band: Array | Woven, box: Box) -> None:
+    def put(self, band: Array | Interleaved, box: Box) -> None:
         """Writes a band of the source, which lies at ``box``, piece by piece."""
         self._written.clear()
         target, at = self.task.placement.to_target(box), 0
@@ -131,10 +131,10 @@ class PieceSink(_Pieces):
             size = end_chunk(self._files.fd(file), self._files.path(file), trailer, decoded_bytes)
         return ChunkPart(target.index, crc, nbytes, size)
 
-    def _elements(self, band: Array | Woven, piece: Piece, at: int) -> Array:
+    def _elements(self, band: Array | Interleaved, piece: Piece, at: int) -> Array:
         """A piece as the target wants it: the band's own memory where that is it already."""
         where = piece.in_band
-        view = band.view(where) if isinstance(band, Woven) else band[where]
+        view = band.view(where) if isinstance(band, Interleaved) else band[where]
         if view is not None and not self._is_cast:
             turned = view.transpose(self.order)
             if turned.flags.c_contiguous:
@@ -211,7 +211,7 @@ class ChunkSink(_Pieces):
     """Assembles target chunks in memory, then encodes and writes each whole."""
 
     def __init__(
-        self, task: Task, root: str, mirror: Mirror, put: Put | None, arena: Arena
+        self, task: Task, root: str, mirror: TargetDigest, put: Put | None, arena: Arena
     ) -> None:
         super().__init__(task, mirror)
         self._root = root
@@ -219,7 +219,7 @@ class ChunkSink(_Pieces):
         self._chunks = [self._buffer(t, arena) for t in task.targets]
         self._stored: dict[Index, Array] = {}
 
-    def put(self, band: Array | Woven, box: Box) -> None:
+    def put(self, band: Array | Interleaved, box: Box) -> None:
         """Copies a band of the source, which lies at ``box``, into the chunks."""
         target = self.task.placement.to_target(box)
         for piece in self.cutter.pieces(box):

@@ -1,4 +1,4 @@
-"""Cutting: which target chunks a band touches, and where in the band and in the chunk each piece lies.
+"""Splits a band into the pieces of target chunks: where each lies in the band and in its chunk.
 
 A band differs from the one before in one dimension only, so what was found for a dimension is kept:
 the pieces of a band are then the product of a few short lists.

@@ -1,4 +1,4 @@
-"""Mirror: the digest of pieces that lie side by side, through the rows that they make together.
+"""TargetDigest: the digest of pieces that lie side by side, taken over the rows that they form.
 
 A target chunk is often a narrow stripe of its tensor, so that a piece of it has many short rows,
 and a checksum call for each costs more than the bytes. Pieces of one band are therefore copied
@@ -27,7 +27,7 @@ LONG_RUN_BYTES = 64 << 10
 """Rows at least this long are summed where they are: copying them would cost more than the calls."""
 
 
-class Mirror:
+class TargetDigest:
     """Sums bands of one tensor; ``memory`` holds the largest of them."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], memory: Bytes) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.engine.decode.chunk_decoder import Lane, StoredChunks, Whole
+from reshard.engine.decode.chunk_decoder import ChunkDecoder, StoredChunks, Whole
 from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError
 from reshard.formats.base import Encoding, Extent
@@ -26,7 +26,7 @@ def memory_for(nbytes: int, encoding: Encoding) -> Whole:
     return Whole(np.empty(nbytes, np.uint8), np.empty(room, np.uint8))
 
 
-def passed(lane: Lane, shape: tuple[int, ...], band_bytes: int) -> list[tuple[Box, bytes]]:
+def passed(lane: ChunkDecoder, shape: tuple[int, ...], band_bytes: int) -> list[tuple[Box, bytes]]:
     """Each wanted part of the lane's bands, in order."""
     rows = row_bytes(shape, 4) or [4]
     memory = np.empty(math.prod(shape) * 4, np.uint8)
@@ -65,8 +65,8 @@ def test_bands_of_a_whole_chunk_are_those_of_a_stream(data):
     )
     band_bytes = data.draw(st.sampled_from((1, 16, 60, 1 << 20)))
     whole = memory_for(values.nbytes, encoding)
-    at_once = passed(Lane(stored, chunk, wanted, origin, whole), shape, band_bytes)
-    assert at_once == passed(Lane(stored, chunk, wanted, origin), shape, band_bytes)
+    at_once = passed(ChunkDecoder(stored, chunk, wanted, origin, whole), shape, band_bytes)
+    assert at_once == passed(ChunkDecoder(stored, chunk, wanted, origin), shape, band_bytes)
     got = np.full(shape, -1, np.int64)
     for box, elements in at_once:
         where = box.relative_to(origin)
@@ -81,7 +81,7 @@ def test_parts_of_a_whole_chunk_are_not_copied():
     stored = StoredChunks("w", "uint32", ZSTD, bytes(4))
     chunk = SourceChunk((0, 0), Extent("it", 0, len(inline), inline), Box.full((6, 4)), (6, 4))
     whole = memory_for(values.nbytes, ZSTD)
-    lane = Lane(stored, chunk, chunk.box, (0, 0), whole)
+    lane = ChunkDecoder(stored, chunk, chunk.box, (0, 0), whole)
     _, part = lane.read(next(bands((6, 4), 2, [16, 4], 32)), np.empty(0, np.uint8), np.dtype("<u4"))
     assert part is not None
     assert np.shares_memory(part[0], whole.decoded)
@@ -95,4 +95,4 @@ def test_a_chunk_that_is_damaged_is_refused_before_any_of_it_passes(tmp_path: Pa
     extent = Extent(str(tmp_path / "data"), 0, len(data))
     chunk = SourceChunk((3,), extent, Box.full((1 << 18,)), (1 << 18,))
     with pytest.raises(CorruptError, match=r"tensor 'w', chunk \[3\]: its CRC32C is recorded as"):
-        Lane(stored, chunk, chunk.box, (0,), memory_for(1 << 20, ZSTD_CRC))
+        ChunkDecoder(stored, chunk, chunk.box, (0,), memory_for(1 << 20, ZSTD_CRC))

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.engine.decode.interleave import Woven, woven_of
+from reshard.engine.decode.interleave import Interleaved, interleaved_of
 from reshard.geometry.box import Box
 
 
@@ -26,7 +26,7 @@ def pieces(draw: st.DrawFn) -> tuple[np.ndarray, int, tuple[slice, ...]]:
 def test_a_piece_is_what_it_would_be_side_by_side(case):
     lanes, dim, where = case
     expected = np.concatenate(list(lanes), axis=dim)[where]
-    woven = Woven(lanes, dim)
+    woven = Interleaved(lanes, dim)
     assert woven.nbytes == lanes.nbytes
     out = np.full(expected.shape, -1)
     woven.copy(where, out)
@@ -40,7 +40,7 @@ def test_a_piece_is_what_it_would_be_side_by_side(case):
 def test_a_piece_of_one_lane_is_not_copied(case):
     lanes, dim, where = case
     along, width = where[dim], lanes.shape[1 + dim]
-    found = Woven(lanes, dim).view(where)
+    found = Interleaved(lanes, dim).view(where)
     if along.start // width == (along.stop - 1) // width:
         np.testing.assert_array_equal(found, np.concatenate(list(lanes), axis=dim)[where])
         assert np.shares_memory(found, lanes)
@@ -72,7 +72,7 @@ def test_lanes_at_even_distances_are_one_array(lanes, gap, dim, is_part):
         parts = [(e[1:], Box(b.start, (b.stop[0] - 1, b.stop[1]))) for e, b in parts]
         if dim == 0:
             parts = [(e, b.shift((-number, 0))) for number, (e, b) in enumerate(parts)]
-    woven = woven_of(parts, memory, joint_of(parts))
+    woven = interleaved_of(parts, memory, joint_of(parts))
     assert woven is not None
     expected = np.concatenate([elements for elements, _ in parts], axis=dim)
     out = np.empty(expected.shape, "<u4")
@@ -85,10 +85,10 @@ def test_parts_that_are_no_lanes_are_left_as_they_are():
     uneven = parts_in(memory, [0, 48, 100], (3, 4), 1)
     backward = parts_in(memory, [96, 48, 0], (3, 4), 1)
     for parts in uneven, backward:
-        assert woven_of(parts, memory, joint_of(parts)) is None
+        assert interleaved_of(parts, memory, joint_of(parts)) is None
     wider = parts_in(memory, [0, 48], (3, 4), 1)
     wider[1] = parts_in(memory, [48], (3, 5), 1)[0]
-    assert woven_of(wider, memory, Box((0, 0), (3, 9))) is None
+    assert interleaved_of(wider, memory, Box((0, 0), (3, 9))) is None
     square = [
         (e, Box.full((3, 4)).shift(at))
         for (e, _), at in zip(
@@ -97,4 +97,4 @@ def test_parts_that_are_no_lanes_are_left_as_they_are():
             strict=True,
         )
     ]
-    assert woven_of(square, memory, Box((0, 0), (6, 8))) is None
+    assert interleaved_of(square, memory, Box((0, 0), (6, 8))) is None

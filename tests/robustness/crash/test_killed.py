@@ -111,7 +111,7 @@ def _whole_chunks(source, target, case):
 def test_killed_again_and_again(sources, undisturbed, tmp_path):
     case, target = CASES["scatter"], tmp_path / "t"
     # Not at the journal: a run that goes on first writes there what it keeps.
-    point, recorded = Point("reshard.engine.accumulator:Ledger.add", "after", 4), [0]
+    point, recorded = Point("reshard.engine.accumulator:Accumulator.add", "after", 4), [0]
     while run_killed(point, sources["raw"], target, **case.options) == -9:
         recorded.append(len(journal_tasks(target)))
         assert recorded[-1] > recorded[-2], "a run that was killed gained nothing"

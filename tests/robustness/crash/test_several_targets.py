@@ -81,7 +81,7 @@ def _left(target: Path):
 
 
 def test_killed_again_and_again(goals, sources, alone, tmp_path):
-    point, rounds, last = Point("reshard.engine.accumulator:Ledger.add", "after", 7), 0, -1
+    point, rounds, last = Point("reshard.engine.accumulator:Accumulator.add", "after", 7), 0, -1
     while run_many_killed(point, sources["raw"], goals, **LIMITS) == -9:
         recorded = sum(len(_left(Path(goal.target))) for goal in goals)
         assert recorded > last, "a run that was killed gained nothing"

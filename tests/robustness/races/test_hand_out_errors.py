@@ -17,7 +17,7 @@ import pytest
 
 from reshard import api
 from reshard.engine import task_stream as tasks
-from reshard.engine.executor import hand_out
+from reshard.engine.executor import run_tasks
 from reshard.engine.movers import stream as copy
 from reshard.engine.write import sinks
 from reshard.errors import CorruptError, ReshardError, StorageError
@@ -189,7 +189,7 @@ def test_a_generator_closed_early_waits_for_what_runs_and_cancels_the_rest():
         return n
 
     threads = set(threading.enumerate())
-    results = hand_out(range(1000), work, lambda _: 1, 1 << 20, 4)
+    results = run_tasks(range(1000), work, lambda _: 1, 1 << 20, 4)
     next(results)
     results.close()
     assert sorted(begun) == sorted(ended)
@@ -208,6 +208,6 @@ def test_the_first_of_several_errors_is_told():
             raise StorageError(f"number {n}")
 
     with pytest.raises(StorageError) as caught:
-        list(hand_out(range(4), work, lambda _: 1, 1 << 20, 4))
+        list(run_tasks(range(4), work, lambda _: 1, 1 << 20, 4))
     assert str(caught.value) == f"number {order[0]}"
     assert caught.value.__context__ is None

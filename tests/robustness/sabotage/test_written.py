@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reshard.engine.buffers import Arena
-from reshard.engine.decode.interleave import Woven
+from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.movers import single_chunk as whole
 from reshard.engine.movers import stream as copy
 from reshard.engine.run import run
@@ -198,7 +198,7 @@ def test_a_bit_that_flips_between_decoding_and_writing(way, make, monkeypatch):
     sink = sinks.ChunkSink if way.strategy == "block" else sinks.PieceSink
 
     def act(original, self, band, box):
-        elements = band._lanes if isinstance(band, Woven) else band
+        elements = band._lanes if isinstance(band, Interleaved) else band
         first = elements[(0,) * (elements.ndim - 1) + (slice(1),)]
         first.view("u1")[0] ^= 4
         return original(self, band, box)
@@ -279,14 +279,16 @@ def lanes_left_out(*_: Any) -> None:
 
 
 def lanes_turned_round(
-    original: Any, woven: Woven, where: tuple[slice, ...], out: np.ndarray
+    original: Any, woven: Interleaved, where: tuple[slice, ...], out: np.ndarray
 ) -> None:
     original(woven, where, out)
     out[...] = out[:, ::-1].copy()
 
 
-def other_lanes(original: Any, woven: Woven, where: tuple[slice, ...], out: np.ndarray) -> None:
-    original(Woven(woven._lanes[::-1], woven._dim), where, out)
+def other_lanes(
+    original: Any, woven: Interleaved, where: tuple[slice, ...], out: np.ndarray
+) -> None:
+    original(Interleaved(woven._lanes[::-1], woven._dim), where, out)
 
 
 @pytest.mark.parametrize(
@@ -294,14 +296,16 @@ def other_lanes(original: Any, woven: Woven, where: tuple[slice, ...], out: np.n
 )
 @pytest.mark.parametrize("way", [APART[8], APART[24]], ids=str)
 def test_lanes_that_are_taken_apart_wrongly(way, defect, make, monkeypatch):
-    assert strike(monkeypatch, make(way), lambda p, n: put(p, Woven, "copy", n, defect)) > 0
+    assert strike(monkeypatch, make(way), lambda p, n: put(p, Interleaved, "copy", n, defect)) > 0
 
 
 def test_a_piece_that_is_taken_from_another_lane(make, monkeypatch):
     def act(original, woven, where):
-        return original(Woven(woven._lanes[::-1], woven._dim), where)
+        return original(Interleaved(woven._lanes[::-1], woven._dim), where)
 
-    assert strike(monkeypatch, make(APART[12]), lambda p, n: put(p, Woven, "view", n, act)) > 0
+    assert (
+        strike(monkeypatch, make(APART[12]), lambda p, n: put(p, Interleaved, "view", n, act)) > 0
+    )
 
 
 # Places in files, and whole chunks ---------------------------------------------------------------
