@@ -27,7 +27,7 @@ demo: $(INSTALLED) ## reshard a real Orbax checkpoint from a 4x2 mesh to a mesh 
 
 oracles: $(TENSORFLOW) $(OPENAPI) ## create .oracles with what tests ask: TensorFlow, a linter of OpenAPI
 
-tools: ## see that the programs are there with which tests work: browser, database, curl, systemd
+tools: ## see that the programs are there with which tests work: browser, database, curl, nginx, systemd
 	@.ci/tools
 
 test: $(INSTALLED) oracles tools ## run every test

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -101,9 +100,7 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
         durable = Durable(settings, database, roots)
         durable.launch()
         opened.callback(durable.close)
-        names = RootNames.of(
-            settings.roots, settings.state, Path(sys.prefix), Path(__file__).parent
-        )
+        names = RootNames.of(settings.roots, settings.state, Path(__file__).parent)
         questions = Questions(names, drain, _places(settings, "looks"), _places(settings, "reads"))
         opened.callback(questions.close)
         scheduling = Scheduling(

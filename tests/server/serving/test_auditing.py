@@ -127,6 +127,21 @@ def test_changes_name_their_targets(served: Served, lines: Lines) -> None:
     one(lines, "change", targets=["data/run"], status=404)
 
 
+def test_a_form_that_cancels_several_names_each(served: Served, lines: Lines) -> None:
+    browser = Browser(served)
+    browser.sign_in()
+    made = [served.create(target=f"data/{name}") for name in "bc"]
+    browser.go("/conversions")
+    lines.take()
+    form = {"form_key": browser.page.form("/sign-out").fields["form_key"], "id": made}
+    answer = browser.send("POST", "/conversions/cancel", data=form, headers={"Origin": ORIGIN})
+    found = one(lines, "change", resource="/conversions/cancel", status=answer.status_code)
+    assert (set(found["conversions"].split()), set(found["targets"])) == (
+        set(made),
+        {"data/b", "data/c"},
+    )
+
+
 def test_what_only_looks_is_not_told(served: Served, lines: Lines) -> None:
     served.ask("GET", URL)
     served.ask("HEAD", URL)
