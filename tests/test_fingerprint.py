@@ -17,7 +17,7 @@ from orbax.checkpoint import v1
 import reshard
 from reshard.cli.app import run
 from reshard.errors import CorruptError, StorageError, TargetExistsError
-from reshard.formats.orbax import files
+from reshard.formats.orbax.write import files
 from reshard.formats.slices.parse import read_slices
 from tests.orbax_trees import (
     expected_arrays,

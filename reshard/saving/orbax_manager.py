@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from reshard.errors import TreeError
-from reshard.formats.orbax.files import write_file
+from reshard.formats.orbax.write.files import write_file
 from reshard.formats.slices.slice_file import FILE_NAME
 from reshard.saving.slice_record import SliceRecord, record_slices
 from reshard.storage.local import storage_errors

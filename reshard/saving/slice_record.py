@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from reshard.checksums.tensor_digest import CRC64NVME, finish, linear_of_box
 from reshard.formats.base import Container, Encoding, Item, TargetCheckpoint, TargetTensor
-from reshard.formats.orbax.finish import slice_file
-from reshard.formats.orbax.item_tree import item_trees
+from reshard.formats.orbax.write.finish import slice_file
+from reshard.formats.orbax.write.item_tree import item_trees
 from reshard.formats.slices.slice_file import render_slices
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec

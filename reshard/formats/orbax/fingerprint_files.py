@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from reshard.errors import FormatError, StorageError, TargetExistsError
 from reshard.formats.ocdbt.index import find_databases
 from reshard.formats.orbax.chunk_files import ChunkFiles
-from reshard.formats.orbax.files import write_file
 from reshard.formats.orbax.folder_record import PARTIAL_NAME, folder_records, is_data_file
 from reshard.formats.orbax.item_tensors import OpenItem
 from reshard.formats.orbax.reader import OrbaxReader
+from reshard.formats.orbax.write.files import write_file
 from reshard.formats.slices.file_digests import digest_of_file, files_below
 from reshard.formats.slices.parse import parse_slices, read_slices
 from reshard.formats.slices.slice_file import (

@@ -24,7 +24,7 @@ from reshard.formats.base import (
     TargetTensor,
     Writer,
 )
-from reshard.formats.orbax.writer import open_writer
+from reshard.formats.orbax.write.writer import open_writer
 from reshard.geometry.grid import Grid
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec

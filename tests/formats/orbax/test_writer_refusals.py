@@ -5,7 +5,7 @@ import pytest
 
 from reshard.errors import FormatError, LayoutError, StorageError
 from reshard.formats.base import Encoding, TargetCheckpoint, TargetTensor
-from reshard.formats.orbax.writer import open_writer
+from reshard.formats.orbax.write.writer import open_writer
 from reshard.geometry.grid import Grid
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 from reshard.layout.tensor_spec import TensorSpec

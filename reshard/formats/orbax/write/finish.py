@@ -10,18 +10,18 @@ from msgspec.structs import replace
 
 from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.ocdbt.index import find_databases
-from reshard.formats.orbax.container_metadata import (
+from reshard.formats.orbax.folder_record import is_data_file
+from reshard.formats.orbax.write.container_metadata import (
     CHECKPOINT_METADATA,
     COMMIT_MARKER,
     COMMITTED,
     V1_MARKER,
     checkpoint_metadata,
 )
-from reshard.formats.orbax.copy_item import copied_folders
-from reshard.formats.orbax.files import make_folder, write_file
-from reshard.formats.orbax.folder_record import is_data_file
-from reshard.formats.orbax.item_tree import ItemTree, WrittenLeaf
-from reshard.formats.orbax.write_metadata import metadata_files, string_document
+from reshard.formats.orbax.write.copy_items import copied_folders
+from reshard.formats.orbax.write.files import make_folder, write_file
+from reshard.formats.orbax.write.item_tree import ItemTree, WrittenLeaf
+from reshard.formats.orbax.write.metadata import metadata_files, string_document
 from reshard.formats.slices.file_digests import digests_of_files, files_below
 from reshard.formats.slices.slice_file import (
     FILE_NAME,

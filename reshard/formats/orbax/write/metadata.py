@@ -15,9 +15,9 @@ from typing import Any
 
 from reshard.errors import FormatError
 from reshard.formats.base import TargetTensor
-from reshard.formats.orbax.item_tree import ItemTree, WrittenLeaf
 from reshard.formats.orbax.rich_types import updated_tree
-from reshard.formats.orbax.write_sharding import sharding_key, sharding_value
+from reshard.formats.orbax.write.item_tree import ItemTree, WrittenLeaf
+from reshard.formats.orbax.write.sharding import sharding_key, sharding_value
 
 _JAX_ARRAY = "jax.Array"
 _NUMPY = "np.ndarray"

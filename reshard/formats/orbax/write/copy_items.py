@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reshard.errors import CorruptError, FormatError, StorageError
 from reshard.formats.base import TargetCheckpoint
-from reshard.formats.orbax.item_tree import item_directory
+from reshard.formats.orbax.write.item_tree import item_directory
 from reshard.formats.slices.file_digests import REMEDY, check_digest, digests_of_files, files_below
 from reshard.formats.slices.parse import read_slices
 from reshard.geometry.sizes import format_bytes

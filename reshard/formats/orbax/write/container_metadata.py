@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 
 from reshard.formats.base import Container, Item, Style
-from reshard.formats.orbax.item_tree import V1_HANDLERS, item_directory
+from reshard.formats.orbax.write.item_tree import V1_HANDLERS, item_directory
 
 CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
 V1_MARKER = "orbax.checkpoint"

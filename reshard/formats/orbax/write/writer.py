@@ -8,11 +8,11 @@ from pathlib import Path
 
 from reshard.errors import FormatError
 from reshard.formats.base import TargetCheckpoint, Writer
-from reshard.formats.orbax.copy_item import copy_items
-from reshard.formats.orbax.files import make_folder, write_file
-from reshard.formats.orbax.finish import check_tree, finish_checkpoint
-from reshard.formats.orbax.item_tree import ItemTree, item_trees
 from reshard.formats.orbax.param_names import check_files
+from reshard.formats.orbax.write.copy_items import copy_items
+from reshard.formats.orbax.write.files import make_folder, write_file
+from reshard.formats.orbax.write.finish import check_tree, finish_checkpoint
+from reshard.formats.orbax.write.item_tree import ItemTree, item_trees
 from reshard.formats.zarr.zarr3_json import chunk_folders, chunk_key, zarr_json
 from reshard.geometry.grid import Index
 
@@ -30,7 +30,7 @@ def open_writer(target: TargetCheckpoint, *, ocdbt: bool = False) -> Writer:
     for tree in trees:
         check_tree(tree)
     if ocdbt:
-        from reshard.formats.orbax.ocdbt_writer import OcdbtWriter
+        from reshard.formats.orbax.write.ocdbt_writer import OcdbtWriter
 
         return OcdbtWriter(target, trees)
     return OrbaxWriter(target, trees)

@@ -13,11 +13,11 @@ from typing import Any
 
 from reshard.errors import FormatError, StorageError
 from reshard.formats.base import TargetCheckpoint
-from reshard.formats.orbax.copy_item import copy_items
-from reshard.formats.orbax.files import make_folder
-from reshard.formats.orbax.finish import finish_checkpoint
-from reshard.formats.orbax.item_tree import ItemTree
 from reshard.formats.orbax.param_names import check_path
+from reshard.formats.orbax.write.copy_items import copy_items
+from reshard.formats.orbax.write.files import make_folder
+from reshard.formats.orbax.write.finish import finish_checkpoint
+from reshard.formats.orbax.write.item_tree import ItemTree
 from reshard.formats.zarr.zarr3_json import chunk_key, zarr_json
 from reshard.geometry.grid import Index
 
