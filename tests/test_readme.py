@@ -103,18 +103,42 @@ def test_the_two_minutes_of_the_service(
     (serve,) = (words for words in commands(README) if words[:2] == ["reshard", "serve"])
     (curl,) = (words for words in commands(README) if words[0] == "curl")
     with serving(serve[1:], clone, tmp_path_factory.mktemp("server") / "log") as url:
-        assert curl[-1].startswith("http://127.0.0.1:8080/")
-        asked = [*curl[:-1], curl[-1].replace("http://127.0.0.1:8080", url)]
-        done = subprocess.run(
-            [*asked, "--no-progress-meter"], capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-        path = f"{url}/v1/conversions/{json.loads(done.stdout)['id']}"
-        with httpx.stream("GET", f"{path}/events", timeout=120) as events:
-            assert [x for x in events.iter_lines() if x.startswith("event:")][-1] == "event: end"
-        ended = httpx.get(path).json()
-        assert ended["state"] == "succeeded", ended["error"]
+        _convert_by_curl(curl, url)
     assert (clone / "demo" / "online" / "1000" / "default" / "_METADATA").exists()
+
+
+def test_the_first_example_of_the_service(tmp_path: Path) -> None:
+    """docs/service.md, from its first command on, by someone who has nothing yet."""
+    demo, serve, curl, *_ = commands(ROOT / "docs" / "service.md")
+    assert (demo, serve) == (
+        ["reshard", "demo", "--dir", "demo"],
+        ["reshard", "serve", "--insecure", "--root", "data=demo"],
+    )
+    subprocess.run(
+        [sys.executable, "-m", *demo],
+        cwd=tmp_path,
+        env=environment(),
+        check=True,
+        capture_output=True,
+    )
+    with serving(serve[1:], tmp_path, tmp_path / "log") as url:
+        _convert_by_curl(curl, url)
+    assert (tmp_path / "demo" / "first" / "1000" / "default" / "_METADATA").exists()
+
+
+def _convert_by_curl(curl: list[str], url: str) -> None:
+    """Asks for the conversion as a page does, and waits until it has succeeded."""
+    assert curl[0] == "curl" and curl[-1].startswith("http://127.0.0.1:8080/")
+    asked = [*curl[:-1], curl[-1].replace("http://127.0.0.1:8080", url)]
+    done = subprocess.run(
+        [*asked, "--no-progress-meter"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    path = f"{url}/v1/conversions/{json.loads(done.stdout)['id']}"
+    with httpx.stream("GET", f"{path}/events", timeout=120) as events:
+        assert [x for x in events.iter_lines() if x.startswith("event:")][-1] == "event: end"
+    ended = httpx.get(path).json()
+    assert ended["state"] == "succeeded", ended["error"]
 
 
 @contextmanager
