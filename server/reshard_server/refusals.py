@@ -98,7 +98,7 @@ def _asked(request: Request) -> str:
 def _why(error: HTTPException, headers: dict[str, str]) -> str:
     """What is said where no route wants the request."""
     if error.status_code == NOT_FOUND.status:
-        return "there is no such path; the API's description is at /openapi.json"
+        return "there is no such path; the API's description is at /docs"
     if error.status_code == NOT_ALLOWED.status:
         return f"another method was expected; ask with {headers['Allow']}"
     return error.detail
@@ -145,7 +145,7 @@ def invalid(errors: list[Any]) -> ProblemError:
         INVALID,
         f"{first['field']}: {first['detail']}",
         first["field"],
-        "correct the fields that are named; the API's description is at /openapi.json",
+        "correct the fields that are named; the API's description is at /docs",
         {"errors": found},
     )
 

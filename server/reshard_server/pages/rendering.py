@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from reshard_server.models.conversion import goals
@@ -27,6 +29,15 @@ def static_url(name: str) -> str:
     """Where a static file is; another content has another URL, so that browsers may keep it."""
     digest = hashlib.sha256(static_bytes(name)).hexdigest()[:16]
     return f"/static/{name}?v={digest}"
+
+
+def prose(text: str) -> Markup:
+    """Text in which code stands between backticks."""
+    pieces = re.split(r"`+([^`]+)`+", text)
+    made = (
+        Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(pieces)
+    )
+    return Markup("").join(made)
 
 
 def _environment() -> Environment:
@@ -55,6 +66,7 @@ def _environment() -> Environment:
         "without": wording.without,
         "breakable": wording.breakable,
         "error": wording.error_text,
+        "prose": prose,
     }
     made.globals["statics"] = {name: static_url(name) for name in STATIC}
     made.globals["percent_of"] = wording.percent_of

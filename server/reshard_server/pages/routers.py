@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from reshard_server.pages import (
+    api_docs,
     cancelling,
     checkpoint,
     checkpoints,
@@ -29,5 +30,6 @@ ROUTERS = (
     checkpoints.ROUTER,
     checkpoint.ROUTER,
     layouts.ROUTER,
+    api_docs.ROUTER,
     statics.ROUTER,
 )

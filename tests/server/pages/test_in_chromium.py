@@ -407,7 +407,7 @@ def everything(server: Live) -> dict[str, str]:
         "tried": "/layouts/columns/preview?checkpoint=data/run/1", "not tried": "/layouts/columns/preview?checkpoint=data/x",
         "checkpoint": "/checkpoint?path=data/run/1", "no checkpoint": "/checkpoint?path=data/x",
         "succeeded ones": "/conversions?state=succeeded", "failed ones": "/conversions?state=failed",
-        "several": paths["several"], "again": f"/new-conversion?again={paths['failed'].rpartition('/')[2]}",
+        "api": "/docs", "several": paths["several"], "again": f"/new-conversion?again={paths['failed'].rpartition('/')[2]}",
     }  # fmt: skip
 
 

@@ -148,7 +148,7 @@ def test_what_is_missing_is_named(served: Served) -> None:
 def test_where_nothing_is_the_description_is_named(served: Served) -> None:
     found = served.ask("GET", "/v1/nothing").json()
     assert found["detail"] == (
-        "GET /v1/nothing: there is no such path; the API's description is at /openapi.json"
+        "GET /v1/nothing: there is no such path; the API's description is at /docs"
     )
     found = served.ask("PATCH", URL).json()
     assert found["detail"] == (f"PATCH {URL}: another method was expected; ask with GET, POST")
