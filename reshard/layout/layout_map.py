@@ -190,6 +190,22 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
 
         return map_to_keras(self)
 
+    def to_mapping(self) -> dict[str, Any]:
+        """The content of a layout file that finds what this map finds, for a server or to be stored as JSON.
+
+        Raises LayoutError for keys that are not supported as patterns of layout files (docs/layout-files.md), for
+        ``ambiguous="error"`` with several keys, and for layouts over another mesh than the map's.
+        """
+        from reshard.layout.map_as_file import map_as_file
+
+        return map_as_file(
+            self._device_mesh,
+            self._layouts,
+            match=self._match,
+            unmatched=self._unmatched,
+            is_first=self._ambiguous == "first",
+        )
+
     @classmethod
     def from_keras(cls, layouts: Any) -> LayoutMap:
         """The same keys, layouts and mesh, looked up as the installed Keras does."""

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from reshard.errors import ReshardError
 from reshard_server.client.handle import URL, ConversionHandle
+from reshard_server.client.layouts import with_layout
 from reshard_server.client.resources import Checkpoints, Layouts, Plans, Schedules
 from reshard_server.client.tensors import Tensors
 from reshard_server.client.transport import IDEMPOTENCY_KEY, Transport
@@ -74,10 +75,11 @@ class Client:
             targets: instead of a target: an object with ``target`` and options each.
             idempotency_key: the same key and request lead to the same conversion; made up where None.
             options: of ``POST /v1/conversions``: step (a number, or ``"latest"``, where source is a run's
-                folder), item, layout (a stored one's name, or content), mesh, select, drop, rename, cast, compression, max_memory, workers, priority, labels, ...
+                folder), item, layout (a stored one's name, a file's content, or a LayoutMap), mesh, select, drop, rename,
+                cast, compression, max_memory, workers, priority, labels, ...
         """
-        goal = {"target": target} if targets is None else {"targets": list(targets)}
-        body = _body({"source": source, **goal, **options})
+        goal = {"target": target} if targets is None else {"targets": [*map(with_layout, targets)]}
+        body = _body({"source": source, **goal, **with_layout(options)})
         headers = {IDEMPOTENCY_KEY: idempotency_key or secrets.token_urlsafe(24)}
         made = self._transport.model(Conversion, "POST", URL, json=body, headers=headers)
         return ConversionHandle(self._transport, made)

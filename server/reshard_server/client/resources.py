@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
+from reshard import LayoutMap
+from reshard_server.client.layouts import layout_of, with_layout
 from reshard_server.client.transport import M, Transport
 from reshard_server.models.checkpoint import (
     CheckpointPage,
@@ -63,10 +65,10 @@ class Layouts:
 
     transport: Transport
 
-    def put(self, name: str, layout: Mapping[str, Any]) -> StoredLayout:
-        """Stores the content of a layout file as the newest version."""
+    def put(self, name: str, layout: Mapping[str, Any] | LayoutMap) -> StoredLayout:
+        """Stores the content of a layout file, or a LayoutMap, as the newest version."""
         return self.transport.model(
-            StoredLayout, "PUT", f"/v1/layouts/{_part(name)}", json={"layout": dict(layout)}
+            StoredLayout, "PUT", f"/v1/layouts/{_part(name)}", json={"layout": layout_of(layout)}
         )
 
     def get(self, name: str) -> StoredLayout:
@@ -89,14 +91,14 @@ class Layouts:
     def preview(
         self,
         checkpoint: str,
-        layout: str | Mapping[str, Any] | None = None,
+        layout: str | Mapping[str, Any] | LayoutMap | None = None,
         mesh: str | None = None,
         missing_axes: Literal["error", "replicate"] | None = None,
     ) -> LayoutAnswer:
         """How a layout would cut each tensor of a checkpoint."""
         given = {
             "checkpoint": checkpoint,
-            "layout": layout,
+            "layout": layout_of(layout),
             "mesh": mesh,
             "missing_axes": missing_axes,
         }
@@ -112,14 +114,14 @@ class Plans:
 
     def create(self, source: str, target: str, **options: Any) -> PlanAnswer:
         """Options are those of ``Client.convert``."""
-        body = {"source": source, "target": target, **options}
+        body = {"source": source, "target": target, **with_layout(options)}
         return self.transport.model(PlanAnswer, "POST", "/v1/plans", json=body, timeout=None)
 
     def create_joint(
         self, source: str, targets: Sequence[Mapping[str, Any]], **options: Any
     ) -> JointPlanAnswer:
         """For several targets, each with its ``target`` and options; ``options`` hold for all."""
-        body = {"source": source, "targets": list(map(dict, targets)), **options}
+        body = {"source": source, "targets": [*map(with_layout, targets)], **options}
         return self.transport.model(JointPlanAnswer, "POST", "/v1/plans", json=body, timeout=None)
 
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from reshard import LayoutMap
 from reshard.errors import StorageError
 from reshard_server.client.failures import UnreachableError
+from reshard_server.client.layouts import layout_of
 from reshard_server.client.transport import Transport
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ class Tensors:
         shard: int,
         file: str | os.PathLike[str],
         *,
-        layout: str | Mapping[str, Any] | None = None,
+        layout: str | Mapping[str, Any] | LayoutMap | None = None,
         mesh: str | None = None,
         select: Sequence[str] = (),
         drop: Sequence[str] = (),
@@ -66,7 +68,7 @@ class Tensors:
         asked: dict[str, Any] = {
             "checkpoint": checkpoint,
             "shard": shard,
-            "layout": json.dumps(layout) if isinstance(layout, Mapping) else layout,
+            "layout": json.dumps(layout_of(layout)) if isinstance(layout, Mapping) else layout,
             "mesh": mesh,
             "select": list(select),
             "drop": list(drop),

@@ -88,6 +88,27 @@ def test_a_conversion_that_fails_raises_what_the_library_would(client: Client) -
         _ = handle.result
 
 
+def test_a_layout_map_is_sent_as_the_content_of_a_layout_file(client: Client) -> None:
+    layouts = reshard.LayoutMap(reshard.DeviceMesh((4,), ("x",)))
+    layouts["kernel"] = (None, "x")
+    stored = client.layouts.put("of-a-map", layouts)
+    assert stored.layout["rules"] == [{"match": "kernel", "axes": [None, "x"]}]
+    client.layouts.delete("of-a-map")
+    (report,) = client.convert("data/run", "data/by-map", layout=layouts).wait(timeout=120)
+    assert report["target"] == "data/by-map"
+    previewed = client.layouts.preview("data/run", layouts)
+    assert {t["target"]: t["target_axes"] for t in previewed.tensors}["params/kernel"] == [
+        None,
+        "x",
+    ]
+    plan = client.plans.create("data/run", "data/planned", layout=layouts)
+    assert plan.totals["tensors"] == 2
+    layouts = reshard.LayoutMap(reshard.DeviceMesh((4,), ("x",)))
+    layouts["kernel(?!_scale)"] = (None, "x")
+    with pytest.raises(LayoutError, match="look-ahead and look-behind"):
+        client.convert("data/run", "data/none", layout=layouts)
+
+
 def test_refusals_are_the_librarys_errors(client: Client, served: Live) -> None:
     with pytest.raises(LayoutError, match="mesh"):
         client.convert("data/run", "data/x", mesh="nonsense")
