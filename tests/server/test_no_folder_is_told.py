@@ -282,11 +282,9 @@ def test_what_is_no_checkpoint(place: Place, odd_paths: list[str]) -> None:
         ann.convert(path, f"data/from-{number}")
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_targets_that_cannot_be_written(
-    place: Place, odd_paths: list[str], overwrite: bool
-) -> None:
-    ann = place.ann()
+def test_targets_that_cannot_be_written(place: Place, odd_paths: list[str]) -> None:
+    """Every other one to be overwritten: what is no checkpoint must stay as it is."""
+    ann, overwrite = place.ann(), False
     for path in (
         *odd_paths[2:],
         "data/good",
@@ -294,6 +292,7 @@ def test_targets_that_cannot_be_written(
         "data/secret/x/y",
         "data/readonly/x",
     ):
+        overwrite = not overwrite
         ann.convert("data/steps/1000", path, layout=LAYOUT, overwrite=overwrite)
     several = [{"target": "data/readonly/a"}, {"target": "data/secret/b"}]
     made = ann.ask("POST", "/v1/conversions", json={"source": "data/good", "targets": several})
