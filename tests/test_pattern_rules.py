@@ -72,6 +72,16 @@ def test_names_do_not_grow_without_end(source: Path) -> None:
         reshard.plan(source, rename=[("a", "x" * 16385)])
 
 
+def test_the_counts_of_all_patterns_are_bounded(source: Path) -> None:
+    many = [f"[^x]{{999}}{number}" for number in range(200)]
+    words = "the counts of all patterns together repeat more than 100000 parts; use"
+    for rules in ({"select": many}, {"cast": [(pattern, "int8") for pattern in many]}):
+        with pytest.raises(PlanError, match=words):
+            reshard.plan(source, **rules)
+    with pytest.raises(LayoutError, match=rf"rules\[100\].match: .*{words}"):
+        reshard.plan(source, layout={"rules": [{"match": pattern, "axes": []} for pattern in many]})
+
+
 def test_rules_of_a_layout_file(source: Path, tmp_path: Path) -> None:
     file = tmp_path / "l.yaml"
     file.write_text("mesh: {m: 2}\nrules:\n- {match: '(?<!x)size', axes: [m]}\n")

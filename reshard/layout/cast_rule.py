@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from reshard.errors import PlanError
 from reshard.geometry.dtypes import DTYPES, STORED_DTYPES
-from reshard.patterns.compile import compile_pattern, shown
+from reshard.patterns.compile import Counts, compile_pattern, shown
 
 KINDS = ("bool", "int", "float", "complex")
 SATURATE = ":saturate"
@@ -76,12 +76,12 @@ def left_side_for(name: str) -> str:
     return f"^{name}$" if names_dtypes(name) else name
 
 
-def parse_cast(what: str, to: str) -> CastRule:
+def parse_cast(what: str, to: str, counts: Counts | None = None) -> CastRule:
     """The rule. Raises PlanError for a pattern that does not compile and for no such dtype."""
     dtype, saturate = parse_target(what, to)
     dtypes = frozenset(d for d in DTYPES if what in (d, kind_of(d))) if names_dtypes(what) else ()
     if not dtypes:
-        compile_pattern(what, f"cast {shown(what)}", PlanError)
+        compile_pattern(what, f"cast {shown(what)}", PlanError, counts)
     return CastRule(what, frozenset(dtypes), dtype, saturate)
 
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from msgspec import Struct, field
 
 from reshard.errors import LayoutError, StorageError
+from reshard.patterns.compile import Counts
 
 Steps = tuple[str | int, ...]
 """The keys and positions that lead to a part of the data."""
@@ -40,11 +41,13 @@ class Document(Struct, frozen=True):
     Attributes:
         where: the file, as the user named it.
         lines: first line of each part, counted from 1; empty for JSON.
+        counts: those of the patterns that were read.
     """
 
     data: Any
     where: str
     lines: Mapping[Steps, int] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
 
     def place(self, steps: Steps) -> str:
         """``file:line`` of a part, or the file alone where the line is not known."""

@@ -90,7 +90,8 @@ class Value(Struct, frozen=True):
     def compiled(self) -> Pattern:
         """A regular expression."""
         pattern = self.text("a regular expression")
-        return compile_pattern(pattern, f"{self.place}: {self.key}: {shown(pattern)}", LayoutError)
+        subject = f"{self.place}: {self.key}: {shown(pattern)}"
+        return compile_pattern(pattern, subject, LayoutError, self.document.counts)
 
 
 def _unknown(kind: str, found: Any, known: Sequence[str]) -> str:

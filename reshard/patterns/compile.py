@@ -24,6 +24,9 @@ from reshard.patterns.names import Names
 MAX_BYTES = 8 << 20
 """Memory that a compiled pattern and its search may take."""
 
+MAX_REPEATED = 100_000
+"""Parts that the counts of all patterns of one document may add; compiling them takes a tenth of a second."""
+
 _WORDS_REMEDY = "start the pattern with (?a) to count only ASCII letters, digits and _ as words"
 _ASCII_REMEDIES = {
     "(?i)": "write both cases, such as [Kk]",
@@ -42,13 +45,23 @@ class Search(Protocol):
     def search(self, name: str, /) -> object: ...
 
 
-def compile_pattern(pattern: str, subject: str, error: type[ReshardError]) -> Pattern:
+class Counts:
+    """Adds up what counts such as {1000} cost in the patterns of one document."""
+
+    def __init__(self) -> None:
+        self.repeated = 0
+
+
+def compile_pattern(
+    pattern: str, subject: str, error: type[ReshardError], counts: Counts | None = None
+) -> Pattern:
     """The compiled pattern.
 
     Args:
         subject: names the pattern and its place in messages: ``select 'a'``, ``rules[0] 'a' (l.yaml:3)``.
         error: the class of errors: for what is no regular expression or not supported, and for names on which it
             cannot be used.
+        counts: of the document that has the pattern; an error where they become too many.
     """
     try:
         in_lines = translated(pattern, in_lines=True)
@@ -58,6 +71,12 @@ def compile_pattern(pattern: str, subject: str, error: type[ReshardError]) -> Pa
         raise error(
             f"{subject} is no regular expression: {wrong}; escape special characters with a backslash"
         ) from None
+    if counts is not None:
+        counts.repeated += in_lines.repeated
+        if counts.repeated > MAX_REPEATED:
+            raise error(
+                f"{subject}: the counts of all patterns together repeat more than {MAX_REPEATED} parts; use * or +"
+            )
     return Pattern(pattern, subject, error, in_lines)
 
 

@@ -54,6 +54,7 @@ class Translation(Struct, frozen=True):
         source: the pattern in RE2's dialect.
         groups: the number of capturing groups.
         group_names: the numbers of named groups.
+        repeated: how many parts counts such as {1000} add when the pattern is compiled.
         ascii_part: a part that matches as in Python only where a name is ASCII; None if there is none.
         has_end: whether it has a ``$``, which Python also matches before a final newline.
         has_inside: whether it has a ``\\B``; Python 3.14 and older versions differ on an empty name.
@@ -62,6 +63,7 @@ class Translation(Struct, frozen=True):
     source: str
     groups: int
     group_names: Mapping[str, int]
+    repeated: int
     ascii_part: str | None
     has_end: bool
     has_inside: bool
@@ -78,6 +80,7 @@ def translated(pattern: str, *, in_lines: bool) -> Translation:
         writer.sequence(tree, tree.state.flags, 1),
         tree.state.groups - 1,
         dict(tree.state.groupdict),
+        writer.repeated,
         next(iter(writer.ascii_parts), None),
         writer.has_end,
         writer.has_inside,
@@ -132,6 +135,7 @@ class _Writer:
     def __init__(self, in_lines: bool) -> None:
         self.in_lines = in_lines
         self.ascii_parts: list[str] = []
+        self.repeated = 0
         self.has_end = False
         self.has_inside = False
 
@@ -141,8 +145,10 @@ class _Writer:
 
     def _part(self, kind: Any, value: Any, flags: int, times: int) -> str:
         if kind is op.LITERAL and not flags & op.SRE_FLAG_IGNORECASE:
+            self.repeated += times - 1
             return self._character(value)
         if kind in _SETS:
+            self.repeated += times - 1
             return self._set(_SETS[kind](value), flags)
         if kind is op.AT:
             return self._place(value, flags)

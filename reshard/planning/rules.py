@@ -25,7 +25,7 @@ from reshard.layout.cast_rule import (
 from reshard.layout.changes import Changes
 from reshard.layout.prefixes import pattern_hint
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.patterns.compile import Pattern, Replacement, compile_pattern, shown
+from reshard.patterns.compile import Counts, Pattern, Replacement, compile_pattern, shown
 from reshard.patterns.dialect import MAX_LENGTH
 from reshard.patterns.names import Names
 
@@ -89,21 +89,22 @@ def check_rules(changes: Changes) -> None:
 
 
 def _check_patterns(changes: Changes) -> None:
+    counts = Counts()
     for kind in ("select", "drop"):
         for pattern in getattr(changes, kind):
-            _compiled(kind, pattern)
+            _compiled(kind, pattern, counts)
     for pattern, to in changes.rename:
         if len(to) > MAX_LENGTH:
             raise PlanError(
                 f"rename {shown(pattern)}: the replacement has {len(to)} characters; shorten it to at most {MAX_LENGTH}"
             )
-        _compiled("rename", pattern)
+        _compiled("rename", pattern, counts)
     for what, to in changes.cast:
-        parse_cast(what, to)
+        parse_cast(what, to, counts)
 
 
-def _compiled(kind: str, pattern: str) -> Pattern:
-    return compile_pattern(pattern, f"{kind} {shown(pattern)}", PlanError)
+def _compiled(kind: str, pattern: str, counts: Counts | None = None) -> Pattern:
+    return compile_pattern(pattern, f"{kind} {shown(pattern)}", PlanError, counts)
 
 
 def _kept(patterns: Sequence[str], names: Names) -> Names:
