@@ -226,8 +226,8 @@ SOUND = {
     "server/reshard_server/work/__init__.py": "",
     "server/reshard_server/work/durable.py": "from reshard_server import problems",
     "server/reshard_server/problems.py": "",
-    "server/reshard_server/client/__init__.py": "import reshard_server.models",
-    "server/reshard_server/models/__init__.py": "",
+    "server/reshard_server/client/__init__.py": "import reshard_server.schemas",
+    "server/reshard_server/schemas/__init__.py": "",
 }
 
 
@@ -261,7 +261,7 @@ SOUND = {
         ({"server/reshard_server/problems.py": "def f():\n    from reshard_server.work.durable import D"},
          ["reshard_server.problems:2: import of reshard_server.work.durable runs the wrong way"]),
         ({"server/reshard_server/problems.py": "from reshard_server import models"},
-         ["reshard_server.problems:1: import of reshard_server.models runs the wrong way"]),
+         ["reshard_server.problems:1: import of reshard_server.schemas runs the wrong way"]),
         ({"server/reshard_server/client/__init__.py": "from reshard_server.problems import P"},
          ["reshard_server.client:1: import of reshard_server.problems runs the wrong way"]),
         ({"server/reshard_server/work/durable.py": "from reshard_server import client"},

@@ -9,14 +9,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from reshard.errors import ReshardError
-from reshard_server.access.proxies import Proxies
-from reshard_server.drain import Drain
-from reshard_server.expecting import Expecting
-from reshard_server.metrics import Metrics
-from reshard_server.pages.problem_pages import ProblemPages
-from reshard_server.pages.routers import ROUTERS as PAGES
-from reshard_server.refusals import add_refusals
-from reshard_server.routes import (
+from reshard_server.api import (
     checkpoints,
     conversions,
     events,
@@ -27,13 +20,20 @@ from reshard_server.routes import (
     schedules,
     tensors,
 )
-from reshard_server.routes.description import describe
+from reshard_server.api.description import describe
+from reshard_server.auth.proxies import Proxies
+from reshard_server.drain import Drain
+from reshard_server.expecting import Expecting
+from reshard_server.metrics import Metrics
+from reshard_server.middleware.continuing import Continuing
+from reshard_server.middleware.forwarded import Forwarded
+from reshard_server.middleware.gate import Gate
+from reshard_server.middleware.limits import Limits
+from reshard_server.middleware.observing import Observe
+from reshard_server.pages.problem_pages import ProblemPages
+from reshard_server.pages.routers import ROUTERS as PAGES
+from reshard_server.refusals import add_refusals
 from reshard_server.services import open_services
-from reshard_server.serving.continuing import Continuing
-from reshard_server.serving.forwarded import Forwarded
-from reshard_server.serving.gate import Gate
-from reshard_server.serving.limits import Limits
-from reshard_server.serving.observing import Observe
 from reshard_server.settings import Settings
 
 ROUTERS = (

@@ -16,7 +16,11 @@ from starlette.requests import Request
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reshard_server.access.tokens import Caller
+from reshard_server.api import found, found_schedule, layouts
+from reshard_server.api.asking import NeedsScope, looked_up
+from reshard_server.auth.tokens import Caller
+from reshard_server.middleware.continuing import waits_with_body
+from reshard_server.middleware.limits import check_head, check_length
 from reshard_server.pages.visiting import (
     address_bucket,
     changer,
@@ -27,11 +31,7 @@ from reshard_server.pages.visiting import (
 )
 from reshard_server.problems import ProblemError
 from reshard_server.refusals import refuse, routes_of
-from reshard_server.routes import found, found_schedule, layouts
-from reshard_server.routes.asking import NeedsScope, looked_up
 from reshard_server.services import Services
-from reshard_server.serving.continuing import waits_with_body
-from reshard_server.serving.limits import check_head, check_length
 from reshard_server.settings import Settings
 
 

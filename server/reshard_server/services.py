@@ -12,22 +12,22 @@ import sqlalchemy as sa
 from anyio import CapacityLimiter
 
 from reshard.api import check_arguments
-from reshard_server.access.paths import Roots
-from reshard_server.access.places import Places
-from reshard_server.access.rates import Rates
-from reshard_server.access.reloading import Reloading
-from reshard_server.access.sessions import Sessions
-from reshard_server.access.streams import Streams
-from reshard_server.access.tokens import Tokens, load_tokens
 from reshard_server.audit import audit
+from reshard_server.auth.paths import Roots
+from reshard_server.auth.places import Places
+from reshard_server.auth.rates import Rates
+from reshard_server.auth.reloading import Reloading
+from reshard_server.auth.sessions import Sessions
+from reshard_server.auth.streams import Streams
+from reshard_server.auth.tokens import Tokens, load_tokens
+from reshard_server.db.clock import clock_of
+from reshard_server.db.database import open_database
+from reshard_server.db.feed import Feed
+from reshard_server.db.listening import Listener
+from reshard_server.db.state_lock import state_locked
+from reshard_server.db.together import Together
 from reshard_server.drain import Drain
 from reshard_server.metrics import Metrics
-from reshard_server.records.clock import clock_of
-from reshard_server.records.database import open_database
-from reshard_server.records.feed import Feed
-from reshard_server.records.listening import Listener
-from reshard_server.records.state_lock import state_locked
-from reshard_server.records.together import Together
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schedules.ticking import Ticking
 from reshard_server.settings import Settings

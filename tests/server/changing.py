@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fastapi.routing import APIRoute
-from reshard_server.access.origins import SAFE_METHODS
 from reshard_server.app import ROUTERS
+from reshard_server.auth.origins import SAFE_METHODS
 
 
 def changing_routes() -> list[tuple[str, str]]:

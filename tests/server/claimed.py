@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from reshard_server.records import claims
-from reshard_server.records.claims import Claim
-from reshard_server.records.tables import CONVERSIONS
+from reshard_server.db import claims
+from reshard_server.db.claims import Claim
+from reshard_server.db.tables import CONVERSIONS
 
 
 def claimed(db: sa.Engine, conversion: str, executor: str = "other") -> Claim:

@@ -15,8 +15,8 @@ import orbax.checkpoint as ocp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from reshard_server.app import create_app
-from reshard_server.models.conversion import OneTarget
-from reshard_server.models.schedule import ScheduleBody
+from reshard_server.schemas.conversion import OneTarget
+from reshard_server.schemas.schedule import ScheduleBody
 from reshard_server.settings import Settings, load_settings
 
 from tests.deploy.documents import most_bytes

@@ -12,8 +12,8 @@ import httpx
 from reshard.engine.progress import Progress, Stage
 from reshard_server.client.failures import ServiceError, UnreachableError, error_of
 from reshard_server.client.transport import Transport
-from reshard_server.models.conversion import Conversion, ProgressState
-from reshard_server.models.problem import Problem
+from reshard_server.schemas.conversion import Conversion, ProgressState
+from reshard_server.schemas.problem import Problem
 
 URL = "/v1/conversions"
 POLL_SECONDS = 1.0

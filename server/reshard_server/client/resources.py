@@ -10,7 +10,7 @@ from urllib.parse import quote
 from reshard import LayoutMap
 from reshard_server.client.layouts import layout_of, with_layout
 from reshard_server.client.transport import M, Transport
-from reshard_server.models.checkpoint import (
+from reshard_server.schemas.checkpoint import (
     CheckpointPage,
     FingerprintAnswer,
     Inspection,
@@ -19,8 +19,8 @@ from reshard_server.models.checkpoint import (
     PlanAnswer,
     VerificationAnswer,
 )
-from reshard_server.models.layout import LayoutPage, StoredLayout, VersionPage
-from reshard_server.models.schedule import (
+from reshard_server.schemas.layout import LayoutPage, StoredLayout, VersionPage
+from reshard_server.schemas.schedule import (
     RunPage,
     Schedule,
     ScheduleBody,

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from reshard_server.access.tokens import Caller
-from reshard_server.models.conversion import goals
+from reshard_server.api import conversions as routes
+from reshard_server.api.asking import Serving
+from reshard_server.api.found import visible
+from reshard_server.auth.tokens import Caller
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visiting import Changing, Form
 from reshard_server.pages.wording import targets_text
 from reshard_server.problems import CONFLICT, ProblemError
-from reshard_server.routes import conversions as routes
-from reshard_server.routes.asking import Serving
-from reshard_server.routes.found import visible
+from reshard_server.schemas.conversion import goals
 from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/conversions", include_in_schema=False)

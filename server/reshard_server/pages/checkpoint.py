@@ -9,12 +9,12 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from reshard_server.access.tokens import Caller
+from reshard_server.api.asking import Serving
+from reshard_server.api.questions import answer_to
+from reshard_server.auth.tokens import Caller
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visiting import Visiting
 from reshard_server.problems import ProblemError
-from reshard_server.routes.asking import Serving
-from reshard_server.routes.questions import answer_to
 from reshard_server.services import Services
 from reshard_server.work.accepting import about, check_limits
 from reshard_server.work.questions import Question

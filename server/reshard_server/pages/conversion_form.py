@@ -13,12 +13,12 @@ from pydantic import ValidationError
 from reshard.api import check_arguments
 from reshard.errors import ReshardError
 from reshard.layout.layout_text import parse_json, parse_yaml
-from reshard_server.models.conversion import Conversion, Goal, OneTarget, PlanRequest
+from reshard_server.middleware.limits import check_texts
 from reshard_server.pages.layout_text import layout_text
 from reshard_server.pages.visiting import Fields, lines_of, number_of
 from reshard_server.problems import INVALID, ProblemError, problem_of
 from reshard_server.refusals import invalid
-from reshard_server.serving.limits import check_texts
+from reshard_server.schemas.conversion import Conversion, Goal, OneTarget, PlanRequest
 
 TEXTS = (
     "source", "target", "layout", "layout_text", "mesh", "missing_axes", "select", "drop", "rename", "cast",

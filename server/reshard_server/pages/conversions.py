@@ -8,17 +8,17 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import RedirectResponse, Response
 
-from reshard_server.models.conversion import Conversion, State, goals
-from reshard_server.models.listing import ConversionQuery
+from reshard_server.api import conversions as routes
+from reshard_server.api.asking import Serving, looked_up
+from reshard_server.api.found import ConversionId, visible
+from reshard_server.db import conversions
+from reshard_server.db.conversion_rows import ENDED
+from reshard_server.db.conversions import Filters
+from reshard_server.db.queue_places import places
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visiting import Changing, Form, Visiting
-from reshard_server.records import conversions
-from reshard_server.records.conversion_rows import ENDED
-from reshard_server.records.conversions import Filters
-from reshard_server.records.queue_places import places
-from reshard_server.routes import conversions as routes
-from reshard_server.routes.asking import Serving, looked_up
-from reshard_server.routes.found import ConversionId, visible
+from reshard_server.schemas.conversion import Conversion, State, goals
+from reshard_server.schemas.listing import ConversionQuery
 
 ROUTER = APIRouter(prefix="/conversions", include_in_schema=False)
 

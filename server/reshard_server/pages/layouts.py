@@ -11,16 +11,16 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from reshard_server.models.layout import PreviewRequest, StoredLayout
+from reshard_server.api.asking import Serving
+from reshard_server.api.layouts import LayoutVersion, none, preview_question
+from reshard_server.api.questions import answer_to
+from reshard_server.db import layout_names, layouts
 from reshard_server.pages.layout_text import layout_text
 from reshard_server.pages.rendering import page
 from reshard_server.pages.source_choices import sources
 from reshard_server.pages.visiting import Visiting, Visitor
 from reshard_server.problems import INVALID, ProblemError
-from reshard_server.records import layout_names, layouts
-from reshard_server.routes.asking import Serving
-from reshard_server.routes.layouts import LayoutVersion, none, preview_question
-from reshard_server.routes.questions import answer_to
+from reshard_server.schemas.layout import PreviewRequest, StoredLayout
 from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/layouts", include_in_schema=False)

@@ -10,8 +10,11 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from reshard.errors import ReshardError
+from reshard_server.api import conversions as routes
+from reshard_server.api.asking import Serving, looked_up
+from reshard_server.api.found import gone, visible
+from reshard_server.db import layout_names
 from reshard_server.logs import ABOUT
-from reshard_server.models.conversion import goals
 from reshard_server.pages.conversion_form import (
     COMPRESSIONS,
     FLAGS,
@@ -29,10 +32,7 @@ from reshard_server.pages.rendering import page
 from reshard_server.pages.source_choices import sources
 from reshard_server.pages.visiting import Changing, Form, Visitor
 from reshard_server.problems import ProblemError, problem_of
-from reshard_server.records import layout_names
-from reshard_server.routes import conversions as routes
-from reshard_server.routes.asking import Serving, looked_up
-from reshard_server.routes.found import gone, visible
+from reshard_server.schemas.conversion import goals
 from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/new-conversion", include_in_schema=False)

@@ -6,15 +6,15 @@ from fastapi import APIRouter
 from starlette.responses import RedirectResponse, Response
 
 from reshard.errors import ReshardError
+from reshard_server.api import schedules as routes
+from reshard_server.api.asking import Serving
+from reshard_server.api.found_schedule import new_name
+from reshard_server.db import layout_names
 from reshard_server.pages.conversion_form import COMPRESSIONS
 from reshard_server.pages.rendering import page
 from reshard_server.pages.schedule_form import ScheduleForm, body_of, empty_form, sent_form
 from reshard_server.pages.visiting import Changing, Form, Visitor
 from reshard_server.problems import INVALID, ProblemError, problem_of
-from reshard_server.records import layout_names
-from reshard_server.routes import schedules as routes
-from reshard_server.routes.asking import Serving
-from reshard_server.routes.found_schedule import new_name
 from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/new-schedule", include_in_schema=False)

@@ -6,13 +6,13 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from reshard import __version__
-from reshard_server.models.conversion import Conversion, State
+from reshard_server.api.asking import Serving
+from reshard_server.db import conversions, schedules
+from reshard_server.db.conversions import Filters
+from reshard_server.db.queue_places import places
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visiting import Visiting, Visitor
-from reshard_server.records import conversions, schedules
-from reshard_server.records.conversions import Filters
-from reshard_server.records.queue_places import places
-from reshard_server.routes.asking import Serving
+from reshard_server.schemas.conversion import Conversion, State
 from reshard_server.services import Services
 
 ROUTER = APIRouter(include_in_schema=False)

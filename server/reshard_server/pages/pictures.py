@@ -9,13 +9,13 @@ from typing import Any
 from anyio.to_thread import run_sync
 from fastapi import Request
 
-from reshard_server.access.tokens import Caller
-from reshard_server.models.conversion import Conversion, Goal, PlanRequest
+from reshard_server.api.plans import plan_question
+from reshard_server.api.questions import answer_to
+from reshard_server.auth.tokens import Caller
+from reshard_server.db.layouts import stored_layout
 from reshard_server.pages.mesh_picture import MeshPicture, source_picture, target_picture
 from reshard_server.pages.plan_wording import reads_text, resplit_text
-from reshard_server.records.layouts import stored_layout
-from reshard_server.routes.plans import plan_question
-from reshard_server.routes.questions import answer_to
+from reshard_server.schemas.conversion import Conversion, Goal, PlanRequest
 from reshard_server.services import Services
 from reshard_server.work.accepting import about
 

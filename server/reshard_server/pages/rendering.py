@@ -13,8 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
-from reshard_server.models.conversion import goals
 from reshard_server.pages import wording
+from reshard_server.schemas.conversion import goals
 
 STATIC = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
 """Names of the static files, and what they are."""

@@ -8,15 +8,15 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import RedirectResponse, Response
 
-from reshard_server.models.schedule import RunNow
+from reshard_server.api import schedules as routes
+from reshard_server.api.asking import Serving
+from reshard_server.api.found_schedule import ScheduleName, visible
+from reshard_server.db import schedule_runs
+from reshard_server.db.schedules import StoredSchedule
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visiting import Changing, Form, Visiting, number_of
 from reshard_server.problems import INVALID, ProblemError
-from reshard_server.records import schedule_runs
-from reshard_server.records.schedules import StoredSchedule
-from reshard_server.routes import schedules as routes
-from reshard_server.routes.asking import Serving
-from reshard_server.routes.found_schedule import ScheduleName, visible
+from reshard_server.schemas.schedule import RunNow
 from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/schedules", include_in_schema=False)

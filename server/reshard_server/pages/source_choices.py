@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from anyio import move_on_after
 from anyio.to_thread import run_sync
 
-from reshard_server.access.tokens import Caller
-from reshard_server.models.checkpoint import FoundCheckpoint
+from reshard_server.auth.tokens import Caller
+from reshard_server.schemas.checkpoint import FoundCheckpoint
 from reshard_server.services import Services
 from reshard_server.work.browsing import browse
 

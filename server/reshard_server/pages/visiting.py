@@ -12,11 +12,13 @@ from typing import Annotated
 from fastapi import Depends, Request
 from starlette.datastructures import FormData
 
-from reshard_server.access.cookies import cookie_of, is_secure
-from reshard_server.access.origins import check_form, form_key
-from reshard_server.access.proxies import bucket_of
-from reshard_server.access.tokens import Caller
+from reshard_server.api.asking import Serving
+from reshard_server.auth.cookies import cookie_of, is_secure
+from reshard_server.auth.origins import check_form, form_key
+from reshard_server.auth.proxies import bucket_of
+from reshard_server.auth.tokens import Caller
 from reshard_server.logs import ABOUT
+from reshard_server.middleware.limits import check_texts
 from reshard_server.problems import (
     FORBIDDEN,
     INVALID,
@@ -25,9 +27,7 @@ from reshard_server.problems import (
     UNSUPPORTED,
     ProblemError,
 )
-from reshard_server.routes.asking import Serving
 from reshard_server.services import Services
-from reshard_server.serving.limits import check_texts
 from reshard_server.settings import Scope
 
 MOST_FIELDS = 100

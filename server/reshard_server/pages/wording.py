@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from reshard.geometry.sizes import format_bytes
-from reshard_server.models.conversion import Conversion
+from reshard_server.schemas.conversion import Conversion
 
 
 def size_text(nbytes: float | None) -> str:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from reshard_server.models.conversion import ConversionRequest
-from reshard_server.models.schedule import Clock
+from reshard_server.db import schedule_runs, schedules
+from reshard_server.db.schedules import StoredSchedule
 from reshard_server.problems import ProblemError
-from reshard_server.records import schedule_runs, schedules
-from reshard_server.records.schedules import StoredSchedule
 from reshard_server.schedules.clock import Ticks, exactly_written, ticks, written
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schedules.starting import (
@@ -17,6 +15,8 @@ from reshard_server.schedules.starting import (
     insert_conversion,
     request_of,
 )
+from reshard_server.schemas.conversion import ConversionRequest
+from reshard_server.schemas.schedule import Clock
 
 STILL_GOING_ON = "the conversion of the run before has not ended"
 

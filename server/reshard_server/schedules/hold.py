@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from reshard_server.access.reserved import HELD_FOLDER
+from reshard_server.auth.reserved import HELD_FOLDER
 from reshard_server.schedules.listing import (
     SLACK_SECONDS,
     GoneError,

@@ -12,15 +12,15 @@ import hashlib
 import logging
 from pathlib import Path
 
-from reshard_server.access.reserved import REMOVED_PREFIX
 from reshard_server.audit import audit
-from reshard_server.models.schedule import NewSteps
+from reshard_server.auth.reserved import REMOVED_PREFIX
+from reshard_server.db import schedule_outputs
+from reshard_server.db.schedule_outputs import Output
+from reshard_server.db.schedules import StoredSchedule
 from reshard_server.problems import ProblemError
-from reshard_server.records import schedule_outputs
-from reshard_server.records.schedule_outputs import Output
-from reshard_server.records.schedules import StoredSchedule
 from reshard_server.schedules.scheduling import Scheduling, UnfitError
 from reshard_server.schedules.trees import remove_tree
+from reshard_server.schemas.schedule import NewSteps
 
 LOG = logging.getLogger(__name__)
 

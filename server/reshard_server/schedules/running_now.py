@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from reshard_server.models.schedule import Clock, NewSteps, ScheduleRun
+from reshard_server.db import schedule_outputs, schedule_runs
+from reshard_server.db.conversion_rows import ENDED
+from reshard_server.db.schedule_runs import StepClaim
+from reshard_server.db.schedules import StoredSchedule
 from reshard_server.problems import (
     CONFLICT,
     NOT_FOUND,
@@ -11,10 +14,6 @@ from reshard_server.problems import (
     UNAVAILABLE,
     ProblemError,
 )
-from reshard_server.records import schedule_outputs, schedule_runs
-from reshard_server.records.conversion_rows import ENDED
-from reshard_server.records.schedule_runs import StepClaim
-from reshard_server.records.schedules import StoredSchedule
 from reshard_server.schedules import by_clock
 from reshard_server.schedules.hold import StoppedError
 from reshard_server.schedules.scheduling import Scheduling, UnfitError
@@ -22,6 +21,7 @@ from reshard_server.schedules.starting import QueueFullError
 from reshard_server.schedules.steps import committed_steps, wanted
 from reshard_server.schedules.ticking import pause_unfit
 from reshard_server.schedules.watching import start_step
+from reshard_server.schemas.schedule import Clock, NewSteps, ScheduleRun
 
 RETRY_AFTER = "30"
 

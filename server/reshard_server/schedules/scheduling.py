@@ -9,15 +9,15 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from reshard_server.access.paths import Roots
-from reshard_server.access.tokens import Caller, Tokens
 from reshard_server.audit import audit
-from reshard_server.models.conversion import ConversionRequest, goals
-from reshard_server.models.schedule import Clock, ScheduleBody
+from reshard_server.auth.paths import Roots
+from reshard_server.auth.tokens import Caller, Tokens
+from reshard_server.db.clock import now_of
+from reshard_server.db.forgetting_runs import forget_old
+from reshard_server.db.schedules import StoredSchedule
 from reshard_server.problems import NOT_FOUND, ProblemError
-from reshard_server.records.clock import now_of
-from reshard_server.records.forgetting_runs import forget_old
-from reshard_server.records.schedules import StoredSchedule
+from reshard_server.schemas.conversion import ConversionRequest, goals
+from reshard_server.schemas.schedule import Clock, ScheduleBody
 from reshard_server.settings import Settings
 from reshard_server.work.accepting import check_conversion
 

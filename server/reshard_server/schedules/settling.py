@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
+from reshard_server.db import holds, schedule_outputs, schedule_runs, schedules
+from reshard_server.db.schedule_runs import EndedRun
 from reshard_server.problems import ProblemError
-from reshard_server.records import holds, schedule_outputs, schedule_runs, schedules
-from reshard_server.records.schedule_runs import EndedRun
 from reshard_server.schedules.hold import let_go
 from reshard_server.schedules.listing import GoneError, listing
 from reshard_server.schedules.retention import finish_removing, record_made, remove_old

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from reshard_server.models.conversion import (
+from reshard_server.db import conversions, schedule_outputs
+from reshard_server.db.conversions import New
+from reshard_server.db.schedule_outputs import Output
+from reshard_server.db.schedules import StoredSchedule
+from reshard_server.schedules.scheduling import Scheduling
+from reshard_server.schedules.templates import filled, values_of
+from reshard_server.schemas.conversion import (
     ConversionRequest,
     Goal,
     OneTarget,
     SeveralTargets,
     goals,
 )
-from reshard_server.models.schedule import ScheduleBody
-from reshard_server.records import conversions, schedule_outputs
-from reshard_server.records.conversions import New
-from reshard_server.records.schedule_outputs import Output
-from reshard_server.records.schedules import StoredSchedule
-from reshard_server.schedules.scheduling import Scheduling
-from reshard_server.schedules.templates import filled, values_of
+from reshard_server.schemas.schedule import ScheduleBody
 
 
 @dataclass(frozen=True, slots=True)

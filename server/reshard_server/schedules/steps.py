@@ -16,8 +16,8 @@ import os
 import re
 from pathlib import Path
 
-from reshard_server.models.base import LARGEST_STEP
-from reshard_server.models.schedule import NewSteps
+from reshard_server.schemas.base import LARGEST_STEP
+from reshard_server.schemas.schedule import NewSteps
 
 TEMPORARY = ".orbax-checkpoint-tmp"
 

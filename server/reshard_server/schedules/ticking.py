@@ -10,16 +10,16 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from reshard_server.audit import audit
-from reshard_server.models.schedule import Clock
-from reshard_server.records import schedule_runs, schedules
-from reshard_server.records.clock import clock_of
-from reshard_server.records.news import TOPICS, news_of
-from reshard_server.records.schedules import StoredSchedule
+from reshard_server.db import schedule_runs, schedules
+from reshard_server.db.clock import clock_of
+from reshard_server.db.news import TOPICS, news_of
+from reshard_server.db.schedules import StoredSchedule
 from reshard_server.schedules.by_clock import tick
 from reshard_server.schedules.clock import exactly_written
 from reshard_server.schedules.scheduling import Scheduling, UnfitError
 from reshard_server.schedules.settling import recover, settle
 from reshard_server.schedules.watching import poll
+from reshard_server.schemas.schedule import Clock
 from reshard_server.unavailable import unavailable
 
 LOG = logging.getLogger(__name__)

@@ -12,15 +12,13 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from reshard_server.access.reserved import HELD_FOLDER
-from reshard_server.models.conversion import ConversionRequest
-from reshard_server.models.schedule import NewSteps, Outcome
+from reshard_server.auth.reserved import HELD_FOLDER
+from reshard_server.db import conversions, holds, schedule_runs, schedules
+from reshard_server.db.forgetting_runs import forgotten
+from reshard_server.db.holds import Hold
+from reshard_server.db.schedule_runs import StepClaim
+from reshard_server.db.schedules import StoredSchedule
 from reshard_server.problems import ProblemError
-from reshard_server.records import conversions, holds, schedule_runs, schedules
-from reshard_server.records.forgetting_runs import forgotten
-from reshard_server.records.holds import Hold
-from reshard_server.records.schedule_runs import StepClaim
-from reshard_server.records.schedules import StoredSchedule
 from reshard_server.schedules.hold import StoppedError, hold, let_go
 from reshard_server.schedules.listing import GoneError
 from reshard_server.schedules.scheduling import Scheduling
@@ -31,6 +29,8 @@ from reshard_server.schedules.starting import (
     request_of,
 )
 from reshard_server.schedules.steps import committed_steps, wanted
+from reshard_server.schemas.conversion import ConversionRequest
+from reshard_server.schemas.schedule import NewSteps, Outcome
 
 LOG = logging.getLogger(__name__)
 

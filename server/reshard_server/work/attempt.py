@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from reshard_server.models.conversion import ProgressState
 from reshard_server.problems import ProblemError
+from reshard_server.schemas.conversion import ProgressState
 from reshard_server.work.holding import Holding, Order
 from reshard_server.work.parent import LEASE_ENDED
 from reshard_server.work.process import ChildProcess, Message, start_child

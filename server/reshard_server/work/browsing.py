@@ -22,8 +22,8 @@ from pathlib import Path
 
 from reshard import api
 from reshard.errors import ReshardError
-from reshard_server.access.paths import LONGEST_PATH, may_be_named
-from reshard_server.models.checkpoint import FoundCheckpoint
+from reshard_server.auth.paths import LONGEST_PATH, may_be_named
+from reshard_server.schemas.checkpoint import FoundCheckpoint
 
 MOST_FOLDERS = 5000
 MOST_SECONDS = 2.0

@@ -12,10 +12,10 @@ from anyio.to_thread import run_sync
 
 from reshard.api import locate
 from reshard.errors import ReshardError
-from reshard_server.access.paths import Roots
-from reshard_server.access.tokens import Caller
-from reshard_server.models.base import OfRun
+from reshard_server.auth.paths import Roots
+from reshard_server.auth.tokens import Caller
 from reshard_server.problems import problem_of
+from reshard_server.schemas.base import OfRun
 from reshard_server.work.accepting import about
 from reshard_server.work.wording import RootNames
 

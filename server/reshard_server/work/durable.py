@@ -14,11 +14,11 @@ import uuid
 
 import sqlalchemy as sa
 
+from reshard_server.db import claims, executors, idempotency, retention
+from reshard_server.db.claims import Claim
+from reshard_server.db.clock import clock_of
+from reshard_server.db.news import LOOK_SECONDS, news_of
 from reshard_server.logs import about_conversion
-from reshard_server.records import claims, executors, idempotency, retention
-from reshard_server.records.claims import Claim
-from reshard_server.records.clock import clock_of
-from reshard_server.records.news import LOOK_SECONDS, news_of
 from reshard_server.settings import Settings
 from reshard_server.unavailable import Unavailable
 from reshard_server.work.holding import Holding

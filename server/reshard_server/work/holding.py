@@ -11,10 +11,10 @@ from typing import Any, Literal, TypeVar
 
 import sqlalchemy as sa
 
+from reshard_server.db import claims
+from reshard_server.db.claims import Claim, End
 from reshard_server.host_clock import host_seconds
-from reshard_server.models.conversion import ProgressState
-from reshard_server.records import claims
-from reshard_server.records.claims import Claim, End
+from reshard_server.schemas.conversion import ProgressState
 from reshard_server.unavailable import unavailable
 
 LOG = logging.getLogger(__name__)

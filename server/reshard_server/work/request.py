@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from reshard.geometry.sizes import parse_bytes
-from reshard_server.models.conversion import Conversion, Goal, SeveralTargets, goals
-from reshard_server.records.holds import held_path
-from reshard_server.records.layouts import stored_layout
+from reshard_server.db.holds import held_path
+from reshard_server.db.layouts import stored_layout
+from reshard_server.schemas.conversion import Conversion, Goal, SeveralTargets, goals
 from reshard_server.settings import MIB, Settings
 
 BESIDE_BUDGET_BYTES = 2048 * MIB

@@ -13,11 +13,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from reshard.errors import ReshardError
-from reshard_server.models.conversion import Conversion, ProgressState
+from reshard_server.db import claims, conversions
+from reshard_server.db.holds import held_path
+from reshard_server.db.other_versions import UnreadableError, unknown_members
 from reshard_server.problems import INTERNAL, WORKER_DIED, ProblemError, problem_of
-from reshard_server.records import claims, conversions
-from reshard_server.records.holds import held_path
-from reshard_server.records.other_versions import UnreadableError, unknown_members
+from reshard_server.schemas.conversion import Conversion, ProgressState
 from reshard_server.settings import Settings
 from reshard_server.work.attempt import (
     Died,

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reshard_server.models.conversion import ConversionRequest, ProgressState
 from reshard_server.problems import NO_PROGRESS, RAN_TOO_LONG, Kind, ProblemError
+from reshard_server.schemas.conversion import ConversionRequest, ProgressState
 from reshard_server.settings import Settings
 
 

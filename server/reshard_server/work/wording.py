@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from reshard_server.models.conversion import ConversionRequest, goals
+from reshard_server.schemas.conversion import ConversionRequest, goals
 
 HIDDEN = "(a folder of the server)"
 """What is told instead of a folder that has no name for the client."""

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.models.checkpoint import FingerprintAnswer, Inspection, VerificationAnswer
+from reshard_server.schemas.checkpoint import FingerprintAnswer, Inspection, VerificationAnswer
 
 import reshard
 from reshard.cli.json_output import inspection, plain
-from tests.server.routes.conftest import Served
+from tests.server.api.conftest import Served
 
 URL = "/v1/checkpoints"
 STREAM = {"Accept": "text/event-stream"}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reshard_server.work import browsing
 from reshard_server.work.browsing import browse
 
-from tests.server.routes.conftest import Served
+from tests.server.api.conftest import Served
 
 URL = "/v1/checkpoints"
 

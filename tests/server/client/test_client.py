@@ -15,7 +15,7 @@ import safetensors.numpy
 from reshard_server.client import Client, ServiceError, UnreachableError
 from reshard_server.client.failures import error_of
 from reshard_server.client.transport import Transport
-from reshard_server.models.problem import Problem
+from reshard_server.schemas.problem import Problem
 
 import reshard
 from reshard.engine.progress import Progress

@@ -9,13 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
+from reshard_server.db import layouts
+from reshard_server.db.database import open_database
 from reshard_server.problems import ProblemError
-from reshard_server.records import layouts
-from reshard_server.records.database import open_database
 from reshard_server.settings import Settings
 
 from reshard.errors import LayoutError
-from tests.server.routes.conftest import Served
+from tests.server.api.conftest import Served
 
 URL = "/v1/layouts"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.models.checkpoint import LayoutAnswer
+from reshard_server.schemas.checkpoint import LayoutAnswer
 
-from tests.server.routes.conftest import Served
+from tests.server.api.conftest import Served
 
 URL = "/v1/layouts:preview"
 LAYOUT = {

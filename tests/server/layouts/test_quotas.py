@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.records import layouts, sizes
-from reshard_server.records.database import open_database
-from reshard_server.records.tables import LAYOUTS
+from reshard_server.db import layouts, sizes
+from reshard_server.db.database import open_database
+from reshard_server.db.tables import LAYOUTS
 from reshard_server.settings import MIB, Settings
 
+from tests.server.api.conftest import Served
 from tests.server.live import Live, live
 from tests.server.postgres import Postgres
-from tests.server.routes.conftest import Served
 
 URL = "/v1/layouts"
 SCHEDULES = "/v1/schedules"

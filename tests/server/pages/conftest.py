@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.server.api.conftest import Served, serve, served
 from tests.server.checkpoint import run_of
 from tests.server.pages.browser import Browser
 from tests.server.pages.chromium import SHOWN
-from tests.server.routes.conftest import Served, serve, served
 
 __all__ = ["ann", "run_of", "serve", "served", "signed_in"]
 

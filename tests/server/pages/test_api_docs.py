@@ -9,7 +9,7 @@ import pytest
 from reshard_server.pages.api_docs import Piece, type_of
 from reshard_server.pages.rendering import prose
 
-from tests.server.routes.conftest import Served
+from tests.server.api.conftest import Served
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from reshard_server.models.conversion import OneTarget, ProgressState, SeveralTargets
+from reshard_server.db import claims, conversions
 from reshard_server.pages.conversions import MOST_TENSORS, PAGE_SIZE
-from reshard_server.records import claims, conversions
+from reshard_server.schemas.conversion import OneTarget, ProgressState, SeveralTargets
 
+from tests.server.api.conftest import Served
 from tests.server.claimed import begun
 from tests.server.pages.browser import Browser
-from tests.server.routes.conftest import Served
 
 PROGRESS = ProgressState(
     stage="copying", moved_bytes=40 << 20, total_bytes=50 << 20, resumed_bytes=10 << 20, tasks_done=4, tasks=5,

@@ -13,8 +13,8 @@ import pytest
 from reshard_server.app import create_app
 from reshard_server.settings import Settings
 
+from tests.server.api.conftest import Served
 from tests.server.pages.browser import Browser
-from tests.server.routes.conftest import Served
 
 ROOT = Path(__file__).parents[3]
 POLICY = (

@@ -13,8 +13,8 @@ from reshard_server.pages.layout_text import layout_text
 from reshard_server.work import summaries
 
 import reshard
+from tests.server.api.conftest import Served
 from tests.server.pages.browser import Browser
-from tests.server.routes.conftest import Served
 
 LAYOUT = {
     "mesh": {"axes": ["x"], "shape": [4]},

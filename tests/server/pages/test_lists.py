@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from reshard_server import audit
-from reshard_server.models.conversion import SeveralTargets
+from reshard_server.db import claims, conversions
+from reshard_server.db.conversions import Filters
 from reshard_server.pages import wording
 from reshard_server.pages.conversions import PAGE_SIZE
-from reshard_server.records import claims, conversions
-from reshard_server.records.conversions import Filters
+from reshard_server.schemas.conversion import SeveralTargets
 
+from tests.server.api.conftest import Served
 from tests.server.claimed import begun
 from tests.server.pages.browser import Browser
 from tests.server.pages.test_conversions import PROGRESS
-from tests.server.routes.conftest import Served
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reshard_server.models.conversion import OneTarget
+from reshard_server.db import conversions
 from reshard_server.pages import source_choices
 from reshard_server.pages.conversion_form import FLAGS, TEXTS
-from reshard_server.records import conversions
+from reshard_server.schemas.conversion import OneTarget
 from reshard_server.services import BROWSERS
 
 import reshard
+from tests.server.api.conftest import Served
 from tests.server.pages.browser import Browser
-from tests.server.routes.conftest import Served
 
 FORM = "/new-conversion"
 YAML = 'mesh: {axes: [x], shape: [4]}\nrules:\n  - {match: "kernel", axes: [null, x]}\n'

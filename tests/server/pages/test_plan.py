@@ -21,8 +21,8 @@ from reshard_server.pages.mesh_picture import (
 import reshard
 from reshard.cli.picture import holders
 from reshard.layout.mesh import DeviceMesh, TensorLayout
+from tests.server.api.conftest import Served
 from tests.server.pages.browser import Browser
-from tests.server.routes.conftest import Served
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.server.api.conftest import Served
 from tests.server.pages.browser import Browser
-from tests.server.routes.conftest import Served
 
 FORM = "/new-schedule"
 STEPS = {"name": "s", "source": "data/run", "target": "data/out/{step}"}

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from reshard_server.pages.signing_in import path_after
 
+from tests.server.api.conftest import Served
 from tests.server.pages.browser import ORIGIN, Browser
-from tests.server.routes.conftest import Served
 from tests.server.tokens import TOKENS
 
 NEW = {"source": "data/a", "target": "data/b", "do": "start"}

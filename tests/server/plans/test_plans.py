@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reshard_server.models.checkpoint import JointPlanAnswer, PlanAnswer
+from reshard_server.schemas.checkpoint import JointPlanAnswer, PlanAnswer
 
 import reshard
 from reshard.cli.json_output import conversion_plan, conversion_plans, plain
-from tests.server.routes.conftest import Served
+from tests.server.api.conftest import Served
 
 URL = "/v1/plans"
 LAYOUT = {

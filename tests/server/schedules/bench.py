@@ -9,17 +9,17 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
-from reshard_server.access.paths import Roots
-from reshard_server.access.tokens import Tokens
-from reshard_server.models.conversion import Conversion, goals
-from reshard_server.models.schedule import ScheduleBody, ScheduleRun
-from reshard_server.records import claims, conversions, executors, schedule_runs, schedules
-from reshard_server.records.database import open_database
-from reshard_server.records.schedules import StoredSchedule
+from reshard_server.auth.paths import Roots
+from reshard_server.auth.tokens import Tokens
+from reshard_server.db import claims, conversions, executors, schedule_runs, schedules
+from reshard_server.db.database import open_database
+from reshard_server.db.schedules import StoredSchedule
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schedules.settling import recover, settle
 from reshard_server.schedules.storing import check_schedule, first_look
 from reshard_server.schedules.ticking import tick_all
+from reshard_server.schemas.conversion import Conversion, goals
+from reshard_server.schemas.schedule import ScheduleBody, ScheduleRun
 from reshard_server.settings import Settings
 
 from tests.server.claimed import claimed

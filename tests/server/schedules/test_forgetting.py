@@ -8,9 +8,9 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
-from reshard_server.records import forgetting_runs, retention, schedules
-from reshard_server.records.progressions import among, expanded, progressions
-from reshard_server.records.tables import SCHEDULE_FORGOTTEN, SCHEDULE_RUNS
+from reshard_server.db import forgetting_runs, retention, schedules
+from reshard_server.db.progressions import among, expanded, progressions
+from reshard_server.db.tables import SCHEDULE_FORGOTTEN, SCHEDULE_RUNS
 from reshard_server.schedules.scheduling import Scheduling
 
 from tests.server.schedules.bench import STEPS, Bench, write_step

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from reshard_server.access.tokens import ANYONE, Tokens
+from reshard_server.auth.tokens import ANYONE, Tokens
 from reshard_server.problems import ProblemError
 from reshard_server.schedules.running_now import run_now
 

@@ -9,8 +9,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 import orbax.checkpoint.experimental.v1 as ocp1
 import pytest
-from reshard_server.models.schedule import NewSteps
 from reshard_server.schedules.steps import committed_steps, wanted
+from reshard_server.schemas.schedule import NewSteps
 
 NAMES = [
     "0", "7", "12", "012", "0012", "00012", "12.orbax-checkpoint-tmp", "13.orbax-checkpoint-tmp-17",

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.models.conversion import SeveralTargets
+from reshard_server.db import conversions, executors, holds, schedule_runs
+from reshard_server.db.tables import EXECUTORS
 from reshard_server.problems import ProblemError
-from reshard_server.records import conversions, executors, holds, schedule_runs
-from reshard_server.records.tables import EXECUTORS
 from reshard_server.schedules import watching
 from reshard_server.schedules.running_now import run_now
 from reshard_server.schedules.scheduling import Scheduling
+from reshard_server.schemas.conversion import SeveralTargets
 from reshard_server.work.request import resolved
 from reshard_server.work.wording import Wording
 
@@ -342,7 +342,7 @@ def test_a_frozen_process_that_thaws_starts_nothing(
 def test_a_schedule_that_is_gone_leaves_its_conversions_their_holds(
     bench: Bench, run: Path
 ) -> None:
-    from reshard_server.records import schedules
+    from reshard_server.db import schedules
 
     write_step(run, 3)
     bench.put()

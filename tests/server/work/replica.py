@@ -17,8 +17,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from reshard_server.records.database import open_database
-from reshard_server.records.state_lock import state_locked
+from reshard_server.db.database import open_database
+from reshard_server.db.state_lock import state_locked
 from reshard_server.settings import Settings
 from reshard_server.work.durable import Durable
 

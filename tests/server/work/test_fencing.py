@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
+from reshard_server.db import claims, conversions
+from reshard_server.db.bounded import ANSWER_SECONDS
+from reshard_server.db.claims import Claim
+from reshard_server.db.database import open_database
 from reshard_server.host_clock import host_seconds
-from reshard_server.models.conversion import OneTarget
-from reshard_server.records import claims, conversions
-from reshard_server.records.bounded import ANSWER_SECONDS
-from reshard_server.records.claims import Claim
-from reshard_server.records.database import open_database
+from reshard_server.schemas.conversion import OneTarget
 from reshard_server.settings import Settings
 from reshard_server.work.attempt import Done, Stopped, attempt
 from reshard_server.work.holding import Holding

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from reshard_server.models.conversion import Conversion
-from reshard_server.records import conversions
+from reshard_server.db import conversions
+from reshard_server.schemas.conversion import Conversion
 
 import reshard
 from tests.server.work.world import SLOW, World, children_of, is_gone, moved

@@ -6,8 +6,8 @@ import os
 import signal
 import time
 
-from reshard_server.models.conversion import Conversion
-from reshard_server.records import conversions
+from reshard_server.db import conversions
+from reshard_server.schemas.conversion import Conversion
 
 from tests.server.work.world import SLOW, Replica, World, is_gone, moved
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.models.conversion import OneTarget
-from reshard_server.records import conversions
-from reshard_server.records.database import open_database
-from reshard_server.records.tables import LAYOUTS
+from reshard_server.db import conversions
+from reshard_server.db.database import open_database
+from reshard_server.db.tables import LAYOUTS
+from reshard_server.schemas.conversion import OneTarget
 from reshard_server.settings import MIB, Settings
 from reshard_server.work.request import resolved
 

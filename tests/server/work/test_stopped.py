@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
-from reshard_server.models.conversion import Goal, SeveralTargets
-from reshard_server.records import conversions
+from reshard_server.db import conversions
+from reshard_server.schemas.conversion import Goal, SeveralTargets
 
 from tests.server.work.world import SLOW, World, is_gone, moved
 

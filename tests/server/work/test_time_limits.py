@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.models.conversion import Conversion, OneTarget, ProgressState
-from reshard_server.records import conversions
+from reshard_server.db import conversions
+from reshard_server.schemas.conversion import Conversion, OneTarget, ProgressState
 from reshard_server.settings import Settings
 from reshard_server.work import process
 from reshard_server.work.process import ChildProcess

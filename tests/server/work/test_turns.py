@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.models.conversion import OneTarget, ProgressState
-from reshard_server.records import claims, conversions, executors, retention, totals
-from reshard_server.records.claims import Claim
-from reshard_server.records.clock import now_of
-from reshard_server.records.conversions import New
-from reshard_server.records.database import open_database
-from reshard_server.records.tables import CONVERSIONS, EXECUTORS
+from reshard_server.db import claims, conversions, executors, retention, totals
+from reshard_server.db.claims import Claim
+from reshard_server.db.clock import now_of
+from reshard_server.db.conversions import New
+from reshard_server.db.database import open_database
+from reshard_server.db.tables import CONVERSIONS, EXECUTORS
+from reshard_server.schemas.conversion import OneTarget, ProgressState
 from reshard_server.settings import Settings
 
 PROGRESS = ProgressState(

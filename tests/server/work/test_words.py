@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from reshard_server.models.conversion import Goal, OneTarget, SeveralTargets
+from reshard_server.schemas.conversion import Goal, OneTarget, SeveralTargets
 from reshard_server.work.pace import Pace
 from reshard_server.work.wording import HIDDEN, RootNames, Wording
 

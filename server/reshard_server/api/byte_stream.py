@@ -1,0 +1,58 @@
+"""ByteStream: bytes that are read while they are sent, and a connection that is cut where they cannot be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from reshard.errors import ReshardError
+from reshard_server.auth.streams import OpenStream
+
+LOG = logging.getLogger(__name__)
+
+
+class ByteStream(StreamingResponse):
+    """Counts as open until it is over, however it ends.
+
+    Where the bytes cannot be read to their end, the answer is not ended either: the connection is closed
+    before ``Content-Length`` bytes, which no client takes for the whole. So it is where the client takes
+    nothing for long (``serving.protocol``).
+    """
+
+    media_type = "application/octet-stream"
+
+    def __init__(
+        self, pieces: Iterator[bytes], stream: OpenStream, status: int, headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(_read_aside(pieces), status, headers)
+        self.pieces = pieces
+        self.stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.stream.give_back()
+            close = getattr(self.pieces, "close", None)
+            if close is not None:
+                close()
+
+    async def stream_response(self, send: Send) -> None:
+        head = {"type": "http.response.start", "status": self.status_code}
+        await send({**head, "headers": self.raw_headers})
+        try:
+            async for piece in self.body_iterator:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        except ReshardError as error:
+            LOG.warning("a stream was cut off", extra={"detail": str(error)})
+            return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _read_aside(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (piece := await run_in_threadpool(next, pieces, None)) is not None:
+        yield piece

@@ -1,0 +1,70 @@
+"""Whether the process lives, and whether it can serve."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from anyio import move_on_after
+from anyio.to_thread import run_sync
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from reshard_server.api.asking import Serving
+from reshard_server.api.description import problems
+from reshard_server.host_clock import host_seconds
+from reshard_server.problems import UNAVAILABLE, ProblemError
+from reshard_server.refusals import no_records
+from reshard_server.services import Services
+
+ROUTER = APIRouter(tags=["operation"])
+
+ANSWER_SECONDS = 2.0
+"""How long the database may take to answer; who asks whether we are ready does not wait long."""
+
+RETRY_AFTER = "10"
+
+
+class Health(BaseModel):
+    """``ok``."""
+
+    status: str = "ok"
+
+
+@ROUTER.get("/livez")
+async def get_liveness() -> Health:
+    """Answers as long as the process does."""
+    return Health()
+
+
+@ROUTER.get("/readyz", responses=problems(UNAVAILABLE))
+async def get_readiness(serving: Serving) -> Health:
+    """Answers 200 where the database takes heartbeats and answers, and the server is not ending; within seconds.
+
+    A database that is read-only, or whose disk is full, is told as such.
+    """
+    serving.drain.refuse_new()
+    if (refused := serving.durable.refused) is not None:
+        raise no_records(refused)
+    if host_seconds() > serving.durable.lease_ends:
+        raise _unready("the database confirms no heartbeat")
+    with move_on_after(ANSWER_SECONDS):
+        await _ask(serving)
+        return Health()
+    raise _unready(f"the database gave no answer within {ANSWER_SECONDS:g} s")
+
+
+async def _ask(serving: Services) -> None:
+    try:
+        await run_sync(_ping, serving.database, abandon_on_cancel=True, limiter=serving.pingers)
+    except sa.exc.SQLAlchemyError as error:
+        raise _unready("the database does not answer") from error
+
+
+def _ping(db: sa.Engine) -> None:
+    with db.connect() as connection:
+        connection.execute(sa.select(1))
+
+
+def _unready(why: str) -> ProblemError:
+    return ProblemError(
+        UNAVAILABLE, f"{why}; see the server's log", headers={"Retry-After": RETRY_AFTER}
+    )

@@ -1,0 +1,232 @@
+"""Named layouts: stored, looked at, deleted, and tried on a checkpoint."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Body, Path, Query, Request, Response
+
+from reshard.api import check_arguments
+from reshard_server.api.asking import MAY_READ, Converting, Reading, Serving
+from reshard_server.api.description import problems
+from reshard_server.api.examples import LAYOUTS, PREVIEWS, STORED, header_descriptions
+from reshard_server.api.preconditions import IfMatch, IfNoneMatch, expectation, names
+from reshard_server.api.questions import answered
+from reshard_server.api.read_mask import MaskedRoute
+from reshard_server.auth.tokens import Caller
+from reshard_server.db import layouts
+from reshard_server.problems import (
+    BAD_CHECKPOINT,
+    BAD_LAYOUT,
+    BAD_PLAN,
+    FORBIDDEN,
+    NO_CHECKPOINT,
+    NOT_FOUND,
+    PRECONDITION,
+    QUOTA,
+    STORAGE,
+    UNAVAILABLE,
+    ProblemError,
+)
+from reshard_server.schemas.base import Name, Page
+from reshard_server.schemas.checkpoint import LayoutAnswer
+from reshard_server.schemas.layout import (
+    LayoutBody,
+    LayoutPage,
+    LayoutQuery,
+    PreviewRequest,
+    StoredLayout,
+    VersionPage,
+)
+from reshard_server.services import Services
+from reshard_server.work.accepting import about, check_limits, content_of
+from reshard_server.work.choosing import with_choice
+from reshard_server.work.questions import Question
+from reshard_server.work.request import data_bytes
+
+ROUTER = APIRouter(prefix="/v1/layouts", tags=["layouts"], route_class=MaskedRoute)
+
+LayoutName = Annotated[Name, Path(description="Name of a layout.")]
+LayoutVersion = Annotated[
+    str,
+    Path(
+        description="Name of a layout, for its newest version; or name@version.",
+        max_length=139,
+        pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]*(@[0-9]{1,10})?$",
+        examples=["serving@3"],
+    ),
+]
+
+_STORED = {"content": {"application/json": {"example": STORED}}, **header_descriptions("ETag")}
+
+
+@ROUTER.get("", dependencies=[MAY_READ])
+def list_layouts(query: Annotated[LayoutQuery, Query()], serving: Serving) -> LayoutPage:
+    """The newest version of each layout, by name. Every token that may read sees every layout.
+
+    Content that is larger than 4096 bytes is left out.
+    """
+    return layouts.page(serving.database, query.prefix, query.page_size, query.page_token)
+
+
+@ROUTER.put(
+    "/{name}",
+    response_model=StoredLayout,
+    responses={
+        200: {"description": "It has that content already; nothing changed.", **_STORED},
+        201: {"description": "A new version.", "model": StoredLayout, **_STORED},
+        **problems(BAD_LAYOUT, FORBIDDEN, PRECONDITION, QUOTA),
+    },
+)
+def put_layout(
+    name: LayoutName,
+    body: Annotated[LayoutBody, Body(openapi_examples=LAYOUTS)],
+    serving: Serving,
+    caller: Converting,
+    response: Response,
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+) -> StoredLayout:
+    """Stores a layout as the newest version of its name, which belongs to the token that stored it first.
+
+    Its form is checked now; whether it fits a checkpoint is told by the preview.
+    """
+    with about("/layout"):
+        check_arguments(layout=body.layout)
+    holds = expectation(if_match, if_none_match)
+    found, is_new = layouts.put(
+        serving.database,
+        name,
+        body.layout,
+        token=caller.name,
+        is_admin=caller.is_admin,
+        expected=lambda now: holds(tag_of(now)),
+        settings=serving.settings,
+    )
+    response.status_code = 201 if is_new else 200
+    response.headers["ETag"] = tag_of(found) or ""
+    if is_new:
+        response.headers["Location"] = f"/v1/layouts/{found.name}@{found.version}"
+    return found
+
+
+@ROUTER.get(
+    "/{name}",
+    dependencies=[MAY_READ],
+    response_model=StoredLayout,
+    responses={
+        200: {"description": "As it is stored.", **_STORED},
+        304: {"description": "It is still as the ETag says."},
+    },
+)
+def get_layout(
+    name: LayoutVersion,
+    serving: Serving,
+    response: Response,
+    if_none_match: IfNoneMatch = None,
+) -> StoredLayout | Response:
+    """A layout: its newest version, or ``name@version``."""
+    found = layouts.get(serving.database, name)
+    tag = tag_of(found)
+    if found is None or tag is None:
+        raise none(name)
+    if if_none_match is not None and names(if_none_match, tag):
+        return Response(status_code=304, headers={"ETag": tag})
+    response.headers["ETag"] = tag
+    return found
+
+
+@ROUTER.get("/{name}/versions", dependencies=[MAY_READ])
+def list_layout_versions(
+    name: LayoutName, query: Annotated[Page, Query()], serving: Serving
+) -> VersionPage:
+    """Every version of a layout, newest first. Content that is larger than 4096 bytes is left out."""
+    found = layouts.versions(serving.database, name, query.page_size, query.page_token)
+    if found is None:
+        raise none(name)
+    return found
+
+
+@ROUTER.delete("/{name}", status_code=204, responses=problems(FORBIDDEN, PRECONDITION))
+def delete_layout(
+    name: LayoutName, serving: Serving, caller: Converting, if_match: IfMatch = None
+) -> None:
+    """Deletes every version of a layout; conversions that were accepted with one are still carried out."""
+    holds = expectation(if_match, None)
+    found = layouts.delete(
+        serving.database,
+        name,
+        token=caller.name,
+        is_admin=caller.is_admin,
+        expected=lambda now: holds(tag_of(now)),
+    )
+    if found is None:
+        raise none(name)
+
+
+@ROUTER.post(
+    ":preview",
+    response_model=LayoutAnswer,
+    responses=problems(
+        NOT_FOUND, BAD_LAYOUT, BAD_PLAN, NO_CHECKPOINT, BAD_CHECKPOINT, STORAGE, UNAVAILABLE
+    ),
+)
+async def preview_layout(
+    body: Annotated[PreviewRequest, Body(openapi_examples=PREVIEWS)],
+    request: Request,
+    serving: Serving,
+    caller: Reading,
+) -> Response:
+    """How a layout would cut each tensor of a checkpoint: shards, their shapes and bytes, bytes of a device.
+
+    Reads metadata only. Rules that match nothing are warnings; what does not fit is refused as a
+    conversion would be.
+    """
+    question = await run_sync(preview_question, serving, caller, body)
+    return await answered(request, serving, question)
+
+
+def preview_question(serving: Services, caller: Caller, body: PreviewRequest) -> Question:
+    """What is asked of the library; ProblemError where the checkpoint or the layout cannot be used."""
+    body = with_choice(serving.roots, caller, body)
+    with about("/checkpoint"):
+        path = serving.roots.existing(caller, body.checkpoint)
+    with about("/layout"):
+        layout = content_of(serving, body.layout)
+        where: dict[str, Any] = {
+            "layout": layout,
+            "mesh": body.mesh,
+            "missing_axes": body.missing_axes,
+        }
+        check_arguments(**where)
+    limits = check_limits(serving, None)
+    return Question(
+        "layout",
+        {"source": str(path), **where},
+        data_bytes(limits.max_memory, limits.workers),
+        told={
+            "source": body.checkpoint,
+            "file": body.layout if isinstance(body.layout, str) else "",
+        },
+        paths=(body.checkpoint,),
+    )
+
+
+def check_owner(serving: Services, caller: Caller, name: str) -> None:
+    """ProblemError where the layout of this name is not the caller's to change."""
+    layouts.check_owner(serving.database, name, token=caller.name, is_admin=caller.is_admin)
+
+
+def tag_of(layout: StoredLayout | None) -> str | None:
+    """The ETag of a version; no two versions of a name ever share one."""
+    return None if layout is None else f'"{layout.name}-{layout.version}"'
+
+
+def none(name: str) -> ProblemError:
+    """What is answered for a layout that is not there."""
+    return ProblemError(
+        NOT_FOUND,
+        f"there is no layout {name!r}; list them at /v1/layouts, or store one",
+        remedy="list them at /v1/layouts, or store one",
+    )

@@ -1,0 +1,181 @@
+"""Read masks (AIP-157): ``?fields=id,state,result.seconds`` narrows any answer that is a JSON object.
+
+A mask names members by their paths, which go through lists. What may be named is what the API's description says
+of the answer; a name that is not there is refused, with those that are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from anyio.to_thread import run_sync
+from fastapi import Request
+from starlette.responses import Response
+
+from reshard_server.parsed_body import ParsedBodyRoute
+from reshard_server.problems import INVALID, ProblemError
+from reshard_server.schemas.base import FIELDS_TEXT, LONGEST_FIELDS
+
+NAME = "fields"
+EVERYTHING = "*"
+DEEPEST = 16
+
+PARAMETER: dict[str, Any] = {
+    "name": NAME,
+    "in": "query",
+    "required": False,
+    "description": FIELDS_TEXT,
+    "schema": {"type": "string", "maxLength": LONGEST_FIELDS},
+}
+
+EVENT_DATA = "x-data"
+"""In the schema of an event: that of the document in its data."""
+
+Mask = Mapping[str, "Mask | None"]
+"""The members that are asked for, and of each which of its own; None is all of them."""
+
+Schema = Mapping[str, Any]
+
+
+class MaskedRoute(ParsedBodyRoute):
+    """A route whose answers take ``fields``; the mask is in the request's state while it is handled."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler with what it answers narrowed. A mask that makes no sense is refused before anything is done."""
+        handle = super().get_route_handler()
+
+        async def handle_masked(request: Request) -> Response:
+            text = request.query_params.get(NAME)
+            if text is None or _names_another_verb(request.url.path, self.path_format):
+                return await handle(request)
+            mask = await run_sync(_asked, request, self.path_format, text)
+            request.state.mask = mask
+            response = await handle(request)
+            is_json = response.headers.get("content-type") == "application/json"
+            if mask is not None and is_json and response.status_code < 300:
+                response.body = await run_sync(_narrowed, bytes(response.body), mask)
+                response.headers["content-length"] = str(len(response.body))
+            return response
+
+        return handle_masked
+
+
+def _names_another_verb(path: str, route: str) -> bool:
+    """Whether a path such as ``NAME:pause`` was taken for a name, which the handler refuses."""
+    return ":" in path.rpartition("/")[2] and ":" not in route.rpartition("/")[2]
+
+
+def mask_of(request: Request) -> Mask | None:
+    """The mask that a request asks for; None where it asks for everything, or says nothing."""
+    mask: Mask | None = getattr(request.state, "mask", None)
+    return mask
+
+
+def wants(mask: Mask | None, member: str) -> bool:
+    """Whether a member of the answer is asked for."""
+    return mask is None or member in mask
+
+
+def narrowed(value: Any, mask: Mask | None) -> Any:
+    """The members of a document that a mask asks for, in the document's order."""
+    if mask is None:
+        return value
+    if isinstance(value, list):
+        return [narrowed(item, mask) for item in value]
+    if isinstance(value, dict):
+        return {name: narrowed(inner, mask[name]) for name, inner in value.items() if name in mask}
+    return value
+
+
+def parsed(text: str) -> Mask | None:
+    """The mask that a text stands for; ProblemError for what is none."""
+    paths = [path.strip() for path in text.split(",")]
+    if len(text) > LONGEST_FIELDS or not all(map(_is_path, paths)):
+        raise _refused(
+            f"expected names of members with commas between them, such as 'id,state', found {text[:60]!r}"
+        )
+    if EVERYTHING in paths:
+        return None
+    mask: dict[str, Any] = {}
+    for path in paths:
+        _add(mask, path.split("."))
+    return mask
+
+
+def _is_path(path: str) -> bool:
+    names = path.split(".")
+    return all(names) and len(names) <= DEEPEST
+
+
+def _add(mask: dict[str, Any], names: list[str]) -> None:
+    """A path; where a member is asked for as a whole already, or is now, that counts."""
+    first, *rest = names
+    if not rest or mask.get(first, {}) is None:
+        mask[first] = None
+    else:
+        _add(mask.setdefault(first, {}), rest)
+
+
+def check(mask: Mask, schema: Schema, schemas: Mapping[str, Schema], place: str = "") -> None:
+    """ProblemError for a name that the schema does not have; below what it does not describe any is taken."""
+    members = _members(schema, schemas)
+    for name, inner in mask.items():
+        path = f"{place}.{name}" if place else name
+        if members is not None and name not in members:
+            known = f"known: {', '.join(members)}" if members else f"{place!r} has no members"
+            raise _refused(f"there is no member {path[:100]!r}; {known}")
+        if inner is not None and members is not None:
+            check(inner, members[name], schemas, path)
+
+
+def _members(schema: Schema, schemas: Mapping[str, Schema]) -> dict[str, Schema] | None:
+    """The members of what a schema describes, of the items of a list, or of any of several forms; None for any."""
+    if "$ref" in schema:
+        return _members(schemas[schema["$ref"].rpartition("/")[2]], schemas)
+    if schema.get("type") == "array":
+        return _members(schema.get("items", {}), schemas)
+    forms = [form for key in ("anyOf", "oneOf") for form in schema.get(key, ())]
+    if forms:
+        found = [_members(form, schemas) for form in forms]
+        return (
+            None
+            if None in found
+            else {k: v for members in found for k, v in (members or {}).items()}
+        )
+    if "properties" in schema:
+        return dict(schema["properties"])
+    return None if schema.get("type", "object") == "object" else {}
+
+
+def _asked(request: Request, path: str, text: str) -> Mask | None:
+    mask, document = parsed(text), request.app.openapi()
+    operation = document["paths"].get(path, {}).get(request.method.lower(), {})
+    schema = answer_schema(operation)
+    if mask is not None and schema is not None:
+        check(mask, schema, document["components"]["schemas"])
+    return mask
+
+
+def answer_schema(operation: Mapping[str, Any]) -> Schema | None:
+    """The schema of a successful answer of an operation: of JSON, or of the events' data."""
+    for status, response in operation.get("responses", {}).items():
+        content = response.get("content", {}) if status.startswith("2") else {}
+        if "application/json" in content:
+            found: Schema = content["application/json"].get("schema", {})
+            return found
+        if "text/event-stream" in content:
+            data: Schema | None = content["text/event-stream"]["schema"].get(EVENT_DATA)
+            return data
+    return None
+
+
+def _narrowed(body: bytes, mask: Mask) -> bytes:
+    return json.dumps(narrowed(json.loads(body), mask), ensure_ascii=False).encode()
+
+
+def _refused(detail: str) -> ProblemError:
+    return ProblemError(
+        INVALID, f"{NAME}: {detail}", NAME, "name members that the answer has, or *"
+    )

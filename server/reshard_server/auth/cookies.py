@@ -1,0 +1,47 @@
+"""The cookie of a session: what it is called, and how a browser is handed it.
+
+Over HTTPS its name begins with ``__Host-``: a browser takes such a cookie from this very host only, over TLS, for every
+path, so that neither a neighbour below the same domain nor somebody on the way can put another one in its place. It is
+sent along where somebody follows a link to our pages (``SameSite=Lax``), but never with what a page of another site
+posts, loads or frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.responses import Response
+
+from reshard_server.auth.sessions import Session
+
+PLAIN_NAME = "reshard_session"
+SECURE_NAME = f"__Host-{PLAIN_NAME}"
+
+
+def is_secure(scheme: str, public_url: str | None) -> bool:
+    """Whether people reach the pages over HTTPS, as the settings or a believed proxy say."""
+    return scheme == "https" or bool(public_url and public_url.startswith("https://"))
+
+
+def cookie_of(cookies: Mapping[str, str], *, secure: bool) -> str | None:
+    """The session's cookie among those of a request; over HTTPS no other name is looked at."""
+    return cookies.get(SECURE_NAME if secure else PLAIN_NAME)
+
+
+def set_cookie(response: Response, session: Session, *, secure: bool) -> None:
+    """Hands the cookie to the browser; no script ever reads it."""
+    response.set_cookie(
+        SECURE_NAME if secure else PLAIN_NAME,
+        session.cookie,
+        max_age=int(session.seconds),
+        path="/",
+        httponly=True,
+        samesite="lax",
+        secure=secure,
+    )
+
+
+def clear_cookie(response: Response, *, secure: bool) -> None:
+    """Makes the browser forget the cookie."""
+    name = SECURE_NAME if secure else PLAIN_NAME
+    response.delete_cookie(name, path="/", httponly=True, samesite="lax", secure=secure)

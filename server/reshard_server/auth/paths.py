@@ -1,0 +1,252 @@
+"""Paths: every rule about what a client may name, in one place.
+
+A client's path is ``ROOT/path``: the name of a storage root, and plain names below it between single
+slashes. It is taken literally: nothing in it is decoded, expanded or handed to anything that would.
+Links below a root are followed where they stay beneath it; one that leads out, and every absolute one,
+is answered as if nothing were there, and so is whatever the caller may not see.
+
+What is returned is a real path in which no link is left. It is looked up again right before it is used
+(``recheck``), since links may have changed while a conversion waited. Whoever may write to a root on the
+host itself can still change one in between: roots are for people who trust each other's files.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from reshard_server.auth import openat2
+from reshard_server.auth.reserved import reserved
+from reshard_server.auth.tokens import Caller
+from reshard_server.problems import INVALID, NOT_FOUND, ProblemError
+
+REFUSED_CHARACTERS = frozenset("%|?#;\\")
+"""What TensorStore, URLs and shells take for something else than a part of a name."""
+
+REFUSED_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Control characters, NUL among them, halves of surrogate pairs, and line ends of Unicode."""
+
+LONGEST_PATH = 4096
+LONGEST_NAME = 255
+"""Bytes; what Linux allows."""
+
+MOST_LINKS = 40
+
+_ROOT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+Lookup = Callable[[str, tuple[str, ...]], Path]
+"""A real folder and names below it to the real path; OSError where a link leads out, or nothing is there."""
+
+
+@dataclass(frozen=True)
+class Roots:
+    """The storage roots of a server, by name.
+
+    Attributes:
+        lookup: how links are followed; by the kernel where it can.
+    """
+
+    roots: Mapping[str, Path]
+    lookup: Lookup = field(default_factory=lambda: best_lookup())
+
+    def readable(self, caller: Caller, text: str) -> Path:
+        """The real path, which need not exist yet; ProblemError where the caller may not read it."""
+        root, _ = parts(text)
+        if not caller.may_read(root):
+            raise nothing(text)
+        return self.recheck(text)
+
+    def existing(self, caller: Caller, text: str) -> Path:
+        """The real path of what is there; ProblemError where nothing is, or the caller may not read it."""
+        path = self.readable(caller, text)
+        if not os.path.lexists(path):
+            raise missing(text)
+        return path
+
+    def changeable(self, caller: Caller, text: str) -> Path:
+        """The real path of what is there; ProblemError where the caller may not read and change it."""
+        path = self.existing(caller, text)
+        root, names = parts(text)
+        if not caller.may_write(root):
+            raise nothing(text)
+        self._check_reserved(text, root, names, path, "choose another checkpoint")
+        return path
+
+    def writable(self, caller: Caller, text: str) -> Path:
+        """The real path of a target; ProblemError where the caller may not write it.
+
+        Its parents may be missing. Its own name is never followed, so that a link there is refused when it
+        is used, as the library refuses it.
+        """
+        root, _ = parts(text)
+        if not caller.may_write(root):
+            raise nothing(text)
+        return self.recheck(text, target=True)
+
+    def folder(self, caller: Caller, root: str, prefix: str) -> Path:
+        """The real path of a root, or of a folder below it, that is to be listed."""
+        if prefix:
+            return self.existing(caller, f"{root}/{prefix}")
+        if root not in self.roots or not caller.may_read(root):
+            raise nothing(root)
+        return Path(os.path.realpath(self.roots[root]))
+
+    def recheck(self, text: str, *, target: bool = False) -> Path:
+        """The real path, whoever asks; right before it is used.
+
+        Args:
+            target: as ``writable``; folders that are the server's or the library's own are refused.
+        """
+        root, names = parts(text)
+        if root not in self.roots:
+            raise nothing(text)
+        base = os.path.realpath(self.roots[root])
+        followed, kept = (names[:-1], names[-1:]) if target else (names, ())
+        try:
+            path = Path(self._resolved(base, followed), *kept)
+        except FileNotFoundError as error:  # the root's folder is gone
+            raise nothing(text) from error
+        except OSError as error:
+            raise missing(text) from error
+        if target:
+            self._check_reserved(text, root, names, path, "choose another target")
+        return path
+
+    def _check_reserved(
+        self, text: str, root: str, names: tuple[str, ...], path: Path, remedy: str
+    ) -> None:
+        """ProblemError where a path, or what links make of it, is the server's or the library's own."""
+        below = path.relative_to(os.path.realpath(self.roots[root])).parts
+        why = reserved((*names, *below))
+        if why is not None:
+            raise ProblemError(
+                INVALID,
+                f"{text[:200]!r} {why}; {remedy}",
+                remedy=remedy,
+            )
+
+    def _resolved(self, base: str, names: tuple[str, ...]) -> Path:
+        """The real path of as much as is there, and behind it the names that are missing."""
+        for present in range(len(names), -1, -1):
+            try:
+                found = self.lookup(base, names[:present])
+            except FileNotFoundError:
+                continue
+            path = Path(found, *names[present:])
+            if present < len(names) and os.path.lexists(found / names[present]):
+                raise OSError(errno.ELOOP, "a link leads to nothing", str(path))
+            return path
+        raise FileNotFoundError(errno.ENOENT, "the root's folder is missing", base)
+
+
+def parts(text: str) -> tuple[str, tuple[str, ...]]:
+    """The root's name and the names below it; ProblemError where the text is no path at all."""
+    root, *names = text.split("/")
+    why = _wrong(text, root, names)
+    if why is not None:
+        raise ProblemError(
+            INVALID,
+            f"{text[:200]!r} is no path below a storage root: {why}; give ROOT/path, of plain names between single "
+            "slashes",
+            remedy="give ROOT/path, of plain names between single slashes",
+        )
+    return root, tuple(names)
+
+
+def may_be_named(name: str) -> bool:
+    """Whether a name below a root can be part of a client's path."""
+    return "/" not in name and _wrong(name, "root", [name]) is None
+
+
+def _wrong(text: str, root: str, names: list[str]) -> str | None:
+    for character in text:
+        if character in REFUSED_CHARACTERS or unicodedata.category(character) in REFUSED_CATEGORIES:
+            return f"it has the character {character!a}"
+    if len(text.encode()) > LONGEST_PATH:
+        return f"it is longer than {LONGEST_PATH} bytes"
+    if not names or root == "":
+        return "it has no root's name before a slash"
+    if not _ROOT_NAME.fullmatch(root):
+        return f"{root[:100]!r} is no root's name"
+    if "" in names:
+        return "it has an empty name"
+    if "." in names or ".." in names:
+        return "it has a name of dots"
+    if any(len(name.encode()) > LONGEST_NAME for name in names):
+        return f"it has a name longer than {LONGEST_NAME} bytes"
+    return None
+
+
+def missing(text: str) -> ProblemError:
+    """What is answered where nothing is at a path below a root that the caller may use, or a link leads out of it."""
+    return ProblemError(
+        NOT_FOUND, f"there is nothing at {text[:200]!r}; check the path", remedy="check the path"
+    )
+
+
+def nothing(text: str) -> ProblemError:
+    """What is answered for a path below a root that is not there, or that the caller may not use."""
+    return ProblemError(
+        NOT_FOUND,
+        f"there is nothing at {text[:200]!r} that this token may use; check root and path",
+        remedy="check root and path",
+    )
+
+
+def best_lookup() -> Lookup:
+    """The kernel's where it has one, else our own."""
+    return lookup_by_kernel if openat2.is_there() else lookup_by_walk
+
+
+def lookup_by_kernel(base: str, names: tuple[str, ...]) -> Path:
+    """By openat2: the kernel refuses whatever leads out, at the moment when it looks."""
+    folder = os.open(base, os.O_PATH | os.O_DIRECTORY)
+    try:
+        found = openat2.open_beneath(folder, "/".join(names) or ".")
+    finally:
+        os.close(folder)
+    try:
+        path = os.path.realpath(os.path.join(base, *names))  # noqa: PTH118 - names are no paths
+        if not _is_beneath(path, base) or not os.path.samestat(Path(path).stat(), os.fstat(found)):
+            raise OSError(errno.EXDEV, "it changed while it was looked up", path)
+    finally:
+        os.close(found)
+    return Path(path)
+
+
+def lookup_by_walk(base: str, names: tuple[str, ...]) -> Path:
+    """Name by name, for kernels without openat2; to the same answers, as long as nobody changes links."""
+    os.stat(f"{base}/")  # noqa: PTH116 - raises where the root is no folder
+    at, ahead, links = [base], list(reversed(names)), 0
+    while ahead:
+        name = ahead.pop()
+        path = f"{'/'.join(at)}/{name}"
+        if not stat.S_ISLNK(os.lstat(path).st_mode):
+            _step(at, name)
+            continue
+        links += 1
+        leads = os.readlink(path)  # noqa: PTH115 - a Path would lose a slash at the end
+        if leads.startswith("/") or links > MOST_LINKS:
+            raise OSError(errno.EXDEV, "a link leads out of its root, or in a circle", path)
+        ahead += reversed(leads.split("/"))
+    return Path("/".join(at))
+
+
+def _step(at: list[str], name: str) -> None:
+    """From a folder to what a name, or what stands in a link instead of one, leads to."""
+    if name == "..":
+        at.pop()
+    elif name not in ("", "."):
+        at.append(name)
+    if not at:
+        raise OSError(errno.EXDEV, "it leads out of its root", name)
+
+
+def _is_beneath(path: str, base: str) -> bool:
+    return path == base or path.startswith(base.rstrip("/") + "/")

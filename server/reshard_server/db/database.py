@@ -1,0 +1,181 @@
+"""The database of the server's records: SQLite in the state folder, or Postgres."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from reshard.errors import MissingPackageError, ReshardError, StorageError
+from reshard_server.db.bounded import ANSWER_SECONDS, CONNECT_ARGUMENTS, BoundedConnection
+from reshard_server.db.clock import give_clock
+from reshard_server.db.migrating import LackingError, PendingError, migrate
+from reshard_server.db.news import give_news
+from reshard_server.db.one_writer import OneWriterEngine
+from reshard_server.settings import Settings
+from reshard_server.unavailable import renew_read_only
+
+LOG = logging.getLogger(__name__)
+
+LEAST_SQLITE = (3, 42)
+"""What heartbeats need (``unixepoch('subsec')``)."""
+
+BUSY_MILLISECONDS = 10_000
+
+IDLE_MILLISECONDS = 2_500
+"""After which Postgres ends a transaction in which nothing is asked.
+
+A process that is frozen within one, or whose host lost its power, would hold its locks for ever. It is shorter than
+``ANSWER_SECONDS``, so that whoever waits for such a lock gets it, and not an error.
+"""
+
+
+def open_database(settings: Settings) -> sa.Engine:
+    """The engine of the records, with the tables of this version.
+
+    Raises MissingPackageError where Python's SQLite is too old and no newer one is installed, StorageError
+    where the database cannot be opened, or its tables cannot be used.
+    """
+    engine = _engine(settings)
+    if done := _migrate(engine, apply=settings.migrate_at_start):
+        LOG.info("migrated the records", extra={"migrations": done})
+    return engine
+
+
+def open_migrated(settings: Settings) -> tuple[sa.Engine, list[str]]:
+    """As ``open_database``, whatever ``migrate_at_start`` says; and the numbers of the migrations that were done."""
+    engine = _engine(settings)
+    return engine, _migrate(engine, apply=True)
+
+
+def _migrate(engine: sa.Engine, *, apply: bool) -> list[str]:
+    try:
+        return migrate(engine, apply=apply)
+    except sa.exc.SQLAlchemyError as error:
+        raise StorageError(
+            f"cannot open the database of the server's records ({shown(engine)}): {_reason(error)}; check that it is "
+            "there, and that this user may write to it"
+        ) from error
+    except LackingError as error:
+        raise StorageError(
+            f"the server's records ({shown(engine)}) were made by a version that this one cannot follow: {error}; "
+            "run the version that made them, or begin with an empty state folder or database"
+        ) from None
+    except PendingError as error:
+        raise StorageError(
+            f"the server's records ({shown(engine)}) are of an older version: the migrations {error} are pending, and "
+            "migrate_at_start is off; run 'reshard serve --migrate' with the same settings first"
+        ) from None
+
+
+def _engine(settings: Settings) -> sa.Engine:
+    made: sa.Engine = sa.create_engine(records_url(settings), **engine_arguments(settings))
+    if made.dialect.name == "sqlite":
+        sa.event.listen(made, "connect", _set_up_sqlite)
+        made = OneWriterEngine(made)
+    else:
+        sa.event.listen(made, "do_connect", _connect_bounded)
+        sa.event.listen(made, "connect", _set_up_postgres)
+    renew_read_only(made)
+    give_clock(made)
+    give_news(made)
+    return made
+
+
+def records_url(settings: Settings) -> sa.URL:
+    """Where the records lie. Raises ReshardError where the password's file cannot be used."""
+    if settings.database_url is None:
+        if settings.database_password_file is not None:
+            raise ReshardError(
+                "database_password_file is set, but database_url is not; set database_url to a Postgres, or leave "
+                "both out to keep the records in the state folder"
+            )
+        return sqlite_url(settings.state / "records.sqlite")
+    url = postgres_url(settings.database_url.get_secret_value())
+    if settings.database_password_file is None:
+        return url
+    return url.set(password=_password(settings.database_password_file))
+
+
+def _password(file: Path) -> str:
+    """The file's one line; a mounted secret often ends with a line break."""
+    try:
+        return file.read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReshardError(
+            f"the password file {str(file)!r} (database_password_file) cannot be read: {error}; mount it where this "
+            "user may read it, or put the password into database_url"
+        ) from error
+
+
+def sqlite_url(path: Path) -> sa.URL:
+    """A SQLite file as a URL."""
+    return sa.URL.create("sqlite", database=str(path.absolute()))
+
+
+def postgres_url(text: str) -> sa.URL:
+    """The URL with the driver that is installed."""
+    return sa.make_url(text).set(drivername="postgresql+psycopg")
+
+
+def engine_arguments(settings: Settings) -> dict[str, Any]:
+    """Keyword arguments for ``create_engine``."""
+    if settings.database_url is not None:
+        return {
+            "pool_pre_ping": True,
+            "pool_size": 10,
+            "max_overflow": 10,
+            "pool_timeout": ANSWER_SECONDS,
+            "hide_parameters": True,
+            "connect_args": CONNECT_ARGUMENTS,
+        }
+    return {
+        "hide_parameters": True,
+        "module": sqlite_module(),
+        "connect_args": {"timeout": BUSY_MILLISECONDS / 1000},
+    }
+
+
+def sqlite_module() -> Any:
+    """Python's own SQLite where it is new enough, else the one of ``pysqlite3``."""
+    import sqlite3
+
+    if sqlite3.sqlite_version_info >= LEAST_SQLITE:
+        return sqlite3
+    try:
+        from pysqlite3 import dbapi2
+    except ImportError:
+        raise MissingPackageError(
+            f"this Python has SQLite {sqlite3.sqlite_version}, but 3.42 or newer is needed; install pysqlite3-binary, "
+            "or set database_url to a Postgres"
+        ) from None
+    return dbapi2
+
+
+def _set_up_sqlite(connection: Any, _: Any) -> None:
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _connect_bounded(_: Any, __: Any, arguments: list[Any], named: dict[str, Any]) -> Any:
+    return BoundedConnection.connect(*arguments, **named)
+
+
+def _set_up_postgres(connection: Any, _: Any) -> None:
+    connection.autocommit = True
+    connection.execute(f"SET idle_in_transaction_session_timeout = {IDLE_MILLISECONDS}")
+    connection.execute(f"SET statement_timeout = {int(ANSWER_SECONDS * 1000)}")
+    connection.autocommit = False
+
+
+def shown(engine: sa.Engine) -> str:
+    """The database's URL without its password."""
+    return engine.url.render_as_string(hide_password=True)
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).splitlines()[0]

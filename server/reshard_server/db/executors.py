@@ -1,0 +1,47 @@
+"""Executors: the processes that carry conversions out, and when each was last heard of.
+
+Times are the database's, so that clocks of hosts need not agree.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import sqlalchemy as sa
+
+from reshard_server.db.clock import clock_of, now_of
+from reshard_server.db.tables import EXECUTORS
+from reshard_server.host_clock import host_seconds
+
+FORGOTTEN_SECONDS = 3600.0
+"""Rows of executors that died are kept this long, for whoever looks what happened."""
+
+_E = EXECUTORS.c
+
+
+def beat(db: sa.Engine, executor: str) -> None:
+    """Says that this process lives, and sets the records' clock by the database's answer."""
+    now = now_of(db)
+    with db.begin() as connection:
+        heard = EXECUTORS.update().where(_E.id == executor).values(heartbeat_at=now)
+        before = host_seconds()
+        told = connection.scalar(heard.returning(_E.heartbeat_at))
+        if told is not None:
+            clock_of(db).learn(told, before)
+        else:
+            row = {"id": executor, "host": socket.gethostname(), "pid": os.getpid()}
+            connection.execute(EXECUTORS.insert().values(**row, heartbeat_at=now))
+        connection.execute(EXECUTORS.delete().where(_E.heartbeat_at < now - FORGOTTEN_SECONDS))
+
+
+def leave(db: sa.Engine, executor: str) -> None:
+    """Says that this process ends."""
+    with db.begin() as connection:
+        connection.execute(EXECUTORS.delete().where(_E.id == executor))
+
+
+def forget_all(db: sa.Engine) -> None:
+    """Forgets every executor; for a process that knows that it is the only one."""
+    with db.begin() as connection:
+        connection.execute(EXECUTORS.delete())

@@ -1,0 +1,83 @@
+"""Forgetting runs of schedules: of each schedule the newest are kept.
+
+A step must not be taken for new because its run is forgotten, also where its folder is back: the numbers of forgotten
+steps are kept, as progressions. A server of the version before knows nothing of them, so that the run of a step
+whose folder is there is never forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import sqlalchemy as sa
+
+from reshard_server.db.progressions import Progression, among, expanded, progressions
+from reshard_server.db.schedule_runs import MAY_BE_RETRIED, SETTLED
+from reshard_server.db.tables import CONVERSIONS, SCHEDULE_FORGOTTEN, SCHEDULE_RUNS
+
+BATCH = 200
+"""Rows of one transaction, so that others need not wait long."""
+
+_R = SCHEDULE_RUNS.c
+_F = SCHEDULE_FORGOTTEN.c
+
+
+def forget_old(db: sa.Engine, schedule: str, keep: int, there: Collection[int] = ()) -> int:
+    """Forgets all but the newest runs that were dealt with; how many those were.
+
+    Args:
+        keep: how many runs are kept at least.
+        there: steps whose folders are there.
+    """
+    old = [key for key, step in _old(db, schedule, keep) if step not in there]
+    gone = 0
+    for begin in range(0, len(old), BATCH):
+        gone += _forget(db, schedule, old[begin : begin + BATCH])
+    return gone
+
+
+def forgotten(db: sa.Engine, schedule: str, steps: Iterable[int]) -> set[int]:
+    """Those of these steps whose runs were forgotten."""
+    with db.connect() as connection:
+        return among(_steps(connection, schedule), steps)
+
+
+def _old(db: sa.Engine, schedule: str, keep: int) -> list[tuple[str, int | None]]:
+    newest = sa.select(_R.at).where(_R.schedule == schedule).order_by(_R.at.desc())
+    with db.connect() as connection:
+        since = connection.scalar(newest.offset(keep - 1).limit(1))
+        if since is None:
+            return []
+        query = sa.select(_R.key, _R.step).where(
+            _R.schedule == schedule, _R.at < since, _dealt_with()
+        )
+        return [(row.key, row.step) for row in connection.execute(query.order_by(_R.at))]
+
+
+def _dealt_with() -> sa.ColumnElement[bool]:
+    """Settled, and nothing follows: a conversion that failed may be retried as long as its record is there."""
+    there = sa.select(CONVERSIONS.c.id).where(CONVERSIONS.c.id == _R.conversion).exists()
+    return (_R.settled == SETTLED) | ((_R.settled == MAY_BE_RETRIED) & ~there)
+
+
+def _forget(db: sa.Engine, schedule: str, keys: list[str]) -> int:
+    with db.begin() as connection:
+        before = _steps(connection, schedule, locked=True)
+        old = SCHEDULE_RUNS.delete().where(_R.schedule == schedule, _R.key.in_(keys), _dealt_with())
+        steps = list(connection.scalars(old.returning(_R.step)))
+        known = [step for step in steps if step is not None]
+        if known:
+            _record(connection, schedule, progressions(expanded(before) | set(known)))
+    return len(steps)
+
+
+def _record(connection: sa.Connection, schedule: str, steps: list[Progression]) -> None:
+    change = SCHEDULE_FORGOTTEN.update().where(_F.schedule == schedule).values(steps=steps)
+    if not connection.execute(change).rowcount:
+        connection.execute(SCHEDULE_FORGOTTEN.insert().values(schedule=schedule, steps=steps))
+
+
+def _steps(connection: sa.Connection, schedule: str, *, locked: bool = False) -> list[Progression]:
+    query = sa.select(_F.steps).where(_F.schedule == schedule)
+    found = connection.scalar(query.with_for_update() if locked else query)
+    return [(first, last, stride) for first, last, stride in found or ()]

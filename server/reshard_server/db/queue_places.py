@@ -1,0 +1,115 @@
+"""Places in the queue: how many conversions start before one that waits, as ``claims`` takes turns.
+
+Tokens take turns, so the place follows from counts: of each token how many run, how many wait, and when its last
+turn was. A token that runs R is at level R; the lowest level is next, and each start lifts its token by one. So a
+conversion that is the r-th of its own token starts at level R + r - 1, behind what other tokens start below that
+level, and behind one start at that level of each token whose turn comes before.
+
+It is an estimate where conversions end in between, or a token is at its limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from reshard_server.db.claims import HELD
+from reshard_server.db.tables import CONVERSIONS, TURNS
+from reshard_server.schemas.conversion import Conversion
+
+_C = CONVERSIONS.c
+_ORDER = (_C.priority.desc(), _C.created_at, _C.id)
+"""Of the conversions of one token."""
+
+Head = tuple[int, float, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A token that has conversions in the queue.
+
+    Attributes:
+        running: how many of its conversions run.
+        queued: how many wait.
+        turn: number of its last turn; 0 where it had none.
+        head: sorts as the first of its conversions in the queue.
+    """
+
+    running: int
+    queued: int
+    turn: int
+    head: Head
+
+    def is_before(self, other: _Waiting) -> bool:
+        """Whether its turn comes first once both are at one level."""
+        if (
+            self.running != other.running
+        ):  # the other one had a turn meanwhile, to come to this level
+            return self.running > other.running
+        return (self.turn, self.head) < (other.turn, other.head)
+
+    def starts_before(self, other: _Waiting, rank: int) -> int:
+        """How many it starts before the conversion of another token with this rank there."""
+        level = other.running + rank - 1
+        if self.running > level:
+            return 0
+        return min(self.queued, level - self.running + self.is_before(other))
+
+
+def places(db: sa.Engine, conversions: Iterable[Conversion]) -> dict[str, int]:
+    """The place of each of these that waits, by its id; 1 is next."""
+    ids = [c.id for c in conversions if c.state == "queued"]
+    if not ids:
+        return {}
+    with db.connect() as connection:
+        ranks = connection.execute(_ranks(ids)).all()
+        waiting = _waiting(connection) if ranks else {}
+    found = {}
+    for row in ranks:
+        own = waiting.get(row.token)
+        if own is not None:
+            others = (other for token, other in waiting.items() if token != row.token)
+            found[row.id] = row.rank + sum(o.starts_before(own, row.rank) for o in others)
+    return found
+
+
+def _ranks(ids: Collection[str]) -> sa.Select[tuple[str, str, int]]:
+    """Where each one stands among those of its own token."""
+    tokens = sa.select(_C.token).where(_C.id.in_(ids)).distinct()
+    rank = sa.func.row_number().over(partition_by=_C.token, order_by=_ORDER).label("rank")
+    ranked = (
+        sa.select(_C.id, _C.token, rank)
+        .where(_C.state == "queued", _C.token.in_(tokens))
+        .subquery()
+    )
+    return sa.select(ranked.c.id, ranked.c.token, ranked.c.rank).where(ranked.c.id.in_(ids))
+
+
+def _waiting(connection: sa.Connection) -> dict[str, _Waiting]:
+    running = _counts(connection, HELD)
+    queued = _counts(connection, ("queued",))
+    turns = {row.token: row.number for row in connection.execute(sa.select(TURNS))}
+    number = sa.func.row_number().over(partition_by=_C.token, order_by=_ORDER).label("number")
+    ranked = (
+        sa.select(_C.token, _C.priority, _C.created_at, _C.id, number)
+        .where(_C.state == "queued")
+        .subquery()
+    )
+    heads = connection.execute(sa.select(ranked).where(ranked.c.number == 1)).all()
+    return {
+        row.token: _Waiting(
+            running.get(row.token, 0),
+            queued.get(row.token, 0),
+            turns.get(row.token, 0),
+            (-row.priority, row.created_at, row.id),
+        )
+        for row in heads
+    }
+
+
+def _counts(connection: sa.Connection, states: Collection[str]) -> dict[str, int]:
+    """How many conversions of each token are in one of these states."""
+    query = sa.select(_C.token, sa.func.count().label("many")).where(_C.state.in_(states))
+    return {row.token: row.many for row in connection.execute(query.group_by(_C.token))}

@@ -1,0 +1,276 @@
+"""Runs of schedules: what each tick and each step led to.
+
+A step has one row, which is claimed by inserting it: of several processes that see a new step one succeeds.
+Whoever has the claim holds the step and starts its conversion; a claim whose process died is dropped, and
+the step is new again::
+
+    (none) ──claim──▶ holding ──start──▶ started ──its conversion failed, claim_again──▶ holding …
+       ▲                 │ └──────────▶ gone | refused ──claim_again──▶ holding …
+       └─────release─────┘
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from reshard_server.db.clock import clock_of
+from reshard_server.db.conversion_rows import ENDED, moment
+from reshard_server.db.page_tokens import page_key, page_token
+from reshard_server.db.tables import CONVERSIONS, EXECUTORS, SCHEDULE_RUNS
+from reshard_server.schemas.schedule import Outcome, RunPage, ScheduleRun
+
+OPEN, SETTLED, MAY_BE_RETRIED = 0, 1, 2
+"""Of a run's conversion: has its end been dealt with? A failed one may be retried, and end again."""
+
+_R = SCHEDULE_RUNS.c
+_C = CONVERSIONS.c
+
+
+@dataclass(frozen=True, slots=True)
+class StepClaim:
+    """The right to start the conversion of a step.
+
+    Attributes:
+        text: names the claim, and the hold that is made under it.
+        before: the row as it was, where the step was run before.
+    """
+
+    schedule: str
+    step: int
+    text: str
+    before: ScheduleRun | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """A run whose conversion has ended, or is gone (``state`` None)."""
+
+    schedule: str
+    key: str
+    step: int | None
+    conversion: str
+    state: str | None
+    source: str | None
+
+
+def page(db: sa.Engine, schedule: str, page_size: int, page_token_text: str | None) -> RunPage:
+    """The history of a schedule, newest first."""
+    listing = ["runs", schedule]
+    query = _told().where(_R.schedule == schedule)
+    if page_token_text:
+        at, key = page_key(listing, page_token_text, (float, str))
+        query = query.where(sa.or_(_R.at < at, sa.and_(_R.at == at, _R.key < key)))
+    with db.connect() as connection:
+        rows = connection.execute(
+            query.order_by(_R.at.desc(), _R.key.desc()).limit(page_size + 1)
+        ).all()
+    last = rows[page_size - 1] if len(rows) > page_size else None
+    return RunPage(
+        runs=list(map(_run, rows[:page_size])),
+        next_page_token=None if last is None else page_token(listing, (last.at, last.key)),
+    )
+
+
+def get(db: sa.Engine, schedule: str, key: str) -> ScheduleRun | None:
+    """One run."""
+    with db.connect() as connection:
+        query = _told().where(_R.schedule == schedule, _R.key == key)
+        row = connection.execute(query).one_or_none()
+    return None if row is None else _run(row)
+
+
+def last(db: sa.Engine, schedule: str) -> ScheduleRun | None:
+    """The newest run."""
+    found = page(db, schedule, 1, None).runs
+    return found[0] if found else None
+
+
+def known_steps(db: sa.Engine, schedule: str) -> set[int]:
+    """Steps that have a row."""
+    query = sa.select(_R.step).where(_R.schedule == schedule, _R.step.is_not(None))
+    with db.connect() as connection:
+        return set(connection.execute(query).scalars())
+
+
+def is_going_on(connection: sa.Connection, schedule: str) -> bool:
+    """Whether a conversion that the schedule started has not ended."""
+    query = sa.select(sa.func.count()).where(_C.schedule == schedule, _C.state.not_in(ENDED))
+    return bool(connection.execute(query).scalar())
+
+
+def note(
+    connection: sa.Connection,
+    schedule: str,
+    key: str,
+    outcome: Outcome,
+    *,
+    step: int | None = None,
+    conversion: str | None = None,
+    detail: str | None = None,
+) -> None:
+    """Adds a run to the history."""
+    row: dict[str, Any] = {"schedule": schedule, "key": key, "step": step, "detail": detail}
+    row["at"] = clock_of(connection).now()
+    settled = OPEN if conversion else SETTLED
+    row |= {"outcome": outcome, "conversion": conversion, "settled": settled}
+    connection.execute(SCHEDULE_RUNS.insert().values(row))
+
+
+def claim(db: sa.Engine, schedule: str, step: int, executor: str) -> StepClaim | None:
+    """Claims a step that has no row; None where it has one."""
+    claimed = StepClaim(schedule, step, secrets.token_hex(16))
+    row = {"schedule": schedule, "key": str(step), "step": step}
+    row |= _holding(claimed, executor, clock_of(db).now())
+    try:
+        with db.begin() as connection:
+            connection.execute(SCHEDULE_RUNS.insert().values(row))
+    except sa.exc.IntegrityError:
+        return None
+    return claimed
+
+
+def claim_again(
+    db: sa.Engine, schedule: str, before: ScheduleRun, executor: str
+) -> StepClaim | None:
+    """Claims a step whose row is still as it was seen; None where it is not."""
+    claimed = StepClaim(schedule, int(before.key), secrets.token_hex(16), before)
+    change = SCHEDULE_RUNS.update().where(
+        _R.schedule == schedule,
+        _R.key == before.key,
+        _R.outcome == before.outcome,
+        _R.conversion.is_not_distinct_from(before.conversion),
+    )
+    with db.begin() as connection:
+        values = _holding(claimed, executor, clock_of(db).now())
+        won = connection.execute(change.values(values)).rowcount
+    return claimed if won else None
+
+
+def end_claim(
+    connection: sa.Connection,
+    claimed: StepClaim,
+    outcome: Outcome,
+    *,
+    conversion: str | None = None,
+    detail: str | None = None,
+) -> bool:
+    """Says what the step led to; False where the claim does not stand any more."""
+    values: dict[str, Any] = {"outcome": outcome, "conversion": conversion, "detail": detail}
+    values |= {"at": clock_of(connection).now(), "executor": None, "claim": None}
+    values["settled"] = OPEN if conversion else SETTLED
+    change = SCHEDULE_RUNS.update().where(*_standing(claimed))
+    return bool(connection.execute(change.values(values)).rowcount)
+
+
+def release(db: sa.Engine, claimed: StepClaim) -> None:
+    """Lets the step be new again, or what it was."""
+    before = claimed.before
+    with db.begin() as connection:
+        if before is None:
+            connection.execute(SCHEDULE_RUNS.delete().where(*_standing(claimed)))
+            return
+        end_claim(
+            connection,
+            claimed,
+            before.outcome,
+            conversion=before.conversion,
+            detail=before.detail,
+        )
+
+
+def release_of_dead(db: sa.Engine, heard_after: sa.ColumnElement[float]) -> int:
+    """Lets steps be new again whose claims are of no process that lives; how many those were."""
+    live = sa.select(EXECUTORS.c.id).where(EXECUTORS.c.heartbeat_at >= heard_after)
+    dead = (_R.settled == OPEN) & (_R.outcome == "holding") & _R.executor.not_in(live)
+    with db.begin() as connection:
+        return connection.execute(SCHEDULE_RUNS.delete().where(dead)).rowcount
+
+
+def ended(db: sa.Engine) -> list[EndedRun]:
+    """Runs whose conversion has ended, which nobody dealt with yet."""
+    query = (
+        sa.select(SCHEDULE_RUNS, _C.state, _C.source)
+        .join_from(SCHEDULE_RUNS, CONVERSIONS, _C.id == _R.conversion, isouter=True)
+        .where(_R.settled == OPEN, _R.outcome == "started")
+        .where(sa.or_(_C.id.is_(None), _C.state.in_(ENDED)))
+        .order_by(_R.at)
+        .limit(200)
+    )
+    with db.connect() as connection:
+        return [
+            EndedRun(r.schedule, r.key, r.step, r.conversion, r.state, r.source)
+            for r in connection.execute(query)
+        ]
+
+
+def settle(db: sa.Engine, run: EndedRun, *, gone: str | None) -> None:
+    """Says that the end of its conversion was dealt with; with ``gone``, that the step was deleted first."""
+    values: dict[str, Any] = {"settled": SETTLED}
+    if run.state in ("failed", "cancelled"):
+        values["settled"] = MAY_BE_RETRIED
+    if gone is not None:
+        values |= {"outcome": "gone", "detail": gone}
+    change = SCHEDULE_RUNS.update().where(
+        _R.schedule == run.schedule,
+        _R.key == run.key,
+        _R.conversion == run.conversion,
+        _R.settled == OPEN,
+    )
+    with db.begin() as connection:
+        connection.execute(change.values(values))
+
+
+def reopen_retried(db: sa.Engine) -> None:
+    """Conversions that had failed and were retried may end in another way."""
+    failed = sa.select(_C.id).where(_C.id == _R.conversion, _C.state.in_(("failed", "cancelled")))
+    there = sa.select(_C.id).where(_C.id == _R.conversion)
+    retried = (_R.settled == MAY_BE_RETRIED) & there.exists() & ~failed.exists()
+    with db.begin() as connection:
+        connection.execute(
+            SCHEDULE_RUNS.update()
+            .where(retried)
+            .values(settled=OPEN, outcome="started", detail=None)
+        )
+
+
+def _holding(claimed: StepClaim, executor: str, now: float) -> dict[str, Any]:
+    return {
+        "at": now,
+        "outcome": "holding",
+        "conversion": None,
+        "detail": None,
+        "executor": executor,
+        "claim": claimed.text,
+        "settled": OPEN,
+    }
+
+
+def _standing(claimed: StepClaim) -> tuple[sa.ColumnElement[bool], ...]:
+    return (
+        _R.schedule == claimed.schedule,
+        _R.key == str(claimed.step),
+        _R.outcome == "holding",
+        _R.claim == claimed.text,
+    )
+
+
+def _told() -> sa.Select[Any]:
+    return sa.select(SCHEDULE_RUNS, _C.state).join_from(
+        SCHEDULE_RUNS, CONVERSIONS, _C.id == _R.conversion, isouter=True
+    )
+
+
+def _run(row: sa.Row[Any]) -> ScheduleRun:
+    return ScheduleRun(
+        key=row.key,
+        step=row.step,
+        at=moment(row.at),
+        outcome=row.outcome,
+        conversion=row.conversion,
+        state=row.state,
+        detail=row.detail,
+    )

@@ -1,0 +1,240 @@
+"""Schedules in the records: stored, replaced, paused, and when each is due.
+
+``revision`` counts changes of the schedule itself. ``next_at`` moves without them: one statement that names
+the time which was seen, so that of several replicas one starts a tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from pydantic import TypeAdapter
+
+from reshard_server.db.clock import clock_of
+from reshard_server.db.conversion_rows import moment
+from reshard_server.db.news import tell
+from reshard_server.db.other_versions import (
+    read,
+    readable,
+    recorded,
+    unknown_members,
+)
+from reshard_server.db.page_tokens import page_key, page_token
+from reshard_server.db.quotas import check_schedule
+from reshard_server.db.sizes import bytes_of, fitting, stored_bytes
+from reshard_server.db.tables import (
+    SCHEDULE_FORGOTTEN,
+    SCHEDULE_OUTPUTS,
+    SCHEDULE_RUNS,
+    SCHEDULES,
+)
+from reshard_server.schemas.schedule import Clock, Schedule, ScheduleBody, ScheduleRun
+from reshard_server.settings import Settings
+
+_S = SCHEDULES.c
+_BODY: TypeAdapter[ScheduleBody] = TypeAdapter(ScheduleBody)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchedule:
+    """A row of the schedules' table.
+
+    Attributes:
+        token: name of the token that made it, with whose rights it runs.
+        next_at: when it is looked at next; by the clock, when it is due.
+    """
+
+    name: str
+    body: ScheduleBody
+    paused: bool
+    token: str
+    created_at: float
+    updated_at: float
+    next_at: float | None
+    revision: int
+
+    @property
+    def tag(self) -> str:
+        """Names this state of this schedule, for ETag."""
+        return f'"{int(self.created_at * 1000)}-{self.revision}"'
+
+    def told(self, last: ScheduleRun | None) -> Schedule:
+        """As clients are told of it."""
+        is_due = isinstance(self.body.when, Clock) and self.next_at is not None and not self.paused
+        return Schedule(
+            name=self.name,
+            schedule=self.body.model_copy(update={"paused": self.paused}),
+            paused=self.paused,
+            created_by=self.token,
+            created_at=moment(self.created_at),
+            updated_at=moment(self.updated_at),
+            next_at=moment(self.next_at) if is_due and self.next_at is not None else None,
+            last=last,
+            revision=self.revision,
+        )
+
+
+def get(db: sa.Engine, name: str) -> StoredSchedule | None:
+    """The schedule with this name."""
+    with db.connect() as connection:
+        row = connection.execute(sa.select(SCHEDULES).where(_S.name == name)).one_or_none()
+    return None if row is None else _stored(row)
+
+
+def create(
+    db: sa.Engine,
+    name: str,
+    token: str,
+    body: ScheduleBody,
+    next_at: float,
+    settings: Settings | None = None,
+) -> StoredSchedule | None:
+    """A new schedule; None where there is one with this name.
+
+    Args:
+        settings: whose quotas hold; None: none do.
+
+    Raises ProblemError where a quota is used up.
+    """
+    now = clock_of(db).now()
+    values = {**_values(token, body, next_at, now), "name": name, "created_at": now, "revision": 1}
+    try:
+        with db.begin() as connection:
+            _check_quota(connection, settings, name, values)
+            connection.execute(SCHEDULES.insert().values(values))
+            tell(connection, "schedules")
+    except sa.exc.IntegrityError:
+        return None
+    return get(db, name)
+
+
+def replace(
+    db: sa.Engine,
+    before: StoredSchedule,
+    token: str,
+    body: ScheduleBody,
+    next_at: float,
+    settings: Settings | None = None,
+) -> StoredSchedule | None:
+    """Puts another body in its place; None where it changed meanwhile. Raises ProblemError as ``create``."""
+    values = _values(token, body, next_at, clock_of(db).now())
+    with db.connect() as connection:
+        _check_quota(connection, settings, before.name, values)
+    return _change(db, before, values)
+
+
+def _check_quota(
+    connection: sa.Connection, settings: Settings | None, name: str, values: dict[str, Any]
+) -> None:
+    if settings is not None:
+        check_schedule(connection, settings, values["token"], name, values["bytes"])
+
+
+def set_paused(
+    db: sa.Engine, before: StoredSchedule, next_at: float, *, paused: bool
+) -> StoredSchedule | None:
+    """Pauses it or lets it go on; None where it changed meanwhile."""
+    now = clock_of(db).now()
+    return _change(db, before, {"paused": paused, "next_at": next_at, "updated_at": now})
+
+
+def delete(db: sa.Engine, before: StoredSchedule) -> bool:
+    """Forgets it and its history; conversions and outputs stay. False where it changed meanwhile."""
+    with db.begin() as connection:
+        if not connection.execute(SCHEDULES.delete().where(*_as_before(before))).rowcount:
+            return False
+        for table in (SCHEDULE_RUNS, SCHEDULE_FORGOTTEN, SCHEDULE_OUTPUTS):
+            connection.execute(table.delete().where(table.c.schedule == before.name))
+    return True
+
+
+def page(
+    db: sa.Engine, token: str | None, page_size: int, page_token_text: str | None
+) -> tuple[list[StoredSchedule], str | None]:
+    """Schedules of a token, or all, by name; and the token of the next page.
+
+    A page has fewer than ``page_size`` where they are large.
+    """
+    listing = ["schedules", token]
+    query = sa.select(SCHEDULES) if token is None else sa.select(SCHEDULES).where(_S.token == token)
+    if page_token_text:
+        (last,) = page_key(listing, page_token_text, (str,))
+        query = query.where(_S.name > last)
+    size = sa.func.coalesce(_S.bytes, bytes_of(db, _S.schedule))
+    sizes = query.with_only_columns(_S.name, size.label("size")).order_by(_S.name)
+    with db.connect() as connection:
+        ahead = connection.execute(sizes.limit(page_size + 1)).all()
+        number = fitting([row.size for row in ahead[:page_size]])
+        names = [row.name for row in ahead[:number]]
+        rows = connection.execute(query.where(_S.name.in_(names)).order_by(_S.name)).all()
+    told = readable(rows, _stored)
+    more = len(ahead) > number
+    return told, page_token(listing, (names[-1],)) if more else None
+
+
+def due(db: sa.Engine, now: float) -> list[StoredSchedule]:
+    """Schedules whose time has come, the longest overdue first; none that only another version knows."""
+    query = sa.select(SCHEDULES).where(_S.paused.is_(False), _S.next_at <= now)
+    with db.connect() as connection:
+        found = readable(connection.execute(query.order_by(_S.next_at)), _stored)
+    return [stored for stored in found if not unknown_members(stored.body)]
+
+
+def next_due(db: sa.Engine, now: float) -> float | None:
+    """When the next schedule is looked at that need not be looked at now; None where there is none."""
+    query = sa.select(sa.func.min(_S.next_at)).where(_S.paused.is_(False), _S.next_at > now)
+    with db.connect() as connection:
+        return connection.execute(query).scalar()
+
+
+def advance(connection: sa.Connection, before: StoredSchedule, next_at: float) -> bool:
+    """Wins the tick; False where another process did, or the schedule changed."""
+    change = SCHEDULES.update().where(
+        *_as_before(before), _S.next_at == before.next_at, _S.paused.is_(False)
+    )
+    return bool(connection.execute(change.values(next_at=next_at)).rowcount)
+
+
+def _values(token: str, body: ScheduleBody, next_at: float, now: float) -> dict[str, Any]:
+    document = recorded(body)
+    return {
+        "schedule": document,
+        "bytes": stored_bytes(document),
+        "paused": body.paused,
+        "token": token,
+        "updated_at": now,
+        "next_at": next_at,
+    }
+
+
+def _change(db: sa.Engine, before: StoredSchedule, values: dict[str, Any]) -> StoredSchedule | None:
+    change = SCHEDULES.update().where(*_as_before(before))
+    with db.begin() as connection:
+        done = connection.execute(change.values(**values, revision=before.revision + 1))
+        tell(connection, "schedules")
+    return get(db, before.name) if done.rowcount else None
+
+
+def _as_before(before: StoredSchedule) -> Iterable[sa.ColumnElement[bool]]:
+    return (
+        _S.name == before.name,
+        _S.created_at == before.created_at,
+        _S.revision == before.revision,
+    )
+
+
+def _stored(row: sa.Row[Any]) -> StoredSchedule:
+    """Raises UnreadableError where another version wrote what this one cannot read."""
+    return StoredSchedule(
+        row.name,
+        read(_BODY, row.schedule, f"the schedule {row.name!r}"),
+        row.paused,
+        row.token,
+        row.created_at,
+        row.updated_at,
+        row.next_at,
+        row.revision,
+    )

@@ -1,0 +1,49 @@
+"""What ended, counted: totals that outlive the records and are the same on every replica."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from reshard_server.db.tables import ENDED_TOTALS
+
+BUCKET_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14400, 86400)
+LONGER = 0
+"""The bucket of what took longer than the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Conversions that ended in one state within one bucket of time, but not within a smaller one."""
+
+    state: str
+    within_seconds: int
+    conversions: int
+    seconds: float
+    moved_bytes: int
+
+
+def count_ended(connection: sa.Connection, state: str, seconds: float, moved_bytes: int) -> None:
+    """Adds one conversion that ended."""
+    within = next((b for b in BUCKET_SECONDS if seconds <= b), LONGER)
+    new = {"conversions": 1, "seconds": seconds, "moved_bytes": moved_bytes}
+    sum_of = {name: ENDED_TOTALS.c[name] + value for name, value in new.items()}
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    added = insert(ENDED_TOTALS).values(state=state, within_seconds=within, **new)
+    keys = ["state", "within_seconds"]
+    connection.execute(added.on_conflict_do_update(index_elements=keys, set_=sum_of))
+
+
+def totals(db: sa.Engine) -> list[Total]:
+    """Every total, by state and bucket."""
+    query = sa.select(ENDED_TOTALS).order_by(ENDED_TOTALS.c.state, ENDED_TOTALS.c.within_seconds)
+    with db.connect() as connection:
+        return [Total(**row._mapping) for row in connection.execute(query)]
+
+
+def moved_bytes(result: list[dict[str, Any]] | None) -> int:
+    """The bytes that the reports of a conversion say were moved."""
+    return sum(int(report.get("moved_bytes") or 0) for report in result or ())

@@ -1,0 +1,207 @@
+"""Conversions as clients ask for them and as they are told."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Discriminator, Field, Strict, Tag, WithJsonSchema
+
+from reshard_server.schemas.base import (
+    Answer,
+    Document,
+    Flag,
+    MissingAxes,
+    OfRun,
+    RootedPath,
+    Whole,
+)
+from reshard_server.schemas.bounds import at_most
+from reshard_server.schemas.told import STAGES, TargetReport, many, one
+
+State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
+
+Pattern = Annotated[str, Field(min_length=1, max_length=1000)]
+Pair = tuple[Pattern, Annotated[str, Field(max_length=1000)]]
+Patterns = Annotated[tuple[Pattern, ...], Field(max_length=1000, fail_fast=True), at_most(1000)]
+Pairs = Annotated[tuple[Pair, ...], Field(max_length=1000, fail_fast=True), at_most(1000)]
+Size = Annotated[
+    str | Whole, Field(description="Bytes, or text such as 512MiB.", examples=["512MiB"])
+]
+
+
+class Goal(Document):
+    """How one target is to be laid out; the words are the command line's."""
+
+    target: RootedPath
+    layout: str | dict[str, Any] | None = Field(
+        None,
+        description="Name of a stored layout (name or name@version), or the content of a layout file.",
+        examples=[{"mesh": {"axes": ["model"], "shape": [8]}, "rules": []}],
+    )
+    mesh: str | None = Field(None, max_length=1000, examples=["data=4,model=2"])
+    missing_axes: MissingAxes = "error"
+    select: Patterns = ()
+    drop: Patterns = ()
+    rename: Pairs = Field((), description="[pattern, replacement] each.")
+    cast: Pairs = Field(
+        (),
+        description="[pattern, dtype] each; float, int, complex, bool or a dtype in place of the pattern takes every tensor of it.",
+        examples=[[["float", "bfloat16"]]],
+    )
+    compression: str = Field("none", max_length=32, examples=["zstd:3"])
+    chunk_bytes: Size | None = None
+    ocdbt: Flag = False
+    style: Literal["v0", "v1"] | None = None
+    overwrite: Flag = False
+    restart: Flag = Field(False, description="Throw away what an earlier attempt left.")
+    verify: Literal["written", "readback"] = "written"
+
+
+class Source(OfRun):
+    """What is read, and what reading may take."""
+
+    checkpoint_member: ClassVar[str] = "source"
+
+    source: RootedPath
+    max_memory: Size | None = Field(None, description="At most the server's ceiling.")
+    workers: Whole | None = Field(None, ge=1, le=256)
+
+
+Labels = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=256)]],
+    Field(max_length=32),
+    at_most(32),
+]
+
+Seconds = Annotated[float, Strict(), Field(ge=1, le=31_536_000)]
+
+Goals = Annotated[tuple[Goal, ...], Field(min_length=1, max_length=16), at_most(16)]
+Shares = Annotated[
+    Flag, Field(description="Tell what share of each target shard's bytes lay where.")
+]
+
+
+class PlanRequest(Source, Goal):
+    """A conversion that is only planned."""
+
+    shares: Shares = False
+
+
+class JointPlanRequest(Source):
+    """A conversion to several targets that is only planned."""
+
+    targets: Goals
+    shares: Shares = False
+
+
+class _Wish(Source):
+    priority: Whole = Field(
+        0,
+        ge=-100,
+        le=100,
+        description="Of a token's conversions the higher ones are started first.",
+    )
+    run_seconds: Seconds | None = Field(
+        None,
+        description="How long it may run; at most the server's setting. Then it fails, and a retry resumes it.",
+    )
+    no_progress_seconds: Seconds | None = Field(
+        None,
+        description="How long it may run without moving anything; at most the server's setting.",
+    )
+    labels: Labels = Field(default_factory=dict)
+
+
+class OneTarget(_Wish, Goal):
+    """A conversion to one target."""
+
+
+class SeveralTargets(_Wish):
+    """A conversion to several targets; the source is read once."""
+
+    targets: Goals
+
+
+def _form(request: object) -> str:
+    """Which form a request has, so that only the errors of that form are told."""
+    has = "targets" in request if isinstance(request, dict) else hasattr(request, "targets")
+    return "SeveralTargets" if has else "OneTarget"
+
+
+ConversionRequest = Annotated[
+    Annotated[OneTarget, Tag("OneTarget")] | Annotated[SeveralTargets, Tag("SeveralTargets")],
+    Discriminator(_form),
+]
+
+AnyPlanRequest = Annotated[
+    Annotated[PlanRequest, Tag("OneTarget")] | Annotated[JointPlanRequest, Tag("SeveralTargets")],
+    Discriminator(_form),
+]
+
+
+def goals(request: ConversionRequest | AnyPlanRequest) -> tuple[Goal, ...]:
+    """The targets of either form."""
+    if isinstance(request, SeveralTargets | JointPlanRequest):
+        return request.targets
+    return (Goal(**{name: getattr(request, name) for name in Goal.model_fields}),)
+
+
+class ProgressState(Answer):
+    """How far it is; bytes are the source's, as decoded."""
+
+    stage: Annotated[str, WithJsonSchema({"type": "string", "enum": list(STAGES)})]
+    moved_bytes: int
+    total_bytes: int
+    resumed_bytes: int = 0
+    tasks_done: int
+    tasks: int
+    tensor: str
+    bytes_per_second: float | None = None
+    seconds_left: float | None = None
+
+
+class Conversion(Answer):
+    """A conversion as it stands."""
+
+    id: str
+    state: State
+    done: bool
+    request: ConversionRequest
+    progress: ProgressState | None = None
+    result: Annotated[list[dict[str, Any]], many(TargetReport)] | None = Field(
+        None,
+        description="The report of each target, with digests (docs/json-output.md, convert); null in listings.",
+    )
+    result_url: str | None = Field(
+        None,
+        description="Where the whole result is, in listings and events, which carry none or a summary of it.",
+        examples=["/v1/conversions/019d7c3a5b1e9f2c6d8e4a7b0c31"],
+    )
+    read_bytes: int | None = Field(
+        None,
+        description="Encoded bytes of the source that the attempt which succeeded read, for all targets together.",
+    )
+    error: Annotated[dict[str, Any], one("Problem")] | None = Field(
+        None, description="Why it failed."
+    )
+    attempts: int = 0
+    priority: int = 0
+    schedule: str | None = None
+    created_by: str
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    revision: int = Field(description="Grows with every change; ids of events are revisions.")
+
+
+def result_url(conversion: str) -> str:
+    """Where the whole result of a conversion is."""
+    return f"/v1/conversions/{conversion}"
+
+
+class ConversionPage(Answer):
+    """Newest first."""
+
+    conversions: list[Conversion]
+    next_page_token: str | None = None
