@@ -32,11 +32,11 @@ PUBLIC_MODULES = (
     "reshard.geometry.sizes",
 )  # fmt: skip
 SERVER_ORDER = (
-    "serve", "app server_process", "expecting", "pages", "routes serving", "services", "schedules", "work", "audit", "logs metrics",
-    "access", "records", "drain refusals parsed_body", "models problems settings", "mistakes host_clock unavailable",
+    "serve", "app server_process", "expecting", "pages", "api middleware", "services", "schedules", "queries", "jobs", "worker", "audit",
+    "logs metrics", "auth", "db", "drain refusals parsed_body", "schemas problems settings", "mistakes host_clock unavailable",
 )  # fmt: skip
 # What the client may import of the server; nothing of the server imports the client.
-CLIENT_MAY = ("client", "models", "mistakes")
+CLIENT_MAY = ("client", "schemas", "mistakes")
 SERVER_COMMANDS = ("reshard.cli.commands.serve", "reshard.cli.remote")
 
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts.split()}
@@ -224,7 +224,7 @@ SOUND = {
     "reshard/errors.py": "",
     "server/reshard_server/app.py": "import reshard\nfrom reshard import convert\nfrom reshard_server.work import durable",
     "server/reshard_server/work/__init__.py": "",
-    "server/reshard_server/work/durable.py": "from reshard_server import problems",
+    "server/reshard_server/jobs/queue.py": "from reshard_server import problems",
     "server/reshard_server/problems.py": "",
     "server/reshard_server/client/__init__.py": "import reshard_server.schemas",
     "server/reshard_server/schemas/__init__.py": "",
@@ -258,14 +258,14 @@ SOUND = {
          ["circle: reshard.geometry.box, reshard.geometry.grid"]),
         ({"server/reshard_server/app.py": "from reshard.errors import E\nimport reshard.engine.run"},
          ["reshard_server.app:2: import of reshard.engine.run is not a public name of reshard"]),
-        ({"server/reshard_server/problems.py": "def f():\n    from reshard_server.work.durable import D"},
-         ["reshard_server.problems:2: import of reshard_server.work.durable runs the wrong way"]),
+        ({"server/reshard_server/problems.py": "def f():\n    from reshard_server.jobs.queue import D"},
+         ["reshard_server.problems:2: import of reshard_server.jobs.queue runs the wrong way"]),
         ({"server/reshard_server/problems.py": "from reshard_server import models"},
          ["reshard_server.problems:1: import of reshard_server.schemas runs the wrong way"]),
         ({"server/reshard_server/client/__init__.py": "from reshard_server.problems import P"},
          ["reshard_server.client:1: import of reshard_server.problems runs the wrong way"]),
-        ({"server/reshard_server/work/durable.py": "from reshard_server import client"},
-         ["reshard_server.work.durable:1: import of reshard_server.client runs the wrong way"]),
+        ({"server/reshard_server/jobs/queue.py": "from reshard_server import client"},
+         ["reshard_server.jobs.queue:1: import of reshard_server.client runs the wrong way"]),
         ({"server/reshard_server/odd.py": "from reshard_server import problems"},
          ["reshard_server.odd:1: import of reshard_server.problems runs the wrong way"]),
         ({"server/reshard_server/work/a.py": "from reshard_server.work import b",

@@ -19,7 +19,7 @@ from reshard_server.db.totals import BUCKET_SECONDS, Total, totals
 STATES = ("queued", "running", "cancelling", "succeeded", "failed", "cancelled")
 REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
-WORKER_MODULE = b"reshard_server.work.child"
+WORKER_MODULE = b"reshard_server.worker.child"
 """In the command line of every child process; others that this process may have are none of them."""
 
 

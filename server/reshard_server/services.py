@@ -27,13 +27,13 @@ from reshard_server.db.listening import Listener
 from reshard_server.db.state_lock import state_locked
 from reshard_server.db.together import Together
 from reshard_server.drain import Drain
+from reshard_server.jobs.queue import Durable
 from reshard_server.metrics import Metrics
+from reshard_server.queries.ask import Questions
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schedules.ticking import Ticking
 from reshard_server.settings import Settings
-from reshard_server.work.durable import Durable
-from reshard_server.work.questions import Questions
-from reshard_server.work.wording import RootNames
+from reshard_server.worker.wording import RootNames
 
 CHECKERS = 4
 """Threads that look at paths for conversions that are asked for: where a storage hangs they do, and no others."""

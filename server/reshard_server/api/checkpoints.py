@@ -14,6 +14,9 @@ from reshard_server.api.examples import FINGERPRINTS, INSPECTIONS, VERIFICATIONS
 from reshard_server.api.questions import EVENTS, answered, answered_or_watched
 from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.db.page_tokens import page_key, page_token
+from reshard_server.jobs.accept import about, check_limits
+from reshard_server.jobs.child_request import data_bytes
+from reshard_server.jobs.choose_step import choose
 from reshard_server.logs import ABOUT
 from reshard_server.problems import (
     BAD_CHECKPOINT,
@@ -25,6 +28,8 @@ from reshard_server.problems import (
     TARGET_EXISTS,
     UNAVAILABLE,
 )
+from reshard_server.queries.ask import Question
+from reshard_server.queries.browse import browse
 from reshard_server.schemas.checkpoint import (
     CheckpointPage,
     CheckpointQuery,
@@ -35,11 +40,6 @@ from reshard_server.schemas.checkpoint import (
     VerificationAnswer,
     VerifyRequest,
 )
-from reshard_server.work.accepting import about, check_limits
-from reshard_server.work.browsing import browse
-from reshard_server.work.choosing import choose
-from reshard_server.work.questions import Question
-from reshard_server.work.request import data_bytes
 
 ROUTER = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=MaskedRoute)
 

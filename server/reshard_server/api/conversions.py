@@ -15,6 +15,8 @@ from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.db import conversions
 from reshard_server.db.conversions import Filters
 from reshard_server.db.idempotency import Asked
+from reshard_server.jobs.accept import check_conversion
+from reshard_server.jobs.choose_step import choose
 from reshard_server.logs import ABOUT
 from reshard_server.problems import (
     BAD_LAYOUT,
@@ -27,8 +29,6 @@ from reshard_server.problems import (
 )
 from reshard_server.schemas.conversion import Conversion, ConversionPage, ConversionRequest, goals
 from reshard_server.schemas.listing import ConversionQuery
-from reshard_server.work.accepting import check_conversion
-from reshard_server.work.choosing import choose
 
 ROUTER = APIRouter(prefix="/v1/conversions", tags=["conversions"], route_class=MaskedRoute)
 

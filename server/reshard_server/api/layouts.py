@@ -16,6 +16,9 @@ from reshard_server.api.questions import answered
 from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.auth.tokens import Caller
 from reshard_server.db import layouts
+from reshard_server.jobs.accept import about, check_limits, content_of
+from reshard_server.jobs.child_request import data_bytes
+from reshard_server.jobs.choose_step import with_choice
 from reshard_server.problems import (
     BAD_CHECKPOINT,
     BAD_LAYOUT,
@@ -29,6 +32,7 @@ from reshard_server.problems import (
     UNAVAILABLE,
     ProblemError,
 )
+from reshard_server.queries.ask import Question
 from reshard_server.schemas.base import Name, Page
 from reshard_server.schemas.checkpoint import LayoutAnswer
 from reshard_server.schemas.layout import (
@@ -40,10 +44,6 @@ from reshard_server.schemas.layout import (
     VersionPage,
 )
 from reshard_server.services import Services
-from reshard_server.work.accepting import about, check_limits, content_of
-from reshard_server.work.choosing import with_choice
-from reshard_server.work.questions import Question
-from reshard_server.work.request import data_bytes
 
 ROUTER = APIRouter(prefix="/v1/layouts", tags=["layouts"], route_class=MaskedRoute)
 

@@ -13,6 +13,9 @@ from reshard_server.api.examples import PLANS
 from reshard_server.api.questions import answered
 from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.auth.tokens import Caller
+from reshard_server.jobs.accept import about, check_conversion, check_limits, content_of
+from reshard_server.jobs.child_request import data_bytes
+from reshard_server.jobs.choose_step import with_choice
 from reshard_server.problems import (
     BAD_CHECKPOINT,
     BAD_LAYOUT,
@@ -23,6 +26,7 @@ from reshard_server.problems import (
     TARGET_EXISTS,
     UNAVAILABLE,
 )
+from reshard_server.queries.ask import Question
 from reshard_server.schemas.checkpoint import JointPlanAnswer, PlanAnswer
 from reshard_server.schemas.conversion import (
     AnyPlanRequest,
@@ -32,10 +36,6 @@ from reshard_server.schemas.conversion import (
     goals,
 )
 from reshard_server.services import Services
-from reshard_server.work.accepting import about, check_conversion, check_limits, content_of
-from reshard_server.work.choosing import with_choice
-from reshard_server.work.questions import Question
-from reshard_server.work.request import data_bytes
 
 ROUTER = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=MaskedRoute)
 

@@ -15,8 +15,8 @@ from reshard_server.api.asking import asking_token
 from reshard_server.api.events import SILENCE_SECONDS, EventStream
 from reshard_server.api.read_mask import Mask, mask_of, narrowed
 from reshard_server.problems import CLIENT_GONE, ProblemError
+from reshard_server.queries.ask import TICK_SECONDS, Answered, Progressed, Question
 from reshard_server.services import Services
-from reshard_server.work.questions import TICK_SECONDS, Answered, Progressed, Question
 
 EVENTS: dict[str, Any] = {
     "text/event-stream": {

@@ -14,10 +14,10 @@ import reshard
 from reshard.errors import LayoutError, MemoryBudgetError, PlanError, ReshardError, TreeError
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.layouts import layout_content
+from reshard_server.jobs.choose_step import with_choice
 from reshard_server.problems import INVALID, NOT_FOUND, ProblemError, problem_of
 from reshard_server.schemas.tensor import TensorQuery
 from reshard_server.services import Services
-from reshard_server.work.choosing import with_choice
 
 if TYPE_CHECKING:
     Opened = Any  # what reshard.open_checkpoint returns; its class is not among the public names

@@ -12,13 +12,13 @@ from starlette.responses import Response
 from reshard_server.api.asking import Serving
 from reshard_server.api.questions import answer_to
 from reshard_server.auth.tokens import Caller
+from reshard_server.jobs.accept import about, check_limits
+from reshard_server.jobs.child_request import data_bytes
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visiting import Visiting
 from reshard_server.problems import ProblemError
+from reshard_server.queries.ask import Question
 from reshard_server.services import Services
-from reshard_server.work.accepting import about, check_limits
-from reshard_server.work.questions import Question
-from reshard_server.work.request import data_bytes
 
 ROUTER = APIRouter(prefix="/checkpoint", include_in_schema=False)
 

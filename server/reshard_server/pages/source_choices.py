@@ -8,9 +8,9 @@ from anyio import move_on_after
 from anyio.to_thread import run_sync
 
 from reshard_server.auth.tokens import Caller
+from reshard_server.queries.browse import browse
 from reshard_server.schemas.checkpoint import FoundCheckpoint
 from reshard_server.services import Services
-from reshard_server.work.browsing import browse
 
 MOST_CHOICES = 100
 MOST_OF_A_RUN = 5

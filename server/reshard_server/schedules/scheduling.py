@@ -15,11 +15,11 @@ from reshard_server.auth.tokens import Caller, Tokens
 from reshard_server.db.clock import now_of
 from reshard_server.db.forgetting_runs import forget_old
 from reshard_server.db.schedules import StoredSchedule
+from reshard_server.jobs.accept import check_conversion
 from reshard_server.problems import NOT_FOUND, ProblemError
 from reshard_server.schemas.conversion import ConversionRequest, goals
 from reshard_server.schemas.schedule import Clock, ScheduleBody
 from reshard_server.settings import Settings
-from reshard_server.work.accepting import check_conversion
 
 Enqueue = Callable[[str, str, int], None]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from reshard_server.auth.tokens import Caller
+from reshard_server.jobs.accept import check_conversion
 from reshard_server.problems import INVALID, ProblemError
 from reshard_server.schedules.clock import check_cron, next_tick
 from reshard_server.schedules.scheduling import Scheduling, source_of
 from reshard_server.schedules.starting import Occasion, request_of
 from reshard_server.schedules.templates import OF_CLOCK, OF_STEPS, check_template, fields_of
 from reshard_server.schemas.schedule import Clock, ScheduleBody
-from reshard_server.work.accepting import check_conversion
 
 SAMPLE_STEP = 1_000_000
 """A target is checked as this step would have it; each run checks its own again."""

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as fuzzing
 from hypothesis import strategies as st
-from reshard_server.work import browsing
-from reshard_server.work.browsing import browse
+from reshard_server.queries import browse as browsing
+from reshard_server.queries.browse import browse
 
 from tests.server.api.conftest import Served
 

@@ -18,9 +18,9 @@ import pytest
 from reshard_server.auth.places import Places
 from reshard_server.drain import Drain
 from reshard_server.problems import ProblemError
-from reshard_server.work import questions
-from reshard_server.work.questions import Answered, Question, Questions
-from reshard_server.work.wording import RootNames
+from reshard_server.queries import ask as questions
+from reshard_server.queries.ask import Answered, Question, Questions
+from reshard_server.worker.wording import RootNames
 
 import reshard
 from tests.server.live import Live, live

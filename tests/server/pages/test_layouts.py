@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from reshard_server.pages import layouts as pages
 from reshard_server.pages.layout_text import layout_text
-from reshard_server.work import summaries
+from reshard_server.worker import summaries
 
 import reshard
 from tests.server.api.conftest import Served

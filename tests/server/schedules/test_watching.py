@@ -11,13 +11,13 @@ import pytest
 import sqlalchemy as sa
 from reshard_server.db import conversions, executors, holds, schedule_runs
 from reshard_server.db.tables import EXECUTORS
+from reshard_server.jobs.child_request import resolved
 from reshard_server.problems import ProblemError
 from reshard_server.schedules import watching
 from reshard_server.schedules.running_now import run_now
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schemas.conversion import SeveralTargets
-from reshard_server.work.request import resolved
-from reshard_server.work.wording import Wording
+from reshard_server.worker.wording import Wording
 
 from tests.server.schedules.bench import STEPS, Bench, write_step
 

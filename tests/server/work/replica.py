@@ -19,8 +19,8 @@ from pathlib import Path
 
 from reshard_server.db.database import open_database
 from reshard_server.db.state_lock import state_locked
+from reshard_server.jobs.queue import Durable
 from reshard_server.settings import Settings
-from reshard_server.work.durable import Durable
 
 
 @dataclass(frozen=True)

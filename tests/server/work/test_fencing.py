@@ -17,12 +17,12 @@ from reshard_server.db.bounded import ANSWER_SECONDS
 from reshard_server.db.claims import Claim
 from reshard_server.db.database import open_database
 from reshard_server.host_clock import host_seconds
+from reshard_server.jobs.attempt import Done, Stopped, attempt
+from reshard_server.jobs.child_request import resolved
+from reshard_server.jobs.claims import Holding
+from reshard_server.jobs.time_limits import TimeLimits
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.settings import Settings
-from reshard_server.work.attempt import Done, Stopped, attempt
-from reshard_server.work.holding import Holding
-from reshard_server.work.request import resolved
-from reshard_server.work.time_limits import TimeLimits
 
 from tests.server.live import live
 from tests.server.postgres import Postgres

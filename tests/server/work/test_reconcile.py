@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 from reshard_server.db import claims
 from reshard_server.db.claims import Claim
+from reshard_server.jobs.queue import Durable
 from reshard_server.settings import Settings
-from reshard_server.work.durable import Durable
 
 from tests.server.work.replica import OneRoot
 from tests.server.work.world import World

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import pytest
 from reshard_server.schemas.conversion import Goal, OneTarget, SeveralTargets
-from reshard_server.work.pace import Pace
-from reshard_server.work.wording import HIDDEN, RootNames, Wording
+from reshard_server.worker.throttle import Pace
+from reshard_server.worker.wording import HIDDEN, RootNames, Wording
 
 from reshard.engine.progress import Progress
 

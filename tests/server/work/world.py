@@ -156,7 +156,7 @@ def children_of(pid: int) -> list[int]:
 
 def _is_at_work(process: Path) -> bool:
     try:
-        return b"reshard_server.work.child" in (process / "cmdline").read_bytes()
+        return b"reshard_server.worker.child" in (process / "cmdline").read_bytes()
     except OSError:
         return False
 

@@ -19,9 +19,9 @@ from reshard.cli.json_output import (
     plain,
     verification,
 )
-from reshard_server.work.pace import Pace
-from reshard_server.work.picturing import picture
-from reshard_server.work.summaries import contents, layout_summary
+from reshard_server.worker.plan_picture import picture
+from reshard_server.worker.summaries import contents, layout_summary
+from reshard_server.worker.throttle import Pace
 
 Document = dict[str, Any]
 

@@ -18,13 +18,13 @@ from reshard_server.db import claims, executors, idempotency, retention
 from reshard_server.db.claims import Claim
 from reshard_server.db.clock import clock_of
 from reshard_server.db.news import LOOK_SECONDS, news_of
+from reshard_server.jobs.child_request import Roots
+from reshard_server.jobs.claims import Holding
+from reshard_server.jobs.leases import Lease
+from reshard_server.jobs.runner import Series
 from reshard_server.logs import about_conversion
 from reshard_server.settings import Settings
 from reshard_server.unavailable import Unavailable
-from reshard_server.work.holding import Holding
-from reshard_server.work.leases import Lease
-from reshard_server.work.request import Roots
-from reshard_server.work.series import Series
 
 LOG = logging.getLogger(__name__)
 

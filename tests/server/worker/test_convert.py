@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.work.converting import convert_all
-from reshard_server.work.pace import Pace
+from reshard_server.worker.convert import convert_all
+from reshard_server.worker.throttle import Pace
 
 import reshard
 from reshard.errors import ResumeError

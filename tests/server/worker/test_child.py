@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.work.attempt import how_ended
-from reshard_server.work.process import ChildProcess, Message, start_child
+from reshard_server.jobs.attempt import how_ended
+from reshard_server.worker.process import ChildProcess, Message, start_child
 
 import reshard
 from tests.server.work.world import is_gone
 
 STARTER = """
 import json, sys, time
-from reshard_server.work.process import start_child
+from reshard_server.worker.process import start_child
 child = start_child(json.loads(sys.argv[1]))
 print(child.process.pid, flush=True)
 for message in child.listen_until(time.monotonic() + 300):
@@ -129,7 +129,7 @@ def test_a_child_of_nobody_does_nothing(small_source: Path, tmp_path: Path) -> N
     """Its parent died before it could ask the kernel to be told of that."""
     not_the_parent = str(os.getppid())
     done = subprocess.run(
-        [sys.executable, "-m", "reshard_server.work.child", not_the_parent],
+        [sys.executable, "-m", "reshard_server.worker.child", not_the_parent],
         input=json.dumps(request(small_source, tmp_path / "out")).encode() + b"\n",
         check=False,
         timeout=60,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from reshard_server.work.fields import field_of
+from reshard_server.worker.fields import field_of
 
 from reshard.errors import (
     CorruptError,

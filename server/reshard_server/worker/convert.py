@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import reshard
 from reshard.cli.json_output import conversion_report, plain
 from reshard.errors import ResumeError, TargetBusyError
-from reshard_server.work.pace import Pace
+from reshard_server.worker.throttle import Pace
 
 if TYPE_CHECKING:
     from reshard.conversion.report import MultiReport

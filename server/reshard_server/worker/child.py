@@ -1,4 +1,4 @@
-"""The process that converts, or answers a question: ``python -m reshard_server.work.child PARENT``.
+"""The process that converts, or answers a question: ``python -m reshard_server.worker.child PARENT``.
 
 It reads one JSON document from stdin (``work.request``) and writes one JSON object a line to stdout:
 ``{"progress": …}`` at most twice a second, ``{"publish": …}`` before a target appears, and at the end
@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from reshard_server.work.parent import Parent, die_with_parent
+from reshard_server.worker.parent import Parent, die_with_parent
 
 STOPPED = 143
 """Exit status after SIGTERM, as shells show it."""
@@ -50,10 +50,10 @@ def _convert(request: dict[str, Any], out: int, parent: Parent) -> dict[str, Any
     """What is to be told at the end."""
     from reshard.errors import ReshardError
     from reshard_server.problems import problem_of
-    from reshard_server.work.answering import answer
-    from reshard_server.work.converting import TARGET_BUSY, convert_all
-    from reshard_server.work.fields import field_of
-    from reshard_server.work.pace import Pace
+    from reshard_server.worker.answer import answer
+    from reshard_server.worker.convert import TARGET_BUSY, convert_all
+    from reshard_server.worker.fields import field_of
+    from reshard_server.worker.throttle import Pace
 
     pace = Pace(lambda p: _tell(out, {"progress": p}))
 

@@ -16,10 +16,7 @@ from reshard.errors import ReshardError
 from reshard_server.db import claims, conversions
 from reshard_server.db.holds import held_path
 from reshard_server.db.other_versions import UnreadableError, unknown_members
-from reshard_server.problems import INTERNAL, WORKER_DIED, ProblemError, problem_of
-from reshard_server.schemas.conversion import Conversion, ProgressState
-from reshard_server.settings import Settings
-from reshard_server.work.attempt import (
+from reshard_server.jobs.attempt import (
     Died,
     Done,
     Outcome,
@@ -28,10 +25,13 @@ from reshard_server.work.attempt import (
     Stopped,
     attempt,
 )
-from reshard_server.work.holding import Holding, Order
-from reshard_server.work.request import Roots, resolved
-from reshard_server.work.time_limits import TimeLimits
-from reshard_server.work.wording import Wording
+from reshard_server.jobs.child_request import Roots, resolved
+from reshard_server.jobs.claims import Holding, Order
+from reshard_server.jobs.time_limits import TimeLimits
+from reshard_server.problems import INTERNAL, WORKER_DIED, ProblemError, problem_of
+from reshard_server.schemas.conversion import Conversion, ProgressState
+from reshard_server.settings import Settings
+from reshard_server.worker.wording import Wording
 
 LOG = logging.getLogger(__name__)
 

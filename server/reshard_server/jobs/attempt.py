@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from reshard_server.jobs.claims import Holding, Order
+from reshard_server.jobs.time_limits import TimeLimits
 from reshard_server.problems import ProblemError
 from reshard_server.schemas.conversion import ProgressState
-from reshard_server.work.holding import Holding, Order
-from reshard_server.work.parent import LEASE_ENDED
-from reshard_server.work.process import ChildProcess, Message, start_child
-from reshard_server.work.time_limits import TimeLimits
+from reshard_server.worker.parent import LEASE_ENDED
+from reshard_server.worker.process import ChildProcess, Message, start_child
 
 LOG = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from reshard_server.db import conversions
 from reshard_server.db.database import open_database
 from reshard_server.db.tables import LAYOUTS
+from reshard_server.jobs.child_request import resolved
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.settings import MIB, Settings
-from reshard_server.work.request import resolved
 
 from reshard.errors import LayoutError
 from tests.server.work.replica import OneRoot

@@ -20,10 +20,10 @@ from typing import Any, Literal
 
 from reshard_server.auth.places import Places, too_many
 from reshard_server.drain import Drain
+from reshard_server.jobs.attempt import how_ended
 from reshard_server.problems import UNAVAILABLE, WORKER_DIED, ProblemError, kind_of
-from reshard_server.work.attempt import how_ended
-from reshard_server.work.process import ChildProcess, start_child
-from reshard_server.work.wording import RootNames
+from reshard_server.worker.process import ChildProcess, start_child
+from reshard_server.worker.wording import RootNames
 
 LOG = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from reshard_server.db import conversions
+from reshard_server.jobs.time_limits import TimeLimits
 from reshard_server.schemas.conversion import Conversion, OneTarget, ProgressState
 from reshard_server.settings import Settings
-from reshard_server.work import process
-from reshard_server.work.process import ChildProcess
-from reshard_server.work.time_limits import TimeLimits
+from reshard_server.worker import process
+from reshard_server.worker.process import ChildProcess
 
 from tests.server.work.world import SLOW, World, is_gone, moved
 

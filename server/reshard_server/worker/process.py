@@ -137,7 +137,7 @@ def start_child(document: Message) -> ChildProcess:
     The kernel kills a child when the thread that started it ends: that thread must stay with it.
     """
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "reshard_server.work.child", str(os.getpid())],
+        [sys.executable, "-P", "-m", "reshard_server.worker.child", str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
