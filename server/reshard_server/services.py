@@ -21,11 +21,11 @@ from reshard_server.auth.sessions import Sessions
 from reshard_server.auth.streams import Streams
 from reshard_server.auth.tokens import Tokens, load_tokens
 from reshard_server.db.clock import clock_of
+from reshard_server.db.conversions.batching import Together
+from reshard_server.db.conversions.feed import Feed
 from reshard_server.db.database import open_database
-from reshard_server.db.feed import Feed
 from reshard_server.db.listening import Listener
 from reshard_server.db.state_lock import state_locked
-from reshard_server.db.together import Together
 from reshard_server.drain import Drain
 from reshard_server.jobs.queue import Durable
 from reshard_server.metrics import Metrics

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from reshard_server.db import claims
-from reshard_server.db.claims import Claim
+from reshard_server.db.conversions import claims
+from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.tables import CONVERSIONS
 
 

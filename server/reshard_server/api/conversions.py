@@ -12,9 +12,9 @@ from reshard_server.api.description import problems
 from reshard_server.api.examples import REQUESTS, conversion_response
 from reshard_server.api.found import Changeable, Readable, gone
 from reshard_server.api.read_mask import MaskedRoute
-from reshard_server.db import conversions
-from reshard_server.db.conversions import Filters
-from reshard_server.db.idempotency import Asked
+from reshard_server.db.conversions import conversions
+from reshard_server.db.conversions.conversions import Filters
+from reshard_server.db.conversions.idempotency import Asked
 from reshard_server.jobs.accept import check_conversion
 from reshard_server.jobs.choose_step import choose
 from reshard_server.logs import ABOUT

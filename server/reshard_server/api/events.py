@@ -21,7 +21,7 @@ from reshard_server.api.found import Readable
 from reshard_server.api.read_mask import EVENT_DATA, NAME, MaskedRoute, mask_of, narrowed
 from reshard_server.auth.streams import OpenStream
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.feed import Watcher
+from reshard_server.db.conversions.feed import Watcher
 from reshard_server.drain import RETRY_AFTER
 from reshard_server.schemas.conversion import Conversion, result_url
 from reshard_server.services import Services

@@ -9,7 +9,7 @@ from fastapi import Depends, Path, Request
 from reshard_server.api.asking import Converting, Reading, Serving, looked_up
 from reshard_server.api.read_mask import mask_of, wants
 from reshard_server.auth.tokens import Caller
-from reshard_server.db import conversions
+from reshard_server.db.conversions import conversions
 from reshard_server.logs import ABOUT
 from reshard_server.problems import NOT_ALLOWED, NOT_FOUND, ProblemError
 from reshard_server.schemas.conversion import Conversion, goals

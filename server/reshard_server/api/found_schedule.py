@@ -9,8 +9,8 @@ from fastapi import Depends, Header, Path
 
 from reshard_server.api.asking import Converting, Reading, Serving
 from reshard_server.auth.tokens import Caller
-from reshard_server.db import schedules
-from reshard_server.db.schedules import StoredSchedule
+from reshard_server.db.schedules import schedules
+from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.problems import INVALID, NOT_ALLOWED, NOT_FOUND, PRECONDITION, ProblemError
 from reshard_server.services import Services
 

@@ -15,7 +15,7 @@ from reshard_server.api.preconditions import IfMatch, IfNoneMatch, expectation, 
 from reshard_server.api.questions import answered
 from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.auth.tokens import Caller
-from reshard_server.db import layouts
+from reshard_server.db.layouts import layouts
 from reshard_server.jobs.accept import about, check_limits, content_of
 from reshard_server.jobs.child_request import data_bytes
 from reshard_server.jobs.choose_step import with_choice

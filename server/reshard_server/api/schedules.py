@@ -25,9 +25,10 @@ from reshard_server.api.schedule_examples import (
     run_response,
     schedule_response,
 )
-from reshard_server.db import schedule_runs, schedules
 from reshard_server.db.clock import clock_of
-from reshard_server.db.schedules import StoredSchedule
+from reshard_server.db.schedules import runs as schedule_runs
+from reshard_server.db.schedules import schedules
+from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.logs import ABOUT
 from reshard_server.problems import (
     BAD_LAYOUT,

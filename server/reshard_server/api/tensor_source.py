@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import reshard
 from reshard.errors import LayoutError, MemoryBudgetError, PlanError, ReshardError, TreeError
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.layouts import layout_content
+from reshard_server.db.layouts.layouts import layout_content
 from reshard_server.jobs.choose_step import with_choice
 from reshard_server.problems import INVALID, NOT_FOUND, ProblemError, problem_of
 from reshard_server.schemas.tensor import TensorQuery

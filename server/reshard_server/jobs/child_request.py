@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from reshard.geometry.sizes import parse_bytes
-from reshard_server.db.holds import held_path
-from reshard_server.db.layouts import stored_layout
+from reshard_server.db.conversions.hard_links import held_path
+from reshard_server.db.layouts.layouts import stored_layout
 from reshard_server.schemas.conversion import Conversion, Goal, SeveralTargets, goals
 from reshard_server.settings import MIB, Settings
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeVar
 
 import sqlalchemy as sa
 
-from reshard_server.db import claims
-from reshard_server.db.claims import Claim, End
+from reshard_server.db.conversions import claims
+from reshard_server.db.conversions.claims import Claim, End
 from reshard_server.host_clock import host_seconds
 from reshard_server.schemas.conversion import ProgressState
 from reshard_server.unavailable import unavailable

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from reshard_server.db import claims, executors
 from reshard_server.db.clock import now_of
+from reshard_server.db.conversions import claims, executors
 from reshard_server.host_clock import host_seconds
 from reshard_server.unavailable import Unavailable, unavailable
 

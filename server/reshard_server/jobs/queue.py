@@ -14,9 +14,9 @@ import uuid
 
 import sqlalchemy as sa
 
-from reshard_server.db import claims, executors, idempotency, retention
-from reshard_server.db.claims import Claim
 from reshard_server.db.clock import clock_of
+from reshard_server.db.conversions import claims, executors, idempotency, retention
+from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.news import LOOK_SECONDS, news_of
 from reshard_server.jobs.child_request import Roots
 from reshard_server.jobs.claims import Holding

@@ -13,8 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from reshard.errors import ReshardError
-from reshard_server.db import claims, conversions
-from reshard_server.db.holds import held_path
+from reshard_server.db.conversions import claims, conversions
+from reshard_server.db.conversions.hard_links import held_path
 from reshard_server.db.other_versions import UnreadableError, unknown_members
 from reshard_server.jobs.attempt import (
     Died,

@@ -14,7 +14,8 @@ from starlette.responses import Response
 from reshard_server.api.asking import Serving
 from reshard_server.api.layouts import LayoutVersion, none, preview_question
 from reshard_server.api.questions import answer_to
-from reshard_server.db import layout_names, layouts
+from reshard_server.db.layouts import layouts
+from reshard_server.db.layouts import names as layout_names
 from reshard_server.pages.layout_text import layout_text
 from reshard_server.pages.rendering import page
 from reshard_server.pages.source_choices import sources

@@ -13,7 +13,7 @@ from reshard.errors import ReshardError
 from reshard_server.api import conversions as routes
 from reshard_server.api.asking import Serving, looked_up
 from reshard_server.api.found import gone, visible
-from reshard_server.db import layout_names
+from reshard_server.db.layouts import names as layout_names
 from reshard_server.logs import ABOUT
 from reshard_server.pages.conversion_form import (
     COMPRESSIONS,

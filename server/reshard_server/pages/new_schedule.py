@@ -9,7 +9,7 @@ from reshard.errors import ReshardError
 from reshard_server.api import schedules as routes
 from reshard_server.api.asking import Serving
 from reshard_server.api.found_schedule import new_name
-from reshard_server.db import layout_names
+from reshard_server.db.layouts import names as layout_names
 from reshard_server.pages.conversion_form import COMPRESSIONS
 from reshard_server.pages.rendering import page
 from reshard_server.pages.schedule_form import ScheduleForm, body_of, empty_form, sent_form

@@ -7,9 +7,10 @@ from starlette.responses import Response
 
 from reshard import __version__
 from reshard_server.api.asking import Serving
-from reshard_server.db import conversions, schedules
-from reshard_server.db.conversions import Filters
-from reshard_server.db.queue_places import places
+from reshard_server.db.conversions import conversions
+from reshard_server.db.conversions.conversions import Filters
+from reshard_server.db.conversions.queue_places import places
+from reshard_server.db.schedules import schedules
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visiting import Visiting, Visitor
 from reshard_server.schemas.conversion import Conversion, State

@@ -12,7 +12,7 @@ from fastapi import Request
 from reshard_server.api.plans import plan_question
 from reshard_server.api.questions import answer_to
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.layouts import stored_layout
+from reshard_server.db.layouts.layouts import stored_layout
 from reshard_server.jobs.accept import about
 from reshard_server.pages.mesh_picture import MeshPicture, source_picture, target_picture
 from reshard_server.pages.plan_wording import reads_text, resplit_text

@@ -11,8 +11,8 @@ from starlette.responses import RedirectResponse, Response
 from reshard_server.api import schedules as routes
 from reshard_server.api.asking import Serving
 from reshard_server.api.found_schedule import ScheduleName, visible
-from reshard_server.db import schedule_runs
-from reshard_server.db.schedules import StoredSchedule
+from reshard_server.db.schedules import runs as schedule_runs
+from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visiting import Changing, Form, Visiting, number_of
 from reshard_server.problems import INVALID, ProblemError

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from reshard_server.db import schedule_runs, schedules
-from reshard_server.db.schedules import StoredSchedule
+from reshard_server.db.schedules import runs as schedule_runs
+from reshard_server.db.schedules import schedules
+from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.problems import ProblemError
 from reshard_server.schedules.clock import Ticks, exactly_written, ticks, written
 from reshard_server.schedules.scheduling import Scheduling

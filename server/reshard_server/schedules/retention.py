@@ -14,9 +14,9 @@ from pathlib import Path
 
 from reshard_server.audit import audit
 from reshard_server.auth.reserved import REMOVED_PREFIX
-from reshard_server.db import schedule_outputs
-from reshard_server.db.schedule_outputs import Output
-from reshard_server.db.schedules import StoredSchedule
+from reshard_server.db.schedules import outputs as schedule_outputs
+from reshard_server.db.schedules.outputs import Output
+from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.problems import ProblemError
 from reshard_server.schedules.scheduling import Scheduling, UnfitError
 from reshard_server.schedules.trees import remove_tree

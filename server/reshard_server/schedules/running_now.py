@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from reshard_server.db import schedule_outputs, schedule_runs
-from reshard_server.db.conversion_rows import ENDED
-from reshard_server.db.schedule_runs import StepClaim
-from reshard_server.db.schedules import StoredSchedule
+from reshard_server.db.conversions.rows import ENDED
+from reshard_server.db.schedules import outputs as schedule_outputs
+from reshard_server.db.schedules import runs as schedule_runs
+from reshard_server.db.schedules.runs import StepClaim
+from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.problems import (
     CONFLICT,
     NOT_FOUND,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from reshard_server.db import holds, schedule_outputs, schedule_runs, schedules
-from reshard_server.db.schedule_runs import EndedRun
+from reshard_server.db.conversions import hard_links as holds
+from reshard_server.db.schedules import outputs as schedule_outputs
+from reshard_server.db.schedules import runs as schedule_runs
+from reshard_server.db.schedules import schedules
+from reshard_server.db.schedules.runs import EndedRun
 from reshard_server.problems import ProblemError
 from reshard_server.schedules.hold import let_go
 from reshard_server.schedules.listing import GoneError, listing

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from reshard_server.db import conversions, schedule_outputs
-from reshard_server.db.conversions import New
-from reshard_server.db.schedule_outputs import Output
-from reshard_server.db.schedules import StoredSchedule
+from reshard_server.db.conversions import conversions
+from reshard_server.db.conversions.conversions import New
+from reshard_server.db.schedules import outputs as schedule_outputs
+from reshard_server.db.schedules.outputs import Output
+from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schedules.templates import filled, values_of
 from reshard_server.schemas.conversion import (

@@ -10,10 +10,11 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from reshard_server.audit import audit
-from reshard_server.db import schedule_runs, schedules
 from reshard_server.db.clock import clock_of
 from reshard_server.db.news import TOPICS, news_of
-from reshard_server.db.schedules import StoredSchedule
+from reshard_server.db.schedules import runs as schedule_runs
+from reshard_server.db.schedules import schedules
+from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.schedules.by_clock import tick
 from reshard_server.schedules.clock import exactly_written
 from reshard_server.schedules.scheduling import Scheduling, UnfitError

@@ -13,11 +13,14 @@ from collections.abc import Collection
 from pathlib import Path
 
 from reshard_server.auth.reserved import HELD_FOLDER
-from reshard_server.db import conversions, holds, schedule_runs, schedules
-from reshard_server.db.forgetting_runs import forgotten
-from reshard_server.db.holds import Hold
-from reshard_server.db.schedule_runs import StepClaim
-from reshard_server.db.schedules import StoredSchedule
+from reshard_server.db.conversions import conversions
+from reshard_server.db.conversions import hard_links as holds
+from reshard_server.db.conversions.hard_links import Hold
+from reshard_server.db.schedules import runs as schedule_runs
+from reshard_server.db.schedules import schedules
+from reshard_server.db.schedules.forget_runs import forgotten
+from reshard_server.db.schedules.runs import StepClaim
+from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.problems import ProblemError
 from reshard_server.schedules.hold import StoppedError, hold, let_go
 from reshard_server.schedules.listing import GoneError

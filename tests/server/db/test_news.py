@@ -12,7 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 import sqlalchemy as sa
-from reshard_server.db import claims, conversions, listening, news
+from reshard_server.db import listening, news
+from reshard_server.db.conversions import claims, conversions
 from reshard_server.db.database import open_database
 from reshard_server.db.listening import Listener
 from reshard_server.db.news import News, Topic, news_of

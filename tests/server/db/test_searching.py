@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.db import conversions
-from reshard_server.db.conversions import Filters
+from reshard_server.db.conversions import conversions
+from reshard_server.db.conversions.conversions import Filters
 from reshard_server.db.database import open_database
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.settings import Settings

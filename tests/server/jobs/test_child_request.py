@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.db import conversions
+from reshard_server.db.conversions import conversions
 from reshard_server.db.database import open_database
 from reshard_server.db.tables import LAYOUTS
 from reshard_server.jobs.child_request import resolved

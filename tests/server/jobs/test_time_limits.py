@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.db import conversions
+from reshard_server.db.conversions import conversions
 from reshard_server.jobs.time_limits import TimeLimits
 from reshard_server.schemas.conversion import Conversion, OneTarget, ProgressState
 from reshard_server.settings import Settings

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from reshard_server.db import claims
+from reshard_server.db.conversions import claims
 from reshard_server.db.database import open_database
 from reshard_server.serve import announcement
 from reshard_server.server_process import address_of, listen

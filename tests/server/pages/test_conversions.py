@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from reshard_server.db import claims, conversions
+from reshard_server.db.conversions import claims, conversions
 from reshard_server.pages.conversions import MOST_TENSORS, PAGE_SIZE
 from reshard_server.schemas.conversion import OneTarget, ProgressState, SeveralTargets
 

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
-from reshard_server.db import claims
+from reshard_server.db.conversions import claims
 from reshard_server.db.database import open_database
 from reshard_server.pages import wording
 from reshard_server.schemas.conversion import ProgressState

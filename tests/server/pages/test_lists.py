@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from reshard_server import audit
-from reshard_server.db import claims, conversions
-from reshard_server.db.conversions import Filters
+from reshard_server.db.conversions import claims, conversions
+from reshard_server.db.conversions.conversions import Filters
 from reshard_server.pages import wording
 from reshard_server.pages.conversions import PAGE_SIZE
 from reshard_server.schemas.conversion import SeveralTargets

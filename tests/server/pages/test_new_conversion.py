@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reshard_server.db import conversions
+from reshard_server.db.conversions import conversions
 from reshard_server.pages import source_choices
 from reshard_server.pages.conversion_form import FLAGS, TEXTS
 from reshard_server.schemas.conversion import OneTarget

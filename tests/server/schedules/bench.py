@@ -11,9 +11,11 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter
 from reshard_server.auth.paths import Roots
 from reshard_server.auth.tokens import Tokens
-from reshard_server.db import claims, conversions, executors, schedule_runs, schedules
+from reshard_server.db.conversions import claims, conversions, executors
 from reshard_server.db.database import open_database
-from reshard_server.db.schedules import StoredSchedule
+from reshard_server.db.schedules import runs as schedule_runs
+from reshard_server.db.schedules import schedules
+from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schedules.settling import recover, settle
 from reshard_server.schedules.storing import check_schedule, first_look

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from reshard_server.db import conversions, schedule_runs
+from reshard_server.db.conversions import conversions
+from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.problems import ProblemError
 from reshard_server.schedules.clock import check_cron, last_tick, next_tick, ticks
 

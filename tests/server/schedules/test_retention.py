@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from reshard_server.db import schedule_outputs
+from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.schedules import retention
 
 from tests.server.schedules.bench import Bench, write_output, write_step

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.db import conversions, executors, holds, schedule_runs
+from reshard_server.db.conversions import conversions, executors
+from reshard_server.db.conversions import hard_links as holds
+from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.tables import EXECUTORS
 from reshard_server.jobs.child_request import resolved
 from reshard_server.problems import ProblemError
@@ -342,7 +344,7 @@ def test_a_frozen_process_that_thaws_starts_nothing(
 def test_a_schedule_that_is_gone_leaves_its_conversions_their_holds(
     bench: Bench, run: Path
 ) -> None:
-    from reshard_server.db import schedules
+    from reshard_server.db.schedules import schedules
 
     write_step(run, 3)
     bench.put()

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from reshard_server.db import claims, conversions
 from reshard_server.db.bounded import ANSWER_SECONDS
-from reshard_server.db.claims import Claim
+from reshard_server.db.conversions import claims, conversions
+from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.database import open_database
 from reshard_server.host_clock import host_seconds
 from reshard_server.jobs.attempt import Done, Stopped, attempt

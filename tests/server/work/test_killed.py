@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from reshard_server.db import conversions
+from reshard_server.db.conversions import conversions
 from reshard_server.schemas.conversion import Conversion
 
 import reshard

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.db import claims
-from reshard_server.db.claims import Claim
+from reshard_server.db.conversions import claims
+from reshard_server.db.conversions.claims import Claim
 from reshard_server.jobs.queue import Durable
 from reshard_server.settings import Settings
 

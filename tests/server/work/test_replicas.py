@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from reshard_server.db import conversions
+from reshard_server.db.conversions import conversions
 from reshard_server.schemas.conversion import Conversion
 
 from tests.server.work.world import SLOW, Replica, World, is_gone, moved

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from reshard_server.db import conversions
+from reshard_server.db.conversions import conversions
 from reshard_server.schemas.conversion import Goal, SeveralTargets
 
 from tests.server.work.world import SLOW, World, is_gone, moved

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.db import claims, conversions, executors, retention, totals
-from reshard_server.db.claims import Claim
 from reshard_server.db.clock import now_of
-from reshard_server.db.conversions import New
+from reshard_server.db.conversions import claims, conversions, executors, retention, totals
+from reshard_server.db.conversions.claims import Claim
+from reshard_server.db.conversions.conversions import New
 from reshard_server.db.database import open_database
 from reshard_server.db.tables import CONVERSIONS, EXECUTORS
 from reshard_server.schemas.conversion import OneTarget, ProgressState

@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from reshard_server.db.clock import clock_of
-from reshard_server.db.conversion_rows import ENDED, moment
+from reshard_server.db.conversions.rows import ENDED, moment
 from reshard_server.db.page_tokens import page_key, page_token
 from reshard_server.db.tables import CONVERSIONS, EXECUTORS, SCHEDULE_RUNS
 from reshard_server.schemas.schedule import Outcome, RunPage, ScheduleRun

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from reshard_server.db.conversion_rows import ENDED
+from reshard_server.db.conversions.rows import ENDED
 from reshard_server.db.tables import CONVERSIONS, EXECUTORS, SCHEDULE_HOLDS
 
 NOBODY = ""

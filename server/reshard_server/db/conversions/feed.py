@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from reshard_server.db.conversions import get_many, revisions
+from reshard_server.db.conversions.conversions import get_many, revisions
 from reshard_server.schemas.conversion import Conversion
 
 LOG = logging.getLogger(__name__)

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from anyio import CapacityLimiter
-from reshard_server.db import conversions, idempotency, together
 from reshard_server.db.clock import clock_of
-from reshard_server.db.conversions import Filters
+from reshard_server.db.conversions import batching as together
+from reshard_server.db.conversions import conversions, idempotency
+from reshard_server.db.conversions.batching import Made, Together
+from reshard_server.db.conversions.conversions import Filters
+from reshard_server.db.conversions.idempotency import Asked
 from reshard_server.db.database import open_database
-from reshard_server.db.idempotency import Asked
-from reshard_server.db.together import Made, Together
 from reshard_server.problems import ProblemError
 from reshard_server.schemas.conversion import Conversion, OneTarget
 from reshard_server.settings import Settings

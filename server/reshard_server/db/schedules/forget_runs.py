@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable
 
 import sqlalchemy as sa
 
-from reshard_server.db.progressions import Progression, among, expanded, progressions
-from reshard_server.db.schedule_runs import MAY_BE_RETRIED, SETTLED
+from reshard_server.db.conversions.progressions import Progression, among, expanded, progressions
+from reshard_server.db.schedules.runs import MAY_BE_RETRIED, SETTLED
 from reshard_server.db.tables import CONVERSIONS, SCHEDULE_FORGOTTEN, SCHEDULE_RUNS
 
 BATCH = 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from reshard_server.db.conversion_rows import ENDED
+from reshard_server.db.conversions.rows import ENDED
 from reshard_server.db.tables import CONVERSION_LABELS, CONVERSIONS, IDEMPOTENCY
 
 BATCH = 500

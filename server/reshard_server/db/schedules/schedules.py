@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from reshard_server.db.clock import clock_of
-from reshard_server.db.conversion_rows import moment
+from reshard_server.db.conversions.rows import moment
 from reshard_server.db.news import tell
 from reshard_server.db.other_versions import (
     read,

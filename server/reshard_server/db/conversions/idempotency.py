@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from reshard_server.db.canonical import canonical_text
 from reshard_server.db.clock import clock_of
-from reshard_server.db.conversions import New, count_queued, get_many, insert
+from reshard_server.db.conversions.conversions import New, count_queued, get_many, insert
 from reshard_server.db.tables import IDEMPOTENCY
 from reshard_server.problems import KEY_REUSED, TOO_MANY, ProblemError
 from reshard_server.schemas.conversion import Conversion, ConversionRequest

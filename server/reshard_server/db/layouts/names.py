@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from reshard_server.db.conversion_rows import moment
+from reshard_server.db.conversions.rows import moment
 from reshard_server.db.page_tokens import page_key, page_token
 from reshard_server.db.tables import LAYOUTS
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from reshard.errors import LayoutError
 from reshard_server.db.canonical import canonical_text
 from reshard_server.db.clock import clock_of
-from reshard_server.db.conversion_rows import moment
+from reshard_server.db.conversions.rows import moment
 from reshard_server.db.page_tokens import page_key, page_token
 from reshard_server.db.quotas import check_layout
 from reshard_server.db.sizes import bytes_of, stored_bytes

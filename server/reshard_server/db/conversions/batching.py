@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
-from reshard_server.db.idempotency import Asked, create_all, create_once, known
+from reshard_server.db.conversions.idempotency import Asked, create_all, create_once, known
 from reshard_server.problems import ProblemError
 from reshard_server.schemas.conversion import Conversion
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from reshard_server.db.claims import HELD
+from reshard_server.db.conversions.claims import HELD
 from reshard_server.db.tables import CONVERSIONS, TURNS
 from reshard_server.schemas.conversion import Conversion
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.db import claims, conversions, executors
-from reshard_server.db.claims import Claim
-from reshard_server.db.conversions import Filters
+from reshard_server.db.conversions import claims, conversions, executors
+from reshard_server.db.conversions.claims import Claim
+from reshard_server.db.conversions.conversions import Filters
 from reshard_server.db.database import open_database
 from reshard_server.problems import ProblemError
 from reshard_server.schemas.conversion import (

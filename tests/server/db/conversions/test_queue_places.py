@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.db import claims, conversions
+from reshard_server.db.conversions import claims, conversions
+from reshard_server.db.conversions.queue_places import places
 from reshard_server.db.database import open_database
-from reshard_server.db.queue_places import places
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.settings import Settings
 
