@@ -23,9 +23,9 @@ from reshard_server.queries.ask import Answered, Question, Questions
 from reshard_server.worker.wording import RootNames
 
 import reshard
+from tests.server.jobs.world import children_of, is_gone
 from tests.server.live import Live, live
 from tests.server.tokens import TOKENS
-from tests.server.work.world import children_of, is_gone
 
 GIB = 1 << 30
 

@@ -20,8 +20,8 @@ from reshard_server.schemas.schedule import Clock, ScheduleBody
 from reshard_server.settings import Settings
 
 from tests.server.db.old_records import make_sources
+from tests.server.jobs.world import World
 from tests.server.live import live
-from tests.server.work.world import World
 
 TARGET = {"target": "data/out"}
 

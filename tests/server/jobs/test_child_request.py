@@ -17,7 +17,7 @@ from reshard_server.schemas.conversion import OneTarget
 from reshard_server.settings import MIB, Settings
 
 from reshard.errors import LayoutError
-from tests.server.work.replica import OneRoot
+from tests.server.jobs.replica import OneRoot
 
 ROOTS = OneRoot(Path("/store"))
 

@@ -17,7 +17,7 @@ from reshard_server.settings import Settings
 from reshard_server.worker import process
 from reshard_server.worker.process import ChildProcess
 
-from tests.server.work.world import SLOW, World, is_gone, moved
+from tests.server.jobs.world import SLOW, World, is_gone, moved
 
 
 class Times:

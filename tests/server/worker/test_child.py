@@ -16,7 +16,7 @@ from reshard_server.jobs.attempt import how_ended
 from reshard_server.worker.process import ChildProcess, Message, start_child
 
 import reshard
-from tests.server.work.world import is_gone
+from tests.server.jobs.world import is_gone
 
 STARTER = """
 import json, sys, time

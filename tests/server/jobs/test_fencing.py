@@ -24,11 +24,11 @@ from reshard_server.jobs.time_limits import TimeLimits
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.settings import Settings
 
+from tests.server.jobs.replica import OneRoot
+from tests.server.jobs.world import SLOW, World, is_gone, moved
 from tests.server.live import live
 from tests.server.postgres import Postgres
 from tests.server.proxy import proxied
-from tests.server.work.replica import OneRoot
-from tests.server.work.world import SLOW, World, is_gone, moved
 
 LEASE = 3.0
 

@@ -12,8 +12,8 @@ from reshard_server.db.conversions.claims import Claim
 from reshard_server.jobs.queue import Durable
 from reshard_server.settings import Settings
 
-from tests.server.work.replica import OneRoot
-from tests.server.work.world import World
+from tests.server.jobs.replica import OneRoot
+from tests.server.jobs.world import World
 
 claim_for_good = claims.claim_next
 

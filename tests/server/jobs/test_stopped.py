@@ -8,7 +8,7 @@ import signal
 from reshard_server.db.conversions import conversions
 from reshard_server.schemas.conversion import Goal, SeveralTargets
 
-from tests.server.work.world import SLOW, World, is_gone, moved
+from tests.server.jobs.world import SLOW, World, is_gone, moved
 
 
 def test_a_cancelled_conversion_stops_and_a_retry_goes_on(world: World) -> None:

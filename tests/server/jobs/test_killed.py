@@ -12,7 +12,7 @@ from reshard_server.db.conversions import conversions
 from reshard_server.schemas.conversion import Conversion
 
 import reshard
-from tests.server.work.world import SLOW, World, children_of, is_gone, moved
+from tests.server.jobs.world import SLOW, World, children_of, is_gone, moved
 
 
 def resumed_bytes(found: Conversion) -> int:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import reshard
+from tests.server.jobs.world import World
 from tests.server.postgres import Postgres
-from tests.server.work.world import World
 
 
 def saved(folder: Path, mebibytes: int) -> Path:

@@ -9,7 +9,7 @@ import time
 from reshard_server.db.conversions import conversions
 from reshard_server.schemas.conversion import Conversion
 
-from tests.server.work.world import SLOW, Replica, World, is_gone, moved
+from tests.server.jobs.world import SLOW, Replica, World, is_gone, moved
 
 LEASE = {"lease_seconds": 3}
 

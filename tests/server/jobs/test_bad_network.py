@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.server.jobs.world import SLOW, World
 from tests.server.proxy import Proxy, proxied
-from tests.server.work.world import SLOW, World
 
 LEASE = 3.0
 SKEW_SECONDS = 5.0
