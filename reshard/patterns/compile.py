@@ -124,9 +124,13 @@ class Pattern:
         except UnicodeEncodeError:  # ``search`` raises for the name that has no UTF-8
             return bytearray(map(self.search, names.texts))
         found = bytearray(len(names))
-        position, last, end = 0, len(names), len(lines)
-        while position < last and (begin := self._lines(lines, starts[position], end)[0][0]) >= 0:
-            position = bisect_right(starts, begin, position)
+        search, position, last, end = self._lines, 0, len(names), len(lines)
+        while position < last and (begin := search(lines, starts[position], end)[0][0]) >= 0:
+            # Most often the match is in the line at which the search began.
+            if begin < starts[position + 1]:
+                position += 1
+            else:
+                position = bisect_right(starts, begin, position)
             found[position - 1] = 1
         for position in names.with_newline:
             found[position] = self.search(names.texts[position])
@@ -222,12 +226,11 @@ class Replacement(Struct, frozen=True):
         begin, end = spans[0]
         if begin < 0:
             return name
-        put = (p if isinstance(p, str) else _part(text, *spans[p]) for p in self.parts)
-        return f"{_part(text, 0, begin)}{''.join(put)}{_part(text, end, len(text))}"
-
-
-def _part(text: bytes, begin: int, end: int) -> str:
-    return text[begin:end].decode() if begin >= 0 else ""
+        if len(text) == len(name):  # of ASCII, so that places in both are the same
+            put = [p if isinstance(p, str) else name[slice(*spans[p])] for p in self.parts]
+            return f"{name[:begin]}{''.join(put)}{name[end:]}"
+        put = [p if isinstance(p, str) else text[slice(*spans[p])].decode() for p in self.parts]
+        return f"{text[:begin].decode()}{''.join(put)}{text[end:].decode()}"
 
 
 def shown(pattern: str) -> str:
