@@ -32,11 +32,11 @@ PUBLIC_MODULES = (
     "reshard.geometry.sizes",
 )  # fmt: skip
 SERVER_ORDER = (
-    "serve", "app server_process", "expecting", "pages", "api middleware", "services", "schedules", "queries", "jobs", "worker", "audit",
-    "logs metrics", "auth", "db", "drain refusals parsed_body", "schemas problems settings", "mistakes host_clock unavailable",
+    "serve", "app server_process", "expect_continue", "pages", "api middleware", "services", "schedules", "queries", "jobs", "worker", "audit",
+    "logs metrics", "auth", "db", "drain error_handlers parsed_body", "schemas problems settings", "value_errors host_clock database_errors",
 )  # fmt: skip
 # What the client may import of the server; nothing of the server imports the client.
-CLIENT_MAY = ("client", "schemas", "mistakes")
+CLIENT_MAY = ("client", "schemas", "value_errors")
 SERVER_COMMANDS = ("reshard.cli.commands.serve", "reshard.cli.remote")
 
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts.split()}

@@ -23,16 +23,16 @@ from reshard_server.api import (
 from reshard_server.api.description import describe
 from reshard_server.auth.proxies import Proxies
 from reshard_server.drain import Drain
-from reshard_server.expecting import Expecting
+from reshard_server.error_handlers import add_refusals
+from reshard_server.expect_continue import Expecting
 from reshard_server.metrics import Metrics
-from reshard_server.middleware.continuing import Continuing
+from reshard_server.middleware.body_limits import Limits
+from reshard_server.middleware.expect_continue import Continuing
 from reshard_server.middleware.forwarded import Forwarded
 from reshard_server.middleware.gate import Gate
-from reshard_server.middleware.limits import Limits
-from reshard_server.middleware.observing import Observe
+from reshard_server.middleware.request_log import Observe
 from reshard_server.pages.problem_pages import ProblemPages
 from reshard_server.pages.routers import ROUTERS as PAGES
-from reshard_server.refusals import add_refusals
 from reshard_server.services import open_services
 from reshard_server.settings import Settings
 

@@ -1,4 +1,4 @@
-"""The audit log: who signed in or changed something, from where, what, and what came of it.
+"""The audit log: who signed in or changed something, from where, what, and the outcome.
 
 One line for each, with the fields of every line of the log (``at``, ``request_id``, ``caller``, ``conversion``). They are
 appended to a file of their own, or go into the log under the name ``reshard_server.audit``, whatever its level. The file

@@ -1,4 +1,4 @@
-"""The end of a server: it takes nothing new, and what is open ends."""
+"""The end of a server: it takes nothing new, and open requests finish."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A clock that every process of this host shares, that nobody sets, and that goes on while the host sleeps."""
+"""A clock that all processes of a host share, that nobody sets, and that runs while the host sleeps."""
 
 from __future__ import annotations
 

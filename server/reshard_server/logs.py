@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from reshard_server.auth.making import TOKEN_PREFIX
+from reshard_server.auth.make_token import TOKEN_PREFIX
 
 MOST_NAMES = 1000
 """Of conversions, or of targets, that one request is about."""

@@ -1,4 +1,4 @@
-"""Bodies that are parsed once, aside: a route takes what ``serving.limits`` has parsed, and does not parse it again."""
+"""Bodies that are parsed once: a route takes the document that ``middleware.body_limits`` parsed."""
 
 from __future__ import annotations
 

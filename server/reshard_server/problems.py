@@ -1,4 +1,4 @@
-"""Problems: what every refused request is answered with, as RFC 9457 describes it.
+"""Problems: the documents that answer refused requests (RFC 9457).
 
 A problem carries the words of the library's error where there is one, the field of the request that
 it is about, and what to do.

@@ -19,7 +19,7 @@ from fastapi import FastAPI
 
 from reshard.errors import ReshardError
 from reshard_server.drain import Drain
-from reshard_server.middleware.protocol import protocol_of
+from reshard_server.middleware.http_protocol import protocol_of
 from reshard_server.settings import Settings
 
 LOG = logging.getLogger(__name__)

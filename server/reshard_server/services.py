@@ -14,24 +14,24 @@ from anyio import CapacityLimiter
 from reshard.api import check_arguments
 from reshard_server.audit import audit
 from reshard_server.auth.paths import Roots
-from reshard_server.auth.places import Places
 from reshard_server.auth.rates import Rates
-from reshard_server.auth.reloading import Reloading
+from reshard_server.auth.reload_tokens import Reloading
 from reshard_server.auth.sessions import Sessions
+from reshard_server.auth.slots_per_token import Places
 from reshard_server.auth.streams import Streams
 from reshard_server.auth.tokens import Tokens, load_tokens
 from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions.batching import Together
-from reshard_server.db.conversions.feed import Feed
+from reshard_server.db.conversions.change_feed import Feed
 from reshard_server.db.database import open_database
-from reshard_server.db.listening import Listener
+from reshard_server.db.listen import Listener
 from reshard_server.db.state_lock import state_locked
 from reshard_server.drain import Drain
 from reshard_server.jobs.queue import Durable
 from reshard_server.metrics import Metrics
 from reshard_server.queries.ask import Questions
+from reshard_server.schedules.loop import Ticking
 from reshard_server.schedules.scheduling import Scheduling
-from reshard_server.schedules.ticking import Ticking
 from reshard_server.settings import Settings
 from reshard_server.worker.wording import RootNames
 

@@ -213,7 +213,7 @@ def _print_token(
     write: Sequence[str],
     expires: str | None,
 ) -> None:
-    from reshard_server.auth.making import as_toml, make_token
+    from reshard_server.auth.make_token import as_toml, make_token
 
     token, kept = make_token(name, scopes, read, write, expires)
     typer.echo(as_toml(kept), nl=False)

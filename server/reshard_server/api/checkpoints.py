@@ -8,10 +8,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Request, Response
 
 from reshard.api import check_arguments
-from reshard_server.api.asking import Converting, Reading, Serving
+from reshard_server.api.answer_or_stream import EVENTS, answered, answered_or_watched
+from reshard_server.api.caller import Converting, Reading, Serving
 from reshard_server.api.description import problems
 from reshard_server.api.examples import FINGERPRINTS, INSPECTIONS, VERIFICATIONS
-from reshard_server.api.questions import EVENTS, answered, answered_or_watched
 from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.db.page_tokens import page_key, page_token
 from reshard_server.jobs.accept import about, check_limits

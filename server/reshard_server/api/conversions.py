@@ -7,10 +7,10 @@ from typing import Annotated
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Header, Query, Response
 
-from reshard_server.api.asking import Converting, Reading, Serving, looked_up
+from reshard_server.api.caller import Converting, Reading, Serving, looked_up
 from reshard_server.api.description import problems
 from reshard_server.api.examples import REQUESTS, conversion_response
-from reshard_server.api.found import Changeable, Readable, gone
+from reshard_server.api.get_or_404 import Changeable, Readable, gone
 from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import Filters

@@ -1,4 +1,4 @@
-"""The API's description: every operation with each problem that it may answer with.
+"""The OpenAPI document: each operation with each problem that it may answer.
 
 What any operation may answer is added here; what is special to one, its route names by ``problems``.
 """
@@ -29,7 +29,7 @@ from reshard_server.problems import (
     Kind,
 )
 from reshard_server.schemas.problem import Problem
-from reshard_server.schemas.told import MODEL_MARK, MODELS
+from reshard_server.schemas.reports import MODEL_MARK, MODELS
 
 Responses = dict[int | str, dict[str, Any]]
 

@@ -16,12 +16,12 @@ from fastapi import APIRouter, Header, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from reshard_server.api.asking import Reading, Serving
-from reshard_server.api.found import Readable
+from reshard_server.api.caller import Reading, Serving
+from reshard_server.api.get_or_404 import Readable
 from reshard_server.api.read_mask import EVENT_DATA, NAME, MaskedRoute, mask_of, narrowed
 from reshard_server.auth.streams import OpenStream
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.conversions.feed import Watcher
+from reshard_server.db.conversions.change_feed import Watcher
 from reshard_server.drain import RETRY_AFTER
 from reshard_server.schemas.conversion import Conversion, result_url
 from reshard_server.services import Services

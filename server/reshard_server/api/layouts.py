@@ -8,11 +8,11 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 
 from reshard.api import check_arguments
-from reshard_server.api.asking import MAY_READ, Converting, Reading, Serving
+from reshard_server.api.answer_or_stream import answered
+from reshard_server.api.caller import MAY_READ, Converting, Reading, Serving
 from reshard_server.api.description import problems
 from reshard_server.api.examples import LAYOUTS, PREVIEWS, STORED, header_descriptions
 from reshard_server.api.preconditions import IfMatch, IfNoneMatch, expectation, names
-from reshard_server.api.questions import answered
 from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.layouts import layouts

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
-from reshard_server.api.asking import Serving, read_metrics
+from reshard_server.api.caller import Serving, read_metrics
 
 ROUTER = APIRouter(tags=["operation"])
 

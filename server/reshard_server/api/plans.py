@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Request, Response
 
-from reshard_server.api.asking import Reading, Serving
+from reshard_server.api.answer_or_stream import answered
+from reshard_server.api.caller import Reading, Serving
 from reshard_server.api.description import problems
 from reshard_server.api.examples import PLANS
-from reshard_server.api.questions import answered
 from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.auth.tokens import Caller
 from reshard_server.jobs.accept import about, check_conversion, check_limits, content_of

@@ -1,4 +1,4 @@
-"""If-Match and If-None-Match: changes that happen only where nothing changed meanwhile."""
+"""If-Match and If-None-Match: a change happens only if nothing changed meanwhile."""
 
 from __future__ import annotations
 

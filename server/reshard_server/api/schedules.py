@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Response
 
-from reshard_server.api.asking import Converting, Reading, Serving
+from reshard_server.api.caller import Converting, Reading, Serving
 from reshard_server.api.description import problems
-from reshard_server.api.found_schedule import (
+from reshard_server.api.get_schedule_or_404 import (
     ChangeableSchedule,
     IfMatch,
     IfNoneMatch,
@@ -42,8 +42,8 @@ from reshard_server.problems import (
     UNAVAILABLE,
     ProblemError,
 )
-from reshard_server.schedules.running_now import run_now
-from reshard_server.schedules.storing import check_schedule, first_look
+from reshard_server.schedules.check_schedule import check_schedule, first_look
+from reshard_server.schedules.run_now import run_now
 from reshard_server.schemas.base import DEFAULT_PAGE, PageSize
 from reshard_server.schemas.schedule import (
     RunNow,

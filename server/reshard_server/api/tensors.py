@@ -10,9 +10,9 @@ from fastapi import APIRouter, Header, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from reshard_server.api.asking import Reading, Serving
 from reshard_server.api.byte_ranges import ByteRange, byte_range, is_known
 from reshard_server.api.byte_stream import ByteStream
+from reshard_server.api.caller import Reading, Serving
 from reshard_server.api.description import problems
 from reshard_server.api.tensor_source import Source, in_words_of_clients, open_source
 from reshard_server.problems import (

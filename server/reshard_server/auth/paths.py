@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reshard_server.auth import openat2
-from reshard_server.auth.reserved import reserved
+from reshard_server.auth.reserved_names import reserved
 from reshard_server.auth.tokens import Caller
 from reshard_server.problems import INVALID, NOT_FOUND, ProblemError
 

@@ -1,10 +1,10 @@
-"""How many streams may be open at once, in all and of one token."""
+"""The number of streams that may be open at once, in all and per token."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reshard_server.auth.places import Places, too_many
+from reshard_server.auth.slots_per_token import Places, too_many
 
 REMEDY = "try again later, or poll with If-None-Match"
 

@@ -9,13 +9,17 @@ from typing import Any
 import sqlalchemy as sa
 
 from reshard.errors import MissingPackageError, ReshardError, StorageError
-from reshard_server.db.bounded import ANSWER_SECONDS, CONNECT_ARGUMENTS, BoundedConnection
+from reshard_server.database_errors import renew_read_only
+from reshard_server.db.bounded_connection import (
+    ANSWER_SECONDS,
+    CONNECT_ARGUMENTS,
+    BoundedConnection,
+)
 from reshard_server.db.clock import give_clock
-from reshard_server.db.migrating import LackingError, PendingError, migrate
-from reshard_server.db.news import give_news
+from reshard_server.db.migrate import LackingError, PendingError, migrate
+from reshard_server.db.notify import give_news
 from reshard_server.db.one_writer import OneWriterEngine
 from reshard_server.settings import Settings
-from reshard_server.unavailable import renew_read_only
 
 LOG = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 
-from reshard_server.db.news import news_of, taken_back
+from reshard_server.db.notify import news_of, taken_back
 
 
 class Turns:

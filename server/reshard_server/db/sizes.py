@@ -1,4 +1,4 @@
-"""Sizes of documents in the records, and pages that hold no more of them than memory allows."""
+"""Sizes of stored documents, and pages that hold no more of them than memory allows."""
 
 from __future__ import annotations
 

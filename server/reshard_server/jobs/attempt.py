@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from reshard_server.jobs.claims import Holding, Order
+from reshard_server.jobs.held_claim import Holding, Order
 from reshard_server.jobs.time_limits import TimeLimits
 from reshard_server.problems import ProblemError
 from reshard_server.schemas.conversion import ProgressState

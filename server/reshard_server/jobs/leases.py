@@ -1,4 +1,4 @@
-"""Leases: this process says every other second that it lives, and takes over from those that went silent."""
+"""Leases: this process reports every other second that it lives, and takes over from silent ones."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
+from reshard_server.database_errors import Unavailable, unavailable
 from reshard_server.db.clock import now_of
 from reshard_server.db.conversions import claims, executors
 from reshard_server.host_clock import host_seconds
-from reshard_server.unavailable import Unavailable, unavailable
 
 LOG = logging.getLogger(__name__)
 

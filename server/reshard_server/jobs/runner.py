@@ -26,7 +26,7 @@ from reshard_server.jobs.attempt import (
     attempt,
 )
 from reshard_server.jobs.child_request import Roots, resolved
-from reshard_server.jobs.claims import Holding, Order
+from reshard_server.jobs.held_claim import Holding, Order
 from reshard_server.jobs.time_limits import TimeLimits
 from reshard_server.problems import INTERNAL, WORKER_DIED, ProblemError, problem_of
 from reshard_server.schemas.conversion import Conversion, ProgressState

@@ -1,4 +1,4 @@
-"""Around everything: a request that came by a proxy is taken as the proxy got it."""
+"""Takes a request that came through a trusted proxy as the proxy received it."""
 
 from __future__ import annotations
 

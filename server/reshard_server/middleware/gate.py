@@ -1,4 +1,4 @@
-"""The gate: where a request comes from and who asks is known before anything of its body is read.
+"""The gate: checks origin and token before anything of the body is read.
 
 A caller is known by a bearer token, or, where nothing is changed, by the cookie of a session: browsers
 cannot send a header with an image or an event stream.
@@ -16,10 +16,10 @@ from reshard_server.auth.cookies import cookie_of, is_secure
 from reshard_server.auth.origins import check_origin
 from reshard_server.auth.proxies import bucket_of
 from reshard_server.auth.tokens import Caller
+from reshard_server.error_handlers import refuse
 from reshard_server.logs import ABOUT
-from reshard_server.middleware.limits import UNREAD_BODIES, throw_away
+from reshard_server.middleware.body_limits import UNREAD_BODIES, throw_away
 from reshard_server.problems import MISDIRECTED, UNAUTHENTICATED, ProblemError
-from reshard_server.refusals import refuse
 from reshard_server.services import Services
 from reshard_server.settings import Settings
 

@@ -8,11 +8,11 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from reshard_server.api import conversions as routes
-from reshard_server.api.asking import Serving
-from reshard_server.api.found import visible
+from reshard_server.api.caller import Serving
+from reshard_server.api.get_or_404 import visible
 from reshard_server.auth.tokens import Caller
 from reshard_server.pages.rendering import page
-from reshard_server.pages.visiting import Changing, Form
+from reshard_server.pages.visitor import Changing, Form
 from reshard_server.pages.wording import targets_text
 from reshard_server.problems import CONFLICT, ProblemError
 from reshard_server.schemas.conversion import goals

@@ -9,13 +9,13 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from reshard_server.api.asking import Serving
-from reshard_server.api.questions import answer_to
+from reshard_server.api.answer_or_stream import answer_to
+from reshard_server.api.caller import Serving
 from reshard_server.auth.tokens import Caller
 from reshard_server.jobs.accept import about, check_limits
 from reshard_server.jobs.child_request import data_bytes
 from reshard_server.pages.rendering import page
-from reshard_server.pages.visiting import Visiting
+from reshard_server.pages.visitor import Visiting
 from reshard_server.problems import ProblemError
 from reshard_server.queries.ask import Question
 from reshard_server.services import Services

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from reshard_server.api import checkpoints as routes
-from reshard_server.api.asking import Serving
+from reshard_server.api.caller import Serving
 from reshard_server.pages.rendering import page
-from reshard_server.pages.visiting import Visiting
+from reshard_server.pages.visitor import Visiting
 from reshard_server.schemas.checkpoint import CheckpointPage, CheckpointQuery
 
 ROUTER = APIRouter(prefix="/checkpoints", include_in_schema=False)

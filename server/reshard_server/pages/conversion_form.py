@@ -13,11 +13,11 @@ from pydantic import ValidationError
 from reshard.api import check_arguments
 from reshard.errors import ReshardError
 from reshard.layout.layout_text import parse_json, parse_yaml
-from reshard_server.middleware.limits import check_texts
+from reshard_server.error_handlers import invalid
+from reshard_server.middleware.body_limits import check_texts
 from reshard_server.pages.layout_text import layout_text
-from reshard_server.pages.visiting import Fields, lines_of, number_of
+from reshard_server.pages.visitor import Fields, lines_of, number_of
 from reshard_server.problems import INVALID, ProblemError, problem_of
-from reshard_server.refusals import invalid
 from reshard_server.schemas.conversion import Conversion, Goal, OneTarget, PlanRequest
 
 TEXTS = (

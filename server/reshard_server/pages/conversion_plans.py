@@ -8,11 +8,11 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from reshard_server.api.asking import Serving
+from reshard_server.api.caller import Serving
 from reshard_server.pages.conversions import Seen
 from reshard_server.pages.pictures import plan_of, planned
 from reshard_server.pages.rendering import page
-from reshard_server.pages.visiting import Visiting
+from reshard_server.pages.visitor import Visiting
 from reshard_server.problems import NOT_FOUND, ProblemError
 from reshard_server.schemas.conversion import goals
 

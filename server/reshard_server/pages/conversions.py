@@ -9,14 +9,14 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import RedirectResponse, Response
 
 from reshard_server.api import conversions as routes
-from reshard_server.api.asking import Serving, looked_up
-from reshard_server.api.found import ConversionId, visible
+from reshard_server.api.caller import Serving, looked_up
+from reshard_server.api.get_or_404 import ConversionId, visible
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import Filters
 from reshard_server.db.conversions.queue_places import places
 from reshard_server.db.conversions.rows import ENDED
 from reshard_server.pages.rendering import page
-from reshard_server.pages.visiting import Changing, Form, Visiting
+from reshard_server.pages.visitor import Changing, Form, Visiting
 from reshard_server.schemas.conversion import Conversion, State, goals
 from reshard_server.schemas.listing import ConversionQuery
 

@@ -11,15 +11,15 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from reshard_server.api.asking import Serving
+from reshard_server.api.answer_or_stream import answer_to
+from reshard_server.api.caller import Serving
 from reshard_server.api.layouts import LayoutVersion, none, preview_question
-from reshard_server.api.questions import answer_to
 from reshard_server.db.layouts import layouts
 from reshard_server.db.layouts import names as layout_names
 from reshard_server.pages.layout_text import layout_text
 from reshard_server.pages.rendering import page
 from reshard_server.pages.source_choices import sources
-from reshard_server.pages.visiting import Visiting, Visitor
+from reshard_server.pages.visitor import Visiting, Visitor
 from reshard_server.problems import INVALID, ProblemError
 from reshard_server.schemas.layout import PreviewRequest, StoredLayout
 from reshard_server.services import Services

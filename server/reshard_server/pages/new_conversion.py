@@ -11,8 +11,8 @@ from starlette.responses import RedirectResponse, Response
 
 from reshard.errors import ReshardError
 from reshard_server.api import conversions as routes
-from reshard_server.api.asking import Serving, looked_up
-from reshard_server.api.found import gone, visible
+from reshard_server.api.caller import Serving, looked_up
+from reshard_server.api.get_or_404 import gone, visible
 from reshard_server.db.layouts import names as layout_names
 from reshard_server.logs import ABOUT
 from reshard_server.pages.conversion_form import (
@@ -30,7 +30,7 @@ from reshard_server.pages.conversion_form import (
 from reshard_server.pages.pictures import Planned, planned
 from reshard_server.pages.rendering import page
 from reshard_server.pages.source_choices import sources
-from reshard_server.pages.visiting import Changing, Form, Visitor
+from reshard_server.pages.visitor import Changing, Form, Visitor
 from reshard_server.problems import ProblemError, problem_of
 from reshard_server.schemas.conversion import goals
 from reshard_server.services import Services

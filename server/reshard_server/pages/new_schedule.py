@@ -7,13 +7,13 @@ from starlette.responses import RedirectResponse, Response
 
 from reshard.errors import ReshardError
 from reshard_server.api import schedules as routes
-from reshard_server.api.asking import Serving
-from reshard_server.api.found_schedule import new_name
+from reshard_server.api.caller import Serving
+from reshard_server.api.get_schedule_or_404 import new_name
 from reshard_server.db.layouts import names as layout_names
 from reshard_server.pages.conversion_form import COMPRESSIONS
 from reshard_server.pages.rendering import page
 from reshard_server.pages.schedule_form import ScheduleForm, body_of, empty_form, sent_form
-from reshard_server.pages.visiting import Changing, Form, Visitor
+from reshard_server.pages.visitor import Changing, Form, Visitor
 from reshard_server.problems import INVALID, ProblemError, problem_of
 from reshard_server.services import Services
 

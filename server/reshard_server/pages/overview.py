@@ -6,13 +6,13 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from reshard import __version__
-from reshard_server.api.asking import Serving
+from reshard_server.api.caller import Serving
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import Filters
 from reshard_server.db.conversions.queue_places import places
 from reshard_server.db.schedules import schedules
 from reshard_server.pages.rendering import page
-from reshard_server.pages.visiting import Visiting, Visitor
+from reshard_server.pages.visitor import Visiting, Visitor
 from reshard_server.schemas.conversion import Conversion, State
 from reshard_server.services import Services
 

@@ -9,8 +9,8 @@ from typing import Any
 from anyio.to_thread import run_sync
 from fastapi import Request
 
+from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.api.plans import plan_question
-from reshard_server.api.questions import answer_to
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.layouts.layouts import stored_layout
 from reshard_server.jobs.accept import about

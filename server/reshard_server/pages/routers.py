@@ -15,8 +15,8 @@ from reshard_server.pages import (
     overview,
     schedules,
     signing_in,
-    statics,
 )
+from reshard_server.pages import static_files as statics
 
 ROUTERS = (
     overview.ROUTER,

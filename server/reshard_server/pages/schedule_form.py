@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from reshard_server.middleware.limits import check_texts
+from reshard_server.error_handlers import invalid
+from reshard_server.middleware.body_limits import check_texts
 from reshard_server.pages.conversion_form import layout_of, pairs_of
-from reshard_server.pages.visiting import Fields, number_of
+from reshard_server.pages.visitor import Fields, number_of
 from reshard_server.problems import INVALID, ProblemError
-from reshard_server.refusals import invalid
 from reshard_server.schemas.schedule import ScheduleBody
 
 TEXTS = (

@@ -9,12 +9,12 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import RedirectResponse, Response
 
 from reshard_server.api import schedules as routes
-from reshard_server.api.asking import Serving
-from reshard_server.api.found_schedule import ScheduleName, visible
+from reshard_server.api.caller import Serving
+from reshard_server.api.get_schedule_or_404 import ScheduleName, visible
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.pages.rendering import page
-from reshard_server.pages.visiting import Changing, Form, Visiting, number_of
+from reshard_server.pages.visitor import Changing, Form, Visiting, number_of
 from reshard_server.problems import INVALID, ProblemError
 from reshard_server.schemas.schedule import RunNow
 from reshard_server.services import Services

@@ -9,12 +9,12 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import RedirectResponse, Response
 
-from reshard_server.api.asking import Serving
+from reshard_server.api.caller import Serving
 from reshard_server.auth.cookies import clear_cookie, set_cookie
 from reshard_server.auth.origins import check_form
 from reshard_server.logs import ABOUT
 from reshard_server.pages.rendering import page
-from reshard_server.pages.visiting import Fields, address_bucket, cookie_in, fields_of, over_tls
+from reshard_server.pages.visitor import Fields, address_bucket, cookie_in, fields_of, over_tls
 
 ROUTER = APIRouter(include_in_schema=False)
 

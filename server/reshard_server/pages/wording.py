@@ -1,4 +1,4 @@
-"""Wording: numbers and times as pages write them."""
+"""Numbers and times as pages write them."""
 
 from __future__ import annotations
 

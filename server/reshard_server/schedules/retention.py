@@ -1,4 +1,4 @@
-"""Retention: of what a schedule made at each target, only the last outputs are kept.
+"""Keeps only the newest outputs of each target of a schedule.
 
 Nothing is removed but what this schedule made, in a conversion that succeeded, and what is still the same
 folder: its inode and the digest of the record that the conversion wrote into it. The oldest goes first,
@@ -13,13 +13,13 @@ import logging
 from pathlib import Path
 
 from reshard_server.audit import audit
-from reshard_server.auth.reserved import REMOVED_PREFIX
+from reshard_server.auth.reserved_names import REMOVED_PREFIX
 from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules.outputs import Output
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.problems import ProblemError
+from reshard_server.schedules.remove_tree import remove_tree
 from reshard_server.schedules.scheduling import Scheduling, UnfitError
-from reshard_server.schedules.trees import remove_tree
 from reshard_server.schemas.schedule import NewSteps
 
 LOG = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Scheduling: what every part of the schedules works with, and with which rights a schedule runs."""
+"""What all parts of the schedules work with, and the rights with which a schedule runs."""
 
 from __future__ import annotations
 

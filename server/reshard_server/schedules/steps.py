@@ -1,4 +1,4 @@
-"""Steps: which folders of a CheckpointManager's directory Orbax itself counts as committed steps.
+"""The committed steps of a CheckpointManager's directory, as Orbax counts them.
 
 On a file system that renames, Orbax commits by a rename: a folder is a committed step where its name is
 a step's and does not contain ``.orbax-checkpoint-tmp`` (``_src/path/step.py``, ``_StandardNameFormat``, which

@@ -1,4 +1,4 @@
-"""Templates: targets whose fields are filled in for each run.
+"""Templates of targets, filled in for each run.
 
 There are three fields and no format specifications: whatever else stands in braces is refused when the
 schedule is stored, so that no run meets it.

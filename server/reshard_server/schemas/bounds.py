@@ -1,4 +1,4 @@
-"""Bounds that are looked at before the members of a value are.
+"""Limits on the number of members, checked before the members themselves.
 
 The checker's own ``max_length`` counts what it has checked: half a million wrong members of a list took it seconds, in which
 nothing else of the process ran.

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from reshard_server.schemas.base import Answer, Flag, OfRun, Page, RootedPath
 from reshard_server.schemas.conversion import Pairs, Patterns, Size
-from reshard_server.schemas.told import (
+from reshard_server.schemas.reports import (
     InspectedTensor,
     Item,
     LaidOutTensor,

@@ -17,7 +17,7 @@ from reshard_server.schemas.base import (
     Whole,
 )
 from reshard_server.schemas.bounds import at_most
-from reshard_server.schemas.told import STAGES, TargetReport, many, one
+from reshard_server.schemas.reports import STAGES, TargetReport, many, one
 
 State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
 

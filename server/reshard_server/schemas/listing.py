@@ -1,4 +1,4 @@
-"""What a listing of conversions may be asked for."""
+"""The query of a listing of conversions."""
 
 from __future__ import annotations
 

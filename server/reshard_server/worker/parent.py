@@ -1,4 +1,4 @@
-"""A child's parent: the server that started it, as the child hears it on stdin.
+"""A child's view of its parent: the server that started it, heard on stdin.
 
 A child must never work on where another process goes on with the same job. It ends when its parent dies (the kernel
 kills it; where the kernel cannot, the end of stdin tells it), and when its parent's lease has ended, which the parent

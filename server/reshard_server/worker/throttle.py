@@ -1,4 +1,4 @@
-"""Pace: what the library says of its progress, as the server tells it: not too often, with rate and time left."""
+"""Passes the library's progress on to the server: not too often, with rate and time left."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from reshard_server.api.read_mask import narrowed, parsed
 from reshard_server.db.tables import CONVERSIONS
 from reshard_server.problems import ProblemError
-from reshard_server.schemas.told import MODELS, STAGES
+from reshard_server.schemas.reports import MODELS, STAGES
 
 from tests.server.api.conftest import Served
 

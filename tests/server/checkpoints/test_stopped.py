@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from reshard_server.auth.places import Places
+from reshard_server.auth.slots_per_token import Places
 from reshard_server.drain import Drain
 from reshard_server.problems import ProblemError
 from reshard_server.queries import ask as questions

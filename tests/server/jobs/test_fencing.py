@@ -12,14 +12,14 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from reshard_server.db.bounded import ANSWER_SECONDS
+from reshard_server.db.bounded_connection import ANSWER_SECONDS
 from reshard_server.db.conversions import claims, conversions
 from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.database import open_database
 from reshard_server.host_clock import host_seconds
 from reshard_server.jobs.attempt import Done, Stopped, attempt
 from reshard_server.jobs.child_request import resolved
-from reshard_server.jobs.claims import Holding
+from reshard_server.jobs.held_claim import Holding
 from reshard_server.jobs.time_limits import TimeLimits
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.settings import Settings

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from reshard_server.middleware import limits
+from reshard_server.middleware import body_limits as limits
 from reshard_server.settings import Settings
 from starlette.types import Message, Receive, Scope, Send
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from reshard_server.middleware import limits
+from reshard_server.middleware import body_limits as limits
 
 from tests.server.api.conftest import Served, serve, served
 

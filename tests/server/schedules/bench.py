@@ -16,10 +16,10 @@ from reshard_server.db.database import open_database
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.schedules import StoredSchedule
+from reshard_server.schedules.check_schedule import check_schedule, first_look
+from reshard_server.schedules.loop import tick_all
 from reshard_server.schedules.scheduling import Scheduling
-from reshard_server.schedules.settling import recover, settle
-from reshard_server.schedules.storing import check_schedule, first_look
-from reshard_server.schedules.ticking import tick_all
+from reshard_server.schedules.settle_runs import recover, settle
 from reshard_server.schemas.conversion import Conversion, goals
 from reshard_server.schemas.schedule import ScheduleBody, ScheduleRun
 from reshard_server.settings import Settings

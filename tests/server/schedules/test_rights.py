@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from reshard_server.auth.tokens import ANYONE, Tokens
 from reshard_server.problems import ProblemError
-from reshard_server.schedules.running_now import run_now
+from reshard_server.schedules.run_now import run_now
 
 from tests.server.schedules.bench import Bench, write_step
-from tests.server.schedules.test_clock import NIGHT, NIGHTLY
+from tests.server.schedules.test_cron import NIGHT, NIGHTLY
 
 WHO = "the token 'ann', which made this schedule"
 

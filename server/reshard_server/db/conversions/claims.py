@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions.totals import count_ended, moved_bytes
-from reshard_server.db.news import tell
+from reshard_server.db.notify import tell
 from reshard_server.db.tables import CONVERSIONS, EXECUTORS, TURNS
 from reshard_server.schemas.conversion import ProgressState
 

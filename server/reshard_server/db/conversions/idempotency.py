@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from reshard_server.db.canonical import canonical_text
+from reshard_server.db.canonical_json import canonical_text
 from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions.conversions import New, count_queued, get_many, insert
 from reshard_server.db.tables import IDEMPOTENCY

@@ -1,4 +1,4 @@
-"""A row of the conversions' table as the document that is told of it."""
+"""Turns a row of the conversions' table into its document."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from reshard.errors import LayoutError
-from reshard_server.db.canonical import canonical_text
+from reshard_server.db.canonical_json import canonical_text
 from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions.rows import moment
 from reshard_server.db.page_tokens import page_key, page_token

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 
 import sqlalchemy as sa
 
-from reshard_server.db.conversions.progressions import Progression, among, expanded, progressions
+from reshard_server.db.schedules.progressions import Progression, among, expanded, progressions
 from reshard_server.db.schedules.runs import MAY_BE_RETRIED, SETTLED
 from reshard_server.db.tables import CONVERSIONS, SCHEDULE_FORGOTTEN, SCHEDULE_RUNS
 

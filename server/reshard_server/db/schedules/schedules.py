@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions.rows import moment
-from reshard_server.db.news import tell
+from reshard_server.db.notify import tell
 from reshard_server.db.other_versions import (
     read,
     readable,

@@ -1,0 +1,85 @@
+"""One connection to PostgreSQL that hears the notifications of other replicas.
+
+A thread waits for notifications. Where nothing comes for a while it asks the server something, with the bounds of
+``bounded``, so that a connection which leads nowhere is noticed. Until a new one listens, whoever waits for news looks
+as often as without; after it listens, everybody looks once, so that nothing that was told meanwhile is missed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+
+import psycopg
+import sqlalchemy as sa
+
+from reshard_server.db.bounded_connection import CONNECT_ARGUMENTS, BoundedConnection
+from reshard_server.db.notify import CHANNEL, TOPICS, news_of
+
+LOG = logging.getLogger(__name__)
+
+ASK_SECONDS = 10.0
+"""Silence after which the server is asked whether it is there."""
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 15.0
+"""Before another connection is tried; twice as long each time."""
+
+
+class Listener:
+    """Hears news as long as the server runs."""
+
+    def __init__(self, db: sa.Engine) -> None:
+        self._db, self._news = db, news_of(db)
+        self._ending = threading.Event()
+        self._stop_read, self._stop_write = os.pipe()
+        self._thread = threading.Thread(target=self._run, name="news", daemon=True)
+
+    def launch(self) -> None:
+        """Begins."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends."""
+        self._ending.set()
+        os.write(self._stop_write, b"x")
+        self._thread.join()
+        os.close(self._stop_read)
+        os.close(self._stop_write)
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while not self._ending.is_set():
+            try:
+                connection = self._connect()
+                pause = FIRST_PAUSE_SECONDS
+                with connection:
+                    self._hear(connection)
+            except (sa.exc.SQLAlchemyError, psycopg.Error, OSError) as error:
+                LOG.warning("cannot hear what other servers tell: %s", error)
+            finally:
+                self._news.is_reliable = False
+                self._news.spread(TOPICS)  # who looks seldom looks more often from now on
+            self._ending.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _connect(self) -> BoundedConnection:
+        """A connection of its own, that listens."""
+        given, named = self._db.dialect.create_connect_args(self._db.url)
+        arguments = {**named, **CONNECT_ARGUMENTS, "autocommit": True}
+        connection = BoundedConnection.connect(*given, **arguments)
+        connection.add_notify_handler(lambda told: self._news.spread([told.payload]))
+        connection.execute(f"LISTEN {CHANNEL}")
+        return connection
+
+    def _hear(self, connection: BoundedConnection) -> None:
+        self._news.is_reliable = True
+        self._news.spread(TOPICS)
+        heard = select.poll()
+        heard.register(connection.fileno(), select.POLLIN)
+        heard.register(self._stop_read, select.POLLIN)
+        while not self._ending.is_set():
+            heard.poll(ASK_SECONDS * 1000)
+            if not self._ending.is_set():
+                connection.execute("")  # hands on what has come, and fails where nobody is there

@@ -1,0 +1,258 @@
+"""What is refused before anything reads it: too large, not JSON, or not text that can be kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from reshard_server.error_handlers import refuse
+from reshard_server.parsed_body import PARSED
+from reshard_server.problems import (
+    HEADERS_TOO_LARGE,
+    MALFORMED,
+    TOO_LARGE,
+    TOO_SLOW,
+    UNSUPPORTED,
+    ProblemError,
+)
+from reshard_server.settings import Settings
+
+ASIDE_BYTES = 8192
+"""Largest body that is parsed in the event loop, which takes a millisecond or two."""
+
+BYTES_OF_VALUE = 4
+"""A body that is as large as may be has at most one list, object or comma in so many bytes; layouts have one in seven."""
+
+PARSERS = 2
+"""Threads that parse bodies; more would only wait for each other."""
+
+DEEPEST = 64
+LONGEST_NUMBER = 400
+UNREAD_BODIES = 16
+"""So many times the largest body are read and thrown away, so that the client gets to read the refusal."""
+UNREAD_SECONDS = 5.0
+
+
+class Limits:
+    """Reads the body whole, within the limit, before the application is asked."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self.app = app
+        self.settings = settings
+        self._parsers: CapacityLimiter | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            check_head(scope, self.settings.header_bytes)
+            async with asyncio.timeout(self.settings.body_seconds):
+                body = await self._body(receive)
+            if body and scope["path"].startswith("/v1/"):
+                check_type(Headers(scope=scope))
+                check_count(body, self.settings.body_bytes // BYTES_OF_VALUE)
+                scope[PARSED] = (await self._parsed(body),)
+        except ProblemError as problem:
+            await refuse(Request(scope), problem)(scope, receive, send)
+            return
+        except TimeoutError:
+            await refuse(Request(scope), _too_slow(self.settings.body_seconds))(
+                scope, receive, send
+            )
+            return
+        except ClientDisconnect:
+            return  # half a body is no request, even where it reads like a whole one
+        await self.app(scope, _again(body, receive), send)
+
+    async def _parsed(self, body: bytes) -> Any:
+        """The document; a large one is parsed in a thread, while other requests are answered."""
+        if len(body) <= ASIDE_BYTES:
+            return parsed_json(body)
+        if self._parsers is None:
+            self._parsers = CapacityLimiter(PARSERS)
+        return await run_sync(parsed_json, body, limiter=self._parsers)
+
+    async def _body(self, receive: Receive) -> bytes:
+        limit = self.settings.body_bytes
+        body = bytearray()
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > limit:
+                if more:
+                    await throw_away(receive, limit * UNREAD_BODIES)
+                raise _too_large(limit)
+        return bytes(body)
+
+
+def check_head(scope: Scope, limit: int) -> None:
+    """Refuses headers and paths that are too large together, and NUL in the path or the query."""
+    target = scope.get("raw_path") or b""
+    size = len(target) + len(scope["query_string"])
+    size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    if size > limit:
+        raise ProblemError(
+            HEADERS_TOO_LARGE,
+            f"the path and the headers have {size} bytes together; this server takes {limit}; send less",
+        )
+    if b"%00" in scope["query_string"] or "\0" in scope["path"]:
+        raise ProblemError(MALFORMED, "the path or the query has a NUL character; leave it out")
+
+
+def check_length(headers: Headers, limit: int) -> None:
+    """Refuses a body that is said to be too large, before any of it is read."""
+    said = headers.get("content-length", "")
+    if said.isascii() and said.isdecimal() and int(said[:20]) > limit:
+        raise _too_large(limit)
+
+
+def check_type(headers: Headers) -> None:
+    """Refuses a body that is not said to be JSON."""
+    given = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != "application/json":
+        raise ProblemError(
+            UNSUPPORTED,
+            f"the body is {given or 'of no type'!r}; expected application/json; send the header "
+            "'Content-Type: application/json'",
+        )
+
+
+def check_count(body: bytes, at_most: int) -> None:
+    """Refuses a body of absurdly many values, all of which would be made before they are looked at."""
+    if sum(map(body.count, (b",", b"[", b"{"))) > at_most:
+        raise _malformed(f"it has more than {at_most} lists, objects and commas")
+
+
+def parsed_json(body: bytes) -> Any:
+    """The document; ProblemError where it is not one JSON document of usual depth, with text that can be kept."""
+    try:
+        document = json.loads(
+            body.decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_constant=_no_number,
+            parse_int=_int,
+            parse_float=_float,
+        )
+    except RecursionError:
+        raise _malformed(f"it is nested deeper than {DEEPEST} levels") from None
+    except ValueError as error:
+        raise _malformed(str(error)) from None
+    check_texts(document)
+    return document
+
+
+def check_texts(document: Any) -> None:
+    """Refuses a document that is nested too deep, or has text that cannot be kept."""
+    for text in _texts(document, DEEPEST):
+        _check_text(text)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the member {twice[:100]!r} is there twice")
+    return members
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number in JSON")
+
+
+def _int(text: str) -> int:
+    if len(text) > LONGEST_NUMBER:
+        raise ValueError(f"a number has {len(text)} digits")
+    return int(text)
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:50]} is too large a number")
+    return number
+
+
+def _texts(value: Any, depth: int) -> Iterator[str]:
+    """Every text in a document, names of members too."""
+    if depth == 0:
+        raise _malformed(f"it is nested deeper than {DEEPEST} levels")
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from value
+        for inner in value.values():
+            yield from _texts(inner, depth - 1)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner, depth - 1)
+
+
+def _check_text(text: str) -> None:
+    if "\0" in text:
+        raise _malformed("a text has a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _malformed("a text has half of a surrogate pair") from None
+
+
+def _malformed(why: str) -> ProblemError:
+    return ProblemError(
+        MALFORMED, f"the body is not JSON that can be used: {why}; send one JSON object"
+    )
+
+
+def _too_large(limit: int) -> ProblemError:
+    return ProblemError(
+        TOO_LARGE,
+        f"the body is larger than the {limit} bytes that this server takes; send less",
+        headers={"Connection": "close"},
+    )
+
+
+def _too_slow(seconds: float) -> ProblemError:
+    return ProblemError(
+        TOO_SLOW,
+        f"the body did not come within {seconds:g} seconds; send it at once",
+        headers={"Connection": "close"},
+    )
+
+
+async def throw_away(receive: Receive, limit: int) -> None:
+    """Reads a body to its end, or its limit, for so long that the client gets to read a refusal."""
+    more = True
+    try:
+        async with asyncio.timeout(UNREAD_SECONDS):
+            while more and limit > 0:
+                message = await receive()
+                limit -= len(message.get("body", b""))
+                more = message.get("more_body", False)
+    except TimeoutError:
+        return
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """What hands the body on, and then whatever comes after it."""
+    waiting = [body]
+
+    async def receiving() -> Message:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await receive()
+
+    return receiving

@@ -1,0 +1,112 @@
+"""Wraps every request: an id, a log line, a measurement, and always an answer."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from dataclasses import dataclass, field
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from reshard_server.drain import Drain
+from reshard_server.error_handlers import refuse, without_database
+from reshard_server.logs import ABOUT, About
+from reshard_server.metrics import Metrics
+from reshard_server.middleware.audited_requests import audit_request
+from reshard_server.problems import INTERNAL, ProblemError
+
+LOG = logging.getLogger("reshard_server.requests")
+
+REQUEST_ID = "X-Request-Id"
+_SANE = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
+
+
+@dataclass
+class _Seen:
+    """What is known of one request."""
+
+    request_id: str
+    started: float = field(default_factory=time.monotonic)
+    status: int | None = None
+
+
+class Observe:
+    """The outermost part of the application."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, drain: Drain) -> None:
+        self.app = app
+        self.metrics = metrics
+        self.drain = drain
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        seen = _Seen(request_id(Headers(scope=scope)))
+        token = ABOUT.set(About(seen.request_id))
+        self.drain.open_requests += 1
+        try:
+            await self._answer(seen, scope, receive, send)
+        finally:
+            self.drain.open_requests -= 1
+            self._tell(seen, scope)
+            ABOUT.reset(token)
+
+    async def _answer(self, seen: _Seen, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                seen.status = message["status"]
+                audit_request(scope, seen.status)  # before anybody knows of it
+                _add_headers(MutableHeaders(scope=message), seen.request_id, scope["path"])
+            await send(message)
+
+        try:
+            await self.app(scope, receive, sending)
+        except Exception as error:
+            problem = without_database(error)
+            if problem is None:
+                LOG.exception("unexpected")
+                problem = ProblemError(
+                    INTERNAL,
+                    "the server met an error that is its own; its log has the request's id, "
+                    f"{seen.request_id}",
+                )
+            if seen.status is not None:
+                raise  # the connection is cut, so that nobody takes half an answer for a whole one
+            await refuse(Request(scope), problem)(scope, receive, sending)
+
+    def _tell(self, seen: _Seen, scope: Scope) -> None:
+        seconds = time.monotonic() - seen.started
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        route = getattr(scope.get("route"), "path", "none")
+        status = str(seen.status or "none")
+        self.metrics.requests.labels(method, route, status).observe(seconds)
+        if seen.status is None:
+            audit_request(scope, None)
+        LOG.info(
+            "request",
+            extra={
+                "method": method,
+                "path": scope["path"][:500],
+                "status": seen.status,
+                "milliseconds": round(seconds * 1000, 1),
+            },
+        )
+
+
+def request_id(headers: Headers) -> str:
+    """The client's own where it is sane, else a new one."""
+    given = headers.get(REQUEST_ID, "")
+    return given if _SANE.fullmatch(given) else secrets.token_hex(12)
+
+
+def _add_headers(headers: MutableHeaders, request: str, path: str) -> None:
+    headers[REQUEST_ID] = request
+    headers.setdefault("X-Content-Type-Options", "nosniff")
+    if path.startswith("/v1/"):
+        headers.setdefault("Cache-Control", "private, no-cache")

@@ -1,0 +1,85 @@
+"""Checks whatever can be known to be wrong with a schedule before it runs."""
+
+from __future__ import annotations
+
+from reshard_server.auth.tokens import Caller
+from reshard_server.jobs.accept import check_conversion
+from reshard_server.problems import INVALID, ProblemError
+from reshard_server.schedules.cron import check_cron, next_tick
+from reshard_server.schedules.scheduling import Scheduling, source_of
+from reshard_server.schedules.start_run import Occasion, request_of
+from reshard_server.schedules.templates import OF_CLOCK, OF_STEPS, check_template, fields_of
+from reshard_server.schemas.schedule import Clock, ScheduleBody
+
+SAMPLE_STEP = 1_000_000
+"""A target is checked as this step would have it; each run checks its own again."""
+
+
+def check_schedule(
+    scheduling: Scheduling, caller: Caller, name: str, body: ScheduleBody, now: float
+) -> None:
+    """Raises ProblemError for what no run could do."""
+    when = body.when
+    if isinstance(when, Clock):
+        check_cron(when.cron, now)
+    known = OF_CLOCK if isinstance(when, Clock) else OF_STEPS
+    for i, goal in enumerate(body.targets):
+        check_template(goal.target, known, f"/targets/{i}/target")
+        if not isinstance(when, Clock):
+            _check_outside(goal.target, when.directory, f"/targets/{i}/target")
+    _check_sample(scheduling, caller, name, body, now)
+    for i, goal in enumerate(body.targets):
+        _check_distinct(goal.target, body, f"/targets/{i}/target", overwrite=goal.overwrite)
+
+
+def first_look(body: ScheduleBody, now: float) -> float:
+    """When a schedule that begins now is looked at first."""
+    return next_tick(body.when.cron, now) if isinstance(body.when, Clock) else now
+
+
+def _check_sample(
+    scheduling: Scheduling, caller: Caller, name: str, body: ScheduleBody, now: float
+) -> None:
+    step = None if isinstance(body.when, Clock) else SAMPLE_STEP
+    sample = request_of(name, body, Occasion(source_of(body), now, step))
+    try:
+        check_conversion(scheduling, caller, sample)
+    except ProblemError as problem:
+        problem.field = _place(problem.field, body)
+        raise
+
+
+def _place(field: str | None, body: ScheduleBody) -> str | None:
+    """Where a schedule has what a conversion has elsewhere."""
+    if field == "/source":
+        return "/when/source" if isinstance(body.when, Clock) else "/when/directory"
+    shared = ("/targets/", "/max_memory", "/workers")
+    if len(body.targets) > 1 or (field or "").startswith(shared):
+        return field
+    return "/targets/0" + (field or "")
+
+
+def _check_distinct(template: str, body: ScheduleBody, field: str, *, overwrite: bool) -> None:
+    """Each run needs its own target, unless it may replace the one before."""
+    needed = {"time"} if isinstance(body.when, Clock) else {"step", "time"}
+    if overwrite or fields_of(template) & needed:
+        return
+    fields = " or ".join(sorted(f"{{{name}}}" for name in needed))
+    raise ProblemError(
+        INVALID,
+        f"the target {template[:200]!r} is the same for every run, so only the first could be written; add {fields}, "
+        "or let it be replaced (overwrite)",
+        field,
+        f"add {fields}, or let it be replaced (overwrite)",
+    )
+
+
+def _check_outside(template: str, directory: str, field: str) -> None:
+    if f"{template}/".startswith(f"{directory}/"):
+        raise ProblemError(
+            INVALID,
+            f"the target {template[:200]!r} lies in the watched directory {directory[:200]!r}, where it could be taken "
+            "for a step; choose a target outside of it",
+            field,
+            "choose a target outside of it",
+        )

@@ -1,0 +1,140 @@
+"""Runs a schedule now, when somebody asks for it."""
+
+from __future__ import annotations
+
+from reshard_server.db.conversions.rows import ENDED
+from reshard_server.db.schedules import outputs as schedule_outputs
+from reshard_server.db.schedules import runs as schedule_runs
+from reshard_server.db.schedules.runs import StepClaim
+from reshard_server.db.schedules.schedules import StoredSchedule
+from reshard_server.problems import (
+    CONFLICT,
+    NOT_FOUND,
+    STORAGE,
+    TOO_MANY,
+    UNAVAILABLE,
+    ProblemError,
+)
+from reshard_server.schedules import run_cron as by_clock
+from reshard_server.schedules.hard_links import StoppedError
+from reshard_server.schedules.loop import pause_unfit
+from reshard_server.schedules.scheduling import Scheduling, UnfitError
+from reshard_server.schedules.start_run import QueueFullError
+from reshard_server.schedules.steps import committed_steps, wanted
+from reshard_server.schedules.watch_steps import start_step
+from reshard_server.schemas.schedule import Clock, NewSteps, ScheduleRun
+
+RETRY_AFTER = "30"
+
+
+def run_now(
+    scheduling: Scheduling, stored: StoredSchedule, step: int | None, now: float
+) -> ScheduleRun:
+    """The run, as it stands once its conversion is queued, or what kept it from that.
+
+    Raises ProblemError where there is no such step, it runs or was converted already, or too much waits.
+    """
+    try:
+        key = _run(scheduling, stored, step, now)
+    except UnfitError as unfit:
+        pause_unfit(scheduling, stored, unfit)
+        raise ProblemError(CONFLICT, f"the schedule {stored.name!r} is paused: {unfit}") from unfit
+    except QueueFullError as full:
+        raise ProblemError(
+            TOO_MANY,
+            f"{full}; wait until some have ended, or cancel some",
+            headers={"Retry-After": RETRY_AFTER},
+        ) from full
+    except StoppedError as stopped:
+        raise ProblemError(
+            UNAVAILABLE,
+            "this server is ending; send the request again, to another replica or once it is back",
+        ) from stopped
+    found = schedule_runs.get(scheduling.database, stored.name, key)
+    if found is None:
+        raise _busy(stored, key)
+    return found
+
+
+def _run(scheduling: Scheduling, stored: StoredSchedule, step: int | None, now: float) -> str:
+    """The key of the run."""
+    when = stored.body.when
+    if isinstance(when, Clock):
+        if step is not None:
+            raise ProblemError(
+                CONFLICT,
+                f"the schedule {stored.name!r} goes by the clock and has no steps; leave step out",
+                "/step",
+                "leave step out",
+            )
+        key = by_clock.run_now(scheduling, stored, when, now)
+        if key is None:
+            raise _busy(stored, "the run before")
+        return key
+    number, folder = _step(scheduling, stored, when, step)
+    claimed = _claim(scheduling, stored, number)
+    start_step(scheduling, stored, when, claimed, folder, now, asked=True)
+    return str(number)
+
+
+def _step(
+    scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, step: int | None
+) -> tuple[int, str]:
+    """The step, and the name of its folder."""
+    try:
+        found = committed_steps(scheduling.watched(stored), when)
+    except OSError as error:
+        raise ProblemError(
+            STORAGE,
+            f"the directory {when.directory!r} cannot be read: {error.strerror}; correct it, or the schedule",
+            "/when/directory",
+            "correct it, or the schedule",
+        ) from error
+    if step is None:
+        step = max(wanted(found, when), default=None)
+        what = "no committed step that it is about"
+    else:
+        what = f"no committed step {step}"
+    if step is None or step not in found:
+        raise ProblemError(
+            NOT_FOUND,
+            f"there is {what} in {when.directory!r} now; name one that is there",
+            "/step",
+            "name one that is there",
+        )
+    return step, found[step]
+
+
+def _claim(scheduling: Scheduling, stored: StoredSchedule, step: int) -> StepClaim:
+    db, name = scheduling.database, stored.name
+    before = schedule_runs.get(db, name, str(step))
+    if before is None:
+        claimed = schedule_runs.claim(db, name, step, scheduling.executor)
+    else:
+        _refuse_running(stored, before)
+        if before.state == "succeeded" or schedule_outputs.was_made(db, name, step):
+            raise ProblemError(
+                CONFLICT,
+                f"step {step} was converted already (conversion {before.conversion}), and no step is converted twice; "
+                "ask for a conversion of its own at /v1/conversions",
+                "/step",
+                "ask for a conversion of its own at /v1/conversions",
+            )
+        claimed = schedule_runs.claim_again(db, name, before, scheduling.executor)
+    if claimed is None:
+        raise _busy(stored, f"step {step}")
+    return claimed
+
+
+def _refuse_running(stored: StoredSchedule, before: ScheduleRun) -> None:
+    going_on = before.state is not None and before.state not in ENDED
+    if before.outcome == "holding" or going_on:
+        raise _busy(stored, f"step {before.key}")
+
+
+def _busy(stored: StoredSchedule, what: str) -> ProblemError:
+    return ProblemError(
+        CONFLICT,
+        f"{what} of the schedule {stored.name!r} is being converted now; wait for it to end, or cancel its conversion",
+        remedy="wait for it to end, or cancel its conversion",
+    )

@@ -1,0 +1,96 @@
+"""Starts a run: fills in the schedule's targets and queues the conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from reshard_server.db.conversions import conversions
+from reshard_server.db.conversions.conversions import New
+from reshard_server.db.schedules import outputs as schedule_outputs
+from reshard_server.db.schedules.outputs import Output
+from reshard_server.db.schedules.schedules import StoredSchedule
+from reshard_server.schedules.scheduling import Scheduling
+from reshard_server.schedules.templates import filled, values_of
+from reshard_server.schemas.conversion import (
+    ConversionRequest,
+    Goal,
+    OneTarget,
+    SeveralTargets,
+    goals,
+)
+from reshard_server.schemas.schedule import ScheduleBody
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """What a run is about.
+
+    Attributes:
+        at: the time that targets are named by.
+        again: an earlier run may have left something unfinished, which is thrown away: it read the step
+            from another place.
+    """
+
+    source: str
+    at: float
+    step: int | None = None
+    again: bool = False
+
+
+class QueueFullError(Exception):
+    """As many conversions of the schedule's token wait as may."""
+
+
+def request_of(name: str, body: ScheduleBody, occasion: Occasion) -> ConversionRequest:
+    """What is to be converted; not checked."""
+    values = values_of(name, occasion.at, occasion.step)
+    targets = tuple(_target(goal, values, again=occasion.again) for goal in body.targets)
+    labels = {"schedule": name} | ({} if occasion.step is None else {"step": str(occasion.step)})
+    shared = {
+        "source": occasion.source,
+        "max_memory": body.max_memory,
+        "workers": body.workers,
+        "priority": body.priority,
+        "labels": labels,
+    }
+    if len(targets) == 1:
+        return OneTarget.model_validate({**shared, **targets[0].model_dump()})
+    return SeveralTargets.model_validate({**shared, "targets": targets})
+
+
+def insert_conversion(
+    connection: sa.Connection,
+    scheduling: Scheduling,
+    stored: StoredSchedule,
+    request: ConversionRequest,
+    occasion: Occasion,
+) -> str:
+    """Queues it and records what it is to make; its id. Raises QueueFullError."""
+    token = stored.token
+    if conversions.count_queued(connection, token) >= scheduling.settings.queued_per_token:
+        raise QueueFullError(
+            f"{scheduling.settings.queued_per_token} conversions of the token {token!r} wait already, as many as may"
+        )
+    [made] = conversions.insert(connection, [New(token, request, stored.name)])
+    outputs = _outputs(stored, goals(request), occasion, made.id)
+    schedule_outputs.expect(connection, outputs)
+    return made.id
+
+
+def _target(goal: Goal, values: dict[str, str], *, again: bool) -> Goal:
+    filled_in = {"target": filled(goal.target, values), "restart": goal.restart or again}
+    return goal.model_copy(update=filled_in)
+
+
+def _outputs(
+    stored: StoredSchedule, made: Sequence[Goal], occasion: Occasion, conversion: str
+) -> list[Output]:
+    return [
+        Output.expected(
+            stored.name, goal.target, target.target, occasion.step, occasion.at, conversion
+        )
+        for goal, target in zip(stored.body.targets, made, strict=True)
+    ]

@@ -1,0 +1,185 @@
+"""Watches a directory: each new committed step is held and converted, once.
+
+A step that has a row was dealt with. What is new is claimed step by step, oldest first, held, and queued
+with its hold in one transaction, so that a process which dies in between leaves a claim and a hold that
+are found to be nobody's, and a step that is new again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from reshard_server.auth.reserved_names import HELD_FOLDER
+from reshard_server.db.conversions import conversions
+from reshard_server.db.conversions import hard_links as holds
+from reshard_server.db.conversions.hard_links import Hold
+from reshard_server.db.schedules import runs as schedule_runs
+from reshard_server.db.schedules import schedules
+from reshard_server.db.schedules.forget_runs import forgotten
+from reshard_server.db.schedules.runs import StepClaim
+from reshard_server.db.schedules.schedules import StoredSchedule
+from reshard_server.problems import ProblemError
+from reshard_server.schedules.folder_listing import GoneError
+from reshard_server.schedules.hard_links import StoppedError, hold, let_go
+from reshard_server.schedules.scheduling import Scheduling
+from reshard_server.schedules.start_run import (
+    Occasion,
+    QueueFullError,
+    insert_conversion,
+    request_of,
+)
+from reshard_server.schedules.steps import committed_steps, wanted
+from reshard_server.schemas.conversion import ConversionRequest
+from reshard_server.schemas.schedule import NewSteps, Outcome
+
+LOG = logging.getLogger(__name__)
+
+
+def poll(scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, now: float) -> None:
+    """Starts what is new. Raises UnfitError where the schedule's token may not any more."""
+    directory = scheduling.watched(stored)
+    with scheduling.database.begin() as connection:
+        if not schedules.advance(connection, stored, now + when.poll_seconds):
+            return
+    try:
+        there = committed_steps(directory, when)
+    except OSError as error:
+        LOG.warning("the schedule %s cannot read %s: %s", stored.name, when.directory, error)
+        return
+    found = wanted(there, when)
+    new = _new(scheduling, stored, found.keys())
+    if new:
+        scheduling.forget_old_runs(stored, there.keys())
+    if when.newest_only and new:
+        _skip(scheduling, stored, new[:-1], new[-1])
+        new = new[-1:]
+    for step in new:
+        if scheduling.stopping.is_set() or _queue_is_full(scheduling, stored):
+            return
+        claimed = schedule_runs.claim(scheduling.database, stored.name, step, scheduling.executor)
+        if claimed is not None:
+            start_step(scheduling, stored, when, claimed, found[step], now)
+
+
+def _new(scheduling: Scheduling, stored: StoredSchedule, found: Collection[int]) -> list[int]:
+    """Steps that have no run, and had none that was forgotten; oldest first."""
+    unknown = set(found) - schedule_runs.known_steps(scheduling.database, stored.name)
+    if not unknown:
+        return []
+    return sorted(unknown - forgotten(scheduling.database, stored.name, unknown))
+
+
+def start_step(
+    scheduling: Scheduling,
+    stored: StoredSchedule,
+    when: NewSteps,
+    claimed: StepClaim,
+    folder: str,
+    now: float,
+    *,
+    asked: bool = False,
+) -> None:
+    """Holds a claimed step and queues its conversion; what came of it is in its row.
+
+    Args:
+        asked: somebody asked for this very step.
+
+    Raises UnfitError where the schedule's token may not any more, and where it was asked for QueueFullError
+    and StoppedError; the step is then as it was.
+    """
+    occasion = Occasion(
+        f"{when.directory}/{folder}", now, claimed.step, again=claimed.before is not None
+    )
+    ended, conversion = False, None
+    try:
+        request = request_of(stored.name, stored.body, occasion)
+        scheduling.check(stored, request)
+        conversion = _held_and_queued(scheduling, stored, claimed, request, occasion, asked=asked)
+        ended = True
+    except GoneError as gone:
+        ended = _end(scheduling, claimed, "gone", str(gone))
+    except ProblemError as problem:
+        ended = _end(scheduling, claimed, "refused", problem.detail)
+    except (StoppedError, QueueFullError) as error:
+        if asked:
+            raise
+        LOG.info("step %d of %s has to wait: %s", claimed.step, stored.name, error)
+    finally:
+        if not ended:
+            schedule_runs.release(scheduling.database, claimed)
+    if conversion is not None:
+        scheduling.started(stored, request, conversion)
+
+
+def _held_and_queued(
+    scheduling: Scheduling,
+    stored: StoredSchedule,
+    claimed: StepClaim,
+    request: ConversionRequest,
+    occasion: Occasion,
+    *,
+    asked: bool,
+) -> str | None:
+    """The conversion; None where the claim was lost meanwhile."""
+    db = scheduling.database
+    step = scheduling.roots.readable(scheduling.caller(stored), occasion.source)
+    made = Hold(claimed.text, _hold_folder(scheduling, occasion.source, claimed))
+    holds.record(db, made, scheduling.executor)
+    why, queued = "", None
+    try:
+        why_not = hold(step, made.path, asked=asked, stopping=scheduling.stopping.is_set)
+        why = "" if why_not is None else f"not held while it is read: {why_not}"
+        queued = _queued(scheduling, stored, claimed, request, occasion, held=not why, detail=why)
+    finally:
+        if queued is None or why:
+            let_go(made.path)
+            holds.forget(db, made.id)
+    return queued
+
+
+def _queued(
+    scheduling: Scheduling,
+    stored: StoredSchedule,
+    claimed: StepClaim,
+    request: ConversionRequest,
+    occasion: Occasion,
+    *,
+    held: bool,
+    detail: str,
+) -> str | None:
+    with scheduling.database.begin() as connection:
+        made = insert_conversion(connection, scheduling, stored, request, occasion)
+        stands = schedule_runs.end_claim(
+            connection, claimed, "started", conversion=made, detail=detail or None
+        )
+        if not stands or (held and not holds.give(connection, claimed.text, made)):
+            connection.rollback()
+            return None
+    return made
+
+
+def _hold_folder(scheduling: Scheduling, source: str, claimed: StepClaim) -> Path:
+    root = os.path.realpath(scheduling.roots.roots[source.partition("/")[0]])
+    return Path(root, HELD_FOLDER, claimed.text)
+
+
+def _end(scheduling: Scheduling, claimed: StepClaim, outcome: Outcome, why: str) -> bool:
+    with scheduling.database.begin() as connection:
+        return schedule_runs.end_claim(connection, claimed, outcome, detail=why)
+
+
+def _skip(scheduling: Scheduling, stored: StoredSchedule, steps: list[int], newest: int) -> None:
+    detail = f"step {newest} is newer, and only the newest is wanted"
+    for step in steps:
+        claimed = schedule_runs.claim(scheduling.database, stored.name, step, scheduling.executor)
+        if claimed is not None:
+            _end(scheduling, claimed, "skipped", detail)
+
+
+def _queue_is_full(scheduling: Scheduling, stored: StoredSchedule) -> bool:
+    with scheduling.database.connect() as connection:
+        waiting = conversions.count_queued(connection, stored.token)
+    return waiting >= scheduling.settings.queued_per_token
