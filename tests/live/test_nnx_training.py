@@ -105,7 +105,7 @@ def test_training_goes_on_where_it_stopped(saved):
     path, expected, unbroken = saved
     training = new_training(SECOND, seed=1)
     target = state(training)
-    restored = reshard.restore(path, target=target)
+    restored = reshard.restore(path, like=target)
     assert_same_trees(restored, expected)
     assert jax.tree.all(jax.tree.map(lambda a, b: a.sharding == b.sharding, restored, target))
     kernel = restored["model"]["hidden"]["kernel"][...]
