@@ -47,7 +47,7 @@ def test_n_shards_to_m_and_back(tmp_path_factory, n, m, axis, strategy):
     middle = reshard.restore(root / "n", partition=m, axis=axis)["v"]
     check(middle, strategy, m)
     reshard.save(root / "m", {"v": middle})
-    after = reshard.restore(root / "m", target={"v": before})["v"]
+    after = reshard.restore(root / "m", like={"v": before})["v"]
     check(after, strategy, n)
     assert rows_of(after) == rows_of(before)
     assert reshard.verify(root / "n", root / "m").differences == 0
