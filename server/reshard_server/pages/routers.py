@@ -15,8 +15,8 @@ from reshard_server.pages import (
     overview,
     schedules,
     signing_in,
+    static_files,
 )
-from reshard_server.pages import static_files as statics
 
 ROUTERS = (
     overview.ROUTER,
@@ -31,5 +31,5 @@ ROUTERS = (
     checkpoint.ROUTER,
     layouts.ROUTER,
     api_docs.ROUTER,
-    statics.ROUTER,
+    static_files.ROUTER,
 )

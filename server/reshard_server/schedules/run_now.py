@@ -15,7 +15,7 @@ from reshard_server.problems import (
     UNAVAILABLE,
     ProblemError,
 )
-from reshard_server.schedules import run_cron as by_clock
+from reshard_server.schedules import run_cron
 from reshard_server.schedules.hard_links import StoppedError
 from reshard_server.schedules.loop import pause_unfit
 from reshard_server.schedules.scheduling import Scheduling, UnfitError
@@ -67,7 +67,7 @@ def _run(scheduling: Scheduling, stored: StoredSchedule, step: int | None, now: 
                 "/step",
                 "leave step out",
             )
-        key = by_clock.run_now(scheduling, stored, when, now)
+        key = run_cron.run_now(scheduling, stored, when, now)
         if key is None:
             raise _busy(stored, "the run before")
         return key

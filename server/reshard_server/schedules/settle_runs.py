@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from reshard_server.db.conversions import hard_links as holds
+from reshard_server.db.conversions import hard_links
 from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
@@ -42,14 +42,14 @@ def recover(scheduling: Scheduling) -> None:
 
 def _remove_holds(scheduling: Scheduling) -> None:
     db = scheduling.database
-    holds.free_ended(db)
-    for hold in holds.left_over(db, scheduling.heard_after):
+    hard_links.free_ended(db)
+    for hold in hard_links.left_over(db, scheduling.heard_after):
         try:
             let_go(hold.path)
         except OSError as error:
             LOG.warning("the hold %s cannot be removed: %s", hold.path, error)
         else:
-            holds.forget(db, hold.id)
+            hard_links.forget(db, hold.id)
 
 
 def _settle(scheduling: Scheduling, run: EndedRun) -> None:

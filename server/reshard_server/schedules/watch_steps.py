@@ -13,8 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from reshard_server.auth.reserved_names import HELD_FOLDER
-from reshard_server.db.conversions import conversions
-from reshard_server.db.conversions import hard_links as holds
+from reshard_server.db.conversions import conversions, hard_links
 from reshard_server.db.conversions.hard_links import Hold
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
@@ -127,7 +126,7 @@ def _held_and_queued(
     db = scheduling.database
     step = scheduling.roots.readable(scheduling.caller(stored), occasion.source)
     made = Hold(claimed.text, _hold_folder(scheduling, occasion.source, claimed))
-    holds.record(db, made, scheduling.executor)
+    hard_links.record(db, made, scheduling.executor)
     why, queued = "", None
     try:
         why_not = hold(step, made.path, asked=asked, stopping=scheduling.stopping.is_set)
@@ -136,7 +135,7 @@ def _held_and_queued(
     finally:
         if queued is None or why:
             let_go(made.path)
-            holds.forget(db, made.id)
+            hard_links.forget(db, made.id)
     return queued
 
 
@@ -155,7 +154,7 @@ def _queued(
         stands = schedule_runs.end_claim(
             connection, claimed, "started", conversion=made, detail=detail or None
         )
-        if not stands or (held and not holds.give(connection, claimed.text, made)):
+        if not stands or (held and not hard_links.give(connection, claimed.text, made)):
             connection.rollback()
             return None
     return made
