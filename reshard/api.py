@@ -296,8 +296,8 @@ def convert(
 ) -> ConversionReport:
     """Converts the checkpoint ``source`` to ``target``, which appears whole or not at all.
 
-    Run again after it ended early, however it ended, it goes on where it was left; where ``target`` is the
-    finished result already, nothing is touched, and the report says so and what ``target`` records of itself.
+    An interrupted run resumes where it stopped when the same call is made again. Where ``target`` is the finished
+    result already, nothing is touched; the report says so, and tells what ``target`` records of itself.
 
     Arguments as for ``plan``, and:
 
@@ -342,8 +342,8 @@ def convert_all(
 
     Each target becomes what ``convert`` alone would have made of it, whole or not at all. They appear
     one after the other at the end: no file system can rename several folders in one step, so that a
-    run which is killed right then leaves some published and some to be gone on with. The same call
-    goes on with those, and leaves alone what is there.
+    run which is killed right then leaves some published and some unfinished. The same call
+    resumes those, and leaves the published ones alone.
 
     Args:
         targets: the targets, none of which may be, or lie in, another or the source.

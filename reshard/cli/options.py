@@ -248,7 +248,7 @@ Restart = Annotated[
     bool,
     typer.Option(
         "--restart",
-        help="Start over. Without it, a run that ended early is gone on with where it was left.",
+        help="Start over. Without it, an interrupted run resumes where it stopped.",
         rich_help_panel=OUTPUT,
     ),
 ]

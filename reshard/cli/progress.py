@@ -85,7 +85,7 @@ def _line(progress: Progress, seconds: float) -> str:
 
 
 def going_on(progress: Progress) -> str:
-    """What a run says first that goes on with an earlier one."""
+    """The first line of a run that resumes an earlier one."""
     share = _share(progress.resumed_bytes, progress.total_bytes)
     return f"going on where it was left: {share} were done"
 

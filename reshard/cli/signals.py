@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop: it ends in order, keeps what can be gone on with, and says so.
+"""Signals that ask a run to stop: it ends in order, keeps what can be resumed, and says so.
 
 Only the command line listens to them; a program that uses the library has its own handlers.
 """

@@ -1,7 +1,6 @@
 """Converts from end to end: prepares, writes to staging folders, publishes by renames.
 
-What is done is recorded in a journal as it is done, so that a run which ends early, however it ends,
-is gone on with by the next one. With several targets the source is read once, and each target has a
+A journal records what is done, so that the next run resumes an interrupted one. With several targets the source is read once, and each target has a
 staging folder, a journal and a ledger of its own; they are published one after the other, since no
 file system renames several folders in one step.
 """
@@ -64,7 +63,7 @@ def convert(
     *,
     restart: bool = False,
 ) -> ConversionReport:
-    """Converts, goes on with an unfinished run of the same conversion, or finds that it is done.
+    """Converts, resumes an interrupted run of the same conversion, or finds that it is done.
 
     The target appears whole or not at all. With ``restart`` nothing that an unfinished run left is used.
     """

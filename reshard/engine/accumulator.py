@@ -1,6 +1,6 @@
 """Accumulator: what tasks did, added up; chunks are closed when their last byte is there.
 
-A run that goes on where an earlier one ended begins with what that one recorded.
+A run that resumes another begins with what that one recorded.
 """
 
 from __future__ import annotations

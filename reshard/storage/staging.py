@@ -1,7 +1,7 @@
 """Staging: output grows in a folder that no reader takes for a checkpoint, held by one process alone.
 
 Beside ``DIR/name`` lies ``DIR/.name.reshard-partial`` with a lock file, a journal where the run can
-be gone on with, and the folder that becomes the target (``publishing``). The lock dies with its
+be resumed, and the folder that becomes the target (``publishing``). The lock dies with its
 holder, so what a killed run left behind is taken over.
 """
 
@@ -46,7 +46,7 @@ class Staging(Struct, frozen=True):
 
     @property
     def journal(self) -> Path:
-        """Where a run that can be gone on with records what is done."""
+        """Where a run that can be resumed records what is done."""
         return self.folder / "journal"
 
     @property

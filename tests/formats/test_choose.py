@@ -362,7 +362,7 @@ def test_a_latest_that_changed_is_told(
     assert command([*words, "--step", "latest"]) == 1
     error = capsys.readouterr().err
     assert f"to '{out}' was of step 1 of '{run}', and this one is of step 2; " in error
-    assert "go on with it by --step 1, or start over (--restart)" in error
+    assert "resume it by --step 1, or start over (--restart)" in error
     assert told(capsys, *words, "--step", "1")["resumed_bytes"] > 0
 
 

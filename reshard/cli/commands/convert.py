@@ -108,11 +108,11 @@ def convert(
     read, tensor by tensor (--verify); the report tells the digests. A select, drop, rename or cast
     that matches nothing is an error, so that a slip loses no weights.
 
-    A run that ended early, killed or stopped or for want of space, is gone on with by the same
-    command; where DST is the finished result already, nothing is touched.
+    An interrupted run (killed, stopped, out of space) resumes where it stopped when the same command
+    is run again. Where DST is the finished result already, nothing is touched.
 
     With --target several times, one run makes all of them. Each appears by itself once it is proven,
-    one after the other; the same command goes on with those that are missing.
+    one after the other; the same command resumes those that are missing.
     """
     from reshard.cli.json_output import conversion_reports, print_json
     from reshard.cli.progress import loading, watching

@@ -136,7 +136,7 @@ def serve(
     """Serve conversions by HTTP: durable jobs, progress, schedules, a page to watch them.
 
     Accepted conversions are carried out whatever becomes of this process: start it again with the
-    same state and they go on where they were. Told to end (SIGTERM, Ctrl+C) it takes nothing new,
+    same state and they resume where they stopped. Told to end (SIGTERM, Ctrl+C) it takes nothing new,
     lets open requests end, and exits with 0. Needs the packages of the extra 'server'.
     """
     _need_packages()

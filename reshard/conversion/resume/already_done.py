@@ -63,7 +63,7 @@ def remove_leftovers(target: Path, identity: Identity) -> None:
 
 
 def dissolve_own(staging: Staging, identity: Identity) -> None:
-    """Removes a held staging folder, unless another conversion left there what it can go on with."""
+    """Removes a held staging folder, unless another conversion left something there that it can resume."""
     try:
         header = read_header(staging.journal)
     except ResumeError:

@@ -45,7 +45,7 @@ class Open(Struct):
 
 @contextmanager
 def kept_where_useful(targets: Sequence[Open], count: int = 1) -> Iterator[None]:
-    """Where the block fails, removes the held staging folders but those that can be gone on with.
+    """Where the block fails, removes the held staging folders except those that a run can resume.
 
     ``targets`` are those that are held then, of ``count`` that were asked for. The error says what is
     kept, where, and that the same command goes on. A ResumeError leaves the folder that it is about
@@ -67,7 +67,7 @@ def removed_once_published(target: Open) -> None:
 
 
 def _is_kept(target: Open, error: BaseException, count: int) -> bool:
-    """Whether the error leaves something of a target to go on with; removes what it does not."""
+    """Whether the error leaves something of a target to resume; removes the rest."""
     staging = target.staging
     named = None if isinstance(error, OF_THE_SOURCE) else getattr(error, "target", None)
     is_about_it = named in (None, str(staging.target))
@@ -108,13 +108,13 @@ def _kept(kept: Sequence[Open], count: int) -> str:
         (one,) = kept
         return (
             f"no target was published; what is done ({_share(one)}) was kept in {str(one.staging.folder)!r}: "
-            "run the same again to go on with it, or start over (restart)"
+            "run the same again to resume it, or start over (restart)"
         )
     parts = (
         f"of {str(one.staging.target)!r} ({_share(one)}) in {str(one.staging.folder)!r}"
         for one in kept
     )
-    return f"what is done was kept: {', '.join(parts)}; run the same again to go on with it, or start over (restart)"
+    return f"what is done was kept: {', '.join(parts)}; run the same again to resume it, or start over (restart)"
 
 
 def _share(target: Open) -> str:

@@ -91,7 +91,7 @@ def _task_json(finished: Finished) -> list[Any]:
 def read_header(path: Path) -> Header | None:
     """The header of the journal at ``path``; None where there is none that can be believed.
 
-    Raises ResumeError where another version of this program wrote it: that one can go on with it.
+    Raises ResumeError where another version of this program wrote it: that version can resume it.
     """
     for line in read_lines(path):
         try:
@@ -109,7 +109,7 @@ def _check_version(version: Any, path: Path) -> None:
     if version != VERSION:
         raise ResumeError(
             f"an unfinished run was recorded by another version of reshard: {str(path)!r} has version {version!r}, "
-            f"expected {VERSION}; go on with that version, or start over (restart)"
+            f"expected {VERSION}; resume with that version, or start over (restart)"
         )
 
 

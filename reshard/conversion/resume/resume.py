@@ -77,7 +77,7 @@ def begin(staging: Staging, work: Work, *, restart: bool) -> StartedRun:
 
 
 def _left(staging: Staging) -> Header | None:
-    """The header of an unfinished run's journal, where that has anything to go on with."""
+    """The header of an unfinished run's journal, where there is anything to resume."""
     header = read_header(staging.journal)
     if header is None or not staging.root.is_dir() or staging.root.is_symlink():
         return None
@@ -91,13 +91,13 @@ def _refuse_other(staging: Staging, before: Identity, now: Identity) -> None:
         run, was, now_is = steps
         raise ResumeError(
             f"an unfinished run to {str(staging.target)!r} was of step {was} of {run!r}, and this one is of step "
-            f"{now_is}; what it did was kept in {str(staging.folder)!r}: go on with it by step={was}, or start over "
+            f"{now_is}; what it did was kept in {str(staging.folder)!r}: resume it by step={was}, or start over "
             "(restart)"
         )
     if different := differences(before, now):
         raise ResumeError(
             f"an unfinished run to {str(staging.target)!r} was another conversion: {'; '.join(different)}; "
-            f"what it did was kept in {str(staging.folder)!r}: give the same again to go on with it, or start "
+            f"what it did was kept in {str(staging.folder)!r}: give the same again to resume it, or start "
             "over (restart)"
         )
 

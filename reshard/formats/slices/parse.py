@@ -52,7 +52,7 @@ def read_slices(directory: Path) -> SliceFile | None:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise FormatError(
                 f"{path} is {path.stat().st_size:,} bytes, more than the {MAX_FILE_BYTES:,} that are "
-                f"read; remove it to go on without slice metadata"
+                f"read; remove it to work without slice metadata"
             )
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -174,7 +174,7 @@ class _Parser:
                 self.own_digest(data)  # a flipped bit in the number is no newer version
             raise FormatError(
                 f"slice metadata {self.path} has version {version}, but this program reads versions "
-                f"up to {VERSION}; use a newer reshard, or remove the file to go on without it"
+                f"up to {VERSION}; use a newer reshard, or remove the file to work without it"
             )
         if type(version) is not int or version < 1:
             self.fail(f"expected version {VERSION}, found {str(version)[:60]!r}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 URL = "/v1/tensors"
 GOES_ON = 5
-"""Times that a download which breaks off is gone on with."""
+"""Times that an interrupted download is resumed."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Tensors:
         return target
 
     def _take(self, asked: Mapping[str, Any], put: Any) -> httpx.Headers:
-        """Hands every byte over, in order; what breaks off is gone on with where it was."""
+        """Hands over every byte, in order; an interrupted download resumes where it stopped."""
         taken, tag = 0, ""
         for attempt in range(GOES_ON + 1):
             more = {"Range": f"bytes={taken}-", "If-Range": tag} if taken else {}

@@ -1,7 +1,7 @@
 """A conversion from its claim to its end: attempts, until one succeeds, is refused, or enough have died.
 
 A problem that the library names would come again and ends the conversion. A process that dies without a
-word (out of memory, killed by hand) is started again and goes on where it was; each further time later.
+word (out of memory, killed by hand) is started again and resumes; each further time later.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ def _gave_up(how: str, at: ProgressState | None, attempts: int) -> ProblemError:
     return ProblemError(
         WORKER_DIED,
         f"the process of the conversion {how} in attempt {attempts} of {attempts}, {_where(at)}; retry the "
-        "conversion to go on where it was, with a smaller max_memory where the machine ran out of memory",
-        remedy="retry the conversion to go on where it was",
+        "conversion to resume it, with a smaller max_memory where the machine ran out of memory",
+        remedy="retry the conversion to resume it",
         extra=extra,
     )
 

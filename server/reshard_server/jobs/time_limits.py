@@ -95,8 +95,8 @@ class TimeLimits:
 
 
 _REMEDIES = {
-    RAN_TOO_LONG.slug: "retry the conversion to go on where it was, or have the limit raised",
-    NO_PROGRESS.slug: "look whether the storage hangs, and retry the conversion to go on where it was",
+    RAN_TOO_LONG.slug: "retry the conversion to resume it, or have the limit raised",
+    NO_PROGRESS.slug: "look whether the storage hangs, and retry the conversion to resume it",
 }
 
 

@@ -25,7 +25,7 @@ def convert_all(
     Returns the ``reports``, as ``docs/json-output.md`` describes them, and ``read_bytes``, what this run read
     of the source for all targets together.
 
-    What an earlier attempt left of a target and cannot be gone on with is started over: it was ours,
+    What an earlier attempt left of a target and cannot be resumed is started over: it was ours,
     made before the source changed or the server got other settings.
     """
     warnings: dict[int, str] = {}

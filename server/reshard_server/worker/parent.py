@@ -1,6 +1,6 @@
 """A child's view of its parent: the server that started it, heard on stdin.
 
-A child must never work on where another process goes on with the same job. It ends when its parent dies (the kernel
+A child must never work on where another process resumes the same job. It ends when its parent dies (the kernel
 kills it; where the kernel cannot, the end of stdin tells it), and when its parent's lease has ended, which the parent
 renews while the database confirms its heartbeats. Right before it publishes it asks the parent, who asks the database.
 

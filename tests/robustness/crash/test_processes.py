@@ -69,7 +69,7 @@ def test_a_signal_ends_a_run_in_order(number, code, word, kind, sources, tmp_pat
     said = json.loads(out)["error"]
     assert said["type"] == kind
     assert said["message"].startswith(f"{word}; no target was published; what is done (")
-    assert "run the same again to go on with it, or start over (--restart)" in said["message"]
+    assert "run the same again to resume it, or start over (--restart)" in said["message"]
     assert not target.exists()
     assert api.convert(sources["raw"], target, max_memory="1GiB").resumed_bytes > 0
     assert api.verify(sources["raw"], target).differences == 0

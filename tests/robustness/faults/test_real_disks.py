@@ -123,7 +123,7 @@ def test_a_disk_that_becomes_full_and_is_then_enlarged(compression, ocdbt, large
         assert "No space left on device" in first[1] or "RESOURCE_EXHAUSTED" in first[1]
         assert "tensor 'w" in first[1] or "of 'w" in first[1]
         assert "was kept in" in first[1]
-        assert "run the same again to go on with it" in first[1]
+        assert "run the same again to resume it" in first[1]
         assert left == [".dst.reshard-partial"]
         assert resumed > 0
     assert differences == 0

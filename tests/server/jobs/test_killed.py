@@ -98,7 +98,7 @@ def test_a_child_that_dies_again_and_again_is_given_up(world: World) -> None:
     assert found.error["detail"].startswith(
         f"the process of the conversion was killed by SIGKILL in attempt 2 of 2, after {moved_bytes} of "
     )
-    assert found.error["remedy"] == "retry the conversion to go on where it was"
+    assert found.error["remedy"] == "retry the conversion to resume it"
 
     conversions.requeue(world.db, job)
     assert resumed_bytes(world.ended(job)) > 0

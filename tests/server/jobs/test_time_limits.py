@@ -70,7 +70,7 @@ def test_only_what_moves_is_progress(tmp_path: Path) -> None:
     assert detail(found) == (
         "it moved nothing for 11 s, longer than the 10 s that it may (the server's setting no_progress_seconds is 10), "
         "syncing, with 1 of 100 bytes moved, at the tensor 'w'; look whether the storage hangs, and retry the "
-        "conversion to go on where it was"
+        "conversion to resume it"
     )
 
 
@@ -85,7 +85,7 @@ def test_what_moves_may_run_for_long_unless_that_is_limited(tmp_path: Path) -> N
     assert free.problem() is None
     assert detail(bounded) == (
         "it ran for 70 s, longer than the 60 s that it may (the server's setting run_seconds is 60), copying, with 9 of "
-        "100 bytes moved, at the tensor 'w'; retry the conversion to go on where it was, or have the limit raised"
+        "100 bytes moved, at the tensor 'w'; retry the conversion to resume it, or have the limit raised"
     )
 
 
@@ -131,7 +131,7 @@ def test_a_hanging_process_is_ended_and_a_retry_goes_on(world: World) -> None:
     assert (
         "longer than the 20 s that it may (the server's setting no_progress_seconds is 20)" in words
     )
-    assert words.endswith("retry the conversion to go on where it was")
+    assert words.endswith("retry the conversion to resume it")
     assert found.error is not None and found.error["progress"]["moved_bytes"] > 0
     assert is_gone(child)
     assert server.end() == 0

@@ -216,7 +216,7 @@ def finish(
 
 
 def hand_back(db: sa.Engine, claim: Claim) -> None:
-    """Lets whoever is next go on with it; one that is to be cancelled is cancelled."""
+    """Releases it for the next server; one that is to be cancelled is cancelled."""
     with db.begin() as connection:
         _let_go(connection, _standing(claim, HELD))
 
