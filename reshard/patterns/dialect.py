@@ -5,7 +5,7 @@ because they read the same text differently (``\Z``, ``{,3}``, octal escapes, ``
 or for which it may find another match, are refused.
 
 Some parts match alike only in some names: ``\d \s \w \b (?i)`` in names of ASCII characters, ``$`` in names
-that do not end with a newline. The Translation says which the pattern has; whoever searches checks the name.
+that do not end with a newline. The Translation says which the pattern has; the search checks the name.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ def _block(
     requests: Sequence[Request], strategies: Sequence[Strategy], memory: int
 ) -> Iterator[Way]:
     fills = _fills(requests, strategies)
-    # Whoever assembles a chunk must see all of it; pieces may be cut anywhere.
+    # Assembling a chunk needs all of it; pieces may be cut anywhere.
     assembled = reduce(
         Grid.common,
         (f.placement.target_grid(f.target.spec.storage) for f in fills if f.strategy == "block"),

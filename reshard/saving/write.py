@@ -148,7 +148,7 @@ class _Crew:
                 self._fail(
                     StorageError(f"no memory for a chunk of {piece.name!r}; lower max_memory")
                 )
-            except BaseException as error:  # noqa: BLE001  raised again by whoever waits
+            except BaseException as error:  # noqa: BLE001  raised again in the waiting thread
                 self._fail(error)
 
     def stop(self) -> None:

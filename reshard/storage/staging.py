@@ -151,7 +151,7 @@ def dissolve(staging: Staging) -> None:
 
 
 def _lock(staging: Staging) -> int:
-    """Takes the lock and writes our process id into it, for whoever is refused."""
+    """Takes the lock and writes our process id into it, for the error of processes that are refused."""
     path = staging.folder / _LOCK
     while True:
         fd = _open_lock(path)

@@ -32,7 +32,7 @@ def sync_tree(root: Path) -> None:
 
 
 def sync_files(root: Path, files: Sequence[str]) -> None:
-    """Makes these files below ``root`` durable; folders are left to whoever publishes them."""
+    """Makes these files below ``root`` durable; publishing makes the folders durable."""
     if len(files) > FSYNC_FILES and syncfs_tells_errors():
         _sync_file_system(root)
         return

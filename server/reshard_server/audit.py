@@ -2,7 +2,7 @@
 
 One line for each, with the fields of every line of the log (``at``, ``request_id``, ``caller``, ``conversion``). They are
 appended to a file of their own, or go into the log under the name ``reshard_server.audit``, whatever its level. The file
-is opened anew where it was moved away, so that whoever rotates it need not tell the server. A line that cannot be
+is opened anew where it was moved away, so that rotating it needs no signal to the server. A line that cannot be
 written there goes into the log as an error: what was asked for is done all the same.
 """
 

@@ -123,7 +123,7 @@ class Settings(BaseSettings):
     forwarded_allow_ips: str | None = Field(
         None,
         description="Proxies whose X-Forwarded-For, -Proto and -Host are believed: addresses and networks between "
-        "commas, or * for whoever connects.",
+        "commas, or * for every peer.",
     )
     public_url: str | None = Field(
         None,
@@ -203,7 +203,7 @@ class Settings(BaseSettings):
     reads_per_token: int = Field(
         1, ge=1, description="Verifications and fingerprints of one token at once."
     )
-    metrics_open: bool = Field(False, description="/metrics is told without a token.")
+    metrics_open: bool = Field(False, description="/metrics needs no token.")
     drain_seconds: float = Field(
         20.0, ge=0, description="How long a server that was told to end waits for requests."
     )

@@ -69,7 +69,7 @@ def identify(source: str, options: ConvertOptions, files: str | None = None) -> 
 def source_state(source: str) -> str:
     """Digest of the name, size and time of change (ns) of every file below a folder, 32 hex digits.
 
-    What is not there counts as that, and is an error to whoever reads it. Raises StorageError where the
+    A missing file counts as missing here; reading it is an error. Raises StorageError where the
     system does not let us look: a state that is only half known would be another one the next time.
     """
     return _digest(_files(os.path.realpath(source), ""))

@@ -152,7 +152,7 @@ class ChunkDecoder:
 
 
 class _Streamed:
-    """Bytes that are decoded when they are taken, into the memory of whoever takes them."""
+    """Bytes that are decoded when they are taken, into the memory of the caller."""
 
     def __init__(self, stream: DecodeStream) -> None:
         self._stream = stream

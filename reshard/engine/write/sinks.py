@@ -274,7 +274,7 @@ def _inside(chunk: Array, piece: Piece) -> Array:
 
 
 class StoredChunk(Struct, frozen=True):
-    """What was stored as which chunk, for whoever sums it up afterwards.
+    """What was stored as which chunk, so that its digest can be taken later.
 
     Attributes:
         data: its decoded bytes, from which it was encoded.

@@ -6,7 +6,7 @@ Links below a root are followed where they stay beneath it; one that leads out, 
 is answered as if nothing were there, and so is whatever the caller may not see.
 
 What is returned is a real path in which no link is left. It is looked up again right before it is used
-(``recheck``), since links may have changed while a conversion waited. Whoever may write to a root on the
+(``recheck``), since links may have changed while a conversion waited. A user who may write to a root on the
 host itself can still change one in between: roots are for people who trust each other's files.
 """
 
@@ -98,7 +98,7 @@ class Roots:
         return Path(os.path.realpath(self.roots[root]))
 
     def recheck(self, text: str, *, target: bool = False) -> Path:
-        """The real path, whoever asks; right before it is used.
+        """The real path for any caller; right before it is used.
 
         Args:
             target: as ``writable``; folders that are the server's or the library's own are refused.

@@ -31,7 +31,7 @@ class Proxies:
 
     Attributes:
         networks: addresses of proxies.
-        any_peer: whoever connects is a proxy, but no other.
+        any_peer: the peer is a proxy, and only the peer.
     """
 
     networks: tuple[Network, ...] = ()

@@ -1,7 +1,7 @@
 """Sessions: a person signs in with a token once, and the browser shows a cookie from then on.
 
 The cookie is a random text of which the records keep the hash, so that a session can be ended from here,
-on every replica, and whoever reads the records cannot take one over. It stands for the token it was
+on every replica, and reading the records does not suffice to take one over. It stands for the token it was
 begun with: when that token leaves the settings or expires, its sessions end.
 
 A browser sends the cookie by itself, so forms prove that they come from our own pages (``origins``).

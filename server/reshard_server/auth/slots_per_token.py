@@ -13,7 +13,7 @@ from reshard_server.problems import TOO_MANY, ProblemError
 class Places:
     """Places of one kind; used from one event loop.
 
-    Whoever waits gets a place in the order of asking, past those whose token has as many as it may.
+    Waiters get a slot in the order of asking; those whose token has all of its slots are skipped.
     """
 
     at_most: int
@@ -57,7 +57,7 @@ class Places:
             raise
 
     def give_back(self, token: str) -> None:
-        """Gives one back, to whoever is next."""
+        """Gives one back, to the next waiter."""
         self._taken[token] -= 1
         if not self._taken[token]:
             del self._taken[token]

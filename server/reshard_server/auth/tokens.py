@@ -55,7 +55,7 @@ def caller_of(token: TokenSettings) -> Caller:
 ANYONE = Caller(
     "anyone", frozenset({"read", "convert", "admin"}), frozenset({"*"}), frozenset({"*"})
 )
-"""Whoever asks a server that runs without tokens (``--insecure``)."""
+"""The caller of a server that runs without tokens (``--insecure``)."""
 
 
 @dataclass(eq=False)
@@ -88,7 +88,7 @@ class Tokens:
         return None if found is None or self._is_over(found) else found
 
     def named(self, name: str) -> Caller | None:
-        """Whoever has the token with this name, as its rights are now; None where it is gone or has expired."""
+        """The caller with the token of this name and its present rights; None where it is gone or has expired."""
         found = next((known for known in self.settings if known.name == name), None)
         if found is None:
             return ANYONE if self.insecure and name == ANYONE.name else None

@@ -67,7 +67,7 @@ class Transport:
 
     @contextmanager
     def stream(self, path: str, **more: Any) -> Iterator[httpx.Response]:
-        """An answer whose body is read by whoever asks; one that breaks off is an UnreachableError."""
+        """An answer whose body the caller reads; one that breaks off is an UnreachableError."""
         try:
             with self.http.stream("GET", path, **more) as answer:
                 if answer.is_error:

@@ -32,7 +32,7 @@ IDLE_MILLISECONDS = 2_500
 """After which Postgres ends a transaction in which nothing is asked.
 
 A process that is frozen within one, or whose host lost its power, would hold its locks for ever. It is shorter than
-``ANSWER_SECONDS``, so that whoever waits for such a lock gets it, and not an error.
+``ANSWER_SECONDS``, so that a waiter gets such a lock, and not an error.
 """
 
 

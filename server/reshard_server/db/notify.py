@@ -21,10 +21,10 @@ CHANNEL = "reshard"
 """Of PostgreSQL's notifications."""
 
 LOOK_SECONDS = 1.0
-"""Between two looks of whoever cannot rely on being told."""
+"""Between two looks where no notification can be relied on."""
 
 SELDOM_SECONDS = 15.0
-"""Between two looks of whoever is told."""
+"""Between two looks where notifications arrive."""
 
 _OPTION = "records_news"
 _TOLD = "news_of_transaction"

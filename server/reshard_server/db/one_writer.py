@@ -1,7 +1,7 @@
 """One writer at a time for SQLite, in the order of asking.
 
 SQLite lets one transaction write. Who finds it taken sleeps and tries again, longer each time, so that
-whoever came last is often first, and some wait for seconds. Within this process each waits for its turn
+the last to come is often first, and some wait for seconds. Within this process each waits for its turn
 instead; writers of other processes still meet SQLite's own lock.
 """
 
@@ -27,7 +27,7 @@ class Turns:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Waits for its turn; whoever is next has it afterwards."""
+        """Waits for its turn; the next one has it afterwards."""
         self._wait()
         try:
             yield

@@ -4,7 +4,7 @@ Times are seconds since 1970 in UTC. Documents are JSON. ``revision`` grows with
 so that readers notice changes and writers lose none.
 
 A conversion that runs is held by an executor (a process) under a claim, a random text made anew each
-time it is taken; whoever writes about it names the claim, so that a process which lost it writes nothing.
+time it is taken; each write about it names the claim, so that a process which lost it writes nothing.
 ``begun`` is whether any attempt ever moved something, so that later ones go on instead of starting over.
 
 ``turns`` numbers the claims: whichever token has the lowest number was served longest ago.

@@ -84,7 +84,7 @@ class Durable:
         self._wake.set()
 
     def close(self) -> None:
-        """Stops the children, and hands what they did not finish to whoever comes next."""
+        """Stops the children, and releases what they did not finish."""
         self._draining.set()
         self._wake.set()
         if self._thread is not None:

@@ -97,7 +97,7 @@ def _unknown(services: Services, request: Request) -> ProblemError:
     if expired is not None:
         return ProblemError(
             UNAUTHENTICATED,
-            f"the token {expired.name!r} expired at {expired.expires}; ask whoever runs the server for a new one",
+            f"the token {expired.name!r} expired at {expired.expires}; ask its administrator for a new one",
             headers={"WWW-Authenticate": 'Bearer error="invalid_token"'},
         )
     return ProblemError(

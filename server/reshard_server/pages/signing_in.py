@@ -20,8 +20,10 @@ ROUTER = APIRouter(include_in_schema=False)
 
 SIGN_IN = "/sign-in"
 
-UNKNOWN = "This is no token that the server knows. Tokens begin with rsh_; ask whoever runs the server for one."
-EXPIRED = "This token has expired; ask whoever runs the server for a new one."
+UNKNOWN = (
+    "This is no token that the server knows. Tokens begin with rsh_; ask its administrator for one."
+)
+EXPIRED = "This token has expired; ask its administrator for a new one."
 
 _OWN_PATH = re.compile(r"/(?!/)[A-Za-z0-9._~/?=&%@:+,-]*")
 

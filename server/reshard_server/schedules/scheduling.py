@@ -52,7 +52,7 @@ class Scheduling:
         return now_of(self.database) - self.settings.lease_seconds
 
     def caller(self, stored: StoredSchedule) -> Caller:
-        """Whoever made the schedule, with the rights of now. Raises UnfitError where those are gone."""
+        """The caller that made the schedule, with its present rights. Raises UnfitError where those are gone."""
         found = self.tokens.named(stored.token)
         if found is None:
             raise UnfitError(

@@ -124,7 +124,7 @@ def test_a_request_with_an_expired_token_is_told_so(served: Served) -> None:
     answer = served.ask("GET", "/v1/conversions")
     assert answer.status_code == 401
     assert answer.json()["detail"] == (
-        "the token 'ann' expired at 2020-01-01 00:00:00+00:00; ask whoever runs the server for a new one"
+        "the token 'ann' expired at 2020-01-01 00:00:00+00:00; ask its administrator for a new one"
     )
     assert answer.headers["WWW-Authenticate"] == 'Bearer error="invalid_token"'
     assert served.ask("GET", "/v1/conversions", "bob").status_code == 200
@@ -132,7 +132,7 @@ def test_a_request_with_an_expired_token_is_told_so(served: Served) -> None:
     form = {"token": "ann-secret-token"}
     page = served.ask("POST", "/sign-in", None, data=form, headers={"Origin": ORIGIN})
     assert page.status_code == 401
-    assert "This token has expired; ask whoever runs the server for a new one." in page.text
+    assert "This token has expired; ask its administrator for a new one." in page.text
 
 
 def test_a_session_ends_with_its_token_at_the_latest(served: Served) -> None:

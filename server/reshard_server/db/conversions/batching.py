@@ -57,7 +57,7 @@ class Together:
                 found = await run_sync(
                     _made, self.db, asked, self.queued_at_most, limiter=self.lookers
                 )
-            except Exception as error:  # noqa: BLE001 - told to whoever asked
+            except Exception as error:  # noqa: BLE001 - raised in the task that asked
                 found = [error] * len(batch)
             for (_, made), outcome in zip(batch, found, strict=True):
                 _tell(made, outcome)
@@ -96,7 +96,7 @@ def _each_alone(
 def _alone(db: sa.Engine, asked: Asked, queued_at_most: int) -> Made | Exception:
     try:
         return create_once(db, asked, queued_at_most)
-    except Exception as error:  # noqa: BLE001 - told to whoever asked
+    except Exception as error:  # noqa: BLE001 - raised in the task that asked
         return error
 
 

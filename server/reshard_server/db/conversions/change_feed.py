@@ -1,6 +1,6 @@
 """Changes of conversions as they happen, for any number of watchers, by one query at a time.
 
-The records are asked for the revisions of all watched conversions, whoever changed them: this process,
+The records are asked for the revisions of all watched conversions, changed by anyone: this process,
 its workers or another replica. A watcher sees the newest state, not every one in between.
 """
 

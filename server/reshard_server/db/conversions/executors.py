@@ -15,7 +15,7 @@ from reshard_server.db.tables import EXECUTORS
 from reshard_server.host_clock import host_seconds
 
 FORGOTTEN_SECONDS = 3600.0
-"""Rows of executors that died are kept this long, for whoever looks what happened."""
+"""Rows of executors that died are kept this long, for looking up what happened."""
 
 _E = EXECUTORS.c
 

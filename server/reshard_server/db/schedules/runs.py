@@ -1,7 +1,7 @@
 """Runs of schedules: what each tick and each step led to.
 
 A step has one row, which is claimed by inserting it: of several processes that see a new step one succeeds.
-Whoever has the claim holds the step and starts its conversion; a claim whose process died is dropped, and
+The holder of the claim holds the step and starts its conversion; a claim whose process died is dropped, and
 the step is new again::
 
     (none) ──claim──▶ holding ──start──▶ started ──its conversion failed, claim_again──▶ holding …
