@@ -203,7 +203,7 @@ class Maker:
             ("pattern", post("/v1/conversions", {"source": "data/a", "target": "data/b", "drop": ["x" * 1001]})),
             ("targets", post("/v1/conversions", {"source": "data/a", "targets": [{"target": f"data/{i}"} for i in range(17)]})),
             ("labels", request("GET", "/v1/conversions?" + "&".join(["label=x"] * 500))),
-            ("page", request("GET", f"/v1/conversions?page_size={number}")),
+            ("page", request("GET", f"/v1/conversions?page_size=-{number}")),
         ]))  # fmt: skip
 
     def smuggled(self) -> Hostile:
@@ -273,7 +273,7 @@ class Maker:
 
     def bad_query(self) -> Hostile:
         query = self.chance.choice([
-            "page_size=0", "page_size=-1", "page_size=x", "page_size=1e9", "page_token=x", "page_token=%ff%fe", "state=odd",
+            "page_size=-0.5", "page_size=-1", "page_size=x", "page_size=1e9", "page_token=x", "page_token=%ff%fe", "state=odd",
             "created_after=yesterday", "created_before=99999-01-01T00:00:00Z", "unknown=1", "source=%00",
             "page_token=" + "A" * 1025,
         ])  # fmt: skip
