@@ -31,7 +31,7 @@ def fill_bytes(value: Any, dtype: str, where: str) -> bytes:
         return bytes(storage_bytes(dtype))
     try:
         element = _raw(value, dtype) or _number(value, numpy_dtype(dtype))
-    except (ValueError, TypeError, ArithmeticError, binascii.Error):
+    except (LookupError, ValueError, TypeError, ArithmeticError, binascii.Error):
         element = b""
     if len(element) != storage_bytes(dtype):
         raise CorruptError(

@@ -45,7 +45,7 @@ def test_known_forms(value, dtype, expected):
 @pytest.mark.parametrize(
     ("value", "dtype"),
     [
-        (300, "int8"), (-1, "uint16"), (1.5, "int32"), ("x", "float32"), ([1, 2], "float32"),
+        (300, "int8"), (-1, "uint16"), (1.5, "int32"), ("x", "float32"), ("", "float32"), ([1, 2], "float32"),
         ([1], "complex64"), ({}, "int8"), (2, "bool"), ("0x123456789", "float32"), ("0xzz", "int8"),
         (10**400, "float32"), (10**400, "int64"), ("AAAA", "int64"), ([[1], 2], "complex64"), (20, "int4"),
     ],
