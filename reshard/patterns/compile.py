@@ -59,8 +59,8 @@ def compile_pattern(
 
     Args:
         subject: names the pattern and its place in messages: ``select 'a'``, ``rules[0] 'a' (l.yaml:3)``.
-        error: the class of errors: for what is no regular expression or not supported, and for names on which it
-            cannot be used.
+        error: the class of errors, raised where the text is not a regular expression or not supported, and for
+            names that it cannot be searched in.
         counts: of the document that has the pattern; an error where they become too many.
     """
     try:

@@ -72,7 +72,7 @@ class Translation(Struct, frozen=True):
 def translated(pattern: str, *, in_lines: bool) -> Translation:
     """The pattern for RE2, to be searched in one name, or in a text in which each line is a name.
 
-    Raises ``re.error`` for what is no regular expression, RefusedError for what is not supported.
+    Raises ``re.error`` where the text is not a regular expression, RefusedError where it is not supported.
     """
     tree = _tree(pattern)
     writer = _Writer(in_lines)

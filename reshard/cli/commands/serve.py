@@ -59,7 +59,7 @@ ForwardedAllowIps = Annotated[
     typer.Option(
         metavar="ADDRESSES",
         help="Proxies whose X-Forwarded-For, -Proto and -Host are believed: addresses and networks between commas, or "
-        "* for whoever connects. Default: none.",
+        "* for every peer. Default: none.",
     ),
 ]
 ListSettings = Annotated[

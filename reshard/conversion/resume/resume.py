@@ -1,6 +1,6 @@
 """Resumes an interrupted run where it stopped, or starts anew.
 
-A task is kept where every chunk that it wrote to is believed (``engine.believed``); what it did is
+A task is kept where every chunk that it wrote to can be trusted (``check_chunks``); what it did is
 counted, and it is not done again. Everything else that the earlier run left is removed. The journal is
 written anew with what was kept, so that its lines are all of this boot.
 """

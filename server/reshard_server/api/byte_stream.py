@@ -20,7 +20,7 @@ class ByteStream(StreamingResponse):
 
     Where the bytes cannot be read to their end, the answer is not ended either: the connection is closed
     before ``Content-Length`` bytes, which no client takes for the whole. So it is where the client takes
-    nothing for long (``serving.protocol``).
+    nothing for long (``middleware.http_protocol``).
     """
 
     media_type = "application/octet-stream"

@@ -39,7 +39,7 @@ async def get_liveness() -> Health:
 async def get_readiness(serving: Serving) -> Health:
     """Answers 200 where the database takes heartbeats and answers, and the server is not ending; within seconds.
 
-    A database that is read-only, or whose disk is full, is told as such.
+    The answer says where the database is read-only or its disk is full.
     """
     serving.drain.refuse_new()
     if (refused := serving.durable.refused) is not None:

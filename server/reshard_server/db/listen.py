@@ -1,8 +1,8 @@
 """One connection to PostgreSQL that hears the notifications of other replicas.
 
 A thread waits for notifications. Where nothing comes for a while it asks the server something, with the bounds of
-``bounded``, so that a connection which leads nowhere is noticed. Until a new one listens, whoever waits for news looks
-as often as without; after it listens, everybody looks once, so that nothing that was told meanwhile is missed.
+``bounded_connection``, so that a dead connection is noticed. Until a new one listens, waiters look
+as often as without; once it listens, all look once, so that no notification is missed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Notifications: a writer says that records changed, and waiting readers look at once.
 
 With SQLite the news goes to the threads of this process when the transaction has committed. With PostgreSQL it is a
-NOTIFY of the transaction, which reaches every replica that listens (``listening``), this one too. It is a hint: who
+NOTIFY of the transaction, which reaches every replica that listens (``listen``), this one too. It is a hint: who
 waits also looks from time to time by itself, rarely where it can rely on being told.
 """
 

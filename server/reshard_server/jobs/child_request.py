@@ -29,7 +29,7 @@ which most is set aside by threads (stacks, heaps, codecs) and never touched.
 
 
 class Roots(Protocol):
-    """What is needed of ``access.paths.Roots``."""
+    """What is needed of ``auth.paths.Roots``."""
 
     def recheck(self, text: str, *, target: bool = False) -> Path: ...
 

@@ -112,7 +112,7 @@ RootedPath = Annotated[
         examples=["data/run7/checkpoints/1000"],
     ),
 ]
-"""Only its form is checked here; what it may name is decided in ``access.paths``."""
+"""Only its form is checked here; what it may name is decided in ``auth.paths``."""
 
 Name = Annotated[
     str,

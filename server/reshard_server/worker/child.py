@@ -1,8 +1,8 @@
 """The process that converts, or answers a question: ``python -m reshard_server.worker.child PARENT``.
 
-It reads one JSON document from stdin (``work.request``) and writes one JSON object a line to stdout:
+It reads one JSON document from stdin (``jobs.child_request``) and writes one JSON object a line to stdout:
 ``{"progress": …}`` at most twice a second, ``{"publish": …}`` before a target appears, and at the end
-``{"result": …}`` or ``{"problem": …}``. ``work.parent`` tells what it hears, and when it ends.
+``{"result": …}`` or ``{"problem": …}``. ``worker.parent`` tells what it hears, and when it ends.
 """
 
 from __future__ import annotations

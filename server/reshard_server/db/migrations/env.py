@@ -1,4 +1,4 @@
-"""What Alembic runs for each command: over the connection that ``records.migrating`` has opened and locked."""
+"""What Alembic runs for each command: over the connection that ``db.migrate`` has opened and locked."""
 
 from __future__ import annotations
 
