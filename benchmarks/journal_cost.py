@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from reshard.conversion.options import ConvertOptions
+from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.resume.identity import Identity, plan_digest
 from reshard.conversion.resume.journal import Header, Journal, read_finished
 from reshard.engine.task import ChunkPart, Finished, TaskResult
@@ -41,7 +41,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "journal")
         before = time.process_time()
-        plan_digest(plan, target, ConvertOptions(1 << 30, 3))
+        plan_digest(plan, target, CheckedOptions(1 << 30, 3))
         digested = time.process_time()
         journal = Journal(path, Header(Identity("source", "files", {}), "host", "boot", 1))
         for start in range(0, TASKS, BATCH):

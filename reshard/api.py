@@ -6,10 +6,10 @@ on purpose is a ``ReshardError``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reshard.arguments import bytes_of, changes_of, path_of
+from reshard.arguments import changes_of, path_of
 from reshard.conversion.target import Target
 from reshard.engine.limits import limits_of
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from reshard.arguments import PairRules, Path, Rules
     from reshard.checkpoint import OpenedCheckpoint, RestoreReport
-    from reshard.conversion.options import Check, CheckedTarget
+    from reshard.conversion.check_target import Check
     from reshard.conversion.prepare import ConversionPlan, MultiConversionPlan
     from reshard.conversion.report import ConversionReport, MultiReport
     from reshard.conversion.target import LayoutLike
@@ -181,6 +181,7 @@ def plan(
         style: form of the target, ``"v0"`` or ``"v1"``; None keeps the source's.
         overwrite: whether an existing target may be replaced.
     """
+    from reshard.conversion.check_target import check_target
     from reshard.conversion.prepare import foresee, prepare
 
     one = Target(
@@ -198,7 +199,7 @@ def plan(
         overwrite,
         missing_axes=missing_axes,
     )
-    wanted = _wanted(one, limits_of(max_memory, workers))
+    wanted = check_target(one, limits_of(max_memory, workers))
     source = _chosen("source", source, step, item)
     if target is None:
         return foresee(source, wanted.options)
@@ -219,9 +220,10 @@ def plan_all(
     ``total`` of what is returned tells which tensors are read once for which targets, and, as
     ``repeated_bytes``, how much is read again because the budget allows no other way.
     """
+    from reshard.conversion.check_target import check_targets
     from reshard.conversion.prepare import prepare_multi
 
-    wanted = _all_wanted(targets, limits_of(max_memory, workers))
+    wanted = check_targets(targets, limits_of(max_memory, workers))
     return prepare_multi(_chosen("source", source, step, item), wanted).summary
 
 
@@ -246,6 +248,7 @@ def check_arguments(
 
     Arguments as for ``plan``. Returns the bytes and the workers that they stand for.
     """
+    from reshard.conversion.check_target import check_target
     from reshard.planning.rules import check_rules
 
     one = Target(
@@ -264,7 +267,7 @@ def check_arguments(
         missing_axes=missing_axes,
     )
     limits = limits_of(max_memory, workers)
-    check_rules(_wanted(one, limits).options.changes)
+    check_rules(check_target(one, limits).options.changes)
     return limits
 
 
@@ -313,13 +316,14 @@ def convert(
     Raises ResumeError where an unfinished run to ``target`` was another conversion, or of a source that
     changed since; SourceChangedError where the source changed while it was read.
     """
+    from reshard.conversion.check_target import check_target
     from reshard.conversion.convert import convert
 
     one = Target(
         target, layout, mesh, select, drop, rename, cast, compression, chunk_bytes, ocdbt, style, overwrite,
         check, restart, missing_axes,
     )  # fmt: skip
-    wanted = _wanted(one, limits_of(max_memory, workers))
+    wanted = check_target(one, limits_of(max_memory, workers))
     source, options = _chosen("source", source, step, item), wanted.options
     return convert(
         source, wanted.target, options, executor, progress, before_publish, restart=restart
@@ -357,9 +361,10 @@ def convert_all(
 
     >>> convert_all("ckpt/100", [Target("a"), Target("b", mesh="model=8")])  # doctest: +SKIP
     """
+    from reshard.conversion.check_target import check_targets
     from reshard.conversion.convert import convert_multi
 
-    wanted = _all_wanted(targets, limits_of(max_memory, workers))
+    wanted = check_targets(targets, limits_of(max_memory, workers))
     source = _chosen("source", source, step, item)
     return convert_multi(source, wanted, executor, progress, before_publish)
 
@@ -596,38 +601,3 @@ def _chosen(what: str, path: Path, step: Step | None, item: str | None) -> str:
     from reshard.formats.choose import chosen
 
     return chosen(path_of(what, path), step, item)
-
-
-def _all_wanted(targets: Sequence[Target], limits: Limits) -> list[CheckedTarget]:
-    from reshard.errors import PlanError
-
-    listed = list(targets) if isinstance(targets, Iterable) else []
-    if not listed or not all(isinstance(one, Target) for one in listed):
-        raise PlanError(f"targets is {targets!r}; expected a list of at least one reshard.Target")
-    return [_wanted(one, limits) for one in listed]
-
-
-def _wanted(one: Target, limits: Limits) -> CheckedTarget:
-    """A target checked and made into what the engine works with; a layout file's own changes come first."""
-    from reshard.conversion.options import CheckedTarget, ConvertOptions
-    from reshard.formats.compression import parse_compression
-    from reshard.layout.layout_file import LayoutFile
-    from reshard.planning.chunking import SPLIT_ABOVE_BYTES
-    from reshard.planning.target_layouts import layout_of
-
-    changes = changes_of(one.select, one.drop, one.rename, one.cast)
-    layout = layout_of(one.layout, one.mesh, one.missing_axes)
-    limit = bytes_of("chunk_bytes", one.chunk_bytes)
-    options = ConvertOptions(
-        max_memory=limits.max_memory,
-        workers=limits.workers,
-        layout=layout,
-        changes=layout.changes + changes if isinstance(layout, LayoutFile) else changes,
-        encoding=parse_compression(one.compression),
-        chunk_bytes=SPLIT_ABOVE_BYTES if limit is None else limit,
-        ocdbt=one.ocdbt,
-        style=one.style,
-        overwrite=one.overwrite,
-        check=one.check,
-    )
-    return CheckedTarget(path_of("target", one.target), options, one.restart)

@@ -19,9 +19,9 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from reshard.conversion.check_target import CheckedOptions, CheckedTarget
 from reshard.conversion.finish import FinishedTarget, finish
 from reshard.conversion.make_report import already_done, conversion_report
-from reshard.conversion.options import CheckedTarget, ConvertOptions
 from reshard.conversion.passthrough_digests import check_unseen_memory
 from reshard.conversion.prepare import MultiPrepared, prepare_multi
 from reshard.conversion.read_back import check_read_back
@@ -56,7 +56,7 @@ Tell = Callable[[Progress], None]
 def convert(
     source: str,
     target: str,
-    options: ConvertOptions,
+    options: CheckedOptions,
     executor: Executor | None = None,
     progress: Tell | None = None,
     before_publish: Callable[[str], None] | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from reshard.conversion.options import ConvertOptions
+from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.prepare import Prepared
 from reshard.conversion.report import ConversionReport, Proof, TensorReport
 from reshard.engine.accumulator import MoveResult
@@ -37,7 +37,7 @@ def _kept(tensor: StoredTensor) -> TensorReport:
     )
 
 
-def _proof(result: MoveResult, options: ConvertOptions) -> Proof:
+def _proof(result: MoveResult, options: CheckedOptions) -> Proof:
     if options.check == "readback":
         return "proved"
     return "encoded" if result.target_digest is None else "written"
@@ -46,7 +46,7 @@ def _proof(result: MoveResult, options: ConvertOptions) -> Proof:
 def conversion_report(
     prepared: Prepared,
     results: list[MoveResult],
-    options: ConvertOptions,
+    options: CheckedOptions,
     seconds: float,
     resumed_bytes: int,
 ) -> ConversionReport:

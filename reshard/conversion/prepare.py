@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.conversion.options import CheckedTarget, ConvertOptions
+from reshard.conversion.check_target import CheckedOptions, CheckedTarget
 from reshard.conversion.target_plan import TargetPlan, make_target
 from reshard.engine.error_context import of_target
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
@@ -166,12 +166,12 @@ class MultiPrepared(Struct, frozen=True):
         return MultiConversionPlan(plans[0].source, plans, self.joint)
 
 
-def prepare(source: str, target: str, options: ConvertOptions) -> Prepared:
+def prepare(source: str, target: str, options: CheckedOptions) -> Prepared:
     """Opens the source, plans, and refuses whatever can be refused before a byte moves."""
     return prepare_multi(source, [CheckedTarget(target, options)]).targets[0]
 
 
-def foresee(source: str, options: ConvertOptions) -> ConversionPlan:
+def foresee(source: str, options: CheckedOptions) -> ConversionPlan:
     """The plan of a conversion to a target that is not named yet."""
     source = local_path(source)
     reader = open_to_convert(source, options.max_memory, 1)
@@ -215,7 +215,7 @@ def prepare_multi(
 
 
 def _joint_plan(
-    reader: Reader, targets: Sequence[TargetPlan], options: Sequence[ConvertOptions]
+    reader: Reader, targets: Sequence[TargetPlan], options: Sequence[CheckedOptions]
 ) -> MultiPlan:
     requests = [target.requests for target in targets]
     metadata = _metadata_bytes(reader, [target.checkpoint for target in targets], options)
@@ -232,7 +232,7 @@ def _summary(
     target: str | None,
     plan: Plan,
     goal: TargetPlan,
-    options: ConvertOptions,
+    options: CheckedOptions,
     reader: Reader,
 ) -> ConversionPlan:
     return ConversionPlan(
@@ -254,7 +254,7 @@ def _summary(
 
 
 def _metadata_bytes(
-    reader: Reader, targets: Sequence[TargetCheckpoint], options: Sequence[ConvertOptions]
+    reader: Reader, targets: Sequence[TargetCheckpoint], options: Sequence[CheckedOptions]
 ) -> int:
     """What all ends keep in memory; to read a target back it is opened, too, one after the other."""
     is_read_back = any(one.check == "readback" for one in options)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from reshard.arguments import PairRules, Path, Rules
-    from reshard.conversion.options import Check
+    from reshard.conversion.check_target import Check
     from reshard.formats.base import Style
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import LayoutFile, MissingAxes

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.conversion.options import CheckedTarget, ConvertOptions
+from reshard.conversion.check_target import CheckedOptions, CheckedTarget
 from reshard.conversion.prepare import ConversionPlan, Prepared
 from reshard.conversion.resume.identity import Identity, plan_digest
 from reshard.formats.registry import local_path
@@ -23,7 +23,7 @@ class TargetJob(Struct, frozen=True):
     """
 
     prepared: Prepared
-    options: ConvertOptions
+    options: CheckedOptions
     identity: Identity
     restart: bool
     name: str | None

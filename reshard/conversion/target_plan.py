@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.conversion.options import ConvertOptions
+from reshard.conversion.check_target import CheckedOptions
 from reshard.errors import PlanError
 from reshard.formats.base import (
     Container,
@@ -53,7 +53,7 @@ class TargetPlan(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-def make_target(reader: Reader, options: ConvertOptions) -> TargetPlan:
+def make_target(reader: Reader, options: CheckedOptions) -> TargetPlan:
     """The target of converting ``reader``'s checkpoint; pure arithmetic over metadata."""
     refuse_unstored(options.changes.cast)
     kept = rewrites(
@@ -99,7 +99,7 @@ def _without_place(leaf: Leaf) -> Leaf:
     return replace(leaf, meta={k: v for k, v in leaf.meta.items() if k not in _PLACE})
 
 
-def _container(container: Container, options: ConvertOptions) -> Container:
+def _container(container: Container, options: CheckedOptions) -> Container:
     if options.style is None or options.style == container.style:
         return container
     return replace(container, style=options.style)
@@ -111,7 +111,7 @@ def _copied(reader: Reader) -> dict[str, Path]:
 
 
 def _target_tensor(
-    stored: StoredTensor, leaf: Leaf, rewrite: Rewrite, options: ConvertOptions
+    stored: StoredTensor, leaf: Leaf, rewrite: Rewrite, options: CheckedOptions
 ) -> TargetTensor:
     source = stored.spec
     dtype = rewrite.dtype or source.dtype
@@ -151,7 +151,7 @@ def _refuse_too_many(target: TensorSpec, chunk: tuple[int, ...]) -> None:
 
 
 def _chunks(
-    stored: StoredTensor, target: TensorSpec, slices: Grid, options: ConvertOptions
+    stored: StoredTensor, target: TensorSpec, slices: Grid, options: CheckedOptions
 ) -> tuple[int, ...]:
     """The source's own chunks where encodings are kept and they serve the slices, else the shards."""
     own = stored.spec.chunk_shape
@@ -162,7 +162,7 @@ def _chunks(
     return chunk_shape(slices, target.itemsize, split_above=options.chunk_bytes)
 
 
-def _encoding(stored: StoredTensor, options: ConvertOptions) -> Encoding:
+def _encoding(stored: StoredTensor, options: CheckedOptions) -> Encoding:
     if options.encoding is not None:
         return options.encoding
     if stored.encoding.compressor == "tensorstore":
@@ -172,7 +172,7 @@ def _encoding(stored: StoredTensor, options: ConvertOptions) -> Encoding:
 
 
 def _request(
-    stored: StoredTensor, tensor: TargetTensor, options: ConvertOptions, *, saturate: bool
+    stored: StoredTensor, tensor: TargetTensor, options: CheckedOptions, *, saturate: bool
 ) -> Request:
     source, target = stored.spec, tensor.spec
     return Request(
@@ -194,7 +194,7 @@ def _request(
     )
 
 
-def _whole_chunk_bytes(stored: StoredTensor, tensor: TargetTensor, options: ConvertOptions) -> int:
+def _whole_chunk_bytes(stored: StoredTensor, tensor: TargetTensor, options: CheckedOptions) -> int:
     """What passing on a chunk takes where it is in memory whole: put into a database, or not stored.
 
     A chunk of fill values compresses to nothing, and one of zeros takes no memory before that.
@@ -208,7 +208,7 @@ def _whole_chunk_bytes(stored: StoredTensor, tensor: TargetTensor, options: Conv
     return encoder if any(stored.fill) else max(0, encoder - chunk)
 
 
-def _packed_bytes(spec: TensorSpec, options: ConvertOptions) -> int:
+def _packed_bytes(spec: TensorSpec, options: CheckedOptions) -> int:
     """The database keeps a copy of each value until it is on disk."""
     return 2 * _chunk_bytes(spec) if options.ocdbt else 0
 

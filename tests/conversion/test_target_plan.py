@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from reshard.conversion.options import ConvertOptions
+from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.target_plan import codec_name, make_target
 from reshard.errors import FormatError, LayoutError, PlanError
 from reshard.formats.base import Container, Encoding, Extent, Item, Leaf, PathKey, StoredTensor
@@ -61,7 +61,7 @@ def source(*tensors, others=(), **members):
 def options(compression="none", layout=None, mesh=None, **members):
     members.setdefault("max_memory", 1 << 30)
     encoding = parse_compression(compression)
-    return ConvertOptions(workers=2, layout=layout_of(layout, mesh), encoding=encoding, **members)
+    return CheckedOptions(workers=2, layout=layout_of(layout, mesh), encoding=encoding, **members)
 
 
 KERNEL = stored("a/kernel", (4096, 4096), (1024, 2048), layout=TensorLayout(("data", "model"), MESH))  # fmt: skip

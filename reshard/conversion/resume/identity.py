@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from reshard.conversion.options import ConvertOptions
+from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.target_plan import codec_name
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.orbax.folder_record import PARTIAL_NAME
@@ -60,7 +60,7 @@ class Identity(Struct, frozen=True):
         return _digest([self.source, self.files, *map(str, sorted(lasting.items()))])
 
 
-def identify(source: str, options: ConvertOptions, files: str | None = None) -> Identity:
+def identify(source: str, options: CheckedOptions, files: str | None = None) -> Identity:
     """The identity of converting what is at ``source`` now (``files``: its state); not planned yet."""
     state = source_state(source) if files is None else files
     return Identity(os.path.realpath(source), state, _settings(options))
@@ -115,7 +115,7 @@ def _digest(lines: list[str] | Iterator[str]) -> str:
     return found.hexdigest()[:32]
 
 
-def _settings(options: ConvertOptions) -> dict[str, str]:
+def _settings(options: CheckedOptions) -> dict[str, str]:
     encoding, changes = options.encoding, options.changes
     return {
         "layout": _layout_text(options.layout),
@@ -174,7 +174,7 @@ def _mesh_text(mesh: DeviceMesh | None) -> str:
     return f"{mesh}{f' of types {list(types)}' if types else ''}{shown}"
 
 
-def plan_digest(plan: Plan, target: TargetCheckpoint, options: ConvertOptions) -> str:
+def plan_digest(plan: Plan, target: TargetCheckpoint, options: CheckedOptions) -> str:
     """Digest of everything that the files on disk and the tasks' numbers depend on."""
     form = (options.ocdbt, target.container.style, [i.directory for i in target.container.items])
     return _digest([repr(form), *map(_move_text, plan.moves)])

@@ -1,4 +1,4 @@
-"""ConvertOptions: what is refused, and compressions as text."""
+"""CheckedOptions: what is refused, and compressions as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.conversion.options import ConvertOptions
+from reshard.conversion.check_target import CheckedOptions
 from reshard.engine.limits import check_limits
 from reshard.errors import PlanError
 from reshard.formats.base import Encoding
@@ -22,7 +22,7 @@ def refused(text, make, *args, **kwargs):
 
 
 def test_defaults():
-    options = ConvertOptions(1 << 20, 2)
+    options = CheckedOptions(1 << 20, 2)
     assert options.encoding == Encoding("none", None, checksum=True)
     assert options.chunk_bytes == 256 << 20
     assert options.check == "written"
@@ -32,9 +32,9 @@ def test_defaults():
 @pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True, float("nan")])
 def test_numbers_that_are_none(value):
     text = f"{{}} is {value!r}; expected a whole number of at least 1 ("
-    refused(text.format("max_memory"), ConvertOptions, value, 1)
-    refused(text.format("workers"), ConvertOptions, 1, value)
-    refused(text.format("chunk_bytes"), ConvertOptions, 1, 1, chunk_bytes=value)
+    refused(text.format("max_memory"), CheckedOptions, value, 1)
+    refused(text.format("workers"), CheckedOptions, 1, value)
+    refused(text.format("chunk_bytes"), CheckedOptions, 1, 1, chunk_bytes=value)
     refused(text.format("max_memory"), check_limits, value, 1)
     refused(text.format("workers"), check_limits, 1, value)
 
@@ -47,9 +47,9 @@ def test_the_remedy_is_in_the_message():
 
 
 def test_choices():
-    refused("style is 'v3'; expected one of None, 'v0', 'v1'", ConvertOptions, 1, 1, style="v3")
+    refused("style is 'v3'; expected one of None, 'v0', 'v1'", CheckedOptions, 1, 1, style="v3")
     refused(
-        "check is True; expected one of 'written', 'readback'", ConvertOptions, 1, 1, check=True
+        "check is True; expected one of 'written', 'readback'", CheckedOptions, 1, 1, check=True
     )
 
 
