@@ -45,7 +45,7 @@ format: $(INSTALLED) ## format the code and sort its imports
 
 bench: $(INSTALLED) ## measure beside cp and Orbax: make bench SIZE=small|full|<GiB> ROUNDS=5
 	$(BIN)/python -m benchmarks.run --size $(SIZE) --rounds $(ROUNDS) \
-		--json build/benchmark.json --markdown build/benchmark.md --picture docs/benchmark.svg
+		--json build/benchmark.json --markdown build/benchmark.md --picture docs/pictures/benchmark.svg
 
 lock: ## resolve pyproject.toml to the newest versions and pin them
 	PYTHON=$(PYTHON) .ci/lock

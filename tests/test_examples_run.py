@@ -2,7 +2,7 @@
 
 The paths are those of the examples: ``ckpt`` is the folder of a CheckpointManager with the steps 1000 and
 2000 of a TrainState, whose optimizer has integer counters. Examples with ``--item`` run where each step has
-the items model and ema. How-to pages, tutorials and README have tests of their own, docs/service.md too.
+the items model and ema. How-to pages, tutorials and README have tests of their own, docs/reference/service.md too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.orbax_trees import put
 from tests.test_readme import serving
 
 ROOT = Path(__file__).parents[1]
-OWN_TESTS = ("README.md", "service.md")
+OWN_TESTS = ("service.md",)
 """Pages of docs whose commands run in other tests; those of its folders have one for all."""
 
 SERVING = """\
@@ -61,9 +61,9 @@ def typed(text: str) -> Iterator[str]:
 
 
 def docs_examples() -> dict[str, list[str]]:
-    """The commands of reshard in the console blocks of each page at the top of docs, in order."""
+    """The commands of reshard in the console blocks of each page of reference and explanation, in order."""
     found: dict[str, list[str]] = {}
-    for page in sorted((ROOT / "docs").glob("*.md")):
+    for page in sorted([*ROOT.glob("docs/reference/*.md"), *ROOT.glob("docs/explanation/*.md")]):
         blocks = re.findall(
             r"^```console\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
         )

@@ -26,15 +26,15 @@ PAGES = (
     README,
     ROOT / "CHANGELOG.md",
     ROOT / "CONTRIBUTING.md",
-    ROOT / "docs" / "layout-files.md",
-    ROOT / "docs" / "json-output.md",
-    ROOT / "docs" / "live-weights.md",
-    ROOT / "docs" / "differences.md",
+    ROOT / "docs" / "reference" / "layout-files.md",
+    ROOT / "docs" / "reference" / "json-output.md",
+    ROOT / "docs" / "explanation" / "live-weights.md",
+    ROOT / "docs" / "reference" / "compared-with-keras-and-tensorflow.md",
 )
 LINKED = (
     *PAGES,
-    ROOT / "docs" / "service.md",
-    ROOT / "docs" / "reliability.md",
+    ROOT / "docs" / "reference" / "service.md",
+    ROOT / "docs" / "explanation" / "reliability.md",
     ROOT / "deploy" / "README.md",
 )
 OF_OTHER_PROGRAMS = {"--strict"}  # mypy's
@@ -108,8 +108,8 @@ def test_the_two_minutes_of_the_service(
 
 
 def test_the_first_example_of_the_service(tmp_path: Path) -> None:
-    """docs/service.md, from its first command on, by someone who has nothing yet."""
-    demo, serve, curl, *_ = commands(ROOT / "docs" / "service.md")
+    """docs/reference/service.md, from its first command on, by someone who has nothing yet."""
+    demo, serve, curl, *_ = commands(ROOT / "docs" / "reference" / "service.md")
     assert (demo, serve) == (
         ["reshard", "demo", "--dir", "demo"],
         ["reshard", "serve", "--insecure", "--root", "data=demo"],
@@ -195,7 +195,9 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("page", [README, ROOT / "docs" / "layout-files.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [README, ROOT / "docs" / "reference" / "layout-files.md"], ids=lambda p: p.name
+)
 def test_layout_files_are_read(page: Path, tmp_path: Path) -> None:
     for block in blocks(page, "yaml"):
         (tmp_path / "layout.yaml").write_text(block, "utf-8")
@@ -205,7 +207,7 @@ def test_layout_files_are_read(page: Path, tmp_path: Path) -> None:
 def test_every_key_of_a_layout_file_is_documented() -> None:
     from reshard.layout.layout_file import KEYS
 
-    text = (ROOT / "docs" / "layout-files.md").read_text("utf-8")
+    text = (ROOT / "docs" / "reference" / "layout-files.md").read_text("utf-8")
     headings = ", ".join(re.findall(r"^## (.*)$", text, re.MULTILINE)).split(", ")
     assert set(KEYS) <= set(headings)
 

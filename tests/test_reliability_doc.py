@@ -1,4 +1,4 @@
-"""docs/reliability.md names the test that holds each promise; every one of them is there."""
+"""docs/explanation/reliability.md names the test that holds each promise; every one of them is there."""
 
 import ast
 import re
@@ -18,7 +18,9 @@ def names_in(file: str) -> frozenset[str]:
 def named() -> list[tuple[str, str]]:
     """File and test of each name; one without a file means the file that was named before it."""
     found, file = [], ""
-    for match in NAMED.finditer((ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")):
+    for match in NAMED.finditer(
+        (ROOT / "docs" / "explanation" / "reliability.md").read_text(encoding="utf-8")
+    ):
         file = match[1] or file
         if match[1] or match[2]:
             found.append((file, match[2] or ""))

@@ -1,6 +1,6 @@
 """``--json``: one object on one line of stdout for each command, with keys that stay.
 
-``docs/json-output.md`` lists them. Sizes are bytes, times seconds; what is not known is null.
+``docs/reference/json-output.md`` lists them. Sizes are bytes, times seconds; what is not known is null.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ Select = Annotated[
     typer.Option(
         metavar="RE",
         help="Keep only leaves whose name this regular expression finds; may be repeated. "
-        "Default: all. Without look-ahead and back-references: docs/layout-files.md lists what is supported.",
+        "Default: all. Without look-ahead and back-references: docs/reference/layout-files.md lists what is supported.",
         rich_help_panel=CHANGES,
     ),
 ]

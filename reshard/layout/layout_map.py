@@ -193,7 +193,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
     def to_mapping(self) -> dict[str, Any]:
         """The content of a layout file that finds what this map finds, for a server or to be stored as JSON.
 
-        Raises LayoutError for keys that are not supported as patterns of layout files (docs/layout-files.md), for
+        Raises LayoutError for keys that are not supported as patterns of layout files (docs/reference/layout-files.md), for
         ``ambiguous="error"`` with several keys, and for layouts over another mesh than the map's.
         """
         from reshard.layout.map_as_file import map_as_file

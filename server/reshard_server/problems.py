@@ -85,7 +85,9 @@ _OF_ERROR: tuple[tuple[type[ReshardError], Kind], ...] = (
     (ReshardError, BAD_CHECKPOINT),
 )
 
-_REMEDY_OF = {BAD_LAYOUT.slug: "correct the layout; docs/layout-files.md tells what it may hold"}
+_REMEDY_OF = {
+    BAD_LAYOUT.slug: "correct the layout; docs/reference/layout-files.md tells what it may hold"
+}
 """Where the library's error only says what was expected and what was found."""
 
 _KINDS = {k.type: k for k in list(globals().values()) if isinstance(k, Kind)}

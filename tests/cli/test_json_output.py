@@ -67,7 +67,7 @@ DOCUMENTS = {
 
 def documented(command: str) -> list[str]:
     """Every key that the documentation names for a command, in its order."""
-    text = (ROOT / "docs" / "json-output.md").read_text("utf-8")
+    text = (ROOT / "docs" / "reference" / "json-output.md").read_text("utf-8")
     section = text.split(f"## {command}\n")[1].split("\n## ")[0]
     return re.findall(r"`(\w+)`", section)
 

@@ -99,6 +99,6 @@ def test_json_has_a_report_for_each(words, tmp_path, capsys):
     assert (
         made["read_bytes"] == made["reports"][0]["read_bytes"] == made["reports"][1]["read_bytes"]
     )
-    documented = Path("docs/json-output.md").read_text()
+    documented = Path("docs/reference/json-output.md").read_text()
     for key in {*planned, *made} - {"command"}:
         assert f"`{key}`" in documented

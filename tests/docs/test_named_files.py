@@ -1,4 +1,4 @@
-"""The map in CONTRIBUTING.md and the path of a conversion name files and folders that exist."""
+"""Files that the map, the path of a conversion, messages, help and comments name are there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`?\b((?:[a-z_]+/)+(?:[a-z_]+\.py)?|[a-z_]+\.py)`?")
+LINK = re.compile(r"\]\([^)]*\)")
+PAGE = re.compile(r"\bdocs/[\w/.-]*\w\.(?:md|svg|png|py)\b")
+TEXTS = {".py", ".md", ".html", ".js", ".toml", ".yaml", ".service", ".conf", ".sh"}
 ROOMS = (
     "",
     "conversion",
@@ -23,15 +26,28 @@ ROOMS = (
 """Where a bare name such as ``stream.py`` may lie, after its room was named."""
 
 
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/path-of-a-conversion.md"])
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/explanation/path-of-a-conversion.md"])
 def test_files_that_are_named_exist(page: str) -> None:
     text = (ROOT / page).read_text()
     if page == "CONTRIBUTING.md":
         text = text.partition("## Where things are")[2].partition("## Habits")[0]
-    named = {m[1] for m in NAMED.finditer(text.replace("reshard/", ""))}
+    text = LINK.sub("]", text).replace("reshard/", "")
+    named = {m[1] for m in NAMED.finditer(text)}
     assert len(named) > 15
     missing = [name for name in named if not _exists(name)]
     assert missing == []
+
+
+def test_pages_that_code_and_messages_name_exist() -> None:
+    named = {
+        (str(file.relative_to(ROOT)), page)
+        for folder in ("reshard", "server", "deploy", "tests", "benchmarks")
+        for file in (ROOT / folder).rglob("*")
+        if file.is_file() and file.suffix in TEXTS
+        for page in PAGE.findall(file.read_text("utf-8"))
+    }
+    assert len({page for _, page in named}) > 5
+    assert sorted((file, page) for file, page in named if not (ROOT / page).exists()) == []
 
 
 def _exists(name: str) -> bool:

@@ -20,12 +20,12 @@ def test_the_page_runs_as_written(page: Path, tmp_path: Path) -> None:
 
 def test_the_index_leads_to_every_page() -> None:
     pages = {page for page in DOCS.rglob("*.md") if "decisions" not in page.parts}
-    index = DOCS / "README.md"
+    index = DOCS / "index.md"
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", index.read_text("utf-8"))
     assert pages - {index} <= {(DOCS / link).resolve() for link in links}
 
 
-@pytest.mark.parametrize("page", [*PAGES, DOCS / "README.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, DOCS / "index.md"], ids=lambda page: page.stem)
 def test_every_link_leads_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!http)([^)#]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
     assert links

@@ -144,7 +144,7 @@ def dtensor_model(kind: str, parts: list[Any], rules: list[Any]) -> Any:
 
 
 def dtensor_case(name: str) -> Any:
-    """What the Keras of dtensor answers to a row of ``docs/differences.md``."""
+    """What the Keras of dtensor answers to a row of ``docs/reference/compared-with-keras-and-tensorflow.md``."""
     from dtensor_process import CASES
 
     return CASES[name]()

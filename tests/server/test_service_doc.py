@@ -1,4 +1,4 @@
-"""docs/service.md is so: its commands work, in its order, and its metrics, formula and routes are the server's."""
+"""docs/reference/service.md is so: its commands work, in its order, and its metrics, formula and routes are the server's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.server.tokens import TOKENS
 from tests.test_readme import blocks
 
 pytestmark = pytest.mark.xdist_group("service page")  # they share a server
-PAGE = Path(__file__).parents[2] / "docs" / "service.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "service.md"
 TEXT = PAGE.read_text()
 
 

@@ -239,7 +239,9 @@ def test_both_answer_as_the_page_says(tensorflow: TensorFlow, name: str) -> None
 
 
 def test_the_page_lists_these_cases() -> None:
-    page = (Path(__file__).parents[2] / "docs/differences.md").read_text("utf-8")
+    page = (
+        Path(__file__).parents[2] / "docs/reference/compared-with-keras-and-tensorflow.md"
+    ).read_text("utf-8")
     section = page.split("## dtensor LayoutMap and layout_map_scope")[1].split("\n## ")[0]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")]
     assert [row[0].removeprefix("| ") for row in rows[1:]] == list(CASES)

@@ -1,4 +1,4 @@
-"""Every deliberate difference from keras.distribution, run on both sides; docs/differences.md lists them."""
+"""Every deliberate difference from keras.distribution, run on both sides; docs/reference/compared-with-keras-and-tensorflow.md lists them."""
 
 from __future__ import annotations
 
@@ -249,7 +249,9 @@ def test_both_answer_as_the_table_says(case: Case) -> None:
 
 
 def test_the_table_lists_these_cases() -> None:
-    page = (Path(__file__).parents[2] / "docs/differences.md").read_text()
+    page = (
+        Path(__file__).parents[2] / "docs/reference/compared-with-keras-and-tensorflow.md"
+    ).read_text()
     section = page.split("## keras.distribution")[1].split("\n## ")[0]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")]
     assert [row[0].removeprefix("| ") for row in rows[1:]] == [case.name for case in CASES]

@@ -621,7 +621,7 @@ def test_nothing_of_keras_stays_patched() -> None:
 
 
 def test_the_page_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[2] / "docs/live-weights.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs/explanation/live-weights.md").read_text("utf-8")
     code = page.split("### Keras\n")[1].split("```python\n")[1].split("```")[0]
     rules = LayoutMap(mesh())
     rules[r"d\d\.kernel"] = (None, "model")

@@ -1,4 +1,4 @@
-"""Every case of ``docs/differences.md``: what TensorFlow answers, and what is answered here."""
+"""Every case of ``docs/reference/compared-with-keras-and-tensorflow.md``: what TensorFlow answers, and what is answered here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.oracles.ask_tensorflow import RefusedError, TensorFlow
 
 pytestmark = pytest.mark.xdist_group("tensorflow")
 
-PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compared-with-keras-and-tensorflow.md"
 WHOLE = np.arange(20, dtype=np.float32).reshape(10, 2)
 EVEN, UNEVEN = np.array_split(WHOLE, 3), np.split(WHOLE, [5, 7])
 ROW = np.ones((1, 2), np.float32)

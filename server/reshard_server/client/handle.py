@@ -51,7 +51,7 @@ class ConversionHandle:
 
     @property
     def result(self) -> list[dict[str, Any]]:
-        """The report of each target (docs/json-output.md, convert).
+        """The report of each target (docs/reference/json-output.md, convert).
 
         Raises the error that it ended with, and ServiceError where it has not ended or was cancelled.
         """

@@ -196,7 +196,7 @@ def layout_of(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ProblemError(
             INVALID,
-            "the layout's text is no layout file: expected mesh, rules and so on at its top; see docs/layout-files.md",
+            "the layout's text is no layout file: expected mesh, rules and so on at its top; see docs/reference/layout-files.md",
             "/layout_text",
         )
     return found

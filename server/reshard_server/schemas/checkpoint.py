@@ -84,7 +84,7 @@ class CheckpointPage(Answer):
 
 
 class _Told(Answer):
-    """The object of a command (docs/json-output.md); further members may follow."""
+    """The object of a command (docs/reference/json-output.md); further members may follow."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 

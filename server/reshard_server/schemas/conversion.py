@@ -171,7 +171,7 @@ class Conversion(Answer):
     progress: ProgressState | None = None
     result: Annotated[list[dict[str, Any]], many(TargetReport)] | None = Field(
         None,
-        description="The report of each target, with digests (docs/json-output.md, convert); null in listings.",
+        description="The report of each target, with digests (docs/reference/json-output.md, convert); null in listings.",
     )
     result_url: str | None = Field(
         None,

@@ -11,7 +11,7 @@ from reshard_server.schemas.base import Answer, Document, MissingAxes, Name, OfR
 
 
 class LayoutBody(Document):
-    """The content of a layout file (docs/layout-files.md), as an object."""
+    """The content of a layout file (docs/reference/layout-files.md), as an object."""
 
     layout: dict[str, Any] = Field(
         examples=[{"mesh": {"axes": ["model"], "shape": [8]}, "rules": []}]

@@ -1,4 +1,4 @@
-"""The parts of answers that the library makes (docs/json-output.md), typed for the OpenAPI document.
+"""The parts of answers that the library makes (docs/reference/json-output.md), typed for the OpenAPI document.
 
 Answers are passed on as they come, a list of 30,000 tensors among them; these classes describe them and check
 nothing.

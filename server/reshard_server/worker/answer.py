@@ -1,4 +1,4 @@
-"""Answering: what the library says about checkpoints, as ``docs/json-output.md`` describes it.
+"""Answering: what the library says about checkpoints, as ``docs/reference/json-output.md`` describes it.
 
 Runs in the child process: a hostile checkpoint brings down no more than that, and one who asks no
 longer can be left without an answer.

@@ -22,7 +22,7 @@ def convert_all(
 ) -> dict[str, Any]:
     """Converts the source to all targets in one run.
 
-    Returns the ``reports``, as ``docs/json-output.md`` describes them, and ``read_bytes``, what this run read
+    Returns the ``reports``, as ``docs/reference/json-output.md`` describes them, and ``read_bytes``, what this run read
     of the source for all targets together.
 
     What an earlier attempt left of a target and cannot be resumed is started over: it was ours,

@@ -1,6 +1,6 @@
-"""Draws docs/reshard.svg: one tensor on a 4×2 mesh, the same tensor on a mesh of 8.
+"""Draws docs/pictures/reshard.svg: one tensor on a 4×2 mesh, the same tensor on a mesh of 8.
 
-Run it from the repository's root: ``python docs/draw_reshard.py``.
+Run it from the repository's root: ``python docs/pictures/draw_reshard.py``.
 """
 
 from __future__ import annotations
