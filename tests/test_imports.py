@@ -32,11 +32,15 @@ PUBLIC_MODULES = (
     "reshard.geometry.sizes",
 )  # fmt: skip
 SERVER_ORDER = (
-    "serve", "app server_process", "expect_continue", "pages", "api middleware", "services", "schedules", "queries", "jobs", "worker", "audit",
-    "logs metrics", "auth", "db", "drain error_handlers parsed_body", "schemas problems settings", "value_errors host_clock database_errors",
+    "serve", "app server_process", "refuse_before_body", "pages", "api", "middleware", "services", "schedules", "queries", "jobs",
+    "worker", "observability", "auth", "db", "drain", "schemas settings", "errors host_clock",
 )  # fmt: skip
 # What the client may import of the server; nothing of the server imports the client.
-CLIENT_MAY = ("client", "schemas", "value_errors")
+CLIENT_MAY = (
+    "reshard_server.client",
+    "reshard_server.schemas",
+    "reshard_server.errors.value_errors",
+)
 SERVER_COMMANDS = ("reshard.cli.commands.serve", "reshard.cli.remote")
 
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts.split()}
@@ -123,7 +127,7 @@ def wrong_way_in_server(found: Import) -> bool:
         return False
     importer, target = (part(m, "reshard_server") for m in (found.importer, found.target))
     if importer == "client":
-        return target not in CLIENT_MAY
+        return not f"{found.target}.".startswith(tuple(f"{module}." for module in CLIENT_MAY))
     if importer not in SERVER_RANK or target not in SERVER_RANK:
         return True
     return importer != target and SERVER_RANK[target] <= SERVER_RANK[importer]
@@ -224,8 +228,9 @@ SOUND = {
     "reshard/errors.py": "",
     "server/reshard_server/app.py": "import reshard\nfrom reshard import convert\nfrom reshard_server.jobs import durable",
     "server/reshard_server/jobs/__init__.py": "",
-    "server/reshard_server/jobs/queue.py": "from reshard_server import problems",
-    "server/reshard_server/problems.py": "",
+    "server/reshard_server/jobs/queue.py": "from reshard_server.errors import problems",
+    "server/reshard_server/errors/__init__.py": "",
+    "server/reshard_server/errors/problems.py": "",
     "server/reshard_server/client/__init__.py": "import reshard_server.schemas",
     "server/reshard_server/schemas/__init__.py": "",
 }
@@ -258,16 +263,16 @@ SOUND = {
          ["circle: reshard.geometry.box, reshard.geometry.grid"]),
         ({"server/reshard_server/app.py": "from reshard.errors import E\nimport reshard.engine.run"},
          ["reshard_server.app:2: import of reshard.engine.run is not a public name of reshard"]),
-        ({"server/reshard_server/problems.py": "def f():\n    from reshard_server.jobs.queue import D"},
-         ["reshard_server.problems:2: import of reshard_server.jobs.queue runs the wrong way"]),
-        ({"server/reshard_server/problems.py": "from reshard_server import schemas"},
-         ["reshard_server.problems:1: import of reshard_server.schemas runs the wrong way"]),
-        ({"server/reshard_server/client/__init__.py": "from reshard_server.problems import P"},
-         ["reshard_server.client:1: import of reshard_server.problems runs the wrong way"]),
+        ({"server/reshard_server/errors/problems.py": "def f():\n    from reshard_server.jobs.queue import D"},
+         ["reshard_server.errors.problems:2: import of reshard_server.jobs.queue runs the wrong way"]),
+        ({"server/reshard_server/errors/problems.py": "from reshard_server import schemas"},
+         ["reshard_server.errors.problems:1: import of reshard_server.schemas runs the wrong way"]),
+        ({"server/reshard_server/client/__init__.py": "from reshard_server.errors.problems import P"},
+         ["reshard_server.client:1: import of reshard_server.errors.problems runs the wrong way"]),
         ({"server/reshard_server/jobs/queue.py": "from reshard_server import client"},
          ["reshard_server.jobs.queue:1: import of reshard_server.client runs the wrong way"]),
-        ({"server/reshard_server/odd.py": "from reshard_server import problems"},
-         ["reshard_server.odd:1: import of reshard_server.problems runs the wrong way"]),
+        ({"server/reshard_server/odd.py": "from reshard_server.errors import problems"},
+         ["reshard_server.odd:1: import of reshard_server.errors.problems runs the wrong way"]),
         ({"server/reshard_server/jobs/a.py": "from reshard_server.jobs import b",
           "server/reshard_server/jobs/b.py": "from reshard_server.jobs import a"},
          ["circle: reshard_server.jobs.a, reshard_server.jobs.b"]),

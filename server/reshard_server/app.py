@@ -9,30 +9,24 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from reshard.errors import ReshardError
-from reshard_server.api import (
-    checkpoints,
-    conversions,
-    events,
-    health,
-    layouts,
-    metrics,
-    plans,
-    schedules,
-    tensors,
-)
-from reshard_server.api.description import describe
+from reshard_server.api import checkpoints, health, layouts, metrics, plans
+from reshard_server.api.conversions import events
+from reshard_server.api.conversions import routes as conversions
+from reshard_server.api.openapi.description import describe
+from reshard_server.api.schedules import routes as schedules
+from reshard_server.api.tensors import routes as tensors
 from reshard_server.auth.proxies import Proxies
 from reshard_server.drain import Drain
-from reshard_server.error_handlers import add_refusals
-from reshard_server.expect_continue import Expecting
-from reshard_server.metrics import Metrics
+from reshard_server.errors.error_handlers import add_refusals
 from reshard_server.middleware.body_limits import Limits
 from reshard_server.middleware.expect_continue import Continuing
 from reshard_server.middleware.forwarded import Forwarded
 from reshard_server.middleware.gate import Gate
 from reshard_server.middleware.request_log import Observe
+from reshard_server.observability.metrics import Metrics
 from reshard_server.pages.problem_pages import ProblemPages
 from reshard_server.pages.routers import ROUTERS as PAGES
+from reshard_server.refuse_before_body import Expecting
 from reshard_server.services import open_services
 from reshard_server.settings import Settings
 

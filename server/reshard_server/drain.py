@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from reshard_server.problems import UNAVAILABLE, ProblemError
+from reshard_server.errors.problems import UNAVAILABLE, ProblemError
 
 RETRY_AFTER = "5"
 

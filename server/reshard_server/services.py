@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from anyio import CapacityLimiter
 
 from reshard.api import check_arguments
-from reshard_server.audit import audit
 from reshard_server.auth.paths import Roots
 from reshard_server.auth.rates import Rates
 from reshard_server.auth.reload_tokens import Reloading
@@ -28,7 +27,8 @@ from reshard_server.db.listen import Listener
 from reshard_server.db.state_lock import state_locked
 from reshard_server.drain import Drain
 from reshard_server.jobs.queue import Durable
-from reshard_server.metrics import Metrics
+from reshard_server.observability.audit import audit
+from reshard_server.observability.metrics import Metrics
 from reshard_server.queries.ask import Questions
 from reshard_server.schedules.loop import Ticking
 from reshard_server.schedules.scheduling import Scheduling

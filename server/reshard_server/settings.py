@@ -31,7 +31,7 @@ from pydantic_settings import (
 )
 
 from reshard.errors import ReshardError
-from reshard_server.value_errors import expected
+from reshard_server.errors.value_errors import expected
 
 MIB = 1 << 20
 

@@ -73,7 +73,7 @@ def test_the_parser_finds_what_is_wrong() -> None:
 
 
 def test_states_that_are_named_exist() -> None:
-    from reshard_server.metrics import STATES
+    from reshard_server.observability.metrics import STATES
 
     named = {
         matcher.value

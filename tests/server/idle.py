@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 from reshard_server import services
-from reshard_server.database_errors import Unavailable
 from reshard_server.db.conversions import executors
+from reshard_server.errors.database_errors import Unavailable
 from reshard_server.settings import Settings
 
 

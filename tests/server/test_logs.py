@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from reshard_server.logs import JsonLines, TextLines, printable
+from reshard_server.observability.logs import JsonLines, TextLines, printable
 
 from tests.server.live import Live, live
 from tests.server.tokens import bearer

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from openapi_spec_validator import validate
 from reshard_server.app import create_app
-from reshard_server.problems import MEDIA_TYPE
+from reshard_server.errors.problems import MEDIA_TYPE
 from reshard_server.settings import Settings
 
 from tests.server.live import live

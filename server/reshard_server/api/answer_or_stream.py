@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from reshard_server.api.caller import asking_token
-from reshard_server.api.events import SILENCE_SECONDS, EventStream
+from reshard_server.api.conversions.events import SILENCE_SECONDS, EventStream
 from reshard_server.api.read_mask import Mask, mask_of, narrowed
-from reshard_server.problems import CLIENT_GONE, ProblemError
+from reshard_server.errors.problems import CLIENT_GONE, ProblemError
 from reshard_server.queries.ask import TICK_SECONDS, Answered, Progressed, Question
 from reshard_server.services import Services
 

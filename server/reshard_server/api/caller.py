@@ -12,7 +12,7 @@ from fastapi.security import HTTPBearer
 from fastapi.security.http import HTTPAuthorizationCredentials
 
 from reshard_server.auth.tokens import Caller
-from reshard_server.problems import FORBIDDEN, ProblemError
+from reshard_server.errors.problems import FORBIDDEN, ProblemError
 from reshard_server.services import Services
 from reshard_server.settings import Scope
 

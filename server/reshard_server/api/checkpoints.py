@@ -10,15 +10,11 @@ from fastapi import APIRouter, Body, Query, Request, Response
 from reshard.api import check_arguments
 from reshard_server.api.answer_or_stream import EVENTS, answered, answered_or_watched
 from reshard_server.api.caller import Converting, Reading, Serving
-from reshard_server.api.description import problems
-from reshard_server.api.examples import FINGERPRINTS, INSPECTIONS, VERIFICATIONS
+from reshard_server.api.openapi.description import problems
+from reshard_server.api.openapi.examples import FINGERPRINTS, INSPECTIONS, VERIFICATIONS
 from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.db.page_tokens import page_key, page_token
-from reshard_server.jobs.accept import about, check_limits
-from reshard_server.jobs.child_request import data_bytes
-from reshard_server.jobs.choose_step import choose
-from reshard_server.logs import ABOUT
-from reshard_server.problems import (
+from reshard_server.errors.problems import (
     BAD_CHECKPOINT,
     BAD_PLAN,
     BUDGET,
@@ -28,6 +24,10 @@ from reshard_server.problems import (
     TARGET_EXISTS,
     UNAVAILABLE,
 )
+from reshard_server.jobs.accept import about, check_limits
+from reshard_server.jobs.child_request import data_bytes
+from reshard_server.jobs.choose_step import choose
+from reshard_server.observability.logs import ABOUT
 from reshard_server.queries.ask import Question
 from reshard_server.queries.browse import browse
 from reshard_server.schemas.checkpoint import (

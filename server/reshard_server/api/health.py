@@ -9,10 +9,10 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from reshard_server.api.caller import Serving
-from reshard_server.api.description import problems
-from reshard_server.error_handlers import no_records
+from reshard_server.api.openapi.description import problems
+from reshard_server.errors.error_handlers import no_records
+from reshard_server.errors.problems import UNAVAILABLE, ProblemError
 from reshard_server.host_clock import host_seconds
-from reshard_server.problems import UNAVAILABLE, ProblemError
 from reshard_server.services import Services
 
 ROUTER = APIRouter(tags=["operation"])

@@ -10,16 +10,13 @@ from fastapi import APIRouter, Body, Path, Query, Request, Response
 from reshard.api import check_arguments
 from reshard_server.api.answer_or_stream import answered
 from reshard_server.api.caller import MAY_READ, Converting, Reading, Serving
-from reshard_server.api.description import problems
-from reshard_server.api.examples import LAYOUTS, PREVIEWS, STORED, header_descriptions
+from reshard_server.api.openapi.description import problems
+from reshard_server.api.openapi.examples import LAYOUTS, PREVIEWS, STORED, header_descriptions
 from reshard_server.api.preconditions import IfMatch, IfNoneMatch, expectation, names
 from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.layouts import layouts
-from reshard_server.jobs.accept import about, check_limits, content_of
-from reshard_server.jobs.child_request import data_bytes
-from reshard_server.jobs.choose_step import with_choice
-from reshard_server.problems import (
+from reshard_server.errors.problems import (
     BAD_CHECKPOINT,
     BAD_LAYOUT,
     BAD_PLAN,
@@ -32,6 +29,9 @@ from reshard_server.problems import (
     UNAVAILABLE,
     ProblemError,
 )
+from reshard_server.jobs.accept import about, check_limits, content_of
+from reshard_server.jobs.child_request import data_bytes
+from reshard_server.jobs.choose_step import with_choice
 from reshard_server.queries.ask import Question
 from reshard_server.schemas.base import Name, Page
 from reshard_server.schemas.checkpoint import LayoutAnswer

@@ -9,14 +9,11 @@ from fastapi import APIRouter, Body, Request, Response
 
 from reshard_server.api.answer_or_stream import answered
 from reshard_server.api.caller import Reading, Serving
-from reshard_server.api.description import problems
-from reshard_server.api.examples import PLANS
+from reshard_server.api.openapi.description import problems
+from reshard_server.api.openapi.examples import PLANS
 from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.auth.tokens import Caller
-from reshard_server.jobs.accept import about, check_conversion, check_limits, content_of
-from reshard_server.jobs.child_request import data_bytes
-from reshard_server.jobs.choose_step import with_choice
-from reshard_server.problems import (
+from reshard_server.errors.problems import (
     BAD_CHECKPOINT,
     BAD_LAYOUT,
     BAD_PLAN,
@@ -26,6 +23,9 @@ from reshard_server.problems import (
     TARGET_EXISTS,
     UNAVAILABLE,
 )
+from reshard_server.jobs.accept import about, check_conversion, check_limits, content_of
+from reshard_server.jobs.child_request import data_bytes
+from reshard_server.jobs.choose_step import with_choice
 from reshard_server.queries.ask import Question
 from reshard_server.schemas.checkpoint import JointPlanAnswer, PlanAnswer
 from reshard_server.schemas.conversion import (

@@ -14,8 +14,8 @@ from anyio.to_thread import run_sync
 from fastapi import Request
 from starlette.responses import Response
 
-from reshard_server.parsed_body import ParsedBodyRoute
-from reshard_server.problems import INVALID, ProblemError
+from reshard_server.errors.problems import INVALID, ProblemError
+from reshard_server.middleware.parsed_body import ParsedBodyRoute
 from reshard_server.schemas.base import FIELDS_TEXT, LONGEST_FIELDS
 
 NAME = "fields"

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from pydantic import ValidationError
 
 from reshard.errors import ReshardError
+from reshard_server.errors.value_errors import expected
 from reshard_server.settings import TokenSettings
-from reshard_server.value_errors import expected
 
 TOKEN_PREFIX = "rsh_"  # noqa: S105  (lets people and scanners recognise a token)
 

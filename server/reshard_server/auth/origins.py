@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
-from reshard_server.problems import FORBIDDEN, ProblemError
+from reshard_server.errors.problems import FORBIDDEN, ProblemError
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """With which a request changes nothing."""

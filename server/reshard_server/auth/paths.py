@@ -24,7 +24,7 @@ from pathlib import Path
 from reshard_server.auth import openat2
 from reshard_server.auth.reserved_names import reserved
 from reshard_server.auth.tokens import Caller
-from reshard_server.problems import INVALID, NOT_FOUND, ProblemError
+from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError
 
 REFUSED_CHARACTERS = frozenset("%|?#;\\")
 """What TensorStore, URLs and shells take for something else than a part of a name."""

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from reshard_server.problems import TOO_MANY, ProblemError
+from reshard_server.errors.problems import TOO_MANY, ProblemError
 
 MOST_CALLERS = 10_000
 """Buckets that are kept; the one that was used longest ago makes room."""

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 
-from reshard_server.problems import TOO_MANY, ProblemError
+from reshard_server.errors.problems import TOO_MANY, ProblemError
 
 
 @dataclass(eq=False)

@@ -14,8 +14,8 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from reshard.errors import ReshardError
+from reshard_server.errors.value_errors import expected
 from reshard_server.settings import Scope, Settings, TokenSettings
-from reshard_server.value_errors import expected
 
 EVERY_ROOT = "*"
 

@@ -21,8 +21,8 @@ from reshard_server.client.layouts import with_layout
 from reshard_server.client.resources import Checkpoints, Layouts, Plans, Schedules
 from reshard_server.client.tensors import Tensors
 from reshard_server.client.transport import IDEMPOTENCY_KEY, Transport
+from reshard_server.errors.value_errors import mistakes
 from reshard_server.schemas.conversion import Conversion, ConversionPage, ConversionRequest
-from reshard_server.value_errors import mistakes
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0

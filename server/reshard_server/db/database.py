@@ -9,7 +9,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from reshard.errors import MissingPackageError, ReshardError, StorageError
-from reshard_server.database_errors import renew_read_only
 from reshard_server.db.bounded_connection import (
     ANSWER_SECONDS,
     CONNECT_ARGUMENTS,
@@ -19,6 +18,7 @@ from reshard_server.db.clock import give_clock
 from reshard_server.db.migrate import LackingError, PendingError, migrate
 from reshard_server.db.notify import give_news
 from reshard_server.db.one_writer import OneWriterEngine
+from reshard_server.errors.database_errors import renew_read_only
 from reshard_server.settings import Settings
 
 LOG = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from reshard_server.problems import CONFLICT, ProblemError
+from reshard_server.errors.problems import CONFLICT, ProblemError
 
 LOG = logging.getLogger(__name__)
 

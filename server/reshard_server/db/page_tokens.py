@@ -12,7 +12,7 @@ import hashlib
 import json
 from typing import Any
 
-from reshard_server.problems import INVALID, ProblemError
+from reshard_server.errors.problems import INVALID, ProblemError
 
 LONGEST = 1024
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from reshard_server.db.tables import LAYOUTS, SCHEDULES
-from reshard_server.problems import QUOTA, ProblemError
+from reshard_server.errors.problems import QUOTA, ProblemError
 from reshard_server.settings import Settings
 
 _L = LAYOUTS.c

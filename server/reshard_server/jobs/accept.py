@@ -15,7 +15,7 @@ from reshard.errors import ReshardError, StorageError
 from reshard_server.auth.paths import Roots
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.layouts.layouts import layout_content
-from reshard_server.problems import INVALID, ProblemError, problem_of
+from reshard_server.errors.problems import INVALID, ProblemError, problem_of
 from reshard_server.schemas.conversion import AnyPlanRequest, ConversionRequest, Goal, goals
 from reshard_server.settings import Settings
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from reshard_server.errors.problems import ProblemError
 from reshard_server.jobs.held_claim import Holding, Order
 from reshard_server.jobs.time_limits import TimeLimits
-from reshard_server.problems import ProblemError
 from reshard_server.schemas.conversion import ProgressState
 from reshard_server.worker.parent import LEASE_ENDED
 from reshard_server.worker.process import ChildProcess, Message, start_child

@@ -14,8 +14,8 @@ from reshard.api import locate
 from reshard.errors import ReshardError
 from reshard_server.auth.paths import Roots
 from reshard_server.auth.tokens import Caller
+from reshard_server.errors.problems import problem_of
 from reshard_server.jobs.accept import about
-from reshard_server.problems import problem_of
 from reshard_server.schemas.base import OfRun
 from reshard_server.worker.wording import RootNames
 

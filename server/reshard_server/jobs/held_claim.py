@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeVar
 
 import sqlalchemy as sa
 
-from reshard_server.database_errors import unavailable
 from reshard_server.db.conversions import claims
 from reshard_server.db.conversions.claims import Claim, End
+from reshard_server.errors.database_errors import unavailable
 from reshard_server.host_clock import host_seconds
 from reshard_server.schemas.conversion import ProgressState
 

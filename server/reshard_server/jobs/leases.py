@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from reshard_server.database_errors import Unavailable, unavailable
 from reshard_server.db.clock import now_of
 from reshard_server.db.conversions import claims, executors
+from reshard_server.errors.database_errors import Unavailable, unavailable
 from reshard_server.host_clock import host_seconds
 
 LOG = logging.getLogger(__name__)

@@ -14,16 +14,16 @@ import uuid
 
 import sqlalchemy as sa
 
-from reshard_server.database_errors import Unavailable
 from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions import claims, executors, idempotency, retention
 from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.notify import LOOK_SECONDS, news_of
+from reshard_server.errors.database_errors import Unavailable
 from reshard_server.jobs.child_request import Roots
 from reshard_server.jobs.held_claim import Holding
 from reshard_server.jobs.leases import Lease
 from reshard_server.jobs.runner import Series
-from reshard_server.logs import about_conversion
+from reshard_server.observability.logs import about_conversion
 from reshard_server.settings import Settings
 
 LOG = logging.getLogger(__name__)

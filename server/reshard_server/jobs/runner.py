@@ -16,6 +16,7 @@ from reshard.errors import ReshardError
 from reshard_server.db.conversions import claims, conversions
 from reshard_server.db.conversions.hard_links import held_path
 from reshard_server.db.other_versions import UnreadableError, unknown_members
+from reshard_server.errors.problems import INTERNAL, WORKER_DIED, ProblemError, problem_of
 from reshard_server.jobs.attempt import (
     Died,
     Done,
@@ -28,7 +29,6 @@ from reshard_server.jobs.attempt import (
 from reshard_server.jobs.child_request import Roots, resolved
 from reshard_server.jobs.held_claim import Holding, Order
 from reshard_server.jobs.time_limits import TimeLimits
-from reshard_server.problems import INTERNAL, WORKER_DIED, ProblemError, problem_of
 from reshard_server.schemas.conversion import Conversion, ProgressState
 from reshard_server.settings import Settings
 from reshard_server.worker.wording import Wording

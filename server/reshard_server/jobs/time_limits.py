@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reshard_server.problems import NO_PROGRESS, RAN_TOO_LONG, Kind, ProblemError
+from reshard_server.errors.problems import NO_PROGRESS, RAN_TOO_LONG, Kind, ProblemError
 from reshard_server.schemas.conversion import ConversionRequest, ProgressState
 from reshard_server.settings import Settings
 

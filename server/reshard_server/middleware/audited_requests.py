@@ -5,9 +5,9 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from reshard_server.audit import Event, audit
 from reshard_server.auth.origins import SAFE_METHODS
-from reshard_server.logs import ABOUT
+from reshard_server.observability.audit import Event, audit
+from reshard_server.observability.logs import ABOUT
 
 LOOKS = frozenset(
     {

@@ -15,9 +15,8 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reshard_server.error_handlers import refuse
-from reshard_server.parsed_body import PARSED
-from reshard_server.problems import (
+from reshard_server.errors.error_handlers import refuse
+from reshard_server.errors.problems import (
     HEADERS_TOO_LARGE,
     MALFORMED,
     TOO_LARGE,
@@ -25,6 +24,7 @@ from reshard_server.problems import (
     UNSUPPORTED,
     ProblemError,
 )
+from reshard_server.middleware.parsed_body import PARSED
 from reshard_server.settings import Settings
 
 ASIDE_BYTES = 8192

@@ -16,10 +16,10 @@ from reshard_server.auth.cookies import cookie_of, is_secure
 from reshard_server.auth.origins import check_origin
 from reshard_server.auth.proxies import bucket_of
 from reshard_server.auth.tokens import Caller
-from reshard_server.error_handlers import refuse
-from reshard_server.logs import ABOUT
+from reshard_server.errors.error_handlers import refuse
+from reshard_server.errors.problems import MISDIRECTED, UNAUTHENTICATED, ProblemError
 from reshard_server.middleware.body_limits import UNREAD_BODIES, throw_away
-from reshard_server.problems import MISDIRECTED, UNAUTHENTICATED, ProblemError
+from reshard_server.observability.logs import ABOUT
 from reshard_server.services import Services
 from reshard_server.settings import Settings
 

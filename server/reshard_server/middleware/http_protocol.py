@@ -13,14 +13,14 @@ import json
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from reshard_server.middleware.slow_clients import Patience
-from reshard_server.problems import (
+from reshard_server.errors.problems import (
     HEADERS_TOO_LARGE,
     MALFORMED,
     MEDIA_TYPE,
     TOO_SLOW,
     ProblemError,
 )
+from reshard_server.middleware.slow_clients import Patience
 from reshard_server.settings import Settings
 
 

@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reshard_server.drain import Drain
-from reshard_server.error_handlers import refuse, without_database
-from reshard_server.logs import ABOUT, About
-from reshard_server.metrics import Metrics
+from reshard_server.errors.error_handlers import refuse, without_database
+from reshard_server.errors.problems import INTERNAL, ProblemError
 from reshard_server.middleware.audited_requests import audit_request
-from reshard_server.problems import INTERNAL, ProblemError
+from reshard_server.observability.logs import ABOUT, About
+from reshard_server.observability.metrics import Metrics
 
 LOG = logging.getLogger("reshard_server.requests")
 

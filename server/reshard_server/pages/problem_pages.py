@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from reshard_server.errors.problems import MEDIA_TYPE
 from reshard_server.pages.rendering import page
-from reshard_server.pages.signing_in import SIGN_IN
-from reshard_server.problems import MEDIA_TYPE
+from reshard_server.pages.sign_in import SIGN_IN
 
 POLICY = "; ".join(
     [

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from reshard_server.pages import (
-    api_docs,
-    cancelling,
-    checkpoint,
-    checkpoints,
-    conversion_plans,
-    conversions,
-    layouts,
+from reshard_server.pages import api_docs, overview, sign_in, static_files
+from reshard_server.pages.checkpoints import checkpoint_list, checkpoint_page
+from reshard_server.pages.conversions import (
+    cancel_page,
+    conversion_pages,
     new_conversion,
-    new_schedule,
-    overview,
-    schedules,
-    signing_in,
-    static_files,
+    plan_page,
 )
+from reshard_server.pages.layouts import layout_pages
+from reshard_server.pages.schedules import new_schedule, schedule_pages
 
 ROUTERS = (
     overview.ROUTER,
-    signing_in.ROUTER,
-    cancelling.ROUTER,
-    conversions.ROUTER,
-    conversion_plans.ROUTER,
+    sign_in.ROUTER,
+    cancel_page.ROUTER,
+    conversion_pages.ROUTER,
+    plan_page.ROUTER,
     new_conversion.ROUTER,
-    schedules.ROUTER,
+    schedule_pages.ROUTER,
     new_schedule.ROUTER,
-    checkpoints.ROUTER,
-    checkpoint.ROUTER,
-    layouts.ROUTER,
+    checkpoint_list.ROUTER,
+    checkpoint_page.ROUTER,
+    layout_pages.ROUTER,
     api_docs.ROUTER,
     static_files.ROUTER,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from reshard_server.errors.problems import NOT_FOUND, ProblemError
 from reshard_server.pages.rendering import STATIC, static_bytes
-from reshard_server.problems import NOT_FOUND, ProblemError
 
 ROUTER = APIRouter(include_in_schema=False)
 

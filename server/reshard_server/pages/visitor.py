@@ -17,9 +17,7 @@ from reshard_server.auth.cookies import cookie_of, is_secure
 from reshard_server.auth.origins import check_form, form_key
 from reshard_server.auth.proxies import bucket_of
 from reshard_server.auth.tokens import Caller
-from reshard_server.logs import ABOUT
-from reshard_server.middleware.body_limits import check_texts
-from reshard_server.problems import (
+from reshard_server.errors.problems import (
     FORBIDDEN,
     INVALID,
     MALFORMED,
@@ -27,6 +25,8 @@ from reshard_server.problems import (
     UNSUPPORTED,
     ProblemError,
 )
+from reshard_server.middleware.body_limits import check_texts
+from reshard_server.observability.logs import ABOUT
 from reshard_server.services import Services
 from reshard_server.settings import Scope
 

@@ -20,8 +20,8 @@ from typing import Any, Literal
 
 from reshard_server.auth.slots_per_token import Places, too_many
 from reshard_server.drain import Drain
+from reshard_server.errors.problems import UNAVAILABLE, WORKER_DIED, ProblemError, kind_of
 from reshard_server.jobs.attempt import how_ended
-from reshard_server.problems import UNAVAILABLE, WORKER_DIED, ProblemError, kind_of
 from reshard_server.worker.process import ChildProcess, start_child
 from reshard_server.worker.wording import RootNames
 

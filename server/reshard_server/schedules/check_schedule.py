@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from reshard_server.auth.tokens import Caller
+from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.jobs.accept import check_conversion
-from reshard_server.problems import INVALID, ProblemError
 from reshard_server.schedules.cron import check_cron, next_tick
 from reshard_server.schedules.scheduling import Scheduling, source_of
 from reshard_server.schedules.start_run import Occasion, request_of

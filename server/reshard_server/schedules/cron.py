@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 
 from croniter import CroniterError, croniter
 
-from reshard_server.problems import INVALID, ProblemError
+from reshard_server.errors.problems import INVALID, ProblemError
 
 LATE_SECONDS = 300.0
 """A tick that is noticed this late was not missed: a restart, or a step with many files, takes some time."""

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from reshard_server.audit import audit
-from reshard_server.database_errors import unavailable
 from reshard_server.db.clock import clock_of
 from reshard_server.db.notify import TOPICS, news_of
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.schedules import StoredSchedule
+from reshard_server.errors.database_errors import unavailable
+from reshard_server.observability.audit import audit
 from reshard_server.schedules.cron import exactly_written
 from reshard_server.schedules.run_cron import tick
 from reshard_server.schedules.scheduling import Scheduling, UnfitError

@@ -12,12 +12,12 @@ import hashlib
 import logging
 from pathlib import Path
 
-from reshard_server.audit import audit
 from reshard_server.auth.reserved_names import REMOVED_PREFIX
 from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules.outputs import Output
 from reshard_server.db.schedules.schedules import StoredSchedule
-from reshard_server.problems import ProblemError
+from reshard_server.errors.problems import ProblemError
+from reshard_server.observability.audit import audit
 from reshard_server.schedules.remove_tree import remove_tree
 from reshard_server.schedules.scheduling import Scheduling, UnfitError
 from reshard_server.schemas.schedule import NewSteps

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.schedules import StoredSchedule
-from reshard_server.problems import ProblemError
+from reshard_server.errors.problems import ProblemError
 from reshard_server.schedules.cron import Ticks, exactly_written, ticks, written
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schedules.start_run import (

@@ -7,7 +7,7 @@ from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules.runs import StepClaim
 from reshard_server.db.schedules.schedules import StoredSchedule
-from reshard_server.problems import (
+from reshard_server.errors.problems import (
     CONFLICT,
     NOT_FOUND,
     STORAGE,

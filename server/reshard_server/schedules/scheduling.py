@@ -9,14 +9,14 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from reshard_server.audit import audit
 from reshard_server.auth.paths import Roots
 from reshard_server.auth.tokens import Caller, Tokens
 from reshard_server.db.clock import now_of
 from reshard_server.db.schedules.forget_runs import forget_old
 from reshard_server.db.schedules.schedules import StoredSchedule
+from reshard_server.errors.problems import NOT_FOUND, ProblemError
 from reshard_server.jobs.accept import check_conversion
-from reshard_server.problems import NOT_FOUND, ProblemError
+from reshard_server.observability.audit import audit
 from reshard_server.schemas.conversion import ConversionRequest, goals
 from reshard_server.schemas.schedule import Clock, ScheduleBody
 from reshard_server.settings import Settings

@@ -9,7 +9,7 @@ from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.runs import EndedRun
-from reshard_server.problems import ProblemError
+from reshard_server.errors.problems import ProblemError
 from reshard_server.schedules.folder_listing import GoneError, listing
 from reshard_server.schedules.hard_links import let_go
 from reshard_server.schedules.retention import finish_removing, record_made, remove_old

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from reshard_server.problems import INVALID, ProblemError
+from reshard_server.errors.problems import INVALID, ProblemError
 
 OF_STEPS = ("step", "time", "name")
 OF_CLOCK = ("time", "name")

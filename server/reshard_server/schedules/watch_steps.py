@@ -20,7 +20,7 @@ from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.forget_runs import forgotten
 from reshard_server.db.schedules.runs import StepClaim
 from reshard_server.db.schedules.schedules import StoredSchedule
-from reshard_server.problems import ProblemError
+from reshard_server.errors.problems import ProblemError
 from reshard_server.schedules.folder_listing import GoneError
 from reshard_server.schedules.hard_links import StoppedError, hold, let_go
 from reshard_server.schedules.scheduling import Scheduling

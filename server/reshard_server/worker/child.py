@@ -49,7 +49,7 @@ def main() -> int:
 def _convert(request: dict[str, Any], out: int, parent: Parent) -> dict[str, Any]:
     """What is to be told at the end."""
     from reshard.errors import ReshardError
-    from reshard_server.problems import problem_of
+    from reshard_server.errors.problems import problem_of
     from reshard_server.worker.answer import answer
     from reshard_server.worker.convert import TARGET_BUSY, convert_all
     from reshard_server.worker.fields import field_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from reshard_server import services
-from reshard_server.api import conversions as routes
+from reshard_server.api.conversions import routes
 
 from tests.server.api.conftest import Served
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from reshard_server.api import schedules as routes
+from reshard_server.api.schedules import routes
 from reshard_server.db.schedules import schedules
 
 from tests.server.api.conftest import Served

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from reshard_server.api.read_mask import narrowed, parsed
 from reshard_server.db.tables import CONVERSIONS
-from reshard_server.problems import ProblemError
+from reshard_server.errors.problems import ProblemError
 from reshard_server.schemas.reports import MODELS, STAGES
 
 from tests.server.api.conftest import Served

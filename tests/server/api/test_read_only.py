@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from reshard_server.database_errors import FULL, READ_ONLY, Unavailable, unavailable
+from reshard_server.errors.database_errors import FULL, READ_ONLY, Unavailable, unavailable
 
 from tests.server.api.conftest import Served
 from tests.server.postgres import Postgres

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from reshard_server.auth.origins import SAFE_METHODS, check_form, check_origin, form_key
-from reshard_server.problems import ProblemError
+from reshard_server.errors.problems import ProblemError
 from starlette.datastructures import Headers
 
 from tests.server.api.conftest import Served

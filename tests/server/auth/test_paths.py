@@ -22,7 +22,7 @@ from reshard_server.auth.paths import (
     parts,
 )
 from reshard_server.auth.tokens import ANYONE, Caller
-from reshard_server.problems import ProblemError
+from reshard_server.errors.problems import ProblemError
 from reshard_server.settings import load_settings
 
 from reshard.errors import ReshardError

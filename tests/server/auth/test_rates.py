@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from reshard_server.auth import rates
 from reshard_server.auth.rates import Rates
-from reshard_server.problems import ProblemError
+from reshard_server.errors.problems import ProblemError
 
 
 class Clock:

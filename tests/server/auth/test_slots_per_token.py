@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from reshard_server.auth.slots_per_token import Places
 from reshard_server.auth.streams import Streams
-from reshard_server.problems import ProblemError
+from reshard_server.errors.problems import ProblemError
 
 
 def test_one_token_leaves_places_to_others() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from reshard_server.auth.slots_per_token import Places
 from reshard_server.drain import Drain
-from reshard_server.problems import ProblemError
+from reshard_server.errors.problems import ProblemError
 from reshard_server.queries import ask as questions
 from reshard_server.queries.ask import Answered, Question, Questions
 from reshard_server.worker.wording import RootNames

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from reshard_server.db.database import open_database
 from reshard_server.db.layouts import layouts
-from reshard_server.problems import ProblemError
+from reshard_server.errors.problems import ProblemError
 from reshard_server.settings import Settings
 
 from reshard.errors import LayoutError

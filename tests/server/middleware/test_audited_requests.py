@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server import audit
-from reshard_server.logs import JsonLines
 from reshard_server.middleware.audited_requests import LOOKS
+from reshard_server.observability import audit
+from reshard_server.observability.logs import JsonLines
 from reshard_server.serve import _check
 from reshard_server.settings import Settings
 
@@ -232,7 +232,7 @@ def test_without_a_file_it_is_in_the_log_whatever_its_level(tmp_path: Path) -> N
         assert ask(server) == 202
         (line,) = server.lines()
     assert (line["logger"], line["message"], line["caller"], line["status"]) == (
-        "reshard_server.audit",
+        "reshard_server.observability.audit",
         "change",
         "ann",
         202,

@@ -107,6 +107,6 @@ def test_the_wheel_has_templates_and_static_files(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     packed = set(zipfile.ZipFile(wheel).namelist())
     folder = ROOT / "server" / "reshard_server" / "pages"
-    files = [*folder.glob("templates/*.html"), *folder.glob("static/*")]
+    files = [*folder.glob("templates/**/*.html"), *folder.glob("static/*")]
     assert len(files) > 10
     assert {str(f.relative_to(ROOT / "server")) for f in files} <= packed

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from reshard_server import audit
 from reshard_server.db.conversions import claims, conversions
 from reshard_server.db.conversions.conversions import Filters
+from reshard_server.observability import audit
 from reshard_server.pages import wording
-from reshard_server.pages.conversions import PAGE_SIZE
+from reshard_server.pages.conversions.conversion_pages import PAGE_SIZE
 from reshard_server.schemas.conversion import SeveralTargets
 
 from tests.server.api.conftest import Served

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from reshard_server.db.conversions import conversions
-from reshard_server.pages import source_choices
-from reshard_server.pages.conversion_form import FLAGS, TEXTS
+from reshard_server.pages.checkpoints import source_choices
+from reshard_server.pages.conversions.conversion_form import FLAGS, TEXTS
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.services import BROWSERS
 

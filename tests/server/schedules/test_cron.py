@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from reshard_server.db.conversions import conversions
 from reshard_server.db.schedules import runs as schedule_runs
-from reshard_server.problems import ProblemError
+from reshard_server.errors.problems import ProblemError
 from reshard_server.schedules.cron import check_cron, last_tick, next_tick, ticks
 
 from tests.server.schedules.bench import Bench

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from reshard_server.auth.tokens import ANYONE, Tokens
-from reshard_server.problems import ProblemError
+from reshard_server.errors.problems import ProblemError
 from reshard_server.schedules.run_now import run_now
 
 from tests.server.schedules.bench import Bench, write_step

@@ -13,8 +13,8 @@ from reshard_server.db.conversions import conversions, executors
 from reshard_server.db.conversions import hard_links as holds
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.tables import EXECUTORS
+from reshard_server.errors.problems import ProblemError
 from reshard_server.jobs.child_request import resolved
-from reshard_server.problems import ProblemError
 from reshard_server.schedules import watch_steps as watching
 from reshard_server.schedules.run_now import run_now
 from reshard_server.schedules.scheduling import Scheduling

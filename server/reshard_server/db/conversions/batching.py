@@ -15,7 +15,7 @@ from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
 from reshard_server.db.conversions.idempotency import Asked, create_all, create_once, known
-from reshard_server.problems import ProblemError
+from reshard_server.errors.problems import ProblemError
 from reshard_server.schemas.conversion import Conversion
 
 MOST = 50

@@ -13,7 +13,7 @@ from reshard_server.db.canonical_json import canonical_text
 from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions.conversions import New, count_queued, get_many, insert
 from reshard_server.db.tables import IDEMPOTENCY
-from reshard_server.problems import KEY_REUSED, TOO_MANY, ProblemError
+from reshard_server.errors.problems import KEY_REUSED, TOO_MANY, ProblemError
 from reshard_server.schemas.conversion import Conversion, ConversionRequest
 
 KEPT_SECONDS = 7 * 24 * 3600

@@ -19,7 +19,7 @@ from reshard_server.db.page_tokens import page_key, page_token
 from reshard_server.db.quotas import check_layout
 from reshard_server.db.sizes import bytes_of, stored_bytes
 from reshard_server.db.tables import CONVERSIONS, LAYOUTS
-from reshard_server.problems import FORBIDDEN, PRECONDITION, ProblemError
+from reshard_server.errors.problems import FORBIDDEN, PRECONDITION, ProblemError
 from reshard_server.schemas.conversion import ConversionRequest, Goal, SeveralTargets, goals
 from reshard_server.schemas.layout import LayoutPage, ListedLayout, StoredLayout, VersionPage
 from reshard_server.settings import Settings

@@ -16,7 +16,7 @@ from reshard_server.db.conversions.batching import Made, Together
 from reshard_server.db.conversions.conversions import Filters
 from reshard_server.db.conversions.idempotency import Asked
 from reshard_server.db.database import open_database
-from reshard_server.problems import ProblemError
+from reshard_server.errors.problems import ProblemError
 from reshard_server.schemas.conversion import Conversion, OneTarget
 from reshard_server.settings import Settings
 

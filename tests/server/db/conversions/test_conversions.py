@@ -13,7 +13,7 @@ from reshard_server.db.conversions import claims, conversions, executors
 from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.conversions.conversions import Filters
 from reshard_server.db.database import open_database
-from reshard_server.problems import ProblemError
+from reshard_server.errors.problems import ProblemError
 from reshard_server.schemas.conversion import (
     Conversion,
     Goal,

@@ -1,0 +1,177 @@
+"""The OpenAPI document: each operation with each problem that it may answer.
+
+What any operation may answer is added here; what is special to one, its route names by ``problems``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from reshard_server.api.read_mask import NAME, PARAMETER, answer_schema
+from reshard_server.errors.problems import (
+    FORBIDDEN,
+    HEADERS_TOO_LARGE,
+    INTERNAL,
+    INVALID,
+    MALFORMED,
+    MEDIA_TYPE,
+    NOT_FOUND,
+    TOO_LARGE,
+    TOO_MANY,
+    TOO_SLOW,
+    UNAUTHENTICATED,
+    UNSUPPORTED,
+    Kind,
+)
+from reshard_server.schemas.problem import Problem
+from reshard_server.schemas.reports import MODEL_MARK, MODELS
+
+Responses = dict[int | str, dict[str, Any]]
+
+ABOUT = """Converts sharded checkpoints from one device mesh to another: bit-exact, in bounded memory, on any CPU host.
+
+Every operation but `/livez`, `/readyz` and this description needs a bearer token. Whatever is refused is
+answered with a problem document (RFC 9457) that says what was expected, what was found, and what to do.
+Every answer carries `X-Request-Id`; send your own to find a request in the server's log.
+"""
+
+_PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}
+_ALWAYS = (MALFORMED, TOO_SLOW, TOO_LARGE, HEADERS_TOO_LARGE, INTERNAL)
+_WITH_TOKEN = (UNAUTHENTICATED, FORBIDDEN, TOO_MANY)
+_UNUSED = ("HTTPValidationError", "ValidationError")
+
+
+def problems(*kinds: Kind) -> Responses:
+    """What a route may answer with, for its ``responses``."""
+    by_status: dict[int | str, list[Kind]] = {}
+    for kind in kinds:
+        by_status.setdefault(kind.status, []).append(kind)
+    return {status: _response(found) for status, found in by_status.items()}
+
+
+def describe(app: FastAPI) -> None:
+    """Makes the application tell the whole description."""
+
+    def openapi() -> dict[str, Any]:
+        if not app.openapi_schema:
+            document = get_openapi(
+                title=app.title,
+                version=app.version,
+                summary=app.description,
+                description=ABOUT,
+                routes=app.routes,
+                license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+                servers=[{"url": "/", "description": "The server that tells this."}],
+                tags=[{"name": name, "description": text} for name, text in TAGS.items()],
+            )
+            app.openapi_schema = _completed(document)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+TAGS = {
+    "conversions": "Conversions: asked for, watched, cancelled, tried again.",
+    "plans": "What a conversion would do and cost; nothing is moved.",
+    "checkpoints": "What lies below the storage roots.",
+    "layouts": "Named layouts, every version kept.",
+    "schedules": "Conversions by the clock, and of each new step.",
+    "tensors": "Slices of tensors as bytes.",
+    "operation": "Whether the server lives, and what it measures.",
+}
+
+
+def _completed(document: dict[str, Any]) -> dict[str, Any]:
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for name in _UNUSED:
+        schemas.pop(name, None)
+    model = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas.update(model.pop("$defs", {}))
+    schemas["Problem"] = model
+    _add_told(document, schemas)
+    used = {tag for _, op in _operations(document) for tag in op.get("tags", ())}
+    document["tags"] = [tag for tag in document["tags"] if tag["name"] in used]
+    for path, operation in _operations(document):
+        _complete(path, operation)
+    return document
+
+
+def _add_told(document: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Puts the schemas of what the library tells where ``MODEL_MARK`` names them."""
+    _, told = models_json_schema(
+        [(model, "serialization") for model in MODELS.values()],
+        ref_template="#/components/schemas/{model}",
+    )
+    schemas.update(told["$defs"])
+    _refer(document)
+
+
+def _refer(part: Any) -> None:
+    """Replaces each mark in a part of the document by a reference to the model that it names."""
+    if isinstance(part, dict):
+        name = part.pop(MODEL_MARK, None)
+        if name is not None:
+            part["$ref"] = f"#/components/schemas/{name}"
+    for inner in part.values() if isinstance(part, dict) else part:
+        if isinstance(inner, dict | list):
+            _refer(inner)
+
+
+def _operations(document: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
+    for path, item in document["paths"].items():
+        for operation in item.values():
+            yield path, operation
+
+
+def _complete(path: str, operation: dict[str, Any]) -> None:
+    operation.setdefault("security", [])
+    parameters = operation.get("parameters", [])
+    is_masked = path.startswith("/v1/") and answer_schema(operation) is not None
+    if is_masked and not any(parameter["name"] == NAME for parameter in parameters):
+        operation["parameters"] = [*parameters, PARAMETER]
+    responses = operation["responses"]
+    if "HTTPValidationError" in str(responses.get("422")):
+        del responses["422"]
+    for status, response in problems(*_common(path, operation)).items():
+        responses.setdefault(str(status), response)
+    operation["responses"] = dict(sorted(responses.items()))
+    for response in operation["responses"].values():
+        response.setdefault("headers", {})["X-Request-Id"] = {
+            "description": "Id of the request in the server's log.",
+            "schema": {"type": "string"},
+        }
+
+
+def _common(path: str, operation: dict[str, Any]) -> list[Kind]:
+    kinds = list(_ALWAYS)
+    if operation.get("security"):
+        kinds += _WITH_TOKEN
+    if path.startswith("/v1/"):
+        kinds.append(UNSUPPORTED)
+    if operation.get("parameters") or operation.get("requestBody"):
+        kinds.append(INVALID)
+    if "{" in path or operation.get("requestBody"):
+        kinds.append(NOT_FOUND)
+    return kinds
+
+
+def _response(kinds: list[Kind]) -> dict[str, Any]:
+    examples = {
+        kind.slug: {
+            "summary": kind.title,
+            "value": {
+                "type": kind.type,
+                "title": kind.title,
+                "status": kind.status,
+                "detail": f"{kind.title}; this says where, what was expected, and what to do",
+            },
+        }
+        for kind in kinds
+    }
+    content = {MEDIA_TYPE: {"schema": _PROBLEM_SCHEMA, "examples": examples}}
+    return {"description": "; ".join(f"{k.title} (`{k.type}`)" for k in kinds), "content": content}

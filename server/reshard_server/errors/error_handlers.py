@@ -1,0 +1,157 @@
+"""Error handlers: every error that leaves the application is a problem document."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Match, Route
+
+from reshard.errors import ReshardError
+from reshard_server.errors.database_errors import Unavailable, unavailable
+from reshard_server.errors.problems import (
+    INVALID,
+    MALFORMED,
+    MEDIA_TYPE,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    TOO_LARGE,
+    UNAVAILABLE,
+    UNSUPPORTED,
+    Kind,
+    ProblemError,
+    problem_of,
+)
+from reshard_server.errors.value_errors import mistakes
+
+LOG = logging.getLogger(__name__)
+
+FORMS = frozenset({"OneTarget", "SeveralTargets", "Clock", "NewSteps"})
+"""Names of forms of a body, which are no part of the place where something is wrong."""
+
+_OF_STATUS = {k.status: k for k in (MALFORMED, NOT_FOUND, NOT_ALLOWED, TOO_LARGE, UNSUPPORTED)}
+
+
+def refuse(request: Request, problem: ProblemError) -> Response:
+    """The problem as a response to the request."""
+    return JSONResponse(
+        problem.document(request.url.path),
+        problem.kind.status,
+        headers=dict(problem.headers),
+        media_type=MEDIA_TYPE,
+    )
+
+
+def add_refusals(app: FastAPI) -> None:
+    """Answers every kind of error with its problem."""
+
+    @app.exception_handler(ProblemError)
+    async def _problem(request: Request, error: ProblemError) -> Response:
+        return refuse(request, error)
+
+    @app.exception_handler(ReshardError)
+    async def _library(request: Request, error: ReshardError) -> Response:
+        return refuse(request, _without_folders(request, problem_of(error)))
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(request: Request, error: RequestValidationError) -> Response:
+        return refuse(request, invalid(list(error.errors())))
+
+    @app.exception_handler(sa.exc.SQLAlchemyError)
+    async def _no_database(request: Request, error: sa.exc.SQLAlchemyError) -> Response:
+        problem = without_database(error)
+        if problem is None:
+            raise error
+        return refuse(request, problem)
+
+    @app.exception_handler(HTTPException)
+    async def _http(request: Request, error: HTTPException) -> Response:
+        kind = _OF_STATUS.get(error.status_code) or Kind("http", "Refused", error.status_code)
+        headers = dict(error.headers or {})
+        if kind is NOT_ALLOWED:
+            headers["Allow"] = ", ".join(sorted(_methods(request)))
+        return refuse(
+            request,
+            ProblemError(kind, f"{_asked(request)}: {_why(error, headers)}", headers=headers),
+        )
+
+
+def _without_folders(request: Request, problem: ProblemError) -> ProblemError:
+    """The problem of an error that no route expected, without folders of this machine."""
+    names = request.app.state.services.names.only()
+    problem.detail = names.text(problem.detail)
+    problem.remedy = problem.remedy and names.text(problem.remedy)
+    return problem
+
+
+def _asked(request: Request) -> str:
+    return f"{request.method} {request.url.path}"
+
+
+def _why(error: HTTPException, headers: dict[str, str]) -> str:
+    """What is said where no route wants the request."""
+    if error.status_code == NOT_FOUND.status:
+        return "there is no such path; the API's description is at /docs"
+    if error.status_code == NOT_ALLOWED.status:
+        return f"another method was expected; ask with {headers['Allow']}"
+    return error.detail
+
+
+def _methods(request: Request) -> set[str]:
+    """What is allowed at the path of a request, by any route."""
+    scope = dict(request.scope)
+    found = [r for r in routes_of(request.app) if r.matches(scope)[0] != Match.NONE]
+    verbs = [r for r in found if "}:" in r.path]  # "{id}:cancel" also matches "{id}"
+    return set().union(*(r.methods or set() for r in verbs or found))
+
+
+def routes_of(app: FastAPI) -> Iterator[Route]:
+    """Every route of the application and of its routers."""
+    for route in app.routes:
+        router = getattr(route, "original_router", None)
+        yield from (r for r in (router.routes if router else [route]) if isinstance(r, Route))
+
+
+def without_database(error: Exception) -> ProblemError | None:
+    """What is said while the records cannot be reached or changed; None where the error is another one."""
+    found = unavailable(error)
+    if found is None:
+        return None
+    LOG.warning("%s: %s", found.why, error)
+    return no_records(found)
+
+
+def no_records(found: Unavailable) -> ProblemError:
+    """The problem of a database that takes nothing."""
+    return ProblemError(
+        UNAVAILABLE, found.detail, remedy=found.remedy, headers={"Retry-After": "10"}
+    )
+
+
+def invalid(errors: list[Any]) -> ProblemError:
+    """What is wrong with a request, field by field."""
+    if any(e["type"] == "json_invalid" for e in errors):
+        return ProblemError(MALFORMED, "the body is not JSON; send one JSON object")
+    found = [{"field": _field(place), "detail": said} for place, said in mistakes(errors)]
+    first = found[0]
+    return ProblemError(
+        INVALID,
+        f"{first['field']}: {first['detail']}",
+        first["field"],
+        "correct the fields that are named; the API's description is at /docs",
+        {"errors": found},
+    )
+
+
+def _field(place: tuple[Any, ...]) -> str:
+    where, *rest = (part for part in place or ("body",) if part not in FORMS)
+    if where == "body" and rest:
+        return "/" + "/".join(map(str, rest))
+    return str(rest[0] if rest else where)  # behind a parameter's name, its place among several

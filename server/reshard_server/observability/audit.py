@@ -1,0 +1,115 @@
+"""The audit log: who signed in or changed something, from where, what, and the outcome.
+
+One line for each, with the fields of every line of the log (``at``, ``request_id``, ``caller``, ``conversion``). They are
+appended to a file of their own, or go into the log under the name ``reshard_server.observability.audit``, whatever its level. The file
+is opened anew where it was moved away, so that rotating it needs no signal to the server. A line that cannot be
+written there goes into the log as an error: what was asked for is done all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from reshard.errors import ReshardError
+from reshard_server.observability.logs import JsonLines
+
+NAME = "reshard_server.observability.audit"
+"""Of the logger of its lines."""
+
+LOG = logging.getLogger("reshard_server.audit_file")
+"""For what keeps a line from its file; the audit log's own would lead back to that file."""
+
+_AUDIT = logging.getLogger(NAME)
+
+Event = Literal[
+    "change", "sign-in", "sign-out", "refused", "tokens", "scheduled", "removed", "paused"
+]
+"""``refused`` is a request with a token that is not known, ``tokens`` a tokens file that was read again; the last three
+are what schedules do by themselves."""
+
+
+def audit(
+    event: Event, *, caller: str | None, targets: Sequence[str] = (), **fields: str | int | None
+) -> None:
+    """Writes one line.
+
+    Args:
+        caller: name of the token; None where none is known.
+        targets: paths that it is about, as clients write them.
+    """
+    told = {"caller": caller, "targets": list(targets) or None, **fields}
+    _AUDIT.info(event, extra={name: value for name, value in told.items() if value is not None})
+
+
+def set_up_audit(file: Path | None) -> None:
+    """Has the lines written to this file; None: into the log. Raises ReshardError where it cannot be written."""
+    for handler in list(_AUDIT.handlers):
+        _AUDIT.removeHandler(handler)
+        handler.close()
+    _AUDIT.setLevel(logging.INFO)
+    _AUDIT.propagate = file is None
+    if file is not None:
+        _AUDIT.addHandler(AppendedLines(file))
+
+
+class AppendedLines(logging.Handler):
+    """Appends each line to a file by one write, and opens it anew where another file is in its place, or none."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.setFormatter(JsonLines())
+        self._file = file
+        self._open, self._is_cut = -1, False
+        try:
+            self._reopen()
+        except OSError as error:
+            raise ReshardError(
+                f"the audit log {str(file)!r} cannot be written: {error.strerror}; make its folder, or correct the path"
+            ) from error
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line; called by one thread at a time."""
+        line = self.format(record)
+        try:
+            if not self._is_in_place():
+                self._reopen()
+            self._append(line)
+        except OSError as error:
+            LOG.error(
+                "the audit log cannot be written (%s), so this line is here: %s",
+                error.strerror,
+                line,
+            )
+
+    def _append(self, line: str) -> None:
+        left = f"{line}\n".encode()
+        if self._is_cut:
+            left = b"\n" + left
+        while left:
+            written = os.write(self._open, left)
+            left = left[written:]
+            self._is_cut = bool(left)
+
+    def close(self) -> None:
+        """Closes the file."""
+        super().close()
+        if self._open >= 0:
+            os.close(self._open)
+            self._open = -1
+
+    def _is_in_place(self) -> bool:
+        try:
+            return self._open >= 0 and os.path.samestat(os.fstat(self._open), self._file.stat())
+        except FileNotFoundError:
+            return False
+
+    def _reopen(self) -> None:
+        before = self._open
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._open, self._is_cut = os.open(self._file, flags, 0o600), False
+        if before >= 0:
+            os.close(before)

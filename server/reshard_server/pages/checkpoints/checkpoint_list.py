@@ -1,0 +1,51 @@
+"""Checkpoints below the roots, to choose a source from."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from reshard_server.api import checkpoints as routes
+from reshard_server.api.caller import Serving
+from reshard_server.pages.rendering import page
+from reshard_server.pages.visitor import Visiting
+from reshard_server.schemas.checkpoint import CheckpointPage, CheckpointQuery
+
+ROUTER = APIRouter(prefix="/checkpoints", include_in_schema=False)
+
+PAGE_SIZE = 50
+
+
+@ROUTER.get("")
+def list_checkpoints(
+    visitor: Visiting,
+    serving: Serving,
+    root: Annotated[str, Query(max_length=128)] = "",
+    prefix: Annotated[str, Query(max_length=4096)] = "",
+    page_token: Annotated[str | None, Query(max_length=1024)] = None,
+) -> Response:
+    """Of one root, or of a folder below it; the roots themselves where none is named."""
+    readable = sorted(r for r in serving.settings.roots if visitor.caller.may_read(r))
+    if not root and len(readable) == 1:
+        root = readable[0]
+    found = CheckpointPage(checkpoints=[])
+    if root:
+        query = CheckpointQuery(
+            root=root, prefix=prefix.strip("/"), page_size=PAGE_SIZE, page_token=page_token
+        )
+        found = routes.list_checkpoints(query, serving, visitor.caller)
+    asked = {"root": root, "prefix": prefix.strip("/")}
+    more = found.next_page_token
+    return page(
+        "checkpoints/checkpoints.html",
+        visitor,
+        root=root,
+        prefix=asked["prefix"],
+        roots=readable,
+        found=found.checkpoints,
+        next_url=more and "/checkpoints?" + urlencode({**asked, "page_token": more}),
+        is_first=page_token is None,
+    )

@@ -1,0 +1,56 @@
+"""One checkpoint: what it holds, and what can be done with it."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from reshard_server.api.answer_or_stream import answer_to
+from reshard_server.api.caller import Serving
+from reshard_server.auth.tokens import Caller
+from reshard_server.errors.problems import ProblemError
+from reshard_server.jobs.accept import about, check_limits
+from reshard_server.jobs.child_request import data_bytes
+from reshard_server.pages.rendering import page
+from reshard_server.pages.visitor import Visiting
+from reshard_server.queries.ask import Question
+from reshard_server.services import Services
+
+ROUTER = APIRouter(prefix="/checkpoint", include_in_schema=False)
+
+
+@ROUTER.get("")
+async def show_checkpoint(
+    visitor: Visiting,
+    request: Request,
+    serving: Serving,
+    path: Annotated[str, Query(min_length=1, max_length=4096)],
+) -> Response:
+    """Its tensors and meshes; where it cannot be read, the page says why."""
+    found, problem = None, None
+    try:
+        question = await run_sync(_question, serving, visitor.caller, path)
+        found = json.loads(await answer_to(request, serving, question))
+    except ProblemError as refused:
+        problem = refused
+    return page(
+        "checkpoints/checkpoint.html",
+        visitor,
+        200 if problem is None else problem.kind.status,
+        path=path,
+        found=found,
+        problem=problem,
+    )
+
+
+def _question(serving: Services, caller: Caller, checkpoint: str) -> Question:
+    with about("/checkpoint"):
+        found = serving.roots.existing(caller, checkpoint)
+    limits = check_limits(serving, None)
+    memory = data_bytes(limits.max_memory, limits.workers)
+    told = {"uri": checkpoint}
+    return Question("contents", {"path": str(found)}, memory, told=told, paths=(checkpoint,))

@@ -1,0 +1,124 @@
+"""Conversions as pages: listed, looked at, cancelled, tried again, forgotten."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, Query
+from starlette.responses import RedirectResponse, Response
+
+from reshard_server.api.caller import Serving, looked_up
+from reshard_server.api.conversions import routes
+from reshard_server.api.conversions.get_or_404 import ConversionId, visible
+from reshard_server.db.conversions import conversions
+from reshard_server.db.conversions.conversions import Filters
+from reshard_server.db.conversions.queue_places import places
+from reshard_server.db.conversions.rows import ENDED
+from reshard_server.pages.rendering import page
+from reshard_server.pages.visitor import Changing, Form, Visiting
+from reshard_server.schemas.conversion import Conversion, State, goals
+from reshard_server.schemas.listing import ConversionQuery
+
+ROUTER = APIRouter(prefix="/conversions", include_in_schema=False)
+
+STATES: tuple[State, ...] = (
+    "queued", "running", "cancelling", "succeeded", "failed", "cancelled"
+)  # fmt: skip
+PAGE_SIZE = 30
+MOST_TENSORS = 500
+"""Rows of a report; the rest is in the API's answer."""
+
+
+def _to_see(id: ConversionId, serving: Serving, visitor: Visiting) -> Conversion:  # noqa: A002
+    return visible(serving, visitor.caller, id)
+
+
+def _to_change(id: ConversionId, serving: Serving, visitor: Changing) -> Conversion:  # noqa: A002
+    return visible(serving, visitor.caller, id)
+
+
+Seen = Annotated[Conversion, Depends(_to_see)]
+Changed = Annotated[Conversion, Depends(_to_change)]
+
+
+@ROUTER.get("")
+async def list_conversions(
+    visitor: Visiting,
+    serving: Serving,
+    state: Annotated[State | str, Query(max_length=20)] = "",
+    source: Annotated[str, Query(max_length=4096)] = "",
+    label: Annotated[str, Query(max_length=321)] = "",
+    page_token: Annotated[str | None, Query(max_length=1024)] = None,
+) -> Response:
+    """Newest first, a page at a time: of a state, with a text in the source, with a label."""
+    query = ConversionQuery.model_validate({"state": [state] if state else []})
+    key, equals, value = label.strip().partition("=")
+    filters = Filters(
+        token=None if visitor.caller.is_admin else visitor.name,
+        states=tuple(query.state),
+        source_part=source.strip() or None,
+        labels=((key, value),) if equals else (),
+        label_key=key if key and not equals else None,
+    )
+    found = await looked_up(
+        serving, conversions.page, serving.database, filters, PAGE_SIZE, page_token
+    )
+    asked = {name: text for name, text in _asked(state, source, label).items() if text}
+    more = found.next_page_token
+    return page(
+        "conversions/conversions.html",
+        visitor,
+        conversions=found.conversions,
+        places=await looked_up(serving, places, serving.database, found.conversions),
+        asked=_asked(state, source, label),
+        kind=kind_of(state),
+        states=STATES,
+        first_url="/conversions" + (f"?{urlencode(asked)}" if asked else ""),
+        next_url=more and "/conversions?" + urlencode({**asked, "page_token": more}),
+        is_first=page_token is None,
+        going_on=any(not c.done for c in found.conversions),
+    )
+
+
+def _asked(state: str, source: str, label: str) -> dict[str, str]:
+    return {"state": state, "source": source.strip(), "label": label.strip()}
+
+
+def kind_of(state: str) -> str:
+    """Which columns a list of conversions in this state has; ``all`` for a list of several states."""
+    if state in ("running", "cancelling"):
+        return "running"
+    return "ended" if state in ENDED else state or "all"
+
+
+@ROUTER.get("/{id}")
+def show_conversion(found: Seen, visitor: Visiting, serving: Serving) -> Response:
+    """One conversion as it stands."""
+    place = places(serving.database, [found]).get(found.id)
+    return page("conversions/conversion.html", visitor, place=place, **_shown(found))
+
+
+@ROUTER.post("/{id}/cancel")
+def cancel_conversion(found: Changed, serving: Serving, _: Form) -> Response:
+    """Stops it."""
+    routes.cancel_conversion(found, serving)
+    return RedirectResponse(f"/conversions/{found.id}", 303)
+
+
+@ROUTER.post("/{id}/retry")
+def retry_conversion(found: Changed, serving: Serving, _: Form) -> Response:
+    """Queues it again."""
+    routes.retry_conversion(found, serving, Response())
+    return RedirectResponse(f"/conversions/{found.id}", 303)
+
+
+@ROUTER.post("/{id}/delete")
+def delete_conversion(found: Changed, serving: Serving, _: Form) -> Response:
+    """Forgets it."""
+    routes.delete_conversion(found, serving)
+    return RedirectResponse("/conversions", 303)
+
+
+def _shown(found: Conversion) -> dict[str, Any]:
+    return {"conversion": found, "targets": goals(found.request), "most_tensors": MOST_TENSORS}

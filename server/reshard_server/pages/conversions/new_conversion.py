@@ -1,0 +1,138 @@
+"""A new conversion: a form, what it would do, and its start."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Query, Request
+from starlette.responses import RedirectResponse, Response
+
+from reshard.errors import ReshardError
+from reshard_server.api.caller import Serving, looked_up
+from reshard_server.api.conversions import routes
+from reshard_server.api.conversions.get_or_404 import gone, visible
+from reshard_server.db.layouts import names as layout_names
+from reshard_server.errors.problems import ProblemError, problem_of
+from reshard_server.observability.logs import ABOUT
+from reshard_server.pages.checkpoints.source_choices import sources
+from reshard_server.pages.conversions.conversion_form import (
+    COMPRESSIONS,
+    FLAGS,
+    TEXTS,
+    ConversionForm,
+    empty_form,
+    form_of,
+    key_of,
+    plan_request_of,
+    request_of,
+    sent_form,
+)
+from reshard_server.pages.plans.plan_pictures import Planned, planned
+from reshard_server.pages.rendering import page
+from reshard_server.pages.visitor import Changing, Form, Visitor
+from reshard_server.schemas.conversion import goals
+from reshard_server.services import Services
+
+ROUTER = APIRouter(prefix="/new-conversion", include_in_schema=False)
+
+MOST_LAYOUTS = 200
+"""That can be chosen; a request to the API may name any."""
+
+Given = Annotated[str, Query(max_length=4096)]
+
+
+@ROUTER.get("")
+async def show_form(
+    visitor: Changing,
+    serving: Serving,
+    source: Given = "",
+    target: Given = "",
+    layout: Annotated[str, Query(max_length=139)] = "",
+    again: Annotated[str, Query(max_length=64)] = "",
+    number: Annotated[int, Query(ge=0, le=99)] = 0,
+) -> Response:
+    """The form, filled with what the address gives: values, or one target of a conversion to be done again."""
+    key = secrets.token_urlsafe(16)
+    form = (
+        await looked_up(serving, _again, serving, visitor, key, again, number)
+        if again
+        else empty_form(key, source=source, target=target, layout=layout)
+    )
+    return await _page(serving, visitor, form)
+
+
+def _again(
+    serving: Services, visitor: Visitor, key: str, conversion: str, number: int
+) -> ConversionForm:
+    found = visible(serving, visitor.caller, conversion)
+    wanted = goals(found.request)
+    if number >= len(wanted):
+        raise gone(conversion)
+    return form_of(key, found, wanted[number])
+
+
+@ROUTER.post("")
+async def send_form(
+    visitor: Changing, request: Request, serving: Serving, fields: Form
+) -> Response:
+    """Starts the conversion, or shows what it would do; whatever is wrong is said beside its field."""
+    form = sent_form(fields)
+    try:
+        if fields.text("do") == "start":
+            return await _start(serving, visitor, form)
+        plan = await _plan(request, serving, visitor, form)
+    except ReshardError as error:
+        return await _refused(serving, visitor, form, problem_of(error))
+    except ProblemError as problem:
+        return await _refused(serving, visitor, form, problem)
+    return await _page(serving, visitor, form, plan)
+
+
+async def _start(serving: Services, visitor: Visitor, form: ConversionForm) -> Response:
+    wanted = request_of(form)
+    made = await routes.create_conversion(
+        wanted, serving, visitor.caller, Response(), key_of(form, wanted)
+    )
+    return RedirectResponse(f"/conversions/{made.id}", 303)
+
+
+async def _plan(
+    request: Request, serving: Services, visitor: Visitor, form: ConversionForm
+) -> Planned:
+    ABOUT.get().is_look = True
+    body = plan_request_of(request_of(form))
+    return await planned(request, serving, visitor.caller, body, None)
+
+
+async def _refused(
+    serving: Services, visitor: Visitor, form: ConversionForm, problem: ProblemError
+) -> Response:
+    found = await run_sync(form.with_problem, problem)
+    return await _page(serving, visitor, found, None, problem.kind.status)
+
+
+async def _page(
+    serving: Services,
+    visitor: Visitor,
+    form: ConversionForm,
+    plan: Planned | None = None,
+    status: int = 200,
+) -> Response:
+    caller = visitor.caller
+    stored = await looked_up(serving, layout_names.newest, serving.database, MOST_LAYOUTS)
+    offered = await sources(serving, caller)
+    shown = {
+        "form": form,
+        "planned": plan,
+        "names": (TEXTS, FLAGS),
+        "sources": offered,
+        "layouts": [(layout.name, layout.name) for layout in stored.versions],
+        "compressions": COMPRESSIONS,
+        "readable": [r for r in serving.settings.roots if caller.may_read(r)],
+        "writable": [r for r in serving.settings.roots if caller.may_write(r)],
+        "ceiling": serving.settings.max_memory,
+        "threads": serving.settings.workers,
+    }
+    return await run_sync(lambda: page("conversions/new_conversion.html", visitor, status, **shown))

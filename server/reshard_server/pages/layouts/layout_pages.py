@@ -1,0 +1,143 @@
+"""Layouts as pages: listed, looked at version by version, and tried on a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from reshard_server.api.answer_or_stream import answer_to
+from reshard_server.api.caller import Serving
+from reshard_server.api.layouts import LayoutVersion, none, preview_question
+from reshard_server.db.layouts import layouts
+from reshard_server.db.layouts import names as layout_names
+from reshard_server.errors.problems import INVALID, ProblemError
+from reshard_server.pages.checkpoints.source_choices import sources
+from reshard_server.pages.layouts.layout_text import layout_text
+from reshard_server.pages.rendering import page
+from reshard_server.pages.visitor import Visiting, Visitor
+from reshard_server.schemas.layout import PreviewRequest, StoredLayout
+from reshard_server.services import Services
+
+ROUTER = APIRouter(prefix="/layouts", include_in_schema=False)
+
+PAGE_SIZE = 50
+LONGEST_SHOWN = 65_536
+"""Characters of a layout's text; the API has all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A layout on a checkpoint: how it splits it, or why it cannot."""
+
+    checkpoint: str
+    preview: dict[str, Any] | None = None
+    problem: ProblemError | None = None
+
+
+PageToken = Annotated[str | None, Query(max_length=1024)]
+
+
+@ROUTER.get("")
+def list_layouts(visitor: Visiting, serving: Serving, page_token: PageToken = None) -> Response:
+    """By name, each in its newest version."""
+    found = layout_names.newest(serving.database, PAGE_SIZE, page_token)
+    more = found.next_page_token
+    return page(
+        "layouts/layouts.html",
+        visitor,
+        layouts=found.versions,
+        next_url=more and "/layouts?" + urlencode({"page_token": more}),
+        is_first=page_token is None,
+    )
+
+
+@ROUTER.get("/{name}")
+async def show_layout(
+    name: LayoutVersion, visitor: Visiting, serving: Serving, page_token: PageToken = None
+) -> Response:
+    """One version, the newest unless another is named, with all versions and a form to try it."""
+    offered = await sources(serving, visitor.caller)
+    return await run_sync(_page, serving, visitor, name, page_token, offered, Tried(""))
+
+
+@ROUTER.get("/{name}/preview")
+async def preview_layout(
+    name: LayoutVersion,
+    visitor: Visiting,
+    request: Request,
+    serving: Serving,
+    checkpoint: Annotated[str, Query(max_length=4096)] = "",
+) -> Response:
+    """How it would cut each tensor of a checkpoint; what is wrong is said beside the field."""
+    wanted = checkpoint.strip()
+    try:
+        if not wanted:
+            raise none_given()
+        body = PreviewRequest.model_validate({"checkpoint": wanted, "layout": name})
+        question = await run_sync(preview_question, serving, visitor.caller, body)
+        question = replace(question, command="layout_summary")
+        tried = Tried(wanted, json.loads(await answer_to(request, serving, question)))
+    except ProblemError as refused:
+        tried = Tried(wanted, problem=refused)
+    offered = await sources(serving, visitor.caller)
+    return await run_sync(_page, serving, visitor, name, None, offered, tried)
+
+
+def none_given() -> ProblemError:
+    """What is answered where no checkpoint is named."""
+    return ProblemError(
+        INVALID,
+        "no checkpoint is named; give one as ROOT/path",
+        "checkpoint",
+        "give one as ROOT/path",
+    )
+
+
+def _page(
+    serving: Services,
+    visitor: Visitor,
+    name: str,
+    page_token: str | None,
+    offered: list[str],
+    tried: Tried,
+) -> Response:
+    found = layouts.get(serving.database, name)
+    if found is None:
+        raise none(name)
+    listed = layout_names.versions(serving.database, found.name, PAGE_SIZE, page_token)
+    more = listed.next_page_token
+    text = layout_text(found.layout)
+    problem = tried.problem
+    return page(
+        "layouts/layout.html",
+        visitor,
+        200 if problem is None else problem.kind.status,
+        layout=found,
+        mesh=_mesh(found),
+        text=text[:LONGEST_SHOWN],
+        is_cut=len(text) > LONGEST_SHOWN,
+        versions=listed.versions,
+        next_url=more and f"/layouts/{found.name}?" + urlencode({"page_token": more}),
+        is_first=page_token is None,
+        sources=offered,
+        checkpoint=tried.checkpoint,
+        preview=tried.preview,
+        problem=problem,
+    )
+
+
+def _mesh(found: StoredLayout) -> dict[str, Any] | None:
+    """The layout's mesh, in whichever of the two ways it is written; None where it has none."""
+    mesh = found.layout.get("mesh")
+    if not isinstance(mesh, dict):
+        return None
+    if {"axes", "shape"} <= mesh.keys():
+        return {"axes": mesh["axes"], "shape": mesh["shape"]}
+    sizes = {name: size for name, size in mesh.items() if isinstance(size, int)}
+    return {"axes": list(sizes), "shape": list(sizes.values())}

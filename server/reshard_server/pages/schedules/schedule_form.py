@@ -1,0 +1,121 @@
+"""The form of a new schedule: from its fields to a schedule with one target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from reshard_server.errors.error_handlers import invalid
+from reshard_server.errors.problems import INVALID, ProblemError
+from reshard_server.middleware.body_limits import check_texts
+from reshard_server.pages.conversions.conversion_form import layout_of, pairs_of
+from reshard_server.pages.visitor import Fields, number_of
+from reshard_server.schemas.schedule import ScheduleBody
+
+TEXTS = (
+    "name", "when", "cron", "source", "every", "target", "layout", "keep",
+    "layout_text", "mesh", "missing_axes", "cast", "compression",
+)  # fmt: skip
+ALWAYS_SHOWN = TEXTS[: TEXTS.index("keep") + 1]
+"""The other fields are folded until one of them has a value or an error."""
+
+DEFAULTS = {"when": "steps", "compression": "none", "missing_axes": "error"}
+FLAGS = ("newest_only", "catch_up", "overwrite")
+
+_PLACES = {"directory": "source"}
+"""Members of a schedule whose field has another name."""
+
+
+@dataclass(frozen=True)
+class ScheduleForm:
+    """What is in the fields; ``errors`` are by the name of a field, "" is the whole form."""
+
+    values: Mapping[str, str]
+    flags: frozenset[str] = frozenset()
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_advanced(self) -> bool:
+        """Whether a field that is folded at first has a value or an error."""
+        folded = [name for name in TEXTS if name not in ALWAYS_SHOWN]
+        changed = any(self.values[name] not in ("", DEFAULTS.get(name)) for name in folded)
+        return changed or bool(self.flags) or any(n and n not in ALWAYS_SHOWN for n in self.errors)
+
+    def with_problem(self, problem: ProblemError) -> ScheduleForm:
+        """The same with the problem beside its field."""
+        several = problem.extra.get("errors") or ()
+        found = {self._name(e["field"]): e["detail"] for e in several}
+        return ScheduleForm(
+            self.values, self.flags, found or {self._name(problem.field): problem.detail}
+        )
+
+    def _name(self, pointer: str | None) -> str:
+        """``/targets/0/layout`` → ``layout``."""
+        parts = [p for p in (pointer or "").split("/") if p and not p.isdecimal()]
+        known = [_PLACES.get(p, p) for p in parts if _PLACES.get(p, p) in (*TEXTS, *FLAGS)]
+        name = known[-1] if known else ""
+        return "layout_text" if name == "layout" and self.values["layout_text"] else name
+
+
+def empty_form() -> ScheduleForm:
+    """Nothing but the defaults."""
+    return ScheduleForm({**dict.fromkeys(TEXTS, ""), **DEFAULTS})
+
+
+def sent_form(fields: Fields) -> ScheduleForm:
+    """What a browser sent."""
+    return ScheduleForm(
+        {name: fields.text(name) for name in TEXTS},
+        frozenset(name for name in FLAGS if fields.has(name)),
+    )
+
+
+def body_of(form: ScheduleForm) -> ScheduleBody:
+    """The schedule that a form stands for. Raises ProblemError where it stands for none."""
+    members = {"when": _when(form), "targets": [_goal(form)], "keep": number_of("keep", form.values["keep"])}  # fmt: skip
+    check_texts(members)
+    try:
+        return ScheduleBody.model_validate(members)
+    except ValidationError as error:
+        raise invalid([{**e, "loc": ("body", *e["loc"])} for e in _of_form(form, error)]) from None
+
+
+def _of_form(form: ScheduleForm, error: ValidationError) -> list[Any]:
+    """Of the two kinds of ``when`` only the one that was chosen is told of."""
+    other = "NewSteps" if form.values["when"] == "clock" else "Clock"
+    return [e for e in error.errors() if other not in e["loc"]]
+
+
+def _when(form: ScheduleForm) -> dict[str, Any]:
+    source = form.values["source"]
+    if form.values["when"] == "clock":
+        catch_up = "catch_up" in form.flags
+        return {"cron": form.values["cron"], "source": source, "catch_up": catch_up}
+    every = number_of("every", form.values["every"])
+    newest_only = "newest_only" in form.flags
+    return {"directory": source, "every": 1 if every is None else every, "newest_only": newest_only}
+
+
+def _goal(form: ScheduleForm) -> dict[str, Any]:
+    values = form.values
+    if values["layout"] and values["layout_text"]:
+        raise ProblemError(
+            INVALID,
+            "a stored layout is chosen and a layout's text is given; keep one of them",
+            "/layout_text",
+            "keep one of them",
+        )
+    return {
+        "target": values["target"],
+        "layout": layout_of(values["layout_text"])
+        if values["layout_text"]
+        else values["layout"] or None,
+        "mesh": values["mesh"] or None,
+        "missing_axes": values["missing_axes"] or DEFAULTS["missing_axes"],
+        "cast": pairs_of("cast", values["cast"], "DTYPE"),
+        "compression": values["compression"] or DEFAULTS["compression"],
+        "overwrite": "overwrite" in form.flags,
+    }

@@ -1,0 +1,123 @@
+"""Schedules as pages: listed, looked at, paused, resumed, run now, forgotten."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, Query
+from starlette.responses import RedirectResponse, Response
+
+from reshard_server.api.caller import Serving
+from reshard_server.api.schedules import routes
+from reshard_server.api.schedules.get_or_404 import ScheduleName, visible
+from reshard_server.db.schedules import runs as schedule_runs
+from reshard_server.db.schedules.schedules import StoredSchedule
+from reshard_server.errors.problems import INVALID, ProblemError
+from reshard_server.pages.rendering import page
+from reshard_server.pages.visitor import Changing, Form, Visiting, number_of
+from reshard_server.schemas.schedule import RunNow
+from reshard_server.services import Services
+
+ROUTER = APIRouter(prefix="/schedules", include_in_schema=False)
+
+PAGE_SIZE = 50
+
+PageToken = Annotated[str | None, Query(max_length=1024)]
+
+
+def _to_see(name: ScheduleName, serving: Serving, visitor: Visiting) -> StoredSchedule:
+    return visible(serving, visitor.caller, name)
+
+
+def _to_change(name: ScheduleName, serving: Serving, visitor: Changing) -> StoredSchedule:
+    return visible(serving, visitor.caller, name)
+
+
+Seen = Annotated[StoredSchedule, Depends(_to_see)]
+Changed = Annotated[StoredSchedule, Depends(_to_change)]
+
+
+@ROUTER.get("")
+def list_schedules(visitor: Visiting, serving: Serving, page_token: PageToken = None) -> Response:
+    """By name."""
+    found = routes.list_schedules(serving, visitor.caller, PAGE_SIZE, page_token)
+    more = found.next_page_token
+    return page(
+        "schedules/schedules.html",
+        visitor,
+        schedules=found.schedules,
+        next_url=more and "/schedules?" + urlencode({"page_token": more}),
+        is_first=page_token is None,
+    )
+
+
+@ROUTER.get("/{name}")
+def show_schedule(
+    found: Seen, visitor: Visiting, serving: Serving, page_token: PageToken = None
+) -> Response:
+    """One with its history."""
+    return _page(found, visitor, serving, page_token)
+
+
+@ROUTER.post("/{name}/pause")
+def pause_schedule(found: Changed, serving: Serving, _: Form) -> Response:
+    """Starts nothing more."""
+    routes.pause_schedule(found, serving, Response())
+    return _back_to(found.name)
+
+
+@ROUTER.post("/{name}/resume")
+def resume_schedule(found: Changed, serving: Serving, _: Form) -> Response:
+    """Lets it go on."""
+    routes.resume_schedule(found, serving, Response())
+    return _back_to(found.name)
+
+
+@ROUTER.post("/{name}/run")
+def run_schedule(found: Changed, visitor: Changing, serving: Serving, fields: Form) -> Response:
+    """Runs it now; what keeps it from that is said on its page."""
+    try:
+        step = number_of("step", fields.text("step"))
+        if step is not None and step < 0:
+            raise ProblemError(INVALID, f"step is {step}; expected 0 or more", "/step")
+        run = routes.run_schedule(found, serving, Response(), RunNow(step=step))
+    except ProblemError as problem:
+        return _page(found, visitor, serving, None, problem, fields.text("step"))
+    if run.conversion is not None:
+        return RedirectResponse(f"/conversions/{run.conversion}", 303)
+    return _back_to(found.name)
+
+
+@ROUTER.post("/{name}/delete")
+def delete_schedule(found: Changed, serving: Serving, _: Form) -> Response:
+    """Forgets it and its history."""
+    routes.delete_schedule(found, serving)
+    return RedirectResponse("/schedules", 303)
+
+
+def _back_to(name: str) -> Response:
+    return RedirectResponse(f"/schedules/{name}", 303)
+
+
+def _page(
+    found: StoredSchedule,
+    visitor: Visiting,
+    serving: Services,
+    page_token: str | None,
+    problem: ProblemError | None = None,
+    step: str = "",
+) -> Response:
+    history = routes.list_runs(found, serving, PAGE_SIZE, page_token)
+    more = history.next_page_token
+    return page(
+        "schedules/schedule.html",
+        visitor,
+        200 if problem is None else problem.kind.status,
+        schedule=found.told(schedule_runs.last(serving.database, found.name)),
+        runs=history.runs,
+        next_url=more and f"/schedules/{found.name}?" + urlencode({"page_token": more}),
+        is_first=page_token is None,
+        problem=problem,
+        step=step,
+    )
