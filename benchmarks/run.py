@@ -19,16 +19,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import (
+from benchmarks.conversion.contenders import (
     CONTENDERS,
     LARGE_TENSORS,
     SMALL_TENSORS,
     Workplace,
     write_layouts,
 )
+from benchmarks.conversion.rounds import REPOSITORY, Results, run_rounds, tell
 from benchmarks.measure import memory_bytes
-from benchmarks.rounds import REPOSITORY, Results, run_rounds, tell
-from benchmarks.sizes import TreeSize
+from benchmarks.trees.sizes import TreeSize
 
 DISK_TREES = 6
 """Free space asked for, in sizes of the tree: source, two outputs, a target and what it staged."""
@@ -63,7 +63,7 @@ def _arguments() -> argparse.Namespace:
     add("--many-small", type=int, default=0, metavar="N", help="N tensors of 4 KiB instead")
     add("--rounds", type=int, default=5)
     add("--only", default="", help=f"comma-separated, of: {', '.join(CONTENDERS)}")
-    add("--tree", type=Path, help="a source made by benchmarks.make_tree with the same size")
+    add("--tree", type=Path, help="a source made by benchmarks.trees.make_tree with the same size")
     add("--max-memory", help="budget for this project, such as 256MiB")
     add("--limit", type=float, default=600, help="seconds after which a run is stopped")
     add("--json", type=Path, help="file for everything that was measured")
@@ -108,7 +108,7 @@ def _source(arguments: argparse.Namespace, root: Path) -> Path:
         return Path(arguments.tree).resolve(strict=True)
     tell("making the source checkpoint with stock Orbax")
     source = root / "source"
-    command = [sys.executable, "-m", "benchmarks.make_tree", str(source)]
+    command = [sys.executable, "-m", "benchmarks.trees.make_tree", str(source)]
     command += ["--size", arguments.size, "--many-small", str(arguments.many_small)]
     subprocess.run(command, check=True, cwd=REPOSITORY, stdin=subprocess.DEVNULL)
     return source
@@ -127,8 +127,8 @@ def _affordable(names: list[str], size: TreeSize) -> tuple[list[str], dict[str, 
 
 
 def _report(results: Results, arguments: argparse.Namespace, size: TreeSize) -> None:
-    from benchmarks.summary import as_json
-    from benchmarks.table import as_markdown, print_table
+    from benchmarks.conversion.summary import as_json
+    from benchmarks.conversion.table import as_markdown, print_table
 
     title = f"{_amount(size)}, mesh (4, 2) to (8,), {arguments.rounds} rounds"
     print_table(results, title)
@@ -141,7 +141,7 @@ def _report(results: Results, arguments: argparse.Namespace, size: TreeSize) -> 
         document = {"title": title, **data, "machine": _machine(), **as_json(results)}
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")
     if arguments.picture and results.costs:
-        from benchmarks.picture import draw
+        from benchmarks.conversion.picture import draw
 
         draw(results, title, arguments.picture)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,3 +27,13 @@ def tensorflow() -> Iterator[TensorFlow]:
     oracle = TensorFlow()
     yield oracle
     oracle.close()
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """``small_tree`` as the StandardCheckpointer saves it."""
+    from tests.orbax_trees import save_standard, small_tree
+
+    root = tmp_path_factory.mktemp("small")
+    yield save_standard(root / "checkpoint", small_tree())
+    shutil.rmtree(root)

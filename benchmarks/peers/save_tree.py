@@ -21,8 +21,8 @@ import jax  # isort: skip
 import orbax.checkpoint as ocp  # isort: skip
 
 import reshard
-from benchmarks.make_tree import live_tree
-from benchmarks.sizes import TreeSize
+from benchmarks.trees.make_tree import live_tree
+from benchmarks.trees.sizes import TreeSize
 
 
 def by_orbax(target: Path, tree: Any) -> None:

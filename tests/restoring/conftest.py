@@ -8,15 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.orbax_trees import save_pytree, save_standard, small_tree
-
-
-@pytest.fixture(scope="session")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """``small_tree`` as the StandardCheckpointer saves it."""
-    root = tmp_path_factory.mktemp("small")
-    yield save_standard(root / "checkpoint", small_tree())
-    shutil.rmtree(root)
+from tests.orbax_trees import save_pytree, small_tree
 
 
 @pytest.fixture(scope="session")

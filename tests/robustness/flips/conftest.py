@@ -1,4 +1,4 @@
-"""The checkpoints of ``benchmarks.flip_bits``, made once for each process of the tests."""
+"""The checkpoints of ``benchmarks.flips.run``, made once for each process of the tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.flip_specimens import Specimen, make_specimens
+from benchmarks.flips.specimens import Specimen, make_specimens
 
 
 @pytest.fixture(scope="session")

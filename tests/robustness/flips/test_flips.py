@@ -1,6 +1,6 @@
 """One wrong bit anywhere is found by verify, and never gives a wrong result without a word.
 
-``python -m benchmarks.flip_bits`` is the same with 10,000 flips.
+``python -m benchmarks.flips.run`` is the same with 10,000 flips.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 
 import reshard
-from benchmarks.flip_bits import described, summary, table, trials
-from benchmarks.flip_places import Range, places
-from benchmarks.flip_specimens import Specimen
-from benchmarks.flip_trials import Flip, flipped, is_found, run_trial
+from benchmarks.flips.places import Range, places
+from benchmarks.flips.run import described, summary, table, trials
+from benchmarks.flips.specimens import Specimen
+from benchmarks.flips.trials import Flip, flipped, is_found, run_trial
 from reshard.cli.app import run
 from reshard.errors import ReshardError
 from reshard.formats.orbax.folder_record import file_verdicts, folder_records

@@ -12,7 +12,7 @@ from reshard_server.worker.throttle import Pace
 import reshard
 from reshard.errors import ResumeError
 from reshard.storage.staging import staging_for
-from tests.test_io_counters import Reads
+from tests.public.convert.test_bytes_read import Reads
 
 OPTIONS = {"compression": "zstd", "chunk_bytes": "64KiB"}
 

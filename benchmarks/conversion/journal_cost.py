@@ -1,0 +1,67 @@
+"""What the journal of 100,000 small tasks costs: processor time to write and to read it, and its size.
+
+python -m benchmarks.conversion.journal_cost
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+from reshard.conversion.check_target import CheckedOptions
+from reshard.conversion.resume.identity import Identity, plan_digest
+from reshard.conversion.resume.journal import Header, Journal, read_finished
+from reshard.engine.task import ChunkPart, Finished, TaskResult
+from reshard.formats.base import Container, TargetCheckpoint
+from reshard.geometry.grid import Grid
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.move import Move, Plan, Price, Side
+from reshard.planning.placement import Placement
+
+TASKS = 100_000
+BATCH = 64
+
+
+def _move(number: int) -> Move:
+    spec = TensorSpec(
+        f"layers/{number}/kernel", (64, 64), "float32", Grid.whole((64, 64)), (64, 64)
+    )
+    side = Side(spec, "raw+crc32c", True, 0)
+    price = Price(1, 16384, 16384, 16388, 1, 1 << 20, 0.0)
+    return Move(
+        Placement.whole(spec, spec), side, side, "whole", Grid.whole((64, 64)), 1 << 20, price
+    )
+
+
+def main() -> None:
+    """Prints processor seconds and bytes."""
+    plan = Plan(tuple(map(_move, range(TASKS))), 1 << 30, 3)
+    target = TargetCheckpoint(Container("v0", ()), {}, (), {})
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "journal")
+        before = time.process_time()
+        plan_digest(plan, target, CheckedOptions(1 << 30, 3))
+        digested = time.process_time()
+        journal = Journal(path, Header(Identity("source", "files", {}), "host", "boot", 1))
+        for start in range(0, TASKS, BATCH):
+            journal.append([_finished(n) for n in range(start, min(start + BATCH, TASKS))])
+        journal.close()
+        written = time.process_time()
+        count = sum(1 for _ in read_finished(path, plan))
+        read = time.process_time()
+        assert count == TASKS
+        print(
+            f"{TASKS:,} tasks: digest of the plan {digested - before:.2f} s, writing {written - digested:.2f} s, "
+            f"reading {read - written:.2f} s, {path.stat().st_size / 2**20:.1f} MiB"
+        )
+
+
+def _finished(number: int) -> Finished:
+    part = ChunkPart((0, 0), 0, 16384, 16388)
+    crc = (number * 0x9E3779B97F4A7C15) % 2**64
+    return Finished(0, TaskResult(number, crc, crc, 16384, 9000, (part,)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""The restore benchmark: that it runs at all sizes of tree, and that its arithmetic is right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measure import Cost
+from benchmarks.restoring.run import ratio, summary, work_s
+
+ROOT = Path(__file__).parents[3]
+
+
+def cost(work, peak, read, needed=None):
+    return Cost(work + 1.5, 0.5, 1.0, 1.0, peak, 0.0, read, needed)
+
+
+def test_ratios_are_medians_over_rounds() -> None:
+    costs = {
+        "orbax": [cost(2, 100, 20), cost(4, 100, 20), cost(10, 100, 20)],
+        "reshard": [cost(1, 50, 10, 10), cost(1, 60, 10, 10), cost(1, 70, 10, 10)],
+    }
+    assert ratio(costs, work_s) == pytest.approx(0.25)
+    lines = summary(costs)
+    assert lines[2] == "| orbax | 4.00 | 5.00 | 100 | 2.000 |"
+    assert lines[3] == "| reshard | 1.00 | 2.00 | 60 | 1.000 |"
+    assert lines[4] == "| reshard / orbax | 0.25 | 0.40 | 0.60 | |"
+
+
+@pytest.mark.xdist_group("benchmarks")
+def test_it_measures_a_tiny_tree(tmp_path) -> None:
+    words = ["--size", "tiny", "--rounds", "1", "--json", str(tmp_path / "found.json")]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.restoring.run", *words],
+        check=True, cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert "| reshard / orbax |" in done.stdout
+    found = json.loads((tmp_path / "found.json").read_text())
+    ours = found["rounds"]["reshard"][0]
+    assert 0 < ours["needed_mib"] <= ours["read_mib"]
+    assert found["rounds"]["orbax"][0]["read_mib"] > 0

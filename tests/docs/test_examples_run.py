@@ -1,0 +1,222 @@
+"""Every example of every command's help, and of docs, on the checkpoints of real training jobs.
+
+The paths are those of the examples: ``ckpt`` is the folder of a CheckpointManager with the steps 1000 and
+2000 of a TrainState, whose optimizer has integer counters. Examples with ``--item`` run where each step has
+the items model and ema. How-to pages, tutorials and README have tests of their own, docs/reference/service.md too.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+import typer
+from flax.training import train_state
+
+import reshard
+from reshard.cli.app import make_app
+from tests.docs.walk import mesh, shell
+from tests.orbax_trees import put
+from tests.test_readme import serving
+
+ROOT = Path(__file__).parents[2]
+OWN_TESTS = ("service.md",)
+"""Pages of docs whose commands run in other tests; those of its folders have one for all."""
+
+SERVING = """\
+mesh: {axes: [data, model], shape: [2, 4]}
+rules:
+  - {match: "embed", axes: [model, null]}
+  - {match: "kernel", axes: [null, model]}
+"""
+OF_OTHER_HOSTS = {"rsync": '#!/bin/sh\ntest -d "$2"\n'}
+"""Programs that would reach another machine, and what stands for them."""
+
+pytestmark = pytest.mark.xdist_group("examples")
+
+
+def help_examples() -> dict[str, list[str]]:
+    """The lines to type of each command, those that end in a backslash joined."""
+    group = typer.main.get_command(make_app())
+    assert isinstance(group, typer.core.TyperGroup)
+    shown = {
+        name: (command.epilog or "").replace("\\[", "[") for name, command in group.commands.items()
+    }
+    return {name: list(typed(text)) for name, text in shown.items()}
+
+
+def typed(text: str) -> Iterator[str]:
+    for line in re.sub(r" *\\\n *", " ", text).splitlines():
+        if line.strip().startswith("$ "):
+            yield line.strip()[2:]
+
+
+def docs_examples() -> dict[str, list[str]]:
+    """The commands of reshard in the console blocks of each page of reference and explanation, in order."""
+    found: dict[str, list[str]] = {}
+    for page in sorted([*ROOT.glob("docs/reference/*.md"), *ROOT.glob("docs/explanation/*.md")]):
+        blocks = re.findall(
+            r"^```console\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+        )
+        lines = [line for block in blocks for line in typed(block) if line.startswith("reshard ")]
+        if lines and page.name not in OWN_TESTS:
+            found[page.name] = lines
+    return found
+
+
+HELP = help_examples()
+ON_CHECKPOINTS = [
+    line
+    for command, lines in HELP.items()
+    for line in lines
+    if command not in ("serve", "demo") and "--server" not in line
+]
+DOCS = docs_examples()
+
+
+def state(step: int) -> train_state.TrainState:
+    """A training state on a mesh of data and model, after so many steps: matrices are split by model."""
+    rng = np.random.default_rng(step)
+
+    def kernel(*shape: int) -> jax.Array:
+        return put(rng.normal(size=shape).astype(np.float32), None, "model", on=mesh(4, 2))
+
+    layers = [{"kernel": kernel(64, 128), "bias": jnp.zeros(128)} for _ in range(12)]
+    params = {"embed": {"embedding": kernel(256, 64)}, "layers": layers}
+    made = train_state.TrainState.create(apply_fn=None, params=params, tx=optax.adamw(1e-3))
+    adam, *rest = made.opt_state
+    return made.replace(
+        step=jnp.int32(step), opt_state=(adam._replace(count=jnp.int32(step)), *rest)
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``single/ckpt`` and ``items/ckpt``; beside the first, what earlier examples have made of it."""
+    made = tmp_path_factory.mktemp("examples")
+    for kind in ("single", "items"):
+        with ocp.CheckpointManager(made / kind / "ckpt") as manager:
+            for step in (1000, 2000):
+                tree = state(step)
+                save = ocp.args.StandardSave
+                args: Any = save(tree)
+                if kind == "items":
+                    args = ocp.args.Composite(model=save(tree), ema=save(tree.params))
+                manager.save(step, args=args)
+            manager.wait_until_finished()
+        (made / kind / "serving.yaml").write_text(SERVING)
+    trained = made / "single" / "ckpt" / "1000"
+    reshard.convert(trained, made / "served", layout=made / "single" / "serving.yaml")
+    rules: dict[str, Any] = {"select": ["^params/"], "rename": {"^params/": "model/"}}
+    reshard.convert(trained, made / "others", **rules)
+    return made
+
+
+def place(runs: Path, folder: Path, line: str) -> Path:
+    """Where an example is typed: the targets are there for the commands that only look at them."""
+    shutil.copytree(runs / ("items" if "--item" in line else "single"), folder)
+    if line.split()[1] in ("verify", "diff"):
+        shutil.copytree(runs / "served", folder / "served")
+        shutil.copytree(runs / "others", folder / "others")
+    (folder / "programs").mkdir()
+    for name, text in OF_OTHER_HOSTS.items():
+        (folder / "programs" / name).write_text(text)
+        (folder / "programs" / name).chmod(0o755)
+    return folder
+
+
+def run(folder: Path, line: str) -> None:
+    """Types a line; it must end well and do what its words say."""
+    done = shell(folder, f"PATH=$PWD/programs:$PATH; {line}")
+    # Two steps of a training run differ, which diff says by its code.
+    codes = {0, 3} if line.startswith("reshard diff") and "ckpt/2000" in line else {0}
+    assert done.code in codes, f"{line}\n{done.out}{done.errors}"
+    assert done.out.strip() or ">" in line, line
+    if line.startswith("reshard convert"):
+        check_made(folder, line)
+
+
+def check_made(folder: Path, line: str) -> None:
+    """Each target is there and agrees with its record; what is cast, and only that, has the dtype asked for."""
+    targets = targets_in(folder)
+    assert targets, line
+    sources = [t.spec.dtype for t in reshard.inspect(folder / "ckpt" / "1000").tensors.values()]
+    assert {"float32", "int32"} <= set(sources)
+    for target in targets:
+        assert reshard.verify(target).differences == 0
+        stored = {t.spec.dtype for t in reshard.inspect(target).tensors.values()}
+        assert ("bfloat16" in stored) == ("float=bfloat16" in line)
+        assert stored <= {*sources, "bfloat16"}
+        if "embed=float32" not in line and "float=bfloat16" in line:
+            assert "float32" not in stored
+
+
+def targets_in(folder: Path) -> list[Path]:
+    return [f for f in folder.iterdir() if f.is_dir() and f.name not in ("ckpt", "programs")]
+
+
+@pytest.mark.parametrize("line", ON_CHECKPOINTS)
+def test_the_example_of_the_help_works(line: str, runs: Path, tmp_path: Path) -> None:
+    run(place(runs, tmp_path / "typed", line), line)
+
+
+@pytest.mark.parametrize("page", DOCS)
+def test_the_examples_of_the_page_work(page: str, runs: Path, tmp_path: Path) -> None:
+    folder = place(runs, tmp_path / "typed", DOCS[page][0])
+    for line in DOCS[page]:
+        if line.startswith("reshard convert"):
+            for target in targets_in(folder):
+                shutil.rmtree(target)
+        run(folder, line)
+
+
+def test_every_command_has_examples_and_they_are_those_that_are_typed() -> None:
+    assert all(HELP.values())
+    assert {line.split()[1] for line in ON_CHECKPOINTS} == set(HELP) - {"serve", "demo"}
+    assert any("--cast float=bfloat16" in line for line in HELP["convert"])
+    assert not any(".=bfloat16" in line for lines in HELP.values() for line in lines)
+    assert "layout-files.md" in DOCS
+
+
+def test_pruned_layers_of_the_docs_are_a_list(runs: Path, tmp_path: Path) -> None:
+    (line,) = (line for line in DOCS["layout-files.md"] if "pruned" in line)
+    shutil.copytree(runs / "single", tmp_path / "typed")
+    assert shell(tmp_path / "typed", line).code == 0
+    found = reshard.restore(tmp_path / "typed" / "pruned")["params"]["layers"]
+    assert isinstance(found, list)
+    kernels = [np.asarray(layer["kernel"]) for layer in state(1000).params["layers"][9:]]
+    np.testing.assert_array_equal([layer["kernel"] for layer in found], kernels)
+
+
+def test_the_examples_of_a_server_work(runs: Path, tmp_path: Path) -> None:
+    """A token is made, a server started with it, and a conversion asked of it, as help shows them."""
+    by_root, make_token, by_settings, migrate = HELP["serve"]
+    (convert,) = (line for line in HELP["convert"] if "--server" in line)
+    data = tmp_path / "srv"
+    shutil.copytree(runs / "single" / "ckpt", data / "run")
+    (tmp_path / "serving.yaml").write_text(SERVING)
+    made = shell(tmp_path, make_token)
+    assert made.code == 0, made.said
+    (tmp_path / "token").write_text(made.errors.split()[-1])
+    settings = (
+        f'tokens_file = "tokens.toml"\nstate = "{tmp_path}/state"\n[roots]\ndata = "{data}"\n'
+    )
+    (tmp_path / "server.toml").write_text(settings)
+    migrated = shell(tmp_path, migrate)
+    assert "did the migrations 0001, 0002" in migrated.said, migrated.said
+    with serving(by_settings.split()[1:], tmp_path, tmp_path / "log") as url:
+        done = shell(tmp_path, convert.replace("http://checkpoints:8080", url))
+        assert done.code == 0, done.said
+    assert reshard.verify(data / "run" / "1000", data / "served").differences == 0
+    words = by_root.replace("/srv/checkpoints", str(data)).split()[1:]
+    with serving([*words, "--state", str(tmp_path / "other")], tmp_path, tmp_path / "log2") as url:
+        assert url.startswith("http://127.0.0.1:")

@@ -1,0 +1,109 @@
+"""Peak memory of whole conversions in a fresh process: within 128 MiB and the budget."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from benchmarks.memory.run import BASE_MIB, CASES, run_within
+from benchmarks.memory.sources import make_sources
+from tests.fresh_process import run_fresh
+from tests.orbax_trees import mesh, save_pytree, save_standard
+
+pytestmark = pytest.mark.xdist_group("memory")  # one worker makes the large checkpoints, once
+
+MIB = 1 << 20
+SHAPE = (6144, 8192)
+"""192 MiB in float32: three times the smaller budget."""
+
+CONVERT = """
+    import json, sys
+    from reshard import api
+    source, target, options = sys.argv[1:]
+    report = api.convert(source, target, **json.loads(options))
+    print(json.dumps(sorted({t.strategy for t in report.tensors})))
+"""
+ROWS, COLUMNS = ["x"], [None, "x"]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """One large tensor, cut by rows and by columns, and many small ones."""
+    root = tmp_path_factory.mktemp("large")
+    values = np.random.default_rng(0).integers(0, 99, SHAPE, np.uint8).astype(np.float32)
+    line = mesh((8,), ("x",))
+    for name, axes in (("rows", ("x",)), ("columns", (None, "x"))):
+        array = jax.device_put(values, NamedSharding(line, PartitionSpec(*axes)))
+        save_standard(root / name, {"w": array})
+    save_pytree(root / "raw", {"w": array}, use_compression=False, use_ocdbt=False)
+    save_standard(root / "small", {f"w{i}": values[i, :64] for i in range(2000)})
+    yield root
+    shutil.rmtree(root)
+
+
+@pytest.fixture
+def target(tmp_path):
+    """Removed afterwards, since pytest keeps what tests leave."""
+    yield tmp_path / "target"
+    shutil.rmtree(tmp_path / "target", ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "source", "axes", "options", "mib"),
+    [
+        ("scatter", "rows", COLUMNS, {}, 64),
+        ("scatter", "rows", COLUMNS, {}, 256),
+        ("weave", "columns", ROWS, {}, 64),
+        ("weave", "columns", ROWS, {}, 256),
+        ("weave", "raw", ROWS, {}, 64),
+        ("weave", "columns", [], {}, 64),
+        ("block", "columns", ROWS, {"compression": "zstd"}, 64),
+        ("block", "columns", ROWS, {"compression": "zstd"}, 256),
+        ("block", "rows", COLUMNS, {"compression": "blosc"}, 256),
+        ("block", "rows", COLUMNS, {"ocdbt": True}, 256),
+        ("weave", "columns", ROWS, {"check": "readback"}, 64),
+        ("scatter", "rows", COLUMNS, {"cast": {"w": "bfloat16"}}, 64),
+        ("copy", "rows", ROWS, {"compression": "keep", "check": "readback"}, 64),
+        ("whole", "small", None, {}, 64),
+    ],
+)
+def test_peak_memory_stays_within_the_budget(sources, strategy, source, axes, options, mib, target):
+    rules = [] if axes is None else [{"match": "w", "axes": axes}]
+    layout = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": rules}
+    text = json.dumps({**options, "layout": layout, "workers": 2, "max_memory": mib * MIB})
+    outcome = run_fresh(CONVERT, str(sources / source), str(target), text)
+    assert outcome.printed == [strategy]
+    assert outcome.peak_bytes <= (128 + mib) * MIB
+
+
+@pytest.fixture(scope="module")
+def small_sources(tmp_path_factory):
+    """The sources of ``benchmarks.memory.run`` in small: a tensor of three budgets, 6,000 tensors, 2,000 chunks."""
+    root = tmp_path_factory.mktemp("small")
+    make_sources(root, {c.source for c in CASES}, mib=48, tensors=6000, chunks=2000)
+    yield root
+    shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+def test_every_case_keeps_to_its_budget_or_is_refused_with_one_that_works(
+    small_sources, case, target
+):
+    *refused, (budget_mib, outcome) = run_within(case, small_sources, target, 16, workers=2)
+    for mib, refusal in refused:
+        assert f"but {mib} MiB are allowed; allow max_memory of {budget_mib}MiB" in refusal.refused
+        assert refusal.peak <= BASE_MIB + mib
+        if case.source == "small":
+            assert refusal.refused.startswith("the metadata of ")
+            assert repr(str(small_sources / "small")) in refusal.refused
+    assert not outcome.refused
+    assert refused or case.source != "small" or case.command == "verify"
+    assert outcome.peak <= BASE_MIB + budget_mib
+    if outcome.planned is not None:
+        assert outcome.planned <= budget_mib + 16  # metadata that is not counted
+        assert outcome.peak <= BASE_MIB + outcome.planned

@@ -1,0 +1,98 @@
+"""The names at the top of reshard: pinned, documented, and not hidden by packages of the same name."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import reshard
+
+ROOT = Path(__file__).parents[2]
+
+PUBLIC = [
+    "CastStats", "CheckpointInfo", "ConversionPlan", "ConversionReport", "CorruptError", "DeviceMesh", "DiffReport",
+    "Fingerprint", "FixedShardsPartitioner", "FormatError", "IncompleteCheckpointError", "IndexedSlices", "LaidOut",
+    "LayoutError", "LayoutMap", "LayoutPreview", "LayoutWarning", "LeafDiff", "MaxSizePartitioner",
+    "MemoryBudgetError", "MinSizePartitioner", "MissingError", "MissingPackageError", "MultiConversionPlan", "MultiReport",
+    "NotACheckpointError", "OpenedCheckpoint", "PlanError", "PlannedTensor", "Progress", "ReshardError",
+    "RestoreReport", "ResumeError", "SaveHandle", "SaveSliceInfo", "ShardedVariable", "SourceChangedError",
+    "StorageError", "SyncError", "Target", "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorInfo",
+    "TensorLayout", "TensorReport", "TensorVerdict", "TreeError", "VariableError", "VariableIndexError",
+    "VariableTypeError", "Verification", "VerificationError", "__version__", "convert", "convert_all", "diff",
+    "distribute_tensor", "fingerprint", "inspect", "layout_map_scope", "open_checkpoint", "plan", "plan_all",
+    "preview_layout", "restore", "save", "starter_layout", "verify",
+]  # fmt: skip
+
+
+def test_the_public_names_are_these() -> None:
+    assert reshard.__all__ == PUBLIC
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_says_what_it_is(name: str) -> None:
+    found = getattr(reshard, name)
+    own = found.__dict__.get("__doc__") if isinstance(found, type) else found.__doc__
+    assert own
+    assert not own.startswith(f"{name}(")  # what dataclasses write by themselves
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_method_says_what_it_does(name: str) -> None:
+    found = getattr(reshard, name)
+    members = vars(found).items() if isinstance(found, type) else ()
+    bare = [
+        key
+        for key, value in members
+        if not key.startswith("_")
+        and isinstance(value, property | classmethod | staticmethod) | inspect.isfunction(value)
+        and not inspect.getdoc(getattr(found, key))
+    ]
+    assert bare == []
+
+
+def test_every_error_is_public() -> None:
+    errors = {n for n, e in vars(reshard.errors).items() if isinstance(e, type)}
+    assert errors <= set(PUBLIC)
+    assert all(issubclass(getattr(reshard, n), reshard.ReshardError | Warning) for n in errors)
+
+
+def printed_by(code: str) -> list[str]:
+    """The lines that a fresh process prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert not done.returncode, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_functions_stay_functions_once_every_module_is_loaded() -> None:
+    code = (
+        "import importlib, pkgutil, types, reshard\n"
+        "for found in pkgutil.walk_packages(reshard.__path__, 'reshard.'):\n"
+        "    if not found.name.endswith('__main__'):\n"
+        "        importlib.import_module(found.name)\n"
+        "print([n for n in reshard.__all__ if isinstance(getattr(reshard, n), types.ModuleType)])\n"
+    )
+    assert printed_by(code) == ["[]"]
+
+
+def test_what_only_live_weights_need_is_loaded_when_it_is_asked_for() -> None:
+    code = (
+        "import sys, reshard\n"
+        "print(set(reshard.__all__) <= set(dir(reshard)))\n"
+        "print([n for n in sys.modules if n.startswith(('reshard.variables', 'reshard.saving'))])\n"
+        "reshard.ShardedVariable\n"
+        "print('reshard.variables.sharded.variable' in sys.modules, 'ShardedVariable' in vars(reshard))\n"
+    )
+    assert printed_by(code) == ["True", "[]", "True True"]
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'reshard' has no attribute 'convrt'$"):
+        reshard.convrt  # noqa: B018  # the look-up is what is tested

@@ -1,0 +1,398 @@
+"""Streams of slices, beside numpy: every form of checkpoint, any box, dtype, range and budget."""
+
+from __future__ import annotations
+
+import math
+import re
+from contextlib import contextmanager
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import reshard
+from reshard.engine.decode import stream_plan
+from reshard.errors import (
+    CorruptError,
+    LayoutError,
+    MemoryBudgetError,
+    PlanError,
+    SourceChangedError,
+    StorageError,
+    TreeError,
+)
+from reshard.formats.registry import open_reader
+from reshard.geometry.box import Box
+from tests.fresh_process import run_fresh
+from tests.orbax_trees import (
+    dtype_tree,
+    expected_arrays,
+    mesh,
+    put,
+    save_modes,
+    save_pytree,
+    small_tree,
+)
+from tests.public.convert.test_bytes_read import Reads
+from tests.restoring.recorded import record
+
+MIB = 1 << 20
+LINE = mesh((8,), ("x",))
+QUICK = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def octets(array):
+    return np.ascontiguousarray(array).tobytes()
+
+
+@st.composite
+def boxes(draw, shape):
+    pairs = [sorted(draw(st.tuples(*[st.integers(0, n)] * 2))) for n in shape]
+    return Box(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
+
+
+@pytest.fixture(scope="module")
+def forms(tmp_path_factory):
+    """``small_tree`` in every form in which stock Orbax saves it, opened."""
+    root = tmp_path_factory.mktemp("forms")
+    return [reshard.open_checkpoint(save(root / name, small_tree())) for name, save in save_modes()]
+
+
+ARRAYS = expected_arrays(small_tree())
+
+
+@pytest.mark.parametrize("number", range(len(save_modes())), ids=[i for i, _ in save_modes()])
+def test_every_tensor_of_every_form_is_streamed_whole(forms, number):
+    opened = forms[number]
+    assert opened.tensors.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        stream = opened.stream(name)
+        assert (stream.shape, stream.dtype) == (array.shape, str(array.dtype))
+        found = b"".join(stream)
+        assert (found, len(found)) == (octets(array), stream.nbytes), name
+
+
+@QUICK
+@given(data=st.data())
+def test_any_box_of_any_form_with_any_bands_is_what_numpy_cuts_out(forms, data):
+    opened = data.draw(st.sampled_from(forms))
+    name = data.draw(st.sampled_from(sorted(ARRAYS)))
+    array = ARRAYS[name]
+    box = data.draw(boxes(array.shape))
+    with small_buffers(data):
+        stream = opened.stream(name, box)
+        whole = octets(array[box.slices])
+        assert b"".join(stream) == whole
+        start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(whole) + 2)] * 2)))
+        assert b"".join(stream.read(start, stop)) == whole[start:stop]
+
+
+@contextmanager
+def small_buffers(data):
+    """Bands and buffers of a few bytes, and chunks that may not stay open."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_plan, "BAND_BYTES", data.draw(st.sampled_from([1, 8, 60, 500, 5000])))
+        patch.setattr(stream_plan, "MOST_OPEN", data.draw(st.sampled_from([0, 1, 2, 256])))
+        yield
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory):
+    """One tensor of three dimensions, cut along all of them, in several codecs."""
+    root = tmp_path_factory.mktemp("cut")
+    array = np.random.default_rng(0).normal(size=(8, 24, 40)).astype(np.float32)
+    tree = {"w": put(array, "a", "b", "c", on=mesh((2, 2, 2), ("a", "b", "c")))}
+    forms = {
+        "zstd": {},
+        "raw": {"use_ocdbt": False, "use_compression": False},
+        "zarr3": {"use_zarr3": True, "chunk_byte_size": 500},
+    }
+    paths = [save_pytree(root / name, tree, **options) for name, options in forms.items()]
+    return array, [reshard.open_checkpoint(path) for path in paths]
+
+
+@QUICK
+@given(data=st.data())
+def test_three_dimensions_cut_along_all_of_them(cut, data):
+    array, opened = cut
+    box = data.draw(boxes(array.shape))
+    dtype = data.draw(st.sampled_from([None, "float64", "bfloat16"]))
+    with small_buffers(data):
+        stream = data.draw(st.sampled_from(opened)).stream("w", box, dtype)
+        expected = array[box.slices].astype(
+            np.dtype(getattr(ml_dtypes, dtype or "", dtype or "f4"))
+        )
+        whole = octets(expected)
+        assert b"".join(stream) == whole
+        start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(whole))] * 2)))
+        assert b"".join(stream.read(start, stop)) == whole[start:stop]
+
+
+def test_every_dtype_keeps_its_bits_and_narrow_ones_take_a_byte(tmp_path):
+    tree = dtype_tree()
+    opened = reshard.open_checkpoint(save_pytree(tmp_path / "c", tree, use_zarr3=True))
+    for name, array in tree.items():
+        stream = opened.stream(name, "1:4, 2:")
+        assert b"".join(stream) == octets(array[1:4, 2:]), name
+        assert stream.nbytes == 18 * array.dtype.itemsize
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "float64", "float16"])
+def test_casts_give_what_convert_writes(small, tmp_path, dtype):
+    name = "params/layers/0"
+    reshard.convert(small, tmp_path / "t", cast=[(f"^{name}$", dtype)])
+    converted = b"".join(reshard.open_checkpoint(tmp_path / "t").stream(name))
+    assert b"".join(reshard.open_checkpoint(small).stream(name, None, dtype)) == converted
+
+
+def test_what_was_not_stored_is_filled_in(tmp_path):
+    path = save_pytree(tmp_path / "c", {"z": np.zeros((64, 4), np.float32)}, use_ocdbt=False)
+    metadata = (path / "_METADATA").read_text()
+    (path / "_METADATA").write_text(
+        metadata.replace('equal_to_fill_value": true', 'equal_to_fill_value": false')
+    )
+    for chunk in (path / "z").glob("[0-9]*"):
+        chunk.unlink()
+    assert b"".join(reshard.open_checkpoint(path).stream("z", "3:9")) == bytes(6 * 4 * 4)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """16 MiB cut by columns, so that rows lie in eight chunks: compressed, and raw."""
+    root = tmp_path_factory.mktemp("large")
+    array = np.random.default_rng(0).normal(size=(2048, 2048)).astype(np.float32)
+    tree = {"w": put(array, None, "x", on=LINE), "v": put(array[:64], "x", on=LINE)}
+    save_pytree(root / "zstd", tree)
+    save_pytree(root / "raw", tree, use_ocdbt=False, use_compression=False)
+    return root, array
+
+
+def times_read(monkeypatch, path, name, box, **options):
+    """How often the bytes of the tensor's chunks were read, and of how many bytes it was whole chunks."""
+    opened = reshard.open_checkpoint(path)
+    stream = opened.stream(name, box, **options)
+    reads = Reads(monkeypatch)
+    found = b"".join(stream)
+    others = {p for p in reads.intervals if "/v/" in p}
+    reader, counts = open_reader(str(path)), {}
+    for index in reader.tensors[name].spec.storage.indices():
+        extent = reader.locate(name, index)
+        times = reads.times_read(extent.path, extent.offset, extent.offset + extent.length)
+        for count, nbytes in times.items():
+            counts[count] = counts.get(count, 0) + nbytes
+    return found, {c: n for c, n in counts.items() if c and n}, others
+
+
+INDEX = {
+    "": np.s_[:], "100:1900,:": np.s_[100:1900], ":,300:1900": np.s_[:, 300:1900], "512:1024": np.s_[512:1024],
+    "7:9": np.s_[7:9], ":,256:512": np.s_[:, 256:512], "0:10,256:2048": np.s_[0:10, 256:2048],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("box", ["", "100:1900,:", ":,300:1900"])
+def test_each_compressed_chunk_is_read_once(large, monkeypatch, box):
+    root, array = large
+    found, counts, _ = times_read(monkeypatch, root / "zstd", "w", box)
+    reader = open_reader(str(root / "zstd"))
+    whole = sum(reader.locate("w", (0, i)).length for i in range(8))
+    assert found == octets(array[INDEX[box]])
+    assert counts.get(2, 0) <= 8 * 18  # frame headers are looked at first
+    assert counts[1] + counts.get(2, 0) <= whole
+    assert set(counts) <= {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("box", "needed"),
+    [
+        ("", 1.0),
+        ("512:1024", 0.25),
+        ("7:9", 2 / 2048),
+        (":,256:512", 1 / 8),
+        ("0:10,256:2048", 10 * 7 / 8 / 2048),
+    ],
+)
+def test_of_raw_chunks_only_what_is_needed_is_read(large, monkeypatch, box, needed):
+    root, array = large
+    found, counts, others = times_read(monkeypatch, root / "raw", "w", box)
+    assert found == octets(array[INDEX[box]])
+    assert counts == {1: round(needed * array.nbytes)}
+    assert not others
+
+
+def test_a_range_reads_nothing_that_lies_before_it(large, monkeypatch):
+    root, array = large
+    stream = reshard.open_checkpoint(root / "raw").stream("w")
+    reads = Reads(monkeypatch)
+    whole = octets(array)
+    assert b"".join(stream.read(9_000_001, 9_200_003)) == whole[9_000_001:9_200_003]
+    total = sum(b - a for found in reads.intervals.values() for a, b in found)
+    assert total <= 200_008
+
+
+def test_what_does_not_fit_side_by_side_is_read_again_and_stays_the_same(large):
+    root, array = large
+    opened = reshard.open_checkpoint(root / "zstd")
+    roomy, tight = opened.stream("w"), opened.stream("w", max_memory="12MiB")
+    assert tight.memory_bytes <= 12 * MIB < roomy.memory_bytes
+    assert b"".join(tight) == octets(array)
+
+
+STREAMED = """
+    import hashlib, json, resource, sys
+    import reshard
+    path, small, name, limit = sys.argv[1:]
+    for chunk in reshard.open_checkpoint(small).stream("w"): pass
+    stream = reshard.open_checkpoint(path).stream(name, max_memory=int(limit))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    total = 0
+    for piece in stream:
+        total += len(piece)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    print(json.dumps([total, after - before, stream.memory_bytes]))
+"""
+
+
+def test_the_memory_of_a_process_grows_by_no_more_than_the_budget(tmp_path):
+    rng = np.random.default_rng(0)
+    array = rng.integers(0, 255, (2048, 32768), np.uint8)
+    save_pytree(tmp_path / "c", {"w": put(array, None, "x", on=LINE)})
+    save_pytree(tmp_path / "s", {"w": put(array[:64, :64], None, "x", on=LINE)})
+    for limit in (8 * MIB, 24 * MIB):
+        total, grown, planned = run_fresh(
+            STREAMED, str(tmp_path / "c"), str(tmp_path / "s"), "w", str(limit)
+        ).printed
+        assert total == array.nbytes == 64 * MIB
+        assert planned <= limit
+        assert grown <= limit
+
+
+def test_the_state_is_of_what_is_asked_for_and_of_the_files(tmp_path):
+    path = save_pytree(tmp_path / "c", {"w": put(np.zeros((16, 4)), "x", on=LINE)}, use_ocdbt=False)
+    opened = reshard.open_checkpoint(path)
+    states = [
+        opened.stream("w", box, dtype).state
+        for box in (None, "0:2", "2:4")
+        for dtype in (None, "bfloat16")
+    ]
+    assert len(set(states)) == 6
+    assert opened.stream("w", ":,0:4").state == states[0]
+    other = next((path / "w").glob("7*"))
+    other.write_bytes(other.read_bytes())
+    assert opened.stream("w").state != states[0]
+    assert opened.stream("w", "0:2").state == states[2]
+
+
+def test_a_file_that_changes_under_a_stream_is_noticed(tmp_path):
+    path = save_pytree(
+        tmp_path / "c",
+        {"w": put(np.zeros((16, 4)), "x", on=LINE)},
+        use_ocdbt=False,
+        use_compression=False,
+    )
+    stream = reshard.open_checkpoint(path).stream("w")
+    other = next((path / "w").glob("7*"))
+    other.write_bytes(other.read_bytes())
+    with pytest.raises(SourceChangedError) as error:
+        list(stream)
+    assert str(error.value) == (
+        "the files of 'w' were changed while it was read; ask for it again, and let nothing write into a checkpoint "
+        "that is read"
+    )
+
+
+def test_recorded_digests_are_known_up_front_and_compared(tmp_path):
+    array = np.arange(4096, dtype=np.float32).reshape(64, 64)
+    path = save_pytree(tmp_path / "c", {"w": array}, use_ocdbt=False, use_compression=False)
+    record(path, {"w": array})
+    opened = reshard.open_checkpoint(path)
+    stream = opened.stream("w")
+    assert re.fullmatch("[0-9a-f]{16}", stream.digest or "")
+    assert b"".join(stream) == octets(array)
+    assert opened.stream("w", "1:2").digest is None
+    assert opened.stream("w", None, "bfloat16").digest is None
+    (chunk,) = (path / "w").glob("[0-9]*")
+    flipped = bytearray(chunk.read_bytes())
+    flipped[1000] ^= 1
+    chunk.write_bytes(flipped)
+    found = []
+    with pytest.raises(CorruptError, match=f"but {stream.digest} was recorded"):
+        found.extend(opened.stream("w"))
+    assert len(b"".join(found)) < array.nbytes  # never all of it
+
+
+def test_damage_ends_the_stream_before_its_last_bytes(tmp_path):
+    array = np.random.default_rng(1).normal(size=(2048, 1024)).astype(np.float32)
+    path = save_pytree(tmp_path / "c", {"w": put(array, "x", on=LINE)}, use_ocdbt=False)
+    last = next((path / "w").glob("7*"))
+    last.write_bytes(last.read_bytes()[:-9])
+    found = []
+    with pytest.raises(CorruptError, match=re.escape("tensor 'w', chunk [7, 0]")):
+        for piece in reshard.open_checkpoint(path).stream("w"):
+            found.append(piece)  # noqa: PERF402
+    assert 0 < len(b"".join(found)) < array.nbytes
+
+
+def test_nothing_is_left_open_by_a_stream_that_is_given_up(large):
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    pieces = iter(reshard.open_checkpoint(large[0] / "raw").stream("w"))
+    next(pieces)
+    assert len(list(Path("/proc/self/fd").iterdir())) > before
+    pieces.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+REFUSED = [
+    (("nope",), {}, TreeError, "has no tensor 'nope'; it has "),
+    (("numpy", "0:9"), {}, LayoutError,
+     "the slice [0:9, 0:3] reaches outside of 'numpy', which has the shape [5, 3]; ask for what it has"),
+    (("numpy", "3:2"), {}, LayoutError, "the slice [3:2, 0:3] reaches outside of 'numpy'"),
+    (("numpy", "1"), {}, LayoutError,
+     "the slice of 'numpy' has '1' where start:stop was expected, as in '0:128,:'; one row is 5:6, and there are no "
+     "steps and no negative numbers"),
+    (("numpy", "::2"), {}, LayoutError, "has '::2' where start:stop was expected"),
+    (("numpy", ":,:,:"), {}, LayoutError,
+     "the slice ':,:,:' has 3 dimensions, but 'numpy' has the shape [5, 3]; give at most one start:stop for each"),
+    (("numpy", 7), {}, LayoutError, "the slice of 'numpy' is 7; expected text such as '0:128,:', or a Box"),
+    (("numpy", Box((0,), (1,))), {}, LayoutError, "the slice [0:1] reaches outside of 'numpy'"),
+    (("numpy", "", "float77"), {}, PlanError, "no such dtype; expected one of: bool, "),
+    (("key", "", "int32"), {}, PlanError, "which is a PRNG key: its bits have no numeric meaning"),
+    (("numpy",), {"max_memory": "1KiB"}, MemoryBudgetError, "to stream 'numpy' takes "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("args", "more", "kind", "text"), REFUSED)
+def test_refusals(small, args, more, kind, text):
+    with pytest.raises(kind) as error:
+        reshard.open_checkpoint(small).stream(*args, **more)
+    assert text in str(error.value)
+
+
+def test_the_budget_that_a_refusal_names_works(small):
+    opened = reshard.open_checkpoint(small)
+    with pytest.raises(MemoryBudgetError) as error:
+        opened.stream("params/dense/kernel", max_memory=1)
+    enough = error.value.smallest_bytes
+    assert b"".join(opened.stream("params/dense/kernel", max_memory=enough)) == octets(
+        ARRAYS["params/dense/kernel"]
+    )
+
+
+def test_a_checkpoint_that_is_gone_is_said_to_be(tmp_path):
+    path = save_pytree(tmp_path / "c", {"w": np.zeros(4)})
+    opened = reshard.open_checkpoint(path)
+    path.rename(tmp_path / "d")
+    with pytest.raises(StorageError, match="is not there any more"):
+        opened.stream("w")
+
+
+def test_scalars_and_empty_tensors(tmp_path):
+    tree = {"s": np.float32(2.5), "e": np.zeros((4, 1), np.int32)}
+    opened = reshard.open_checkpoint(save_pytree(tmp_path / "c", tree))
+    assert b"".join(opened.stream("s")) == octets(tree["s"])
+    assert b"".join(opened.stream("e", "2:2")) == b""
+    assert math.prod(opened.stream("e", "2:2").shape) == 0
