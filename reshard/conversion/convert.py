@@ -43,8 +43,7 @@ from reshard.engine.task_stream import Ends, ToFill, multi_batches
 from reshard.errors import PlanError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.orbax.write.writer import open_writer
-from reshard.formats.registry import local_path
-from reshard.formats.target_folder import refuse_other_content, target_path
+from reshard.formats.registry import local_path, refuse_other_content, target_path
 from reshard.planning.multi_plan import MultiPlan
 from reshard.storage.publishing import publish
 from reshard.storage.staging import held

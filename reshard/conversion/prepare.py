@@ -15,8 +15,7 @@ from reshard.engine.error_context import of_target
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checksum_warnings import record_warnings, unvouched
-from reshard.formats.registry import local_path
-from reshard.formats.target_folder import refuse_other_content, target_path
+from reshard.formats.registry import local_path, refuse_other_content, target_path
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.record_text import counted, several, warned

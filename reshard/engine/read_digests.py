@@ -26,9 +26,8 @@ from reshard.formats.base import Encoding, Reader
 from reshard.formats.codecs import decoder_bytes
 from reshard.formats.codecs.source import Source
 from reshard.geometry.bands import band_capacity, bands, row_bytes
-from reshard.geometry.bit_views import opaque_dtype
 from reshard.geometry.box import Box
-from reshard.geometry.dtypes import numpy_dtype, storage_bytes
+from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
 from reshard.layout.cast_rule import Cast
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.cost import BAND_BYTES, CAST_SCRATCH_BYTES, TASK_OVERHEAD_BYTES

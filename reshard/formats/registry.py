@@ -15,6 +15,7 @@ from reshard.errors import (
     MissingError,
     NotACheckpointError,
     StorageError,
+    TargetExistsError,
 )
 from reshard.formats.base import Reader, Record
 from reshard.formats.orbax.container import MARKERS, is_finished, is_orbax
@@ -96,6 +97,17 @@ def is_committed(path: str) -> bool:
     return is_checkpoint(path) and is_finished(path)
 
 
+def refuse_other_content(target: Path) -> None:
+    """Raises TargetExistsError for a folder that holds anything but a checkpoint: overwriting replaces all of it."""
+    with storage_errors("look at", target):
+        if not target.is_dir() or is_checkpoint(str(target)) or not any(target.iterdir()):
+            return
+    raise TargetExistsError(
+        f"the target {str(target)!r} is a folder that holds something else than a checkpoint, and was left "
+        "untouched; overwriting replaces only checkpoints and empty folders: choose another target, or empty it"
+    )
+
+
 def refuse_missing(uri: str, path: str, expected: str = "the directory of a checkpoint") -> None:
     """Raises MissingError where nothing is at the local ``path``, StorageError where the system does not let us look."""
     try:
@@ -127,6 +139,13 @@ def local_path(uri: str, *, writing: bool = False) -> str:
         raise StorageError(f"{uri} should be file:// with an absolute path without any of % ? # |")
     _refuse_odd(path)
     return path
+
+
+def target_path(target: str) -> str:
+    """The local path of a target; its last part is a name, so that a staging folder can lie beside it."""
+    path = local_path(target, writing=True)
+    # A folder without a name of its own (``.``, ``a/..``) is named by where it lies.
+    return path if Path(path).name not in ("", "..") else os.path.realpath(path)
 
 
 def _refuse_odd(path: str) -> None:

@@ -1,8 +1,8 @@
-"""Element types by name: bytes as stored, and the numpy dtype that reads them."""
+"""Element types by name: bytes as stored, and the numpy dtypes that view them, as numbers or as bits."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reshard.errors import FormatError
 
@@ -45,3 +45,10 @@ def numpy_dtype(dtype: str) -> np.dtype:
 
     storage_bytes(dtype)
     return np.dtype(getattr(ml_dtypes, dtype, dtype))
+
+
+def opaque_dtype(itemsize: int) -> np.dtype[Any]:
+    """A dtype of that size whose copies are plain memory copies that keep every bit."""
+    import numpy as np
+
+    return np.dtype({1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}[itemsize])

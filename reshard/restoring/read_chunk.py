@@ -10,8 +10,7 @@ from msgspec import Struct
 from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
 from reshard.engine.task import CastStats
 from reshard.formats.codecs import is_seekable
-from reshard.geometry.bit_views import opaque_dtype
-from reshard.geometry.dtypes import numpy_dtype
+from reshard.geometry.dtypes import numpy_dtype, opaque_dtype
 from reshard.restoring.chunk_reads import ChunkRead, passages
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from msgspec import Struct
 from reshard.engine.buffers import aligned_empty
 from reshard.engine.cast import cast_into
 from reshard.engine.task import CastStats
-from reshard.geometry.bit_views import opaque_dtype
 from reshard.geometry.box import Box
-from reshard.geometry.dtypes import numpy_dtype, storage_bytes
+from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from reshard.checksums.tensor_digest import CRC64NVME, finish
 from reshard.errors import StorageError
-from reshard.formats.target_folder import refuse_other_content
+from reshard.formats.registry import refuse_other_content
 from reshard.geometry.sizes import format_bytes
 from reshard.saving.given_layouts import Given
 from reshard.saving.host_chunk import parts

@@ -117,7 +117,7 @@ def save(
     """
     _refuse_no_jax()
     from reshard.formats.choose import step_number
-    from reshard.formats.target_folder import target_path
+    from reshard.formats.registry import target_path
     from reshard.saving.given_layouts import given_layout, wanted_layouts
     from reshard.saving.run import begin
     from reshard.saving.step_folder import STEP_ITEM

@@ -11,9 +11,8 @@ from reshard.engine.decode.stream_plan import Streaming, StreamPlan, plan_stream
 from reshard.errors import CorruptError, SourceChangedError
 from reshard.formats.base import Reader, StoredTensor
 from reshard.formats.codecs.source import REMEDY
-from reshard.geometry.bit_views import opaque_dtype
 from reshard.geometry.box import Box
-from reshard.geometry.dtypes import numpy_dtype, storage_bytes
+from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
 from reshard.geometry.row_major import stretch
 from reshard.layout.cast_rule import SATURATE
 from reshard.streaming.stored_state import stored_state

@@ -21,8 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.engine.cast import converted
-from reshard.geometry.bit_views import opaque_dtype
-from reshard.geometry.dtypes import numpy_dtype, storage_bytes
+from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
 from reshard.layout.cast_rule import kind_of
 
 if TYPE_CHECKING:

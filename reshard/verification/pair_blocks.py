@@ -13,8 +13,8 @@ from reshard.checksums.runs import row_major
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
 from reshard.engine.decode.box_stream import BoxStream
 from reshard.formats.base import Reader, StoredTensor
-from reshard.geometry.bit_views import opaque_dtype
 from reshard.geometry.box import Box
+from reshard.geometry.dtypes import opaque_dtype
 from reshard.geometry.grid import Cuts, Grid
 from reshard.verification.elements import Comparing, Differences
 from reshard.verification.pair_plan import Pair, PairPlan

@@ -9,9 +9,8 @@ from reshard.engine.cast import cast_into
 from reshard.engine.decode.chunk_decoder import StoredChunks, open_chunk
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.codecs import is_seekable
-from reshard.geometry.bit_views import opaque_dtype
 from reshard.geometry.box import Box
-from reshard.geometry.dtypes import numpy_dtype, storage_bytes
+from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
 from reshard.geometry.row_major import MIN_RUN_BYTES, pieces, run_elements, run_offsets, span
 
 if TYPE_CHECKING:

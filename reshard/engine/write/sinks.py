@@ -27,9 +27,8 @@ from reshard.engine.write.target_digest import TargetDigest
 from reshard.errors import VerificationError
 from reshard.formats.codecs import encode_chunk
 from reshard.geometry.bands import bands, row_bytes
-from reshard.geometry.bit_views import opaque_dtype
 from reshard.geometry.box import Box
-from reshard.geometry.dtypes import numpy_dtype, storage_bytes
+from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
 from reshard.geometry.grid import Index
 from reshard.planning.cost import BAND_BYTES
 from reshard.planning.placement import inverse
