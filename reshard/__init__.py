@@ -58,7 +58,7 @@ from reshard.version import __version__
 
 if TYPE_CHECKING:
     from reshard.checkpoint import OpenedCheckpoint, RestoreReport
-    from reshard.conversion.prepare import ConversionPlan, MultiConversionPlan, PlannedTensor
+    from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
     from reshard.conversion.report import ConversionReport, MultiReport, TensorReport
     from reshard.engine.progress import Progress
     from reshard.engine.task import CastStats
@@ -153,7 +153,7 @@ __all__ = [
 _LAZY = {
     "CastStats": "reshard.engine.task",
     "CheckpointInfo": "reshard.inspection.checkpoint_info",
-    "ConversionPlan": "reshard.conversion.prepare",
+    "ConversionPlan": "reshard.conversion.plan",
     "ConversionReport": "reshard.conversion.report",
     "DiffReport": "reshard.verification.diff_report",
     "Fingerprint": "reshard.verification.fingerprint",
@@ -164,10 +164,10 @@ _LAZY = {
     "LeafDiff": "reshard.verification.diff_report",
     "MaxSizePartitioner": "reshard.layout.partitioners",
     "MinSizePartitioner": "reshard.layout.partitioners",
-    "MultiConversionPlan": "reshard.conversion.prepare",
+    "MultiConversionPlan": "reshard.conversion.plan",
     "MultiReport": "reshard.conversion.report",
     "OpenedCheckpoint": "reshard.checkpoint",
-    "PlannedTensor": "reshard.conversion.prepare",
+    "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
     "RestoreReport": "reshard.checkpoint",
     "SaveHandle": "reshard.saving.save",

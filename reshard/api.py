@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reshard.arguments import PairRules, Path, Rules
     from reshard.checkpoint import OpenedCheckpoint, RestoreReport
     from reshard.conversion.check_target import Check
-    from reshard.conversion.prepare import ConversionPlan, MultiConversionPlan
+    from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
     from reshard.conversion.report import ConversionReport, MultiReport
     from reshard.conversion.target import LayoutLike
     from reshard.engine.limits import Limits

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 
 if TYPE_CHECKING:
-    from reshard.conversion.prepare import ConversionPlan, MultiConversionPlan, PlannedTensor
+    from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
     from reshard.conversion.report import ConversionReport
     from reshard.geometry.grid import Grid
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo

@@ -9,7 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
-from reshard.conversion.prepare import ConversionPlan, Prepared
+from reshard.conversion.plan import ConversionPlan
+from reshard.conversion.prepare import Prepared
 from reshard.conversion.resume.identity import Identity, plan_digest
 from reshard.formats.registry import local_path
 from reshard.storage.staging import staging_for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reshard.conversion.prepare import ConversionPlan, PlannedTensor
+from reshard.conversion.plan import ConversionPlan, PlannedTensor
 from reshard.conversion.report import ConversionReport, TensorReport
 from reshard.engine.task import CastStats
 from reshard.formats.base import Container, Encoding, Item, Leaf, PathKey

@@ -20,7 +20,7 @@ from reshard.cli.json_output import (
     starter_document,
     verification,
 )
-from reshard.conversion.prepare import MultiConversionPlan
+from reshard.conversion.plan import MultiConversionPlan
 from reshard.engine.task import CastStats
 from reshard.formats.orbax.folder_record import FileVerdict
 from reshard.inspection.layout_preview import preview

@@ -37,7 +37,7 @@ from reshard.cli.targets import PlannedTarget, Targets, targets_of
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from reshard.conversion.prepare import ConversionPlan, MultiConversionPlan
+    from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
 
 EXAMPLES = examples(
     "reshard plan ckpt/1000 --layout serving.yaml",

@@ -31,7 +31,7 @@ from reshard.planning.move import Move, Plan
 from reshard.planning.multi_plan import MultiPlan
 
 if TYPE_CHECKING:
-    from reshard.conversion.prepare import ConversionPlan, PlannedTensor
+    from reshard.conversion.plan import ConversionPlan, PlannedTensor
 
     Groups = Sequence[Group[PlannedTensor]]
 

@@ -16,7 +16,7 @@ from reshard.planning.shares import Share, shares
 if TYPE_CHECKING:
     from reshard.cli.grouping import Group
     from reshard.cli.views.plan import Groups
-    from reshard.conversion.prepare import PlannedTensor
+    from reshard.conversion.plan import PlannedTensor
 
 MOST_GROUPS = 8
 MOST_SHARDS = 16

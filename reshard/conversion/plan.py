@@ -1,0 +1,130 @@
+"""The plans of a conversion: of each tensor, each target, and several targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from reshard.geometry.grid import Grid
+from reshard.geometry.sizes import format_bytes
+from reshard.layout.record_text import counted, several, warned
+from reshard.layout.tensor_spec import TensorSpec, change_text
+from reshard.planning.move import Move, Plan
+from reshard.planning.multi_plan import MultiPlan
+
+
+class PlannedTensor(Struct, frozen=True):
+    """One tensor of a plan, with both ends.
+
+    Attributes:
+        partition: strategy, amount and axis, where the target is split by count or size.
+        slices: who holds what of the target, where ``target.slices`` does not say it.
+    """
+
+    source: TensorSpec
+    target: TensorSpec
+    move: Move
+    partition: Mapping[str, Any] | None = None
+    slices: Grid | None = None
+
+    def __repr__(self) -> str:
+        return f"PlannedTensor({change_text(self.source, self.target)}, {self.move.strategy})"
+
+    @property
+    def source_shards(self) -> Grid | None:
+        """How the source's layout cuts it; None where the source recorded no layout."""
+        return None if self.source.layout is None else self.source.slices
+
+    @property
+    def target_shards(self) -> Grid | None:
+        """How the target's layout cuts it; None where neither a layout nor a partition does.
+
+        The chunks that are stored (``target.storage``) may be larger or smaller than the shards.
+        """
+        if self.slices is not None:
+            return self.slices
+        return None if self.target.layout is None else self.target.slices
+
+
+class ConversionPlan(Struct, frozen=True):
+    """What a conversion will do, before it does it.
+
+    Attributes:
+        target: None where none was named; then what depends on it is not known.
+        carried: leaves that are no tensors and travel along unchanged.
+        dropped: leaves of the source that are left out.
+        free_bytes: what the target's file system has left.
+    """
+
+    source: str
+    target: str | None
+    plan: Plan
+    tensors: tuple[PlannedTensor, ...]
+    carried: tuple[str, ...]
+    dropped: tuple[str, ...]
+    warnings: tuple[str, ...]
+    free_bytes: int | None
+
+    def __repr__(self) -> str:
+        target = "" if self.target is None else f" → {self.target!r}"
+        headline = f"{self.source!r}{target}: {_costs(self.plan)}"
+        return several("ConversionPlan", headline, self.tensors, warned(self.warnings))
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks the moves make."""
+        return self.plan.tasks
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes decoded from source chunks, repetition included."""
+        return self.plan.decoded_bytes
+
+    @property
+    def written_bytes(self) -> int:
+        """Encoded bytes of the target's chunks."""
+        return self.plan.written_bytes
+
+    @property
+    def amplification(self) -> float:
+        """Bytes decoded for each byte that the source stores."""
+        return self.plan.amplification
+
+    @property
+    def metadata_bytes(self) -> int:
+        """What the checkpoint's index and the plan itself keep in memory."""
+        return self.plan.metadata_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Buffers in memory at the worst moment; never above ``max_memory``."""
+        return self.plan.peak_bytes
+
+
+def _costs(plan: Plan) -> str:
+    moved = f"reads {format_bytes(plan.decoded_bytes)}, writes {format_bytes(plan.written_bytes)}"
+    tasks = f"{counted(len(plan.moves), 'tensor')} in {counted(plan.tasks, 'task')}"
+    return f"{tasks}, {moved}, {format_bytes(plan.peak_bytes)} of buffers at most"
+
+
+class MultiConversionPlan(Struct, frozen=True):
+    """What a conversion to several targets will do, before it does it.
+
+    Attributes:
+        plans: of each target, in the order in which they were given.
+        total: which of their tensors share a read, and what all of it costs.
+    """
+
+    source: str
+    plans: tuple[ConversionPlan, ...]
+    total: MultiPlan
+
+    def __repr__(self) -> str:
+        lines = [str(plan).partition("\n")[0] for plan in self.plans]
+        read = (
+            f"reads {format_bytes(self.total.decoded_bytes)} in {counted(self.total.tasks, 'task')}"
+        )
+        headline = f"{self.source!r}: {counted(len(self.plans), 'target')}, {read}"
+        return several("MultiConversionPlan", headline, lines)
