@@ -34,7 +34,7 @@ from reshard.conversion.space import check_space
 from reshard.conversion.target_job import TargetJob, absolute, target_job_of
 from reshard.conversion.total_progress import TotalProgress
 from reshard.engine.accumulator import Accumulator
-from reshard.engine.error_context import of_target
+from reshard.engine.error_context import about_target
 from reshard.engine.limits import Limits
 from reshard.engine.open_target import OpenTarget
 from reshard.engine.progress import Progress
@@ -183,7 +183,7 @@ def _carry_out(run: _Run, wanted: Sequence[CheckedTarget], identities: Sequence[
     with ExitStack() as locks, kept_where_useful(opened, run.targets):
         targets = []
         for number, order in orders.items():
-            with of_target(order.name):
+            with about_target(order.name):
                 staging = locks.enter_context(held(order.path))
                 if (result := _published_meanwhile(order)) is not None:
                     dissolve_own(staging, order.identity)
@@ -227,7 +227,7 @@ def _ends(order: TargetJob, limits: Limits) -> Ends:
         order.summary.plan,
         order.prepared.target.checkpoint,
     )
-    with of_target(order.name):
+    with about_target(order.name):
         if order.options.check == "readback":
             check_read_back(plan, reader, checkpoint, limits)
         check_unseen_memory(plan, reader, limits)
@@ -259,7 +259,7 @@ def _write(run: _Run, targets: Sequence[_Target], plan: MultiPlan) -> None:
 
 def _begin(target: _Target, journals: ExitStack) -> StartedRun:
     order, staging = target.order, target.open.staging
-    with of_target(order.name):
+    with about_target(order.name):
         check_new(staging.target, overwrite=order.options.overwrite)
         plan, ledger = order.summary.plan, target.open.ledger
         work = Work(order.identity, plan, target.ends, ledger, target.tell)
@@ -273,7 +273,7 @@ def _publish(run: _Run, targets: Sequence[_Target], finishing: FinishedTarget) -
     """Each target appears once all of its bytes are proven."""
     for target in targets:
         order, staging = target.order, target.open.staging
-        with of_target(order.name):
+        with about_target(order.name):
             results = target.open.ledger.results()
             results = finish(order, target.ends, staging.root, results, finishing)
             if run.before_publish is not None:

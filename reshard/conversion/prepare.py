@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
 from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
 from reshard.conversion.target_plan import TargetPlan, make_target
-from reshard.engine.error_context import of_target
+from reshard.engine.error_context import about_target
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checksum_warnings import record_warnings, unvouched
@@ -75,12 +75,12 @@ def prepare_multi(
     check_apart([Path(target) for target in targets])
     for number, (target, one) in enumerate(zip(targets, wanted, strict=True)):
         if number not in finished:
-            with of_target(_name(target, wanted)):
+            with about_target(_name(target, wanted)):
                 check_target(Path(target), Path(source), overwrite=one.options.overwrite)
                 refuse_other_content(Path(target))
     goals = []
     for target, one in zip(targets, wanted, strict=True):
-        with of_target(_name(target, wanted)):
+        with about_target(_name(target, wanted)):
             goals.append(make_target(reader, one.options))
     joint = _joint_plan(reader, goals, [one.options for one in wanted])
     prepared = tuple(

@@ -12,11 +12,11 @@ from msgspec import Struct, field
 
 from reshard.checksums.coverage import PRIME, coverage_of
 from reshard.checksums.tensor_digest import CRC64NVME, finish
-from reshard.engine.error_context import about
+from reshard.engine.error_context import about_tensor
 from reshard.engine.progress import Progress
 from reshard.engine.task import CastStats, ChunkPart, TaskResult
 from reshard.engine.task_stream import Ends
-from reshard.engine.write.chunk_end import close_chunk
+from reshard.engine.write.chunk_files import close_chunk
 from reshard.errors import VerificationError
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.geometry.box import Box
@@ -162,7 +162,7 @@ class Accumulator:
 
     def _close(self, move: Move, index: Index, crc: int, has_trailer: bool) -> int:
         path, nbytes = f"{self._root}/{self._file(move, index)}", decoded_bytes(move, index)
-        with about(move.target.spec.name):
+        with about_tensor(move.target.spec.name):
             return close_chunk(path, crc if has_trailer else None, nbytes)
 
     def _file(self, move: Move, index: Index) -> str | None:

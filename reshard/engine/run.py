@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from reshard.engine.accumulator import Accumulator, MoveResult
 from reshard.engine.buffers import ArenaPool
-from reshard.engine.error_context import of_target
+from reshard.engine.error_context import about_target
 from reshard.engine.executor import run_tasks
 from reshard.engine.movers.stream import execute
 from reshard.engine.open_target import OpenTarget
@@ -91,7 +91,7 @@ def run_multi(
 
 
 def _enter(books: Books, finished: Sequence[Finished], writeback: Writeback) -> None:
-    with of_target(books.output.target):
+    with about_target(books.output.target):
         for task in finished:
             for path, nbytes in books.ledger.add(task.result):
                 writeback.begin(path, nbytes)

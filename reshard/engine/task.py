@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from msgspec import Struct, field
 
 from reshard.formats.base import Encoding, Extent
 from reshard.geometry.box import Box
+from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
 from reshard.geometry.grid import Grid, Index
 from reshard.planning.move import Strategy
 from reshard.planning.placement import Placement
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class SourceChunk(Struct, frozen=True):
@@ -161,3 +167,17 @@ class Finished(Struct, frozen=True):
     unit: int
     result: TaskResult
     target: int = 0
+
+
+def source_element_type(task: Task) -> np.dtype[Any]:
+    """What source elements are viewed as: their dtype for a cast, else integers that keep every bit."""
+    return _element_type(task.placement.source_dtype, is_cast=task.placement.is_cast)
+
+
+def target_element_type(task: Task) -> np.dtype[Any]:
+    """What target elements are viewed as."""
+    return _element_type(task.placement.target_dtype, is_cast=task.placement.is_cast)
+
+
+def _element_type(dtype: str, *, is_cast: bool) -> np.dtype[Any]:
+    return numpy_dtype(dtype) if is_cast else opaque_dtype(storage_bytes(dtype))

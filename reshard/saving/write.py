@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
-from reshard.engine.error_context import about
+from reshard.engine.error_context import about_tensor
 from reshard.errors import StorageError
 from reshard.formats.codecs import encode_chunk
 from reshard.geometry.box import Box
@@ -70,7 +70,7 @@ class PieceWriter:
         """Encode and store one chunk; StorageError where the file system refuses."""
         tensor = self._tensors[piece.name]
         target = self._plan.target.tensors[piece.name]
-        with about(piece.name), self._budget.taken(self._plan.need_bytes[piece.name]):
+        with about_tensor(piece.name), self._budget.taken(self._plan.need_bytes[piece.name]):
             chunk = host_chunk(tensor, target.spec, piece.box)
             inner = chunk[Box.full(piece.box.shape).slices]
             added = linear_of_box(CRC64NVME, inner, piece.box, tensor.shape)

@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from reshard.engine.decode.chunk_decoder import ChunkDecoder, StoredChunks, Whole, chunk_bytes
 from reshard.engine.decode.interleave import Interleaved, interleaved_of
-from reshard.engine.task import SourceChunk, Task
-from reshard.engine.write.sinks import Part, source_element_type
+from reshard.engine.task import SourceChunk, Task, source_element_type
 from reshard.formats.codecs import encoded_room
 from reshard.geometry.bands import Band, band_capacity, bands, row_bytes
 from reshard.geometry.box import Box
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from reshard.engine.buffers import Bytes
 
     Array = npt.NDArray[Any]
+    Part = tuple[Array, Box]
+    """Elements of the source and the box they fill, in the placement's coordinates."""
 
 
 def is_interleaved(task: Task) -> bool:

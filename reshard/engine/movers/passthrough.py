@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from reshard.checksums.coverage import coverage
-from reshard.engine.error_context import about
+from reshard.engine.error_context import about_tensor
 from reshard.engine.open_target import Put
 from reshard.engine.task import ChunkPart, SourceChunk, TargetChunk, Task, TaskResult
 from reshard.errors import CorruptError, VerificationError
@@ -101,7 +101,7 @@ def _copied(
 ) -> list[int]:
     """Copies the stored bytes to a file of each target, and what each has behind them; their sizes."""
     first = copies[0].task
-    with about(first.placement.target, source.index, first.placement.source):
+    with about_tensor(first.placement.target, source.index, first.placement.source):
         outs = [(c.files.fd(f), c.files.path(f)) for c, f in zip(copies, files, strict=True)]
         crc = _copy_range(extent, *outs[0], *outs[1:])
         sizes = []

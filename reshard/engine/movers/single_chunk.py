@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from reshard.checksums.coverage import coverage_of
 from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
 from reshard.engine.decode.chunk_decoder import StoredChunks, chunk_bytes, decode_into
-from reshard.engine.error_context import about, of_target
+from reshard.engine.error_context import about_target, about_tensor
 from reshard.engine.open_target import OpenTarget
-from reshard.engine.task import ChunkPart, Task, TaskResult
-from reshard.engine.write.sinks import source_element_type, store_chunk
+from reshard.engine.task import ChunkPart, Task, TaskResult, source_element_type
+from reshard.engine.write.chunk_files import store_chunk
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -48,8 +48,8 @@ def move_whole(
 def _written(task: Task, output: OpenTarget, memory: Bytes, read_crc: int) -> TaskResult:
     (source,), (target,) = task.sources, task.targets
     with (
-        of_target(output.target),
-        about(task.placement.target, source=task.placement.source),
+        about_target(output.target),
+        about_tensor(task.placement.target, source=task.placement.source),
     ):
         written = store_chunk(task, target, memory, output.root, output.put)
     target = written.target

@@ -32,18 +32,19 @@ from reshard.engine.decode.source_bands import (
     groups,
     is_interleaved,
 )
-from reshard.engine.error_context import about, of_target
+from reshard.engine.error_context import about_target, about_tensor
 from reshard.engine.movers.passthrough import pass_through, pass_to_all
 from reshard.engine.movers.single_chunk import move_whole
 from reshard.engine.open_target import OpenTarget
-from reshard.engine.task import ChunkPart, Task, TaskResult
-from reshard.engine.write.expected_digest import changes_bytes, expected_crc
-from reshard.engine.write.sinks import (
-    ChunkSink,
-    PieceSink,
+from reshard.engine.task import (
+    ChunkPart,
+    Task,
+    TaskResult,
     source_element_type,
     target_element_type,
 )
+from reshard.engine.write.expected_digest import changes_bytes, expected_crc
+from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.engine.write.target_digest import TargetDigest
 from reshard.errors import VerificationError
 from reshard.geometry.box import Box
@@ -69,7 +70,7 @@ def execute(
     """
     results: list[TaskResult] = []
     for task in tasks:
-        with about(task.placement.target, source=task.placement.source):
+        with about_tensor(task.placement.target, source=task.placement.source):
             results += _execute_one(task, outputs, pool)
     return results
 
@@ -219,7 +220,7 @@ class _Filling(Struct):
 
     def put(self, band: Array | Interleaved, box: Box) -> None:
         placement = self.task.placement
-        with of_target(self.target), about(placement.target, source=placement.source):
+        with about_target(self.target), about_tensor(placement.target, source=placement.source):
             self.sink.put(band if isinstance(band, Interleaved) else self.seen(band), box)
 
     def expect(self, band: Array, box: Box) -> None:
@@ -232,7 +233,7 @@ class _Filling(Struct):
 
     def close(self) -> tuple[ChunkPart, ...]:
         placement = self.task.placement
-        with of_target(self.target), about(placement.target, source=placement.source):
+        with about_target(self.target), about_tensor(placement.target, source=placement.source):
             return tuple(self.sink.close())
 
 

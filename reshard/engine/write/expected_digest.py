@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
 from reshard.engine.cast import SLAB_ELEMENTS, converted
-from reshard.engine.task import Task
-from reshard.engine.write.sinks import target_element_type
+from reshard.engine.task import Task, target_element_type
 from reshard.geometry.box import Box
 
 if TYPE_CHECKING:

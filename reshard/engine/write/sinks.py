@@ -7,43 +7,34 @@ summed up afterwards: a piece that went elsewhere, or changed until then, is see
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from operator import add
 from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
 
 from reshard.checksums.coverage import coverage
 from reshard.checksums.tensor_digest import CRC32C, linear_of_box
 from reshard.engine.cast import cast_into
 from reshard.engine.decode.interleave import Interleaved
-from reshard.engine.error_context import about
+from reshard.engine.error_context import about_tensor
 from reshard.engine.open_target import Put
-from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task
-from reshard.engine.write.chunk_end import end_chunk
+from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task, target_element_type
+from reshard.engine.write.chunk_files import end_chunk, store_chunk, write_runs
 from reshard.engine.write.split import Cutter, Piece, runs
 from reshard.engine.write.target_digest import TargetDigest
 from reshard.errors import VerificationError
-from reshard.formats.codecs import encode_chunk
 from reshard.geometry.bands import bands, row_bytes
 from reshard.geometry.box import Box
-from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
 from reshard.geometry.grid import Index
 from reshard.planning.cost import BAND_BYTES
 from reshard.planning.placement import inverse
-from reshard.storage.local import WRITE_BYTES, OpenFiles, open_new, storage_errors, write_all
+from reshard.storage.local import OpenFiles
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from reshard.engine.buffers import Arena, Bytes
 
     Array = npt.NDArray[Any]
-
-Part = tuple["Array", Box]
-"""Elements of the source and the box they fill, in the placement's coordinates."""
 
 
 class _Pieces:
@@ -126,7 +117,7 @@ class PieceSink(_Pieces):
         file = str(target.file)
         decoded_bytes = math.prod(target.stored_shape) * self._itemsize
         trailer = crc if self.task.target_encoding.checksum else None
-        with about(self.task.placement.target, target.index, self.task.placement.source):
+        with about_tensor(self.task.placement.target, target.index, self.task.placement.source):
             size = end_chunk(self._files.fd(file), self._files.path(file), trailer, decoded_bytes)
         return ChunkPart(target.index, crc, nbytes, size)
 
@@ -149,21 +140,14 @@ class PieceSink(_Pieces):
 
     def _write(self, elements: Array, piece: Piece, band: Box) -> None:
         place, target = self.place(piece, band), self.task.targets[piece.number]
-        data = elements.reshape(-1).view("u1").data
+        data, file = elements.reshape(-1).view("u1").data, str(target.file)
         places = runs(piece.start, piece.shape, target.stored_shape, self._itemsize)
-        with about(self.task.placement.target, target.index, self.task.placement.source):
+        with about_tensor(self.task.placement.target, target.index, self.task.placement.source):
             self._check_places(places, piece, target)
-            self._write_runs(data, places, str(target.file))
+            write_runs(self._files.fd(file), self._files.path(file), data, places)
         self._nbytes[piece.number] += len(data)
         self._crc[piece.number] ^= self._chunk_crc(elements, piece, target, places)
         self._written.append((elements, place))
-
-    def _write_runs(self, data: memoryview, places: Sequence[tuple[int, int]], file: str) -> None:
-        fd, path = self._files.fd(file), self._files.path(file)
-        at = 0
-        for offset, nbytes in places:
-            write_all(fd, data[at : at + nbytes], offset, path)
-            at += nbytes
 
     def _check_places(
         self, places: Sequence[tuple[int, int]], piece: Piece, target: TargetChunk
@@ -270,57 +254,3 @@ def _inside(chunk: Array, piece: Piece) -> Array:
     box = Box.full(piece.shape).shift(piece.start)
     inside: Array = chunk[box.slices]
     return inside
-
-
-class StoredChunk(Struct, frozen=True):
-    """What was stored as which chunk, so that its digest can be taken later.
-
-    Attributes:
-        data: its decoded bytes, from which it was encoded.
-        nbytes: its size as it is stored, checksum included.
-    """
-
-    target: TargetChunk
-    data: Bytes
-    nbytes: int
-
-
-def store_chunk(
-    task: Task, target: TargetChunk, data: Bytes, root: str, put: Put | None
-) -> StoredChunk:
-    """Encodes a whole chunk and writes it below ``root``."""
-    with about(task.placement.target, target.index, task.placement.source):
-        encoded = encode_chunk(task.target_encoding, data.data)
-        nbytes = sum(map(len, encoded))
-        if nbytes <= WRITE_BYTES or target.file is None:
-            encoded = (b"".join(encoded),)  # one call for a small one and its checksum
-        if target.file is None and put is not None:
-            put(task.placement.target, target.index, encoded[0])
-        else:
-            _write_file(f"{root}/{target.file}", encoded)
-    return StoredChunk(target, data, nbytes)
-
-
-def _write_file(path: str, parts: Sequence[bytes | memoryview]) -> None:
-    fd, offset = open_new(path), 0
-    try:
-        for part in parts:
-            write_all(fd, memoryview(part), offset, path)
-            offset += len(part)
-    finally:
-        with storage_errors("close", path):
-            os.close(fd)
-
-
-def source_element_type(task: Task) -> np.dtype[Any]:
-    """What source elements are viewed as: their dtype for a cast, else integers that keep every bit."""
-    return _element_type(task.placement.source_dtype, is_cast=task.placement.is_cast)
-
-
-def target_element_type(task: Task) -> np.dtype[Any]:
-    """What target elements are viewed as."""
-    return _element_type(task.placement.target_dtype, is_cast=task.placement.is_cast)
-
-
-def _element_type(dtype: str, *, is_cast: bool) -> np.dtype[Any]:
-    return numpy_dtype(dtype) if is_cast else opaque_dtype(storage_bytes(dtype))

@@ -12,7 +12,7 @@ from reshard.engine.buffers import Arena
 from reshard.engine.movers import single_chunk as whole
 from reshard.engine.run import run
 from reshard.engine.task_stream import Ends, batches
-from reshard.engine.write.sinks import store_chunk
+from reshard.engine.write.chunk_files import store_chunk
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.grid import Grid

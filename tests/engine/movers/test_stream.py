@@ -128,7 +128,7 @@ def close(root, target, case, index, parts):
     """What the thread that collects results does with a chunk that several tasks wrote."""
     if any(part.stored_bytes for part in parts):
         return
-    from reshard.engine.write.chunk_end import close_chunk
+    from reshard.engine.write.chunk_files import close_chunk
 
     crc = 0
     for part in parts:

@@ -122,7 +122,7 @@ def test_killed_again_and_again(sources, undisturbed, tmp_path):
 @pytest.mark.parametrize("count", [1, 7, 30])
 def test_killed_within_a_chunk(count, sources, undisturbed, tmp_path):
     case, target = CASES["scatter"], tmp_path / "t"
-    point = Point("reshard.engine.write.sinks:write_all", "torn", count)
+    point = Point("reshard.engine.write.chunk_files:write_all", "torn", count)
     assert run_killed(point, sources["raw"], target, **case.options) == -9
     api.convert(sources["raw"], target, **case.options)
     same_result(target, undisturbed("scatter"), packed=False)

@@ -19,7 +19,7 @@ from reshard import api
 from reshard.engine import task_stream as tasks
 from reshard.engine.executor import run_tasks
 from reshard.engine.movers import stream as copy
-from reshard.engine.write import sinks
+from reshard.engine.write import chunk_files
 from reshard.errors import CorruptError, ReshardError, StorageError
 from tests.orbax_trees import save_pytree
 from tests.robustness.leaks import nothing_leaks
@@ -41,7 +41,7 @@ def chunks(source: Path) -> list[Path]:
 
 
 def refused_writes(monkeypatch, after: int) -> None:
-    write, left, lock = sinks.write_all, [after], threading.Lock()
+    write, left, lock = chunk_files.write_all, [after], threading.Lock()
 
     def refuse(fd, data, offset, path):
         with lock:
@@ -50,7 +50,7 @@ def refused_writes(monkeypatch, after: int) -> None:
             raise StorageError(f"cannot write {path!r}: refused")
         return write(fd, data, offset, path)
 
-    monkeypatch.setattr(sinks, "write_all", refuse)
+    monkeypatch.setattr(chunk_files, "write_all", refuse)
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -128,7 +128,7 @@ def test_an_error_in_the_progress_callback(source, tmp_path, error, at):
 
 def test_the_keyboard_in_the_main_thread(source, tmp_path, monkeypatch):
     """A signal while the main thread waits for tasks: they end, and nothing is published."""
-    write, main = sinks.write_all, threading.main_thread().ident
+    write, main = chunk_files.write_all, threading.main_thread().ident
     until, lock = [10], threading.Lock()
 
     def interrupting(*args):
@@ -140,7 +140,7 @@ def test_the_keyboard_in_the_main_thread(source, tmp_path, monkeypatch):
         time.sleep(0.005)
         return write(*args)
 
-    monkeypatch.setattr(sinks, "write_all", interrupting)
+    monkeypatch.setattr(chunk_files, "write_all", interrupting)
     with nothing_leaks(tmp_path, KEPT), pytest.raises(KeyboardInterrupt):
         convert(source, tmp_path / "target")
     assert not (tmp_path / "target").exists()

@@ -13,8 +13,7 @@ import pytest
 
 from reshard import api
 from reshard.engine.movers import passthrough
-from reshard.engine.write import chunk_end as closing
-from reshard.engine.write import sinks
+from reshard.engine.write import chunk_files, sinks
 from reshard.errors import CorruptError, VerificationError
 from reshard.storage import local
 from tests.orbax_trees import save_pytree
@@ -100,9 +99,9 @@ def test_a_chunk_is_closed_with_the_checksum_of_another(source, tmp_path, monkey
     def other(original, fd, path, crc32c, stored_bytes):
         return original(fd, path, crc32c ^ 1, stored_bytes)
 
-    strike = Nth(2, other, closing.end_chunk)
+    strike = Nth(2, other, chunk_files.end_chunk)
     monkeypatch.setattr(sinks, "end_chunk", strike)
-    monkeypatch.setattr(closing, "end_chunk", strike)
+    monkeypatch.setattr(chunk_files, "end_chunk", strike)
     convert(source, tmp_path / "written", "written", "none")
     assert strike.struck
     strike.calls = 0
@@ -118,7 +117,7 @@ def test_a_chunk_is_encoded_wrongly(source, tmp_path, monkeypatch):
         first.append(bytes(data))
         return original(encoding, memoryview(first[0]))
 
-    monkeypatch.setattr(sinks, "encode_chunk", lambda *args: of_the_first(encode, *args))
+    monkeypatch.setattr(chunk_files, "encode_chunk", lambda *args: of_the_first(encode, *args))
     from reshard.formats.codecs import encode_chunk as encode
 
     convert(source, tmp_path / "written", "written", "zstd")

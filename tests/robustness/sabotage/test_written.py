@@ -14,7 +14,7 @@ from reshard.engine.movers import single_chunk as whole
 from reshard.engine.movers import stream as copy
 from reshard.engine.run import run
 from reshard.engine.task_stream import Ends, batches
-from reshard.engine.write import sinks
+from reshard.engine.write import chunk_files, sinks
 from reshard.engine.write.split import Cutter, Piece
 from reshard.errors import VerificationError
 from reshard.planning.move import Plan
@@ -219,8 +219,10 @@ def test_a_bit_that_flips_in_what_is_about_to_be_written(way, make, monkeypatch)
         return original(fd, data, offset, path)
 
     def arm(patch, n):
-        patch.setattr(sinks, "WRITE_BYTES", 0)  # so that small chunks are not joined by a copy
-        return put(patch, sinks, "write_all", n, act)
+        patch.setattr(
+            chunk_files, "WRITE_BYTES", 0
+        )  # so that small chunks are not joined by a copy
+        return put(patch, chunk_files, "write_all", n, act)
 
     assert strike(monkeypatch, make(way), arm) > 0
 
@@ -232,7 +234,7 @@ def test_a_bit_that_flips_in_what_is_about_to_be_encoded(way, make, monkeypatch)
         return original(encoding, data)
 
     def arm(patch, n):
-        return put(patch, sinks, "encode_chunk", n, act)
+        return put(patch, chunk_files, "encode_chunk", n, act)
 
     assert strike(monkeypatch, make(way), arm) > 0
 
