@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`?\b((?:[a-z_]+/)+(?:[a-z_]+\.py)?|[a-z_]+\.py)`?")
 LINK = re.compile(r"\]\([^)]*\)")
 PAGE = re.compile(r"\bdocs/[\w/.-]*\w\.(?:md|svg|png|py)\b")
+FILE = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)`")
 TEXTS = {".py", ".md", ".html", ".js", ".toml", ".yaml", ".service", ".conf", ".sh"}
 ROOMS = (
     "",
@@ -38,6 +39,13 @@ def test_files_that_are_named_exist(page: str) -> None:
     assert missing == []
 
 
+def test_files_that_decisions_name_exist() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    named = {(page.name, name) for page in pages for name in FILE.findall(page.read_text("utf-8"))}
+    assert len(named) > 15
+    assert sorted((page, name) for page, name in named if not _exists(name)) == []
+
+
 def test_pages_that_code_and_messages_name_exist() -> None:
     named = {
         (str(file.relative_to(ROOT)), page)
@@ -53,6 +61,7 @@ def test_pages_that_code_and_messages_name_exist() -> None:
 def _exists(name: str) -> bool:
     places = [
         ROOT,
+        ROOT / "reshard",
         ROOT / "server",
         ROOT / "server" / "reshard_server",
         *(ROOT / "reshard" / room for room in ROOMS),
