@@ -37,3 +37,20 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("small")
     yield save_standard(root / "checkpoint", small_tree())
     shutil.rmtree(root)
+
+
+@pytest.fixture(scope="module")
+def dirty_buffers() -> Iterator[None]:
+    """Fills buffers with 0xAB when they are taken, so that bytes that nobody writes are never right by chance."""
+    from reshard.engine.buffers import Arena
+
+    take = Arena.take
+
+    def dirty(arena: Arena, nbytes: int) -> memoryview:
+        memory = take(arena, nbytes)
+        memory[:] = 0xAB
+        return memory
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Arena, "take", dirty)
+        yield

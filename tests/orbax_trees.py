@@ -100,7 +100,7 @@ def expected_arrays(tree: Any, prefix: str = "") -> dict[str, np.ndarray]:
     """The arrays of a tree by ``/``-joined name, as they must be found in a checkpoint of it."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {
-        prefix + "/".join(map(_key_text, path)): _as_numpy(leaf)
+        prefix + "/".join(map(_key_text, path)): as_numpy(leaf)
         for path, leaf in leaves
         if not isinstance(leaf, str)
     }
@@ -113,7 +113,8 @@ def _key_text(key: Any) -> str:
     raise TypeError(f"a tree path with a {type(key)}")
 
 
-def _as_numpy(leaf: Any) -> np.ndarray:
+def as_numpy(leaf: Any) -> np.ndarray:
+    """The array of a leaf; of random keys, their data."""
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return np.asarray(jax.random.key_data(leaf))
     return np.asarray(leaf)

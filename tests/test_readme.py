@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -18,7 +17,8 @@ import typer
 from reshard.cli.app import make_app
 from reshard.layout.layout_file import load_layout
 from tests.docs.run_page import Did, run_page
-from tests.server.live import environment, wait_for_address
+from tests.docs.serving import serving
+from tests.server.live import environment
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -137,21 +137,6 @@ def _convert_by_curl(curl: list[str], url: str) -> None:
         assert [x for x in events.iter_lines() if x.startswith("event:")][-1] == "event: end"
     ended = httpx.get(path).json()
     assert ended["state"] == "succeeded", ended["error"]
-
-
-@contextmanager
-def serving(words: list[str], folder: Path, log: Path) -> Iterator[str]:
-    """The URL of a server that was started with these words in a folder, but on a free port."""
-    command = [sys.executable, "-m", "reshard", *words, "--port", "0"]
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            command, stdout=stream, stderr=stream, cwd=folder, env=environment()
-        )
-    try:
-        yield wait_for_address(process, log)
-    finally:
-        process.terminate()
-        assert process.wait(60) == 0, log.read_text()
 
 
 def test_the_readme_shows_every_command() -> None:

@@ -24,9 +24,9 @@ from flax.training import train_state
 
 import reshard
 from reshard.cli.app import make_app
+from tests.docs.serving import serving
 from tests.docs.walk import mesh, shell
 from tests.orbax_trees import put
-from tests.test_readme import serving
 
 ROOT = Path(__file__).parents[2]
 OWN_TESTS = ("service.md",)

@@ -183,7 +183,7 @@ def cases(draw: st.DrawFn, *, offsets: bool = False) -> Case:
     shape = tuple(draw(st.lists(st.integers(1, 9), max_size=4)))
     dtype = draw(st.sampled_from(SOURCES))
     target_dtype = draw(st.sampled_from((dtype, *CASTS[dtype])))
-    source = tensor("in/w", shape, draw(_chunks(shape)), dtype)
+    source = tensor("in/w", shape, draw(chunk_shapes(shape)), dtype)
     placement, target = draw(
         _placements(source, target_dtype) if offsets else _whole(source, target_dtype)
     )
@@ -196,17 +196,17 @@ def cases(draw: st.DrawFn, *, offsets: bool = False) -> Case:
     band = draw(st.sampled_from((1, 40, 300, 1 << 20)))
     move = by_hand(placement, *sides, strategy, units, band, at_once=draw(st.booleans()))
     packed = strategy == "block" and draw(st.booleans())
-    return Case(move, draw(_values(shape, dtype)), *encodings, packed, draw(st.booleans()))
+    return Case(move, draw(random_values(shape, dtype)), *encodings, packed, draw(st.booleans()))
 
 
-def _chunks(shape: Sequence[int]) -> st.SearchStrategy[tuple[int, ...]]:
+def chunk_shapes(shape: Sequence[int]) -> st.SearchStrategy[tuple[int, ...]]:
     """Chunks may be larger than the tensor: then all of it is an edge."""
     return st.tuples(*(st.integers(1, n + 2) for n in shape))
 
 
 @st.composite
 def _whole(draw: st.DrawFn, source: TensorSpec, dtype: str) -> tuple[Placement, TensorSpec]:
-    target = tensor("out/w", source.shape, draw(_chunks(source.shape)), dtype)
+    target = tensor("out/w", source.shape, draw(chunk_shapes(source.shape)), dtype)
     return Placement.whole(source, target), target
 
 
@@ -246,7 +246,7 @@ def _units(
 
 
 @st.composite
-def _values(draw: st.DrawFn, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def random_values(draw: st.DrawFn, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Random bits; sometimes with zeros, so that whole chunks are not stored."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     values = random_array(rng, shape, dtype).copy()

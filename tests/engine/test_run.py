@@ -8,7 +8,6 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from reshard.engine.buffers import Arena
 from reshard.engine.movers import stream as copy_module
 from reshard.engine.run import run
 from reshard.engine.task_stream import Ends, batches
@@ -18,23 +17,13 @@ from reshard.geometry.grid import Grid
 from reshard.planning.move import Plan
 from reshard.planning.placement import Placement
 from tests.engine.stores import RAW, RAW_CRC, ZSTD, Folder, Store, by_hand, carry_out, side, tensor
-from tests.formats.orbax.decode import assert_same_bits
+from tests.equal import assert_same
 
 SHAPE = (32, 24)
 SINKS = {"scatter": "PieceSink", "weave": "PieceSink", "block": "ChunkSink"}
 
 
-@pytest.fixture(autouse=True)
-def dirty_buffers(monkeypatch):
-    """What is not filled must not be right by chance, because of what was in the memory before."""
-    take = Arena.take
-
-    def dirty(arena, nbytes):
-        memory = take(arena, nbytes)
-        memory[:] = 0xAB
-        return memory
-
-    monkeypatch.setattr(Arena, "take", dirty)
+pytestmark = pytest.mark.usefixtures("dirty_buffers")
 
 
 @pytest.fixture
@@ -54,7 +43,7 @@ def moving(tmp_path):
         sides = side(source, ZSTD), side(target, RAW_CRC)
         move = by_hand(Placement.whole(source, target), *sides, strategy, units[strategy], 100)
         (result,) = carry_out([move], store, tmp_path / strategy, Folder(), {"w": RAW_CRC}, 1)
-        assert_same_bits(Folder().read(tmp_path / strategy, target, RAW_CRC), values)
+        assert_same(Folder().read(tmp_path / strategy, target, RAW_CRC), values)
         return result
 
     return carry
@@ -180,7 +169,7 @@ def test_tasks_run_in_other_processes(tmp_path):
     with ProcessPoolExecutor(1, get_context("spawn")) as executor:
         root = str(tmp_path / "t")
         run(plan, tasks, ends, root, executor, seen.append)
-    assert_same_bits(folder.read(tmp_path / "t", turned, RAW_CRC), values)
+    assert_same(folder.read(tmp_path / "t", turned, RAW_CRC), values)
     assert [(p.tasks_done, p.moved_bytes, p.total_bytes) for p in seen] == [
         (n, 32 * n, 128) for n in range(1, 5)
     ]

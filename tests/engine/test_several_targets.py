@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reshard.engine.accumulator import Accumulator, MoveResult
-from reshard.engine.buffers import Arena
 from reshard.engine.movers import stream as copy_module
 from reshard.engine.open_target import OpenTarget
 from reshard.engine.run import Books, run_multi
@@ -38,28 +37,16 @@ from tests.engine.stores import (
     ZSTD_CRC,
     Folder,
     Store,
-    _chunks,
-    _values,
+    chunk_shapes,
+    random_values,
     tensor,
 )
-from tests.formats.orbax.decode import assert_same_bits
+from tests.equal import assert_same
 
 MIB = 1 << 20
 
 
-@pytest.fixture(autouse=True, scope="module")
-def dirty_buffers():
-    """What is not filled must not be right by chance, because of what was in the memory before."""
-    take = Arena.take
-
-    def dirty(arena, nbytes):
-        memory = take(arena, nbytes)
-        memory[:] = 0xAB
-        return memory
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Arena, "take", dirty)
-        yield
+pytestmark = pytest.mark.usefixtures("dirty_buffers")
 
 
 @dataclass(frozen=True)
@@ -89,12 +76,12 @@ def several(draw: st.DrawFn) -> Several:
     """Any way for two or three targets, with bands so small that pieces have seams everywhere."""
     shape = tuple(draw(st.lists(st.integers(1, 9), max_size=3)))
     dtype = draw(st.sampled_from(SOURCES))
-    source = tensor("in/w", shape, draw(_chunks(shape)), dtype)
+    source = tensor("in/w", shape, draw(chunk_shapes(shape)), dtype)
     encoding = draw(st.sampled_from((RAW, RAW_CRC, ZSTD, ZSTD_CRC)))
     requests, encodings, packed = [], [], []
     for number in range(draw(st.integers(2, 3))):
         target_dtype = draw(st.sampled_from((dtype, dtype, *CASTS[dtype])))
-        chunk = draw(st.one_of(_chunks(shape), st.just(source.chunk_shape)))
+        chunk = draw(st.one_of(chunk_shapes(shape), st.just(source.chunk_shape)))
         target = tensor(f"out/{number}", shape, chunk, target_dtype)
         encodings.append(draw(st.sampled_from((RAW, RAW_CRC, ZSTD, ZSTD_CRC))))
         packed.append(draw(st.sampled_from((False, False, True))))
@@ -112,7 +99,7 @@ def several(draw: st.DrawFn) -> Several:
     if way[0].strategy != "whole":
         band = draw(st.sampled_from((1, 40, 300, 1 << 20)))
         way = tuple(replace(move, band_bytes=band) for move in way)
-    values = draw(_values(shape, dtype))
+    values = draw(random_values(shape, dtype))
     return Several(way, values, encoding, tuple(encodings), tuple(packed))
 
 
@@ -185,7 +172,7 @@ def test_targets_that_are_done_to_different_extents_are_completed(case, data):
 def check(case: Several, root: Path, results, folders) -> None:
     for number, (move, result, folder) in enumerate(zip(case.way, results, folders, strict=True)):
         found = folder.read(root / str(number), move.target.spec, case.targets[number])
-        assert_same_bits(found, case.expected(number))
+        assert_same(found, case.expected(number))
         if move.strategy == "copy":
             assert result.target_digest is None
         else:

@@ -18,7 +18,6 @@ import orbax.checkpoint as ocp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import reshard
 from reshard.cli.app import run
@@ -31,7 +30,8 @@ from reshard.layout.mesh import TensorLayout, known_axes
 from reshard.layout.resolve import layout_for, overlaps, unmatched_rules
 from reshard.layout.tensor_spec import TensorSpec
 from tests.cli.specimens import info
-from tests.layout.test_merged_rules import NAMES
+from tests.layout.tensor_names import NAMES
+from tests.orbax_trees import put
 
 Capture = pytest.CaptureFixture[str]
 Axes = tuple[Any, ...]
@@ -88,11 +88,6 @@ def test_any_tree_gets_the_axes_that_it_has(tree):
 def test_a_proposal_can_be_laid_out(names):
     text = starter_text(info_of(dict.fromkeys(names)), None, "error")
     assert axes_by(text, names) == dict.fromkeys(names, (None, "model"))
-
-
-def put(value: Any, *axes: Any) -> Any:
-    mesh = Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("data", "model"))
-    return jax.device_put(value, NamedSharding(mesh, PartitionSpec(*axes)))
 
 
 def by_rank(leaf: Any) -> Any:

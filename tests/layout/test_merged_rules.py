@@ -9,14 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.layout.merged_rules import MergedRule, merged_rules
+from tests.layout.tensor_names import NAMES
 
 AXES = st.sampled_from(
     [(), ("model",), (None, "model"), ("data", "model"), (("data", "model"), None)]
 )
-PARTS = st.text(
-    st.sampled_from(list("ab01.*+?()[]{}|^$\\/ \n\té日٣²'\"#:-_")), max_size=5
-) | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=4)
-NAMES = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
 
 
 def matching(rules: list[MergedRule], name: str) -> list[MergedRule]:

@@ -14,9 +14,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 import reshard
 from reshard.restoring import outputs as forms
 from reshard.restoring import regions as holds
+from tests.equal import assert_same
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import mesh, save_pytree
-from tests.restoring.equal import assert_same
 
 pytestmark = pytest.mark.xdist_group("restore-budget")
 

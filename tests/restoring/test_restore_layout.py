@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import reshard
+from tests.equal import assert_same
 from tests.orbax_trees import mesh, put, save_pytree, save_standard
-from tests.restoring.equal import assert_same
 
 MESH = reshard.DeviceMesh((2, 4), ("a", "b"))
 REAL = mesh((2, 4), ("a", "b"))

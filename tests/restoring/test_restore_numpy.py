@@ -10,9 +10,9 @@ import orbax.checkpoint as ocp
 import pytest
 
 import reshard
+from tests.equal import assert_same, assert_same_trees
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import dtype_tree, expected_arrays, save_modes, save_pytree, small_tree
-from tests.restoring.equal import assert_same, assert_same_trees
 
 
 @pytest.mark.parametrize("save", [s for _, s in save_modes()], ids=[i for i, _ in save_modes()])

@@ -12,8 +12,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import reshard
 from reshard import FixedShardsPartitioner, MinSizePartitioner, ShardedVariable
+from tests.equal import assert_same
 from tests.orbax_trees import mesh, put, save_pytree
-from tests.restoring.equal import assert_same
 from tests.restoring.recorded import record
 
 TABLE = np.arange(13 * 6, dtype=np.float32).reshape(13, 6)

@@ -14,8 +14,8 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 import reshard
+from tests.equal import assert_same, assert_same_trees
 from tests.orbax_trees import mesh, put, save_pytree, save_standard, small_tree
-from tests.restoring.equal import assert_same, assert_same_trees
 
 Struct = jax.ShapeDtypeStruct
 

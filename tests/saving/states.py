@@ -11,9 +11,10 @@ import ml_dtypes
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
 import reshard
+from tests.orbax_trees import as_numpy, mesh, put
 
 
 class Pair(NamedTuple):
@@ -32,15 +33,6 @@ class Net(nnx.Module):
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.layers = nnx.List([nnx.Linear(4, 8, rngs=rngs), nnx.Linear(8, 4, rngs=rngs)])
         self.dropout = nnx.Dropout(0.5, rngs=rngs)
-
-
-def mesh(shape: tuple[int, ...] = (4, 2), *names: str) -> Mesh:
-    devices = np.array(jax.devices()[: np.prod(shape)]).reshape(shape)
-    return Mesh(devices, names or ("data", "model"))
-
-
-def put(value: Any, *axes: Any, on: Mesh | None = None) -> jax.Array:
-    return jax.device_put(value, NamedSharding(on or mesh(), PartitionSpec(*axes)))
 
 
 def random(*shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -62,7 +54,7 @@ def training_state() -> dict[str, Any]:
         "net": nnx.state(Net(nnx.Rngs(0))),
         "pair": Pair(jnp.arange(6), (put(random(4, 4), on=turned), None)),
         "turned": put(random(8, 8), "y", "x", on=turned),
-        "few": put(random(8), "x", on=mesh((4,), "x")),
+        "few": put(random(8), "x", on=mesh((4,), ("x",))),
         "third": jax.device_put(random(5), jax.devices()[3]),
         "int4": put(np.arange(-8, 8).astype(ml_dtypes.int4), "data"),
         "fp8": put(random(8, 8, dtype=ml_dtypes.float8_e4m3fn), None, "model"),
@@ -116,12 +108,6 @@ def leaves(tree: Any) -> dict[str, Any]:
 
 def _text(key: Any) -> str:
     return str(next(getattr(key, a) for a in ("key", "idx", "name") if hasattr(key, a)))
-
-
-def as_numpy(leaf: Any) -> np.ndarray:
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return np.asarray(jax.random.key_data(leaf))
-    return np.asarray(leaf)
 
 
 def assert_same(found: Any, wanted: Any, name: str = "") -> None:

@@ -16,7 +16,8 @@ from orbax.checkpoint import v1
 
 import reshard
 from reshard.saving import write
-from tests.saving.states import put, random
+from tests.orbax_trees import put
+from tests.saving.states import random
 
 ROOT = Path(__file__).parents[2]
 

@@ -23,7 +23,8 @@ from reshard.saving.host_chunk import host_chunk
 from reshard.saving.host_copy import elements
 from reshard.saving.tensors import LiveTensor, Shard, live_tensor
 from reshard.saving.tree import live_leaves
-from tests.saving.states import put, random
+from tests.orbax_trees import put
+from tests.saving.states import random
 
 
 def tensor_of(value):

@@ -10,7 +10,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint import v1
 
 import reshard
-from tests.saving.states import mesh, put, random
+from tests.orbax_trees import mesh, put
+from tests.saving.states import random
 
 LAYOUTS = {
     "rows": ((8,), ("x",), ("x",)),
@@ -55,7 +56,7 @@ def test_every_named_layout_is_served_without_surplus(tmp_path, compression):
 
 
 def test_meshes_layout_files_and_partitions_are_taken(tmp_path):
-    tree = {"w": put(random(1536, 768), "x", on=mesh((8,), "x")), "t": random(6144, 64)}
+    tree = {"w": put(random(1536, 768), "x", on=mesh((8,), ("x",))), "t": random(6144, 64)}
     file = {"partitions": [{"match": "t", "fixed_shards": 6, "axis": 0}]}
     wanted = [reshard.DeviceMesh((12,), ("x",)), file]
     reshard.save(tmp_path / "c", tree, chunks_for=wanted)
@@ -83,7 +84,7 @@ def test_layouts_that_no_useful_chunks_serve_are_refused(tmp_path):
 
 def test_shards_and_targets_of_few_bytes_share_chunks(tmp_path):
     """Up to 64 KiB are read for less: a file for each would cost more."""
-    sharding = NamedSharding(mesh((8,), "x"), PartitionSpec("x"))
+    sharding = NamedSharding(mesh((8,), ("x",)), PartitionSpec("x"))
     reshard.save(
         tmp_path / "c",
         {"b": put(random(64), "x", on=sharding.mesh)},

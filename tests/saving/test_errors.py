@@ -12,7 +12,8 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import reshard
-from tests.saving.states import mesh, put, random
+from tests.orbax_trees import mesh, put
+from tests.saving.states import random
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import pytest
 import reshard
 from reshard.formats.slices.parse import read_slices
 from reshard.saving.orbax_manager import SliceRestore, SliceSave
-from tests.saving.states import assert_same, leaves, put, random, training_state
+from tests.orbax_trees import put
+from tests.saving.states import assert_same, leaves, random, training_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")
 

@@ -15,17 +15,8 @@ from orbax.checkpoint import v1
 
 import reshard
 from reshard.formats.slices.parse import read_slices
-from tests.saving.states import (
-    as_numpy,
-    assert_same,
-    gspmd,
-    leaves,
-    mesh,
-    put,
-    random,
-    tables,
-    training_state,
-)  # fmt: skip
+from tests.orbax_trees import as_numpy, mesh, put
+from tests.saving.states import assert_same, gspmd, leaves, random, tables, training_state
 
 READERS = {
     "standard": lambda path, target=None: ocp.StandardCheckpointer().restore(path, target),
@@ -85,7 +76,7 @@ def test_it_is_read_as_what_stock_orbax_saved_is_read(state, tmp_path):
 def test_a_target_keeps_optax_and_nnx_structure(state, tmp_path, reader):
     kept = {k: state[k] for k in ("params", "opt", "net", "pair", "rngs")}
     reshard.save(tmp_path / "c", kept)
-    line = mesh((8,), "x")
+    line = mesh((8,), ("x",))
 
     def target(leaf):
         spec = PartitionSpec("x") if leaf.ndim and leaf.shape[0] % 8 == 0 else PartitionSpec()
@@ -185,7 +176,7 @@ def test_a_tree_of_layouts_is_taken_too(tmp_path):
     reshard.save(tmp_path / "c", {"a": random(16, 2), "b": random(3)}, layout)
     found = read_slices(tmp_path / "c").tensors
     assert (found["a"].parts, found["b"].layout) == ((8, 1), None)
-    named = {"a": NamedSharding(mesh((8,), "y"), PartitionSpec("y"))}
+    named = {"a": NamedSharding(mesh((8,), ("y",)), PartitionSpec("y"))}
     reshard.save(tmp_path / "d", {"a": random(16, 2), "b": random(3)}, named)
     assert read_slices(tmp_path / "d").tensors["a"].layout.device_mesh.axis_names == ("y",)
 

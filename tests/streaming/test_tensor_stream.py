@@ -36,8 +36,8 @@ from tests.orbax_trees import (
     save_pytree,
     small_tree,
 )
-from tests.public.convert.test_bytes_read import Reads
 from tests.restoring.recorded import record
+from tests.source_reads import Reads
 
 MIB = 1 << 20
 LINE = mesh((8,), ("x",))

@@ -8,7 +8,6 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from reshard.engine.buffers import Arena
 from reshard.engine.movers import single_chunk as whole
 from reshard.engine.run import run
 from reshard.engine.task_stream import Ends, batches
@@ -31,7 +30,7 @@ from tests.engine.stores import (
     side,
     tensor,
 )
-from tests.formats.orbax.decode import assert_same_bits
+from tests.equal import assert_same
 from tests.orbax_trees import random_array
 
 ENCODINGS = (RAW, RAW_CRC, ZSTD, ZSTD_CRC)
@@ -40,17 +39,7 @@ SPEC = tensor("layer/w", (24, 16), (8, 4), "bfloat16")
 CHUNK_BYTES = 8 * 4 * 2
 
 
-@pytest.fixture(autouse=True)
-def dirty_buffers(monkeypatch):
-    """What is not filled must not be right by chance."""
-    take = Arena.take
-
-    def dirty(arena, nbytes):
-        memory = take(arena, nbytes)
-        memory[:] = 0xAB
-        return memory
-
-    monkeypatch.setattr(Arena, "take", dirty)
+pytestmark = pytest.mark.usefixtures("dirty_buffers")
 
 
 @pytest.fixture
@@ -81,7 +70,7 @@ def test_every_encoding_arrives_bit_for_bit(
     move, target = whole_move(source_encoding, target_encoding), Folder(packed)
     encodings = {SPEC.name: target_encoding}
     (result,) = carry_out([move], store, tmp_path / "t", target, encodings)
-    assert_same_bits(target.read(tmp_path / "t", SPEC, target_encoding), values)
+    assert_same(target.read(tmp_path / "t", SPEC, target_encoding), values)
     assert result.source_digest == result.target_digest == digest_of(values.tobytes())
     assert result.moved_bytes == values.nbytes
     stored = [extent for extent in store.extents.values() if extent]
@@ -93,7 +82,7 @@ def test_chunks_of_unequal_size_take_what_they_need_of_the_buffer(store, tmp_pat
     numbers = np.arange(1, 21, dtype=np.float32)
     store.add(ragged, numbers, ZSTD)
     carry_out([whole_move(ZSTD, RAW_CRC, ragged)], store, tmp_path / "t", Folder(), {"w": RAW_CRC})
-    assert_same_bits(Folder().read(tmp_path / "t", ragged, RAW_CRC), numbers)
+    assert_same(Folder().read(tmp_path / "t", ragged, RAW_CRC), numbers)
 
 
 @pytest.mark.parametrize(
@@ -131,4 +120,4 @@ def test_whole_tasks_run_in_other_processes(values, store, tmp_path):
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
         (result,) = run(plan, batches(plan, ends), ends, str(tmp_path / "t"), processes)
     assert result.target_digest == digest_of(values.tobytes())
-    assert_same_bits(Folder().read(tmp_path / "t", SPEC, RAW_CRC), values)
+    assert_same(Folder().read(tmp_path / "t", SPEC, RAW_CRC), values)

@@ -40,7 +40,7 @@ from tests.engine.stores import (
     side,
     tensor,
 )
-from tests.formats.orbax.decode import assert_same_bits
+from tests.equal import assert_same
 from tests.orbax_trees import random_array
 
 MIB = 1 << 20
@@ -59,7 +59,7 @@ def assert_arrives(case: Case) -> None:
         encodings = {"out/w": case.target_encoding}
         (result,) = carry_out([case.move], store_of(case, root), root / "t", target, encodings)
         found = target.read(root / "t", case.move.target.spec, case.target_encoding)
-    assert_same_bits(found, case.expected)
+    assert_same(found, case.expected)
     assert result.source_digest == digest_of(np.ascontiguousarray(case.values).tobytes())
     assert result.target_digest == digest_of(found.tobytes())
     assert result.moved_bytes == case.values.nbytes
@@ -101,7 +101,7 @@ def test_a_box_arrives_turned_and_at_its_place(case):
             found[box.slices] = Renumbered(target, index).read(
                 root / "t", piece, case.target_encoding
             )
-    assert_same_bits(found[place.slices], case.expected)
+    assert_same(found[place.slices], case.expected)
     source_crc = target_crc = 0
     for result in results:
         source_crc, target_crc = source_crc ^ result.source_crc, target_crc ^ result.target_crc
@@ -151,7 +151,7 @@ def test_identical_chunks_travel_encoded(encoding, packed, tmp_path):
     move = by_hand(Placement.whole(spec, spec), both, both, "copy", spec.storage, 1)
     target = Folder(packed)
     (result,) = carry_out([move], store, tmp_path / "t", target, {"w": encoding})
-    assert_same_bits(target.read(tmp_path / "t", spec, encoding), values)
+    assert_same(target.read(tmp_path / "t", spec, encoding), values)
     assert (result.source_digest, result.target_digest, result.moved_bytes) == (
         None,
         None,
@@ -183,7 +183,7 @@ def test_tensorstore_reads_what_each_strategy_writes(strategy, target_encoding, 
     carry_out([move], store, tmp_path / "t", Folder(), {"w": target_encoding})
     (tmp_path / "t/w/zarr.json").write_bytes(zarr_json(target, target_encoding))
     opened = ts.open({"driver": "zarr3", "kvstore": f"file://{tmp_path}/t/w/"}).result()
-    assert_same_bits(opened.read().result(), values)
+    assert_same(opened.read().result(), values)
 
 
 @st.composite
@@ -209,7 +209,7 @@ def test_what_the_planner_chooses_arrives(planned, workers):
         encodings = {"out/w": case.target_encoding}
         carry_out(plan.moves, store_of(case, root), root / "t", target, encodings, workers)
         found = target.read(root / "t", case.move.target.spec, case.target_encoding)
-    assert_same_bits(found, case.expected)
+    assert_same(found, case.expected)
 
 
 def damaged(tmp_path, encoding, damage, strategy="scatter"):
@@ -287,5 +287,5 @@ def test_boxes_of_two_sources_stack_into_one_target(tmp_path):
         crc ^= result.target_crc
     expected = np.concatenate(values).transpose(0, 2, 1)
     found = Folder().read(tmp_path / "t", target, ZSTD)
-    assert_same_bits(found, expected)
+    assert_same(found, expected)
     assert f"{finish(CRC64NVME, crc, found.nbytes):016x}" == digest_of(found.tobytes())

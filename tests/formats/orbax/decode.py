@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes
 import numcodecs
@@ -80,10 +79,3 @@ def _entry(value: int) -> int:
 
 
 _TABLE = [_entry(byte) for byte in range(256)]
-
-
-def assert_same_bits(found: np.ndarray, expected: np.ndarray, name: Any = "") -> None:
-    """Equal shape, dtype and bytes."""
-    assert found.shape == expected.shape, name
-    assert found.dtype == expected.dtype, name
-    assert found.tobytes() == np.ascontiguousarray(expected).tobytes(), name

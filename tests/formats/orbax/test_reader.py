@@ -14,7 +14,8 @@ from orbax.checkpoint import v1
 from reshard.formats.base import PathKey
 from reshard.formats.orbax.reader import is_orbax, open_orbax
 from reshard.formats.registry import open_reader
-from tests.formats.orbax.decode import assert_same_bits, read_tensor
+from tests.equal import assert_same
+from tests.formats.orbax.decode import read_tensor
 from tests.orbax_trees import (
     dtype_tree,
     expected_arrays,
@@ -45,7 +46,7 @@ def test_every_tensor_is_found_bit_for_bit(save, tree, tmp_path):
     expected = expected_arrays(tree)
     assert set(reader.tensors) == set(expected)
     for name, array in expected.items():
-        assert_same_bits(read_tensor(reader, name), array, name)
+        assert_same(read_tensor(reader, name), array, name)
 
 
 @pytest.mark.parametrize("use_ocdbt", [True, False])
@@ -56,7 +57,7 @@ def test_every_dtype(use_ocdbt, use_zarr3, tmp_path):
     reader = open_orbax(str(tmp_path / "c"))
     assert {n: t.spec.dtype for n, t in reader.tensors.items()} == {n: n for n in arrays}
     for name, array in arrays.items():
-        assert_same_bits(read_tensor(reader, name), array, name)
+        assert_same(read_tensor(reader, name), array, name)
 
 
 def test_leaves_paths_and_metadata(tree, tmp_path):
@@ -114,7 +115,7 @@ def test_inner_chunks_of_a_shard_are_the_storage_grid(tmp_path):
     save_pytree(tmp_path / "c", {"x": array}, use_zarr3=True, chunk_byte_size=32)
     reader = open_orbax(str(tmp_path / "c"))
     assert reader.tensors["x"].spec.storage.count == 8
-    assert_same_bits(read_tensor(reader, "x"), array)
+    assert_same(read_tensor(reader, "x"), array)
 
 
 def test_manager_step_with_items(tree, tmp_path):
@@ -158,7 +159,7 @@ def test_several_trees_prefix_their_names(tmp_path):
         reader = open_orbax(str(path))
         assert reader.container.style == style
         assert set(reader.tensors) == {"state/w", "ema/w"}
-        assert_same_bits(read_tensor(reader, "ema/w"), second["w"])
+        assert_same(read_tensor(reader, "ema/w"), second["w"])
         assert {leaf.name: leaf.item for leaf in reader.leaves} == {
             "state/w": "state",
             "ema/w": "ema",
@@ -180,14 +181,14 @@ def test_a_bare_array(tmp_path):
     for path in ("v0", "v1"):
         reader = open_orbax(str(tmp_path / path))
         assert list(reader.tensors) == [""]
-        assert_same_bits(read_tensor(reader, ""), array)
+        assert_same(read_tensor(reader, ""), array)
 
 
 def test_bare_arrays_among_several_trees_are_named_like_their_item(tmp_path):
     v1.save_checkpointables(tmp_path / "c", {"a": np.arange(3), "b": {"x": np.arange(2)}})
     reader = open_orbax(str(tmp_path / "c"))
     assert set(reader.tensors) == {"a", "b/x"}
-    assert_same_bits(read_tensor(reader, "a"), np.arange(3))
+    assert_same(read_tensor(reader, "a"), np.arange(3))
 
 
 def test_chunks_that_equal_the_fill_value_may_be_missing(tmp_path, monkeypatch):
@@ -201,8 +202,8 @@ def test_chunks_that_equal_the_fill_value_may_be_missing(tmp_path, monkeypatch):
     reader = open_orbax(str(tmp_path / "c"))
     assert reader.tensors["x"].may_be_missing
     assert reader.locate("z", (0,)) is None
-    assert_same_bits(read_tensor(reader, "x"), array)
-    assert_same_bits(read_tensor(reader, "z"), np.zeros(3, np.int8))
+    assert_same(read_tensor(reader, "x"), array)
+    assert_same(read_tensor(reader, "z"), np.zeros(3, np.int8))
 
 
 def test_stored_values_are_shared_by_threads(tree, tmp_path):
@@ -212,7 +213,7 @@ def test_stored_values_are_shared_by_threads(tree, tmp_path):
     with ThreadPoolExecutor(8) as pool:
         found = pool.map(lambda name: read_tensor(reader, name), [*expected] * 3)
         for name, array in zip([*expected] * 3, found, strict=True):
-            assert_same_bits(array, expected[name], name)
+            assert_same(array, expected[name], name)
 
 
 def test_metadata_is_priced(tree, tmp_path):

@@ -10,8 +10,9 @@ import pytest
 from reshard.errors import FormatError
 from reshard.formats.orbax import item_tensors
 from reshard.formats.orbax.reader import open_orbax
+from tests.equal import assert_same
 from tests.formats.orbax.by_hand import LITTLE, sharded, write_item, write_tree, zarr2, zarr3
-from tests.formats.orbax.decode import assert_same_bits, read_tensor
+from tests.formats.orbax.decode import read_tensor
 
 ARRAY = np.arange(7 * 10, dtype=np.float32).reshape(7, 10)
 BLOSC = {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 4, "blocksize": 0}
@@ -72,14 +73,14 @@ def test_chains_that_are_decoded(case, ocdbt, tmp_path):
     assert encoding.compressor == compressor
     assert encoding.checksum == ("crc" in case or case == "zarr3-shard")
     assert bool(encoding.spec) == (compressor == "blosc")
-    assert_same_bits(read_tensor(reader, "x"), ARRAY)
+    assert_same(read_tensor(reader, "x"), ARRAY)
 
 
 def test_column_order_of_one_dimension_is_row_order(tmp_path):
     path = _patched(tmp_path, ".zarray", zarr2((3,)), array=ARRAY[0], order="F")
     reader = open_orbax(path)
     assert reader.tensors["x"].encoding.compressor == "none"
-    assert_same_bits(read_tensor(reader, "x"), ARRAY[0])
+    assert_same(read_tensor(reader, "x"), ARRAY[0])
 
 
 @pytest.mark.parametrize("ocdbt", [False, True], ids=["plain", "ocdbt"])
@@ -90,7 +91,7 @@ def test_chains_that_are_left_to_tensorstore(case, ocdbt, tmp_path):
     tensor = reader.tensors["x"]
     assert tensor.encoding.compressor == "tensorstore"
     assert tensor.spec.dtype == "float32"
-    assert_same_bits(read_tensor(reader, "x"), ARRAY)
+    assert_same(read_tensor(reader, "x"), ARRAY)
     assert reader.locate("x", (0, 0)).length > 0
 
 
@@ -105,7 +106,7 @@ def test_shard_larger_than_the_array_with_missing_inner_chunks(tmp_path):
     )
     assert reader.tensors["x"].fill == np.float32(2.5).tobytes()
     assert reader.tensors["x"].spec.storage.parts == (4, 4)
-    assert_same_bits(read_tensor(reader, "x"), ARRAY)
+    assert_same(read_tensor(reader, "x"), ARRAY)
 
 
 def test_scalars_and_zero_size_arrays(tmp_path):
@@ -117,7 +118,7 @@ def test_scalars_and_zero_size_arrays(tmp_path):
     }
     reader = open_orbax(str(write_item(tmp_path / "c", arrays)))
     for name, (array, _) in arrays.items():
-        assert_same_bits(read_tensor(reader, name), array, name)
+        assert_same(read_tensor(reader, name), array, name)
     assert reader.tensors["zero2"].spec.storage.count == 0
 
 

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from reshard.formats.orbax.reader import open_orbax
-from tests.formats.orbax.decode import assert_same_bits, read_tensor
+from tests.equal import assert_same
+from tests.formats.orbax.decode import read_tensor
 from tests.orbax_trees import DTYPES, expected_arrays, mesh, put, random_array, save_pytree
 
 NAMES = st.from_regex(r"\A[a-zé][a-z./]{0,1}[a-z]\Z")
@@ -65,5 +66,5 @@ def test_random_trees(tree, chunk_byte_size, tmp_path_factory, **options):
     expected = expected_arrays(tree)
     assert set(reader.tensors) == set(expected)
     for name, array in expected.items():
-        assert_same_bits(read_tensor(reader, name), array, name)
+        assert_same(read_tensor(reader, name), array, name)
     shutil.rmtree(directory)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
 import shutil
-import threading
 from collections import Counter
 from pathlib import Path
 
@@ -17,14 +14,12 @@ from reshard import api
 from reshard.formats.registry import open_reader
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import mesh, put, save_pytree
+from tests.source_reads import FRAME_HEADERS_BYTES, Reads, encoded_bytes
 
 MIB = 1 << 20
 LINE = mesh((8,), ("x",))
 METADATA_BYTES = 256 << 10
 """Small files that opening a checkpoint and planning read, some of them twice."""
-
-FRAME_HEADERS_BYTES = 8 * 18
-"""A zstd frame's header is checked before a decoder is made for it, and then decoded."""
 
 COUNTED = """
     import json, sys
@@ -64,12 +59,6 @@ def sources(tmp_path_factory):
     shutil.rmtree(root)
 
 
-def encoded_bytes(path: Path) -> int:
-    reader = open_reader(str(path))
-    extents = [reader.locate("w", i) for i in reader.tensors["w"].spec.storage.indices()]
-    return sum(e.length for e in extents)
-
-
 CASES = [
     ("rows", COLUMNS, {}),
     ("rows", ROWS, {}),
@@ -104,43 +93,6 @@ def test_repeated_reading_costs_no_more_than_its_price(sources, source, tmp_path
     assert amplification > 1.0
     assert reported == round(amplification * once)
     assert once < read <= amplification * once + METADATA_BYTES
-
-
-class Reads:
-    """Every interval that is read of any file, by path."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.intervals: dict[str, list[tuple[int, int]]] = {}
-        self._lock = threading.Lock()
-        for name in ("pread", "preadv", "copy_file_range"):
-            monkeypatch.setattr(os, name, self._recording(name, getattr(os, name)))
-
-    def _recording(self, name, call):
-        def recorded(fd, *args):
-            result = call(fd, *args)
-            count = result if isinstance(result, int) else len(result)
-            offset = args[2] if name == "copy_file_range" else args[1]
-            with self._lock:
-                path = str(Path(f"/proc/self/fd/{fd}").readlink())
-                self.intervals.setdefault(path, []).append((offset, offset + count))
-            return result
-
-        return recorded
-
-    def times_read(self, path: str, start: int, stop: int) -> Counter[int]:
-        """How many bytes of ``start:stop`` were read how often."""
-        steps = Counter({start: 0, stop: 0})
-        for a, b in self.intervals.get(path, []):
-            a, b = max(a, start), min(b, stop)
-            if a < b:
-                steps[a] += 1
-                steps[b] -= 1
-        times: Counter[int] = Counter()
-        depth = 0
-        for (a, step), (b, _) in itertools.pairwise(sorted(steps.items())):
-            depth += step
-            times[depth] += b - a
-        return times
 
 
 def read_times(monkeypatch, source, target, **options):

@@ -28,7 +28,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import v1
 
 from reshard import api
-from tests.formats.orbax.decode import assert_same_bits
+from tests.equal import assert_same_trees
 from tests.orbax_trees import (
     DTYPES,
     expected_arrays,
@@ -64,24 +64,6 @@ SPLIT_COLUMNS = {**SPLIT_ROWS, "rules": [{"match": ".", "axes": [None, "x"]}]}
 def restore_tree(path: Path) -> Any:
     """What stock Orbax restores, without being told what is there."""
     return ocp.PyTreeCheckpointer().restore(main_item(path))
-
-
-def assert_same_trees(found: Any, expected: Any) -> None:
-    """Equal structure, and every leaf equal bit for bit."""
-    found_leaves, structure = jax.tree_util.tree_flatten_with_path(found)
-    leaves, wanted = jax.tree_util.tree_flatten_with_path(expected)
-    assert structure == wanted
-    for (path, a), (_, b) in zip(found_leaves, leaves, strict=True):
-        if isinstance(b, (str, int, float, bool)):
-            assert (type(a), a) == (type(b), b)
-        else:
-            assert_same_bits(bits(a), bits(b), path)
-
-
-def bits(leaf: Any) -> np.ndarray:
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
-    return np.asarray(leaf)
 
 
 def main_item(path: Path) -> Path:

@@ -15,7 +15,7 @@ from reshard import Target, api
 from reshard.errors import MemoryBudgetError, PlanError, StorageError
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import mesh, put, save_pytree
-from tests.public.convert.test_bytes_read import FRAME_HEADERS_BYTES, Reads, encoded_bytes
+from tests.source_reads import FRAME_HEADERS_BYTES, Reads, encoded_bytes
 
 MIB = 1 << 20
 LINE = mesh((8,), ("x",))

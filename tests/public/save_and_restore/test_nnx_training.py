@@ -14,7 +14,7 @@ from flax import nnx
 import reshard
 from reshard import DeviceMesh, LayoutMap
 from reshard.variables import create
-from tests.restoring.equal import assert_same_trees
+from tests.equal import assert_same_trees
 
 pytestmark = pytest.mark.xdist_group("nnx-training")
 

@@ -1,56 +1,14 @@
-"""Sources that bring every strategy about, saved once by stock Orbax."""
+"""The sources of the conversions, saved once by stock Orbax."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from tests.orbax_trees import mesh, put, save_pytree
-
-ROWS = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": [{"match": "rows|both", "axes": ["x"]}]}
-COLUMNS = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": [{"match": "rows", "axes": [None, "x"]}]}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A conversion; ``strategies`` are those that it must have, as (tensor, strategy)."""
-
-    source: str
-    options: Mapping[str, Any]
-    strategies: frozenset[tuple[str, str]] = field(default_factory=frozenset)
-
-
-def case(source: str, *strategies: tuple[str, str], **options: Any) -> Case:
-    return Case(source, {"workers": 2, "max_memory": "64MiB", **options}, frozenset(strategies))
-
-
-CASES = {
-    "scatter": case("raw", ("rows", "scatter"), layout=COLUMNS, chunk_bytes=16384),
-    "weave": case("raw", ("both", "weave"), ("cols", "weave"), ("small", "whole"), layout=ROWS),
-    "zstd": case(
-        "raw", ("rows", "block"), ("both", "block"), compression="zstd", chunk_bytes=16384
-    ),
-    "copy": case("zstd", ("rows", "copy"), ("small", "copy"), compression="keep"),
-    "cast": case("zstd", ("rows", "scatter"), cast=[("rows|cols", "bfloat16")], chunk_bytes=16384),
-    "ocdbt": case("raw", ("cols", "block"), layout=ROWS, ocdbt=True, chunk_bytes=65536),
-    "readback": case("raw", ("rows", "block"), layout=ROWS, check="readback"),
-}
-
-
-def make_tree() -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    line = mesh((8,), ("x",))
-    return {
-        "rows": put(rng.normal(size=(512, 1024)).astype(np.float32), "x", None, on=line),
-        "cols": put(rng.normal(size=(1024, 512)).astype(np.float32), None, "x", on=line),
-        "both": put(rng.normal(size=(512, 512)).astype(np.float32), "data", "model"),
-        "small": np.arange(100, dtype=np.int32),
-    }
+from tests.orbax_trees import save_pytree
+from tests.robustness.crash.cases import make_tree
 
 
 @pytest.fixture(scope="session")

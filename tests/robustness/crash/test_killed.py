@@ -12,7 +12,7 @@ import pytest
 from reshard import api
 from reshard.errors import ReshardError
 from reshard.storage.staging import staging_for
-from tests.robustness.crash.conftest import CASES, make_tree
+from tests.robustness.crash.cases import CASES, make_tree
 from tests.robustness.crash.killing import Point, run_killed
 from tests.robustness.crash.left import content, journal_tasks, same_result
 

@@ -34,9 +34,9 @@ from reshard.errors import (
 from reshard.storage import syncing
 from reshard.storage.checked_lines import checked_line
 from reshard.storage.staging import staging_for
-from tests.public.convert.test_bytes_read import Reads
-from tests.robustness.crash.conftest import CASES, ROWS
+from tests.robustness.crash.cases import CASES, ROWS
 from tests.robustness.crash.left import content, journal_of, journal_tasks
+from tests.source_reads import Reads
 
 CASE = CASES["weave"]
 

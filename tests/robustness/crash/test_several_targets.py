@@ -13,7 +13,7 @@ from reshard.conversion.resume import cleanup as unfinished
 from reshard.engine import task_stream as tasks
 from reshard.errors import ResumeError, SourceChangedError, StorageError, TargetBusyError
 from reshard.storage.staging import held, staging_for
-from tests.robustness.crash.conftest import COLUMNS, ROWS
+from tests.robustness.crash.cases import COLUMNS, ROWS
 from tests.robustness.crash.killing import Point, run_many_killed
 from tests.robustness.crash.left import content, journal_tasks, same_result
 

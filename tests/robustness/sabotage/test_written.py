@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reshard.engine.buffers import Arena
 from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.movers import single_chunk as whole
 from reshard.engine.movers import stream as copy
@@ -27,17 +26,7 @@ PLACES = (1, 2, 3, 5, 8, 12, 17)
 """Which call is struck, as far as there are so many: first ones, and some behind bands of zeros."""
 
 
-@pytest.fixture(autouse=True)
-def dirty_buffers(monkeypatch):
-    """What is not filled must not be right by chance, because of what was in the memory before."""
-    take = Arena.take
-
-    def dirty(arena, nbytes):
-        memory = take(arena, nbytes)
-        memory[:] = 0xAB
-        return memory
-
-    monkeypatch.setattr(Arena, "take", dirty)
+pytestmark = pytest.mark.usefixtures("dirty_buffers")
 
 
 def strike(monkeypatch, make: Callable[[int], Moving], arm: Callable[[Any, int], Nth]) -> int:

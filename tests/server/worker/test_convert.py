@@ -12,7 +12,7 @@ from reshard_server.worker.throttle import Pace
 import reshard
 from reshard.errors import ResumeError
 from reshard.storage.staging import staging_for
-from tests.public.convert.test_bytes_read import Reads
+from tests.source_reads import Reads
 
 OPTIONS = {"compression": "zstd", "chunk_bytes": "64KiB"}
 
