@@ -13,20 +13,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from reshard.api import (
+    check_arguments,
     convert,
     convert_all,
     diff,
     fingerprint,
     inspect,
+    is_checkpoint,
+    locate,
     open_checkpoint,
     plan,
     plan_all,
     preview_layout,
     restore,
     starter_layout,
+    steps,
     verify,
 )
-from reshard.conversion.target import Target
+from reshard.conversion.options import Check, ConvertOptions, Target
 from reshard.errors import (
     CorruptError,
     FormatError,
@@ -54,22 +58,26 @@ from reshard.errors import (
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.mesh import DeviceMesh, TensorLayout
 from reshard.layout.scope import layout_map_scope
+from reshard.restoring.options import RestoreOptions
 from reshard.version import __version__
 
 if TYPE_CHECKING:
-    from reshard.checkpoint import OpenedCheckpoint, RestoreReport
+    from reshard.checkpoint import OpenedCheckpoint
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
     from reshard.conversion.report import ConversionReport, MultiReport, TensorReport
-    from reshard.engine.progress import Progress
+    from reshard.engine.progress import Progress, Stage
     from reshard.engine.task import CastStats
+    from reshard.formats.base import Style
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.inspection.layout_preview import LaidOut, LayoutPreview
+    from reshard.layout.layout_file import MissingAxes
     from reshard.layout.partitioners import (
         FixedShardsPartitioner,
         MaxSizePartitioner,
         MinSizePartitioner,
     )
     from reshard.layout.slice_info import SaveSliceInfo
+    from reshard.restoring.report import RestoreReport
     from reshard.saving.save import SaveHandle, save
     from reshard.variables.distribute import distribute_tensor
     from reshard.variables.sharded.indexed_slices import IndexedSlices
@@ -80,9 +88,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CastStats",
+    "Check",
     "CheckpointInfo",
     "ConversionPlan",
     "ConversionReport",
+    "ConvertOptions",
     "CorruptError",
     "DeviceMesh",
     "DiffReport",
@@ -100,6 +110,7 @@ __all__ = [
     "MaxSizePartitioner",
     "MemoryBudgetError",
     "MinSizePartitioner",
+    "MissingAxes",
     "MissingError",
     "MissingPackageError",
     "MultiConversionPlan",
@@ -110,13 +121,16 @@ __all__ = [
     "PlannedTensor",
     "Progress",
     "ReshardError",
+    "RestoreOptions",
     "RestoreReport",
     "ResumeError",
     "SaveHandle",
     "SaveSliceInfo",
     "ShardedVariable",
     "SourceChangedError",
+    "Stage",
     "StorageError",
+    "Style",
     "SyncError",
     "Target",
     "TargetBusyError",
@@ -133,13 +147,16 @@ __all__ = [
     "Verification",
     "VerificationError",
     "__version__",
+    "check_arguments",
     "convert",
     "convert_all",
     "diff",
     "distribute_tensor",
     "fingerprint",
     "inspect",
+    "is_checkpoint",
     "layout_map_scope",
+    "locate",
     "open_checkpoint",
     "plan",
     "plan_all",
@@ -147,6 +164,7 @@ __all__ = [
     "restore",
     "save",
     "starter_layout",
+    "steps",
     "verify",
 ]
 
@@ -164,15 +182,18 @@ _LAZY = {
     "LeafDiff": "reshard.verification.diff_report",
     "MaxSizePartitioner": "reshard.layout.partitioners",
     "MinSizePartitioner": "reshard.layout.partitioners",
+    "MissingAxes": "reshard.layout.layout_file",
     "MultiConversionPlan": "reshard.conversion.plan",
     "MultiReport": "reshard.conversion.report",
     "OpenedCheckpoint": "reshard.checkpoint",
     "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
-    "RestoreReport": "reshard.checkpoint",
+    "RestoreReport": "reshard.restoring.report",
     "SaveHandle": "reshard.saving.save",
     "SaveSliceInfo": "reshard.layout.slice_info",
     "ShardedVariable": "reshard.variables.sharded.variable",
+    "Stage": "reshard.engine.progress",
+    "Style": "reshard.formats.base",
     "TensorDiff": "reshard.verification.diff_report",
     "TensorInfo": "reshard.inspection.checkpoint_info",
     "TensorReport": "reshard.conversion.report",

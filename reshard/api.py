@@ -1,36 +1,36 @@
-"""What programs call: inspect, plan, convert, verify and restore checkpoints.
+"""The public functions: inspect, plan, convert, verify and restore checkpoints, and what goes with them.
 
-Paths are local. What is returned is frozen data, or a tree of live arrays; everything that is raised
-on purpose is a ``ReshardError``.
+Each checks its arguments, finds the path of the checkpoint, and calls the room that does the work. Paths are
+local. Results are frozen records or trees of live arrays; every deliberate error is a ``ReshardError``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from reshard.arguments import changes_of, path_of
-from reshard.conversion.target import Target
+from reshard.conversion.options import Target
 from reshard.engine.limits import limits_of
+from reshard.restoring.options import RestoreArguments
+from reshard.signatures import takes_options
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from reshard.arguments import PairRules, Path, Rules
-    from reshard.checkpoint import OpenedCheckpoint, RestoreReport
-    from reshard.conversion.check_target import Check
+    from reshard.checkpoint import OpenedCheckpoint
+    from reshard.conversion.options import ConvertOptions, LayoutLike
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
     from reshard.conversion.report import ConversionReport, MultiReport
-    from reshard.conversion.target import LayoutLike
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress
-    from reshard.formats.base import Style
     from reshard.formats.choose import Step
     from reshard.inspection.checkpoint_info import CheckpointInfo
     from reshard.inspection.layout_preview import LayoutPreview
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import MissingAxes
-    from reshard.restoring.plan import Missing, Unexpected
+    from reshard.restoring.options import RestoreOptions
     from reshard.verification.compare import Verification
     from reshard.verification.diff_report import DiffReport
     from reshard.verification.fingerprint import Fingerprint
@@ -132,26 +132,16 @@ def locate(path: Path, *, step: Step | None = None, item: str | None = None) -> 
     return _chosen("checkpoint", path, step, item)
 
 
+@takes_options(Target)
 def plan(
     source: Path,
     target: Path | None = None,
     *,
     step: Step | None = None,
     item: str | None = None,
-    layout: LayoutLike = None,
-    mesh: str | MeshLike | None = None,
-    missing_axes: MissingAxes = "error",
-    select: Rules = (),
-    drop: Rules = (),
-    rename: PairRules = (),
-    cast: PairRules = (),
     max_memory: int | str | None = None,
     workers: int | None = None,
-    compression: str = "none",
-    chunk_bytes: int | str | None = None,
-    ocdbt: bool = False,
-    style: Style | None = None,
-    overwrite: bool = False,
+    **options: Unpack[ConvertOptions],
 ) -> ConversionPlan:
     """What ``convert`` with the same arguments would do, and what it would cost; moves nothing.
 
@@ -159,51 +149,20 @@ def plan(
         target: where the target would go; None leaves out what depends on it: its free space, and whether
             something is there already.
         step, item: which step of a run, and which item of several; as for ``inspect``.
-        layout: a layout file's path or content, a LayoutMap, or a tree of TensorLayouts, jax shardings,
-            PartitionSpecs or ``jax.ShapeDtypeStruct``s, of which a leaf stands for everything below it.
-            None keeps the source's layouts.
-        mesh: a DeviceMesh, a ``jax.sharding.Mesh`` or ``"data=4,model=2"``. It takes the place of the
-            layout file's mesh, and is that of a tree's PartitionSpecs. Without a layout every tensor
-            keeps the source's axes, over this mesh.
-        missing_axes: ``"replicate"`` leaves out axes, of the source or of a layout file, that ``mesh`` lacks, so
-            that what they split is replicated, and says so in a warning; ``"error"`` refuses.
-        select, drop: patterns searched in names: what is kept, and what is left out of that.
-        rename: pairs of a pattern and a replacement; the first that matches counts.
-        cast: pairs of a pattern and a dtype, or of ``"float"``, ``"int"``, ``"complex"``, ``"bool"`` or a
-            dtype and a dtype: every tensor of the first becomes the second. ``"float8_e4m3fn:saturate"``
-            makes what is too large the largest value. The first that applies counts.
-        max_memory: bytes, or text such as ``"512MiB"``; the default is a quarter of the memory
-            that the machine or its cgroup allows, or 1 GiB, the smaller.
+        max_memory: bytes, or text such as ``"512MiB"``, of all buffers together; the default is a quarter of the
+            memory that the machine or its cgroup allows, or 1 GiB, the smaller.
         workers: tasks at once; the default is the number of processors, at least 2 and at most 16.
-        compression: ``none``, ``zstd[:level]``, ``gzip[:level]``, ``blosc`` or ``keep``.
-        chunk_bytes: target chunks above this are subdivided; the default is 256 MiB.
-        ocdbt: pack the target into one OCDBT database instead of plain files.
-        style: form of the target, ``"v0"`` or ``"v1"``; None keeps the source's.
-        overwrite: whether an existing target may be replaced.
+        options: layout, mesh, select, cast and so on; ``reshard.ConvertOptions`` documents them.
     """
     from reshard.conversion.check_target import check_target
     from reshard.conversion.prepare import foresee, prepare
 
-    one = Target(
-        "" if target is None else target,
-        layout,
-        mesh,
-        select,
-        drop,
-        rename,
-        cast,
-        compression,
-        chunk_bytes,
-        ocdbt,
-        style,
-        overwrite,
-        missing_axes=missing_axes,
-    )
-    wanted = check_target(one, limits_of(max_memory, workers))
+    limits = limits_of(max_memory, workers)
+    checked = check_target(Target("" if target is None else target, **options), limits)
     source = _chosen("source", source, step, item)
     if target is None:
-        return foresee(source, wanted.options)
-    return prepare(source, wanted.target, wanted.options).summary
+        return foresee(source, checked.options)
+    return prepare(source, checked.target, checked.options).summary
 
 
 def plan_all(
@@ -223,26 +182,16 @@ def plan_all(
     from reshard.conversion.check_target import check_targets
     from reshard.conversion.prepare import prepare_multi
 
-    wanted = check_targets(targets, limits_of(max_memory, workers))
-    return prepare_multi(_chosen("source", source, step, item), wanted).summary
+    checked = check_targets(targets, limits_of(max_memory, workers))
+    return prepare_multi(_chosen("source", source, step, item), checked).summary
 
 
+@takes_options(Target)
 def check_arguments(
     *,
-    layout: LayoutLike = None,
-    mesh: str | MeshLike | None = None,
-    missing_axes: MissingAxes = "error",
-    select: Rules = (),
-    drop: Rules = (),
-    rename: PairRules = (),
-    cast: PairRules = (),
     max_memory: int | str | None = None,
     workers: int | None = None,
-    compression: str = "none",
-    chunk_bytes: int | str | None = None,
-    ocdbt: bool = False,
-    style: Style | None = None,
-    overwrite: bool = False,
+    **options: Unpack[ConvertOptions],
 ) -> Limits:
     """Raises what ``plan`` would raise for these arguments with any checkpoint; reads none.
 
@@ -251,83 +200,52 @@ def check_arguments(
     from reshard.conversion.check_target import check_target
     from reshard.planning.rules import check_rules
 
-    one = Target(
-        "",
-        layout,
-        mesh,
-        select,
-        drop,
-        rename,
-        cast,
-        compression,
-        chunk_bytes,
-        ocdbt,
-        style,
-        overwrite,
-        missing_axes=missing_axes,
-    )
     limits = limits_of(max_memory, workers)
-    check_rules(check_target(one, limits).options.changes)
+    check_rules(check_target(Target("", **options), limits).options.changes)
     return limits
 
 
+@takes_options(Target)
 def convert(
     source: Path,
     target: Path,
     *,
     step: Step | None = None,
     item: str | None = None,
-    layout: LayoutLike = None,
-    mesh: str | MeshLike | None = None,
-    missing_axes: MissingAxes = "error",
-    select: Rules = (),
-    drop: Rules = (),
-    rename: PairRules = (),
-    cast: PairRules = (),
     max_memory: int | str | None = None,
     workers: int | None = None,
-    compression: str = "none",
-    chunk_bytes: int | str | None = None,
-    ocdbt: bool = False,
-    style: Style | None = None,
-    overwrite: bool = False,
-    check: Check = "written",
-    restart: bool = False,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
     before_publish: Callable[[str], None] | None = None,
+    **options: Unpack[ConvertOptions],
 ) -> ConversionReport:
     """Converts the checkpoint ``source`` to ``target``, which appears whole or not at all.
 
     An interrupted run resumes where it stopped when the same call is made again. Where ``target`` is the finished
     result already, nothing is touched; the report says so, and tells what ``target`` records of itself.
 
-    Arguments as for ``plan``, and:
-
     Args:
-        check: ``"readback"`` reads the output again before it appears, and only then does the
-            report say "proved".
-        restart: start over, whatever an unfinished run to ``target`` has left.
+        step, item, max_memory, workers: as for ``plan``.
         executor: where tasks run; None makes threads.
         progress: called from this thread after each task.
         before_publish: called with the target's path once it is proven and on the disk, right before it
             appears; where it raises, the target stays unpublished and the same call resumes there.
+        options: layout, mesh, select, cast, check and so on; ``reshard.ConvertOptions`` documents them.
 
     Raises ResumeError where an unfinished run to ``target`` was another conversion, or of a source that
     changed since; SourceChangedError where the source changed while it was read.
+
+    >>> convert("ckpt/100", "served", layout="serving.yaml", cast={"float": "bfloat16"})  # doctest: +SKIP
     """
     from reshard.conversion.check_target import check_target
     from reshard.conversion.convert import convert
 
-    one = Target(
-        target, layout, mesh, select, drop, rename, cast, compression, chunk_bytes, ocdbt, style, overwrite,
-        check, restart, missing_axes,
-    )  # fmt: skip
-    wanted = check_target(one, limits_of(max_memory, workers))
-    source, options = _chosen("source", source, step, item), wanted.options
+    checked = check_target(Target(target, **options), limits_of(max_memory, workers))
+    source = _chosen("source", source, step, item)
     return convert(
-        source, wanted.target, options, executor, progress, before_publish, restart=restart
-    )
+        source, checked.target, checked.options, executor, progress, before_publish,
+        restart=checked.restart,
+    )  # fmt: skip
 
 
 def convert_all(
@@ -364,11 +282,12 @@ def convert_all(
     from reshard.conversion.check_target import check_targets
     from reshard.conversion.convert import convert_multi
 
-    wanted = check_targets(targets, limits_of(max_memory, workers))
+    checked = check_targets(targets, limits_of(max_memory, workers))
     source = _chosen("source", source, step, item)
-    return convert_multi(source, wanted, executor, progress, before_publish)
+    return convert_multi(source, checked, executor, progress, before_publish)
 
 
+@takes_options(RestoreArguments)
 def restore(
     path: Path,
     like: Any = None,
@@ -379,18 +298,7 @@ def restore(
     *,
     step: Step | None = None,
     item: str | None = None,
-    drop: Rules | None = None,
-    rename: PairRules | None = None,
-    axis: int | None = None,
-    partition_strategy: str | None = None,
-    devices: Sequence[Any] | None = None,
-    missing: Missing = "error",
-    unexpected: Unexpected = "error",
-    max_memory: int | str | None = None,
-    workers: int | None = None,
-    verify: bool = True,
-    progress: Callable[[Progress], None] | None = None,
-    report: Callable[[RestoreReport], None] | None = None,
+    **options: Unpack[RestoreOptions],
 ) -> Any:
     """A checkpoint as a live tree; each process reads only the bytes that its devices need.
 
@@ -398,7 +306,6 @@ def restore(
     empty containers as they were saved, PRNG keys as jax's own.
 
     Args:
-        step, item: which step of a run, and which item of several; as for ``inspect``.
         like: a tree of ``jax.ShapeDtypeStruct``, jax or numpy arrays, ShardedVariables, numbers and
             strings; its structure is kept, its names must be those of the checkpoint, and its shapes
             and dtypes those that are stored (a dtype that loses nothing, such as float32 for
@@ -412,50 +319,17 @@ def restore(
             and is not named stays one.
         partition: a number of shards, a partitioner, or a mapping from regular expressions to
             these; then ShardedVariables are made, and what matches nothing stays whole.
-        select, drop: patterns searched in names: what is kept, and what is left out of that.
-        rename: pairs of a pattern and a replacement; the first that matches counts.
-        cast: pairs of a pattern and a dtype, or of ``"float"``, ``"int"``, ``"complex"``, ``"bool"`` or a
-            dtype and a dtype: every tensor of the first becomes the second. ``"float8_e4m3fn:saturate"``
-            makes what is too large the largest value. The first that applies counts.
-            What may lose something is cast only so, and an int becomes a float only by name.
-        axis: the dimension that ``partition`` splits; the default is 0, or the recorded one.
-        partition_strategy: ``"div"`` or ``"mod"``; None keeps what was recorded, or ``"div"``.
-        devices: devices or shardings to which shards are dealt in turn.
-        missing: ``"keep"`` leaves what the checkpoint lacks as it is in ``like``.
-        unexpected: ``"ignore"`` leaves out what ``like`` does not ask for.
-        max_memory: bytes, or text such as ``"512MiB"``, of what is taken beside the result; the
-            default is a quarter of the memory that the machine or its cgroup allows, or 1 GiB.
-        workers: chunks read at once; the default is the number of processors, at least 2 and at most 16.
-        verify: whether tensors that are read whole are compared with the digests recorded of them.
-        progress: called from this thread after each piece of work.
-        report: called once at the end with a ``RestoreReport``. Without it, keys
-            and rules that match no tensor raise a ``LayoutWarning``.
+        select, cast: as in ``reshard.ConvertOptions``; but what may lose something is cast only so, and an int
+            becomes a float only by name.
+        step, item: which step of a run, and which item of several; as for ``inspect``.
+        options: drop, rename, missing, max_memory, report and so on; ``reshard.RestoreOptions`` documents them.
 
     Raises one TreeError that names every missing, unexpected and wrongly shaped or typed tensor,
     before a tensor's byte is read; LayoutError, PlanError or MemoryBudgetError likewise for what makes
     no sense or does not fit; CorruptError where stored bytes are wrong.
     """
-    from reshard.checkpoint import OpenedCheckpoint
-
-    return OpenedCheckpoint(_chosen("checkpoint", path, step, item)).restore(
-        like,
-        layout,
-        partition,
-        select,
-        cast,
-        drop=drop,
-        rename=rename,
-        axis=axis,
-        partition_strategy=partition_strategy,
-        devices=devices,
-        missing=missing,
-        unexpected=unexpected,
-        max_memory=max_memory,
-        workers=workers,
-        verify=verify,
-        progress=progress,
-        report=report,
-    )
+    opened = open_checkpoint(path, step=step, item=item)
+    return opened.restore(like, layout, partition, select, cast, **options)
 
 
 def open_checkpoint(
@@ -496,11 +370,9 @@ def verify(
     to the last bit.
 
     Args:
-        select, drop, rename, cast: rules by which B was made of A, as for ``plan``, in place of all those that
-            B records. None leaves B's in force where all four are None, and else means no such rule.
-        max_memory: bytes, or text such as ``"512MiB"``.
-        workers: chunks read at once.
-        progress: called from this thread after each piece of work.
+        select, drop, rename, cast: rules by which B was made of A, as in ``reshard.ConvertOptions``, in place of all
+            those that B records. None leaves B's in force where all four are None, and else means no such rule.
+        max_memory, workers, progress: as for ``diff``.
 
     Raises where there is no checkpoint, or one that recorded nothing of itself and cannot be read;
     PlanError for rules without B, and for rules that make no sense for A.
@@ -508,17 +380,11 @@ def verify(
     >>> verify("ckpt/1000", "served").dropped  # doctest: +SKIP
     ('opt_state/0/mu/w',)
     """
-    from reshard.errors import PlanError
-    from reshard.verification.verify import verify_checkpoints
+    from reshard.verification.verify import made_by, verify_checkpoints
 
     limits = limits_of(max_memory, workers)
     other = None if b is None else path_of("checkpoint", b)
-    given = any(rule is not None for rule in (select, drop, rename, cast))
-    if given and other is None:
-        raise PlanError(
-            "select, drop, rename and cast say how B was made of A, but there is no B; name it, or leave them out"
-        )
-    rules = changes_of(select, drop, rename, cast) if given else None
+    rules = made_by(other, select, drop, rename, cast)
     return verify_checkpoints(_chosen("checkpoint", a, step, item), other, limits, progress, rules)
 
 
@@ -545,9 +411,9 @@ def diff(
 
     Args:
         step, item: which step of a run, and which item of several, ``a`` is; as for ``inspect``.
-        select, drop: patterns searched in names: what is compared, and what is left out of that.
-        max_memory: bytes, or text such as ``"512MiB"``, of all buffers and metadata.
-        workers: tasks at once.
+        select, drop: which tensors are compared; as in ``reshard.ConvertOptions``.
+        max_memory: bytes, or text such as ``"512MiB"``, of all buffers and metadata; the default is that of ``plan``.
+        workers: tasks at once; the default is that of ``plan``.
         progress: called from this thread after each task.
 
     Raises CorruptError, naming tensor and chunk, where stored bytes are wrong; MemoryBudgetError, before
@@ -583,9 +449,7 @@ def fingerprint(
     Args:
         step, item: which step of a run, and which item of several; as for ``inspect``.
         overwrite: whether a record that is there may be replaced.
-        max_memory: bytes, or text such as ``"512MiB"``.
-        workers: chunks read at once.
-        progress: called from this thread after each piece of work.
+        max_memory, workers, progress: as for ``diff``.
 
     Raises TargetExistsError where there is a record already, CorruptError where something cannot be
     read now, StorageError where the file system refuses; then nothing is recorded.
@@ -593,8 +457,9 @@ def fingerprint(
     from reshard.verification.fingerprint import fingerprint_checkpoint
 
     limits = limits_of(max_memory, workers)
-    source = _chosen("checkpoint", path, step, item)
-    return fingerprint_checkpoint(source, limits, overwrite, progress)
+    return fingerprint_checkpoint(
+        _chosen("checkpoint", path, step, item), limits, overwrite, progress
+    )
 
 
 def _chosen(what: str, path: Path, step: Step | None, item: str | None) -> str:

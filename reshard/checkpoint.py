@@ -7,31 +7,28 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, get_args
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from reshard.arguments import changes_of, check_choice, path_of
 from reshard.engine.limits import limits_of
-from reshard.engine.task import CastStats
 from reshard.errors import FormatError, LayoutWarning, StorageError, TreeError
 from reshard.formats.base import PathKey, Reader, StoredTensor
 from reshard.formats.registry import local_path, open_reader
-from reshard.geometry.sizes import format_bytes
-from reshard.layout.record_text import counted, several, warned
 from reshard.planning.rules import Rewrite, rewrites
 from reshard.restoring.match import require_jax
 from reshard.restoring.nested import nested
-from reshard.restoring.outputs import NumpyArray
+from reshard.restoring.options import Missing, RestoreArguments, Unexpected
 from reshard.restoring.partitions import partitions_of
-from reshard.restoring.plan import Missing, RestorePlan, RestoreRequest, Unexpected, plan_restore
+from reshard.restoring.plan import RestorePlan, RestoreRequest, plan_restore
+from reshard.restoring.report import make_report
 from reshard.restoring.run import run
 from reshard.restoring.shardings import placement_of
 from reshard.restoring.target_tree import read_target
 from reshard.restoring.tensor_state import Restored
+from reshard.signatures import takes_options
 from reshard.streaming.shard_parts import shard_parts
 from reshard.streaming.shard_stream import ShardStream
 from reshard.streaming.slice_text import box_of
@@ -40,52 +37,11 @@ from reshard.streaming.tensor_stream import TensorStream
 if TYPE_CHECKING:
     from reshard.arguments import PairRules, Rules
     from reshard.arguments import Path as PathLike
-    from reshard.engine.progress import Progress
+    from reshard.conversion.options import LayoutLike
     from reshard.geometry.box import Box
     from reshard.layout.device_mesh import MeshLike
-    from reshard.layout.layout_file import LayoutFile
-    from reshard.layout.layout_map import LayoutMap
     from reshard.layout.tensor_spec import TensorSpec
-
-    LayoutLike = PathLike | Mapping[str, Any] | LayoutFile | LayoutMap | Any | None
-
-
-class RestoreReport(Struct, frozen=True):
-    """What a restore took, in this process.
-
-    Attributes:
-        tensors: how many were restored.
-        verified: how many of them have the digest that was recorded when they were written; others
-            were written without one, or only a part of them was needed here.
-        read_bytes: stored bytes that were read.
-        needed_bytes: stored bytes without which this process's elements cannot be had: of raw chunks
-            the elements themselves, of others each chunk once.
-        casts: what casts lost, by name.
-        seconds: wall time, without opening the checkpoint.
-        warnings: what of the layout names no tensor, or names one twice; one sentence each.
-        numpy: names of the tensors that came back as numpy arrays.
-    """
-
-    tensors: int
-    verified: int
-    read_bytes: int
-    needed_bytes: int
-    casts: Mapping[str, CastStats]
-    seconds: float
-    warnings: tuple[str, ...] = ()
-    numpy: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        read = f"read {format_bytes(self.read_bytes)} in {self.seconds:.1f} s"
-        known = f"{self.verified:,} verified by their digest"
-        headline = f"{counted(self.tensors, 'tensor')}, {read}, {known}"
-        casts = [f"cast {name!r}: {lost}" for name, lost in self.casts.items()]
-        return several("RestoreReport", headline, casts, warned(self.warnings))
-
-    @property
-    def amplification(self) -> float:
-        """Bytes read over bytes needed; 1.0 where nothing was needed."""
-        return self.read_bytes / self.needed_bytes if self.needed_bytes else 1.0
+    from reshard.restoring.options import RestoreOptions
 
 
 class OpenedCheckpoint:
@@ -108,6 +64,7 @@ class OpenedCheckpoint:
         """Shape, dtype, chunks and layout of every tensor, by name."""
         return MappingProxyType({n: t.spec for n, t in self._reader.tensors.items()})
 
+    @takes_options(RestoreArguments)
     def restore(
         self,
         like: Any = None,
@@ -115,53 +72,42 @@ class OpenedCheckpoint:
         partition: Any = None,
         select: Rules | None = None,
         cast: PairRules | None = None,
-        *,
-        drop: Rules | None = None,
-        rename: PairRules | None = None,
-        axis: int | None = None,
-        partition_strategy: str | None = None,
-        devices: Sequence[Any] | None = None,
-        missing: Missing = "error",
-        unexpected: Unexpected = "error",
-        max_memory: int | str | None = None,
-        workers: int | None = None,
-        verify: bool = True,
-        progress: Callable[[Progress], None] | None = None,
-        report: Callable[[RestoreReport], None] | None = None,
+        **options: Unpack[RestoreOptions],
     ) -> Any:
         """What ``reshard.restore`` with the same arguments gives.
 
         Raises StorageError where another checkpoint was put in this one's place since it was opened,
         also while it was being read.
         """
-        check_choice("missing", missing, get_args(Missing))
-        check_choice("unexpected", unexpected, get_args(Unexpected))
+        asked = RestoreArguments(**options)
+        check_choice("missing", asked.missing, get_args(Missing))
+        check_choice("unexpected", asked.unexpected, get_args(Unexpected))
         if not (like is None and layout is None and partition is None):
             require_jax("like, a layout and a partition make jax arrays")
-        limits = limits_of(max_memory, workers)
+        limits = limits_of(asked.max_memory, asked.workers)
         placement, changes = placement_of(layout)
         wish = RestoreRequest(
-            changes + changes_of(select, drop, rename, cast),
+            changes + changes_of(select, asked.drop, asked.rename, cast),
             None if like is None else read_target(like),
             placement,
-            partitions_of(partition, axis, partition_strategy, devices),
-            missing,
-            unexpected,
+            partitions_of(partition, asked.axis, asked.partition_strategy, asked.devices),
+            asked.missing,
+            asked.unexpected,
         )
         self._check_unchanged()
         started = time.perf_counter()
         plan = plan_restore(self._reader, wish)
         doubts = () if placement is None else placement.warnings([r.name for r in plan.reads])
-        if report is None:
+        if asked.report is None:
             _warn(doubts)
         try:
-            restored = run(plan.reads, self._reader, limits, verify, progress)
+            restored = run(plan.reads, self._reader, limits, asked.verify, asked.progress)
         except (FormatError, StorageError):
             self._check_unchanged()  # what looks like damage may be of another checkpoint
             raise
         self._check_unchanged()
-        if report is not None:
-            report(_report(plan, restored, time.perf_counter() - started, doubts))
+        if asked.report is not None:
+            asked.report(make_report(plan, restored, time.perf_counter() - started, doubts))
         return self._tree(plan, wish, restored)
 
     def stream(
@@ -287,21 +233,3 @@ def _warn(sentences: Sequence[str]) -> None:
         frame, level = frame.f_back, level + 1
     for sentence in sentences:
         warnings.warn(sentence, LayoutWarning, stacklevel=level)
-
-
-def _report(
-    plan: RestorePlan, restored: Sequence[Restored], seconds: float, found: tuple[str, ...]
-) -> RestoreReport:
-    casts = {r.name: d.cast for r, d in zip(plan.reads, restored, strict=True) if r.is_cast}
-    return RestoreReport(
-        len(restored),
-        sum(done.is_verified for done in restored),
-        sum(done.read_bytes for done in restored),
-        sum(done.needed_bytes for done in restored),
-        MappingProxyType(casts),
-        seconds,
-        found,
-        tuple(
-            r.name for r in plan.reads if isinstance(r.form, NumpyArray) and not r.form.is_scalar
-        ),
-    )

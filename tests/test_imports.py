@@ -24,7 +24,7 @@ HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras")
 # Each may import itself and what comes after it; those in one string stand beside each other.
 ORDER = (
     "__main__", "cli", "demo", "api", "checkpoint", "conversion saving restoring streaming verification inspection", "engine", "planning",
-    "formats", "storage", "variables", "arguments", "layout", "patterns", "checksums", "geometry", "errors version",
+    "formats", "storage", "variables", "arguments signatures", "layout", "patterns", "checksums", "geometry", "errors version",
 )  # fmt: skip
 # What the server may import of reshard besides its top, and which command may import the server when it runs.
 PUBLIC_MODULES = (

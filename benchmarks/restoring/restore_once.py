@@ -14,8 +14,8 @@ from benchmarks.peers.io_bytes import read_bytes
 import jax  # isort: skip
 
 import reshard
-from reshard.checkpoint import RestoreReport
 from reshard.layout.bridges.jax_sharding import layout_from_sharding
+from reshard.restoring.report import RestoreReport
 
 
 def layouts() -> reshard.LayoutMap:

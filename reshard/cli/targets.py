@@ -13,7 +13,7 @@ from msgspec import Struct
 from reshard.cli.options import OUTPUT, Misuse, halves
 
 if TYPE_CHECKING:
-    from reshard.conversion.target import Target
+    from reshard.conversion.options import Target
 
 _MESH = re.compile(r"[^=,]+=\d+(,[^=,]+=\d+)*")
 
@@ -56,9 +56,9 @@ class NamedTarget(Struct, frozen=True):
 
     def target(self, options: Mapping[str, Any]) -> Target:
         """What the library is asked for; ``options`` are those of all targets."""
-        from reshard.conversion.target import Target
+        from reshard.conversion.options import Target
 
-        return Target(self.dst, self.layout, self.mesh, **options)
+        return Target(self.dst, layout=self.layout, mesh=self.mesh, **options)
 
 
 def targets_of(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 from msgspec import Struct, field
 
 from reshard.arguments import bytes_of, changes_of, check_choice, check_positive, path_of
-from reshard.conversion.target import Target
+from reshard.conversion.options import Check, Target
 from reshard.engine.limits import Limits, check_limits
 from reshard.errors import PlanError
 from reshard.formats.base import Encoding, Style
@@ -18,19 +18,15 @@ from reshard.layout.layout_file import LayoutFile
 from reshard.planning.chunking import SPLIT_ABOVE_BYTES
 from reshard.planning.target_layouts import Layout, layout_of
 
-Check = Literal["written", "readback"]
-
 
 class CheckedOptions(Struct, frozen=True):
     """The options of a target and the limits of its run, parsed.
 
     Attributes:
         layout: where every element belongs; None keeps the source's layouts.
+        changes: the rules of the layout file, then those of the target.
         encoding: of the target's chunks; None keeps each tensor's own.
-        chunk_bytes: chunks above this are subdivided.
-        ocdbt: pack the chunks into one OCDBT database instead of plain files.
-        style: form of the target's container; None keeps the source's.
-        check: "readback" reads the output again before it is published.
+        ocdbt, style, overwrite, check: as in ConvertOptions.
     """
 
     max_memory: int
@@ -56,7 +52,8 @@ class CheckedTarget(Struct, frozen=True):
     """One target of a conversion, and how it is to be made.
 
     Attributes:
-        restart: start over, whatever an unfinished run to this target has left.
+        target: its path.
+        restart: as in ConvertOptions.
     """
 
     target: str

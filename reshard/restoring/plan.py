@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -18,6 +18,7 @@ from reshard.planning.rules import rewrites
 from reshard.restoring.match import Kept, check_fit, check_for_jax, key_type, restored_dtype
 from reshard.restoring.mismatches import Mismatches
 from reshard.restoring.nested import empty_value
+from reshard.restoring.options import Missing, Unexpected
 from reshard.restoring.outputs import (
     Form,
     HostMemory,
@@ -35,9 +36,6 @@ from reshard.restoring.shardings import Placement, Spot, real_sharding
 from reshard.restoring.target_tree import TargetLeaf, TargetTree
 from reshard.restoring.tensor_read import TensorRead
 from reshard.variables.sharded.shards import are_numpy, narrowed_by_jax
-
-Missing = Literal["error", "keep"]
-Unexpected = Literal["error", "ignore"]
 
 
 class RestoreRequest(Struct, frozen=True):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reshard.arguments import changes_of
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_files
@@ -38,6 +39,9 @@ from reshard.layout.changes import Changes
 from reshard.planning.pairing import Pairing, pair_by_record, pair_by_rules
 from reshard.verification.compare import Verification, compare_recorded, compare_stored
 
+if TYPE_CHECKING:
+    from reshard.arguments import PairRules, Rules
+
 
 class Side(Struct, frozen=True):
     """A checkpoint to verify.
@@ -57,6 +61,23 @@ class Side(Struct, frozen=True):
     @property
     def is_damaged(self) -> bool:
         return bool(self.damage) or any(f.is_difference for f in self.files)
+
+
+def made_by(
+    b: str | None,
+    select: Rules | None,
+    drop: Rules | None,
+    rename: PairRules | None,
+    cast: PairRules | None,
+) -> Changes | None:
+    """The rules by which the caller says that B was made of A; None where none is given."""
+    if all(rules is None for rules in (select, drop, rename, cast)):
+        return None
+    if b is None:
+        raise PlanError(
+            "select, drop, rename and cast say how B was made of A, but there is no B; name it, or leave them out"
+        )
+    return changes_of(select, drop, rename, cast)
 
 
 def verify_checkpoints(

@@ -1,0 +1,108 @@
+"""The options of a target of a conversion, declared once: ConvertOptions, and Target, which records them.
+
+``convert``, ``plan`` and ``check_arguments`` take ``**options: Unpack[ConvertOptions]``. The command line, the HTTP model
+and the forms of the web pages take names and defaults from Target; tests/conversion/test_options.py holds them to it.
+A new option is a key of ConvertOptions with its documentation, and a field of Target with its default.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from msgspec import Struct
+
+from reshard.signatures import OptionsMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from reshard.arguments import PairRules, Path, Rules
+    from reshard.formats.base import Style
+    from reshard.layout.device_mesh import MeshLike
+    from reshard.layout.layout_file import LayoutFile, MissingAxes
+    from reshard.layout.layout_map import LayoutMap
+
+    LayoutLike = Path | Mapping[str, Any] | LayoutFile | LayoutMap | Any | None
+    """Any: a tree of TensorLayouts, jax shardings or jax.ShapeDtypeStructs."""
+
+Check = Literal["written", "readback"]
+
+
+class ConvertOptions(TypedDict, total=False):
+    """How one target of a conversion is made; every option can be left out.
+
+    Attributes:
+        layout: a layout file's path or content, a LayoutMap, or a tree of TensorLayouts, jax shardings,
+            PartitionSpecs or ``jax.ShapeDtypeStruct``s, of which a leaf stands for everything below it.
+            None, the default, keeps the source's layouts.
+        mesh: a DeviceMesh, a ``jax.sharding.Mesh`` or ``"data=4,model=2"``. It takes the place of the
+            layout file's mesh, and is that of a tree's PartitionSpecs. Without a layout every tensor
+            keeps the source's axes, over this mesh.
+        missing_axes: ``"replicate"`` leaves out axes, of the source or of a layout file, that ``mesh`` lacks, so
+            that what they split is replicated, and says so in a warning; ``"error"``, the default, refuses.
+        select: patterns that are searched in names; tensors that one of them finds are kept. None given keeps all.
+        drop: patterns that are searched in names; tensors that one of them finds are left out, after ``select``.
+        rename: pairs of a pattern and a replacement, or a mapping; the first that matches counts.
+        cast: pairs of a pattern and a dtype, or of ``"float"``, ``"int"``, ``"complex"``, ``"bool"`` or a
+            dtype and a dtype, or a mapping: every tensor of the first becomes the second.
+            ``"float8_e4m3fn:saturate"`` makes what is too large the largest value. The first that applies counts.
+        compression: ``"none"``, the default, ``"zstd[:level]"``, ``"gzip[:level]"``, ``"blosc"``, or ``"keep"`` for
+            each tensor's own.
+        chunk_bytes: bytes, or text such as ``"64MiB"``; larger target chunks are subdivided. The default is 256 MiB.
+        ocdbt: pack the target into one OCDBT database instead of plain files.
+        style: Orbax's form of the target, ``"v0"`` or ``"v1"``; None, the default, keeps the source's.
+        overwrite: whether an existing target may be replaced.
+        check: how the target is verified before it appears. ``"written"``, the default, compares the digest of what
+            was read with the digest of what was written, tensor by tensor; ``"readback"`` also reads the
+            target again, and only then does the report say "proved".
+        restart: start over, whatever an interrupted run to this target has left.
+    """
+
+    layout: LayoutLike
+    mesh: str | MeshLike | None
+    missing_axes: MissingAxes
+    select: Rules
+    drop: Rules
+    rename: PairRules
+    cast: PairRules
+    compression: str
+    chunk_bytes: int | str | None
+    ocdbt: bool
+    style: Style | None
+    overwrite: bool
+    check: Check
+    restart: bool
+
+
+class _Options(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
+    """The defaults."""
+
+    layout: LayoutLike = None
+    mesh: str | MeshLike | None = None
+    missing_axes: MissingAxes = "error"
+    select: Rules = ()
+    drop: Rules = ()
+    rename: PairRules = ()
+    cast: PairRules = ()
+    compression: str = "none"
+    chunk_bytes: int | str | None = None
+    ocdbt: bool = False
+    style: Style | None = None
+    overwrite: bool = False
+    check: Check = "written"
+    restart: bool = False
+
+
+class Target(_Options, frozen=True, repr_omit_defaults=True):
+    """One target of ``convert_all`` or ``plan_all``: its folder, and the options that make it.
+
+    ``target`` is the folder's path. The options are those of ``ConvertOptions``, which documents them; each can be
+    read as an attribute.
+
+    >>> Target("served", layout="serving.yaml", cast={"float": "bfloat16"})
+    Target(target='served', layout='serving.yaml', cast={'float': 'bfloat16'})
+    >>> Target("served").check
+    'written'
+    """
+
+    target: Path

@@ -1,0 +1,76 @@
+"""The options of ``restore``, declared once: RestoreOptions, and RestoreArguments, which records them.
+
+``reshard.restore`` and ``OpenedCheckpoint.restore`` take ``**options: Unpack[RestoreOptions]``. A new option is a key of
+RestoreOptions with its documentation, and a field of RestoreArguments with its default.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from msgspec import Struct
+
+from reshard.signatures import OptionsMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reshard.arguments import PairRules, Rules
+    from reshard.engine.progress import Progress
+    from reshard.restoring.report import RestoreReport
+
+Missing = Literal["error", "keep"]
+Unexpected = Literal["error", "ignore"]
+
+
+class RestoreOptions(TypedDict, total=False):
+    """What ``reshard.restore`` takes besides ``like``, ``layout``, ``partition``, ``select`` and ``cast``.
+
+    Every option can be left out.
+
+    Attributes:
+        drop: patterns that are searched in names; tensors that one of them finds are left out, after ``select``.
+        rename: pairs of a pattern and a replacement, or a mapping; the first that matches counts.
+        axis: the dimension that ``partition`` splits; the default is 0, or the recorded one.
+        partition_strategy: ``"div"`` or ``"mod"``; None keeps what was recorded, or ``"div"``.
+        devices: devices or shardings to which shards are dealt in turn.
+        missing: ``"keep"`` leaves what the checkpoint lacks as it is in ``like``; ``"error"``, the default, refuses.
+        unexpected: ``"ignore"`` leaves out what ``like`` does not ask for; ``"error"``, the default, refuses.
+        max_memory: bytes, or text such as ``"512MiB"``, of what is taken beside the result; the
+            default is a quarter of the memory that the machine or its cgroup allows, or 1 GiB, the smaller.
+        workers: chunks read at once; the default is the number of processors, at least 2 and at most 16.
+        verify: whether tensors that are read whole are compared with their recorded digests; the default is True.
+        progress: called from this thread after each piece of work.
+        report: called once at the end with a ``RestoreReport``. Without it, keys
+            and rules that match no tensor raise a ``LayoutWarning``.
+    """
+
+    drop: Rules | None
+    rename: PairRules | None
+    axis: int | None
+    partition_strategy: str | None
+    devices: Sequence[Any] | None
+    missing: Missing
+    unexpected: Unexpected
+    max_memory: int | str | None
+    workers: int | None
+    verify: bool
+    progress: Callable[[Progress], None] | None
+    report: Callable[[RestoreReport], None] | None
+
+
+class RestoreArguments(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
+    """The options of one restore, with the defaults of those that were left out."""
+
+    drop: Rules | None = None
+    rename: PairRules | None = None
+    axis: int | None = None
+    partition_strategy: str | None = None
+    devices: Sequence[Any] | None = None
+    missing: Missing = "error"
+    unexpected: Unexpected = "error"
+    max_memory: int | str | None = None
+    workers: int | None = None
+    verify: bool = True
+    progress: Callable[[Progress], None] | None = None
+    report: Callable[[RestoreReport], None] | None = None

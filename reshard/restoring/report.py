@@ -1,0 +1,72 @@
+"""RestoreReport: what a restore took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from msgspec import Struct
+
+from reshard.engine.task import CastStats
+from reshard.geometry.sizes import format_bytes
+from reshard.layout.record_text import counted, several, warned
+from reshard.restoring.outputs import NumpyArray
+from reshard.restoring.plan import RestorePlan
+from reshard.restoring.tensor_state import Restored
+
+
+class RestoreReport(Struct, frozen=True):
+    """What a restore took, in this process.
+
+    Attributes:
+        tensors: how many were restored.
+        verified: how many of them have the digest that was recorded when they were written; others
+            were written without one, or only a part of them was needed here.
+        read_bytes: stored bytes that were read.
+        needed_bytes: stored bytes without which this process's elements cannot be had: of raw chunks
+            the elements themselves, of others each chunk once.
+        casts: what casts lost, by name.
+        seconds: wall time, without opening the checkpoint.
+        warnings: what of the layout names no tensor, or names one twice; one sentence each.
+        numpy: names of the tensors that came back as numpy arrays.
+    """
+
+    tensors: int
+    verified: int
+    read_bytes: int
+    needed_bytes: int
+    casts: Mapping[str, CastStats]
+    seconds: float
+    warnings: tuple[str, ...] = ()
+    numpy: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        read = f"read {format_bytes(self.read_bytes)} in {self.seconds:.1f} s"
+        known = f"{self.verified:,} verified by their digest"
+        headline = f"{counted(self.tensors, 'tensor')}, {read}, {known}"
+        casts = [f"cast {name!r}: {lost}" for name, lost in self.casts.items()]
+        return several("RestoreReport", headline, casts, warned(self.warnings))
+
+    @property
+    def amplification(self) -> float:
+        """Bytes read over bytes needed; 1.0 where nothing was needed."""
+        return self.read_bytes / self.needed_bytes if self.needed_bytes else 1.0
+
+
+def make_report(
+    plan: RestorePlan, restored: Sequence[Restored], seconds: float, found: tuple[str, ...]
+) -> RestoreReport:
+    """The report of a restore that is done; ``found`` are warnings about its layout."""
+    casts = {r.name: d.cast for r, d in zip(plan.reads, restored, strict=True) if r.is_cast}
+    return RestoreReport(
+        len(restored),
+        sum(done.is_verified for done in restored),
+        sum(done.read_bytes for done in restored),
+        sum(done.needed_bytes for done in restored),
+        MappingProxyType(casts),
+        seconds,
+        found,
+        tuple(
+            r.name for r in plan.reads if isinstance(r.form, NumpyArray) and not r.form.is_scalar
+        ),
+    )
