@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -13,25 +12,13 @@ import numpy as np
 import pytest
 
 from reshard import api
+from tests.checkpoint_files import files_without_times
 from tests.orbax_trees import save_manager_items, save_pytree, save_standard, save_v1, small_tree
 
 LAYOUT = {
     "mesh": {"axes": ["x"], "shape": [8]},
     "rules": [{"match": "kernel", "axes": [None, "x"]}, {"match": "layers", "axes": ["x"]}],
 }
-TIMES = {"init_timestamp_nsecs", "commit_timestamp_nsecs"}
-
-
-def content(path: Path) -> dict[str, bytes]:
-    """Every file and folder, without the times in the checkpoint's metadata."""
-    found = {
-        str(p.relative_to(path)): p.read_bytes() if p.is_file() else b"folder"
-        for p in path.rglob("*")
-    }
-    marked = json.loads(found["_CHECKPOINT_METADATA"])
-    assert marked.keys() & TIMES
-    timeless = {k: v for k, v in marked.items() if k not in TIMES}
-    return {**found, "_CHECKPOINT_METADATA": json.dumps(timeless).encode()}
 
 
 def convert_all(source: Path, folder: Path, **options: Any) -> set[str]:
@@ -53,7 +40,7 @@ def convert_all(source: Path, folder: Path, **options: Any) -> set[str]:
     for name, how in runs.items():
         report = _convert(source, folder / name, **{**options, **how})
         strategies |= {t.strategy for t in report.tensors}
-        contents[name] = content(folder / name)
+        contents[name] = files_without_times(folder / name)
     assert [n for n, c in contents.items() if c != contents["one"]] == []
     return strategies
 
@@ -123,4 +110,4 @@ def test_threads_or_processes(compression, tmp_path):
     convert(source, tmp_path / "threads")
     with ProcessPoolExecutor(2, get_context("spawn")) as executor:
         convert(source, tmp_path / "processes", executor=executor)
-    assert content(tmp_path / "processes") == content(tmp_path / "threads")
+    assert files_without_times(tmp_path / "processes") == files_without_times(tmp_path / "threads")

@@ -1,4 +1,4 @@
-"""The sources of the conversions, saved once by stock Orbax."""
+"""Sources, saved once by stock Orbax, and an interrupted run of one of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from reshard import api
+from reshard.engine import task_stream as tasks
+from reshard.storage.staging import staging_for
+from tests.checkpoint_files import files_without_times
 from tests.orbax_trees import save_pytree
 from tests.robustness.crash.cases import make_tree
+from tests.robustness.crash.interrupted import CASE, stop
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +24,32 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         "raw": save_pytree(root / "raw", tree, use_ocdbt=False, use_compression=False),
         "zstd": save_pytree(root / "zstd", tree),
     }
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    monkeypatch.setattr(tasks, "BATCH_TASKS", 1)
+
+
+@pytest.fixture(scope="module")
+def source(sources):
+    return sources["raw"]
+
+
+@pytest.fixture(scope="module")
+def expected(source, tmp_path_factory):
+    target = tmp_path_factory.mktemp("expected") / "t"
+    api.convert(source, target, **CASE.options)
+    return files_without_times(target)
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "t"
+
+
+@pytest.fixture
+def unfinished(source, target, small_batches):  # noqa: ARG001
+    """The staging folder of an interrupted run to ``target``."""
+    stop(source, target, KeyboardInterrupt())
+    return staging_for(target)

@@ -12,9 +12,10 @@ import pytest
 from reshard import api
 from reshard.errors import ReshardError
 from reshard.storage.staging import staging_for
+from tests.checkpoint_files import files_without_times
 from tests.robustness.crash.cases import CASES, make_tree
+from tests.robustness.crash.interrupted import journal_tasks, same_result
 from tests.robustness.crash.killing import Point, run_killed
-from tests.robustness.crash.left import content, journal_tasks, same_result
 
 APPEND = "reshard.conversion.resume.journal:Journal.append"
 LINE = "reshard.storage.checked_lines:write_all"
@@ -67,8 +68,8 @@ def test_killed_and_run_again(name, point, sources, undisturbed, tmp_path):
     case, target = CASES[name], tmp_path / "t"
     source = sources[case.source]
     assert run_killed(point, source, target, **case.options) == -9
-    left = staging_for(target)
-    assert left.folder.exists()
+    unfinished = staging_for(target)
+    assert unfinished.folder.exists()
     is_published = target.exists()
     tasks = journal_tasks(target)
     report = api.convert(source, target, **case.options)
@@ -155,8 +156,8 @@ def test_stock_orbax_takes_nothing_of_it_for_a_checkpoint(sources, tmp_path):
     target = tmp_path / "run" / "7"
     tmp_path.joinpath("run").mkdir()
     assert run_killed(Point(APPEND, "after", 6), sources["raw"], target) == -9
-    left = staging_for(target)
-    for path in (left.folder, left.root):
+    unfinished = staging_for(target)
+    for path in (unfinished.folder, unfinished.root):
         with (
             pytest.raises((ValueError, FileNotFoundError, KeyError)),
             ocp.StandardCheckpointer() as c,
@@ -192,4 +193,6 @@ def test_random_moments(sources, undisturbed, tmp_path):
         target = tmp_path / str(count)
         run_killed(Point("os:pwrite", "before", count), sources["raw"], target, **case.options)
         api.convert(sources["raw"], target, **case.options)
-        assert content(target) == content(undisturbed("weave")), f"killed at write {count}"
+        assert files_without_times(target) == files_without_times(undisturbed("weave")), (
+            f"killed at write {count}"
+        )

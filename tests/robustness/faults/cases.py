@@ -17,8 +17,8 @@ import numpy as np
 import reshard
 from reshard import api
 from reshard.planning import strategies as ways
+from tests.checkpoint_files import files_of
 from tests.orbax_trees import mesh, put, save_manager_items, save_pytree
-from tests.robustness.faults.trial import content
 
 TIMES = {"init_timestamp_nsecs", "commit_timestamp_nsecs"}
 _OF_TIMES = re.compile(
@@ -117,7 +117,7 @@ def only(strategy: str | None) -> Iterator[None]:
 
 def result(folder: Path) -> dict[str, bytes]:
     """What a case made, without the times in a checkpoint's metadata, and the digests of files that hold them."""
-    return {n: _timeless(n, data) for n, data in content(folder / "dst").items()}
+    return {n: _timeless(n, data) for n, data in files_of(folder / "dst").items()}
 
 
 def _timeless(name: str, data: bytes) -> bytes:

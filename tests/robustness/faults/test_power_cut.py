@@ -15,10 +15,10 @@ import pytest
 
 from reshard import api
 from reshard.storage import syncing
+from tests.checkpoint_files import files_of
 from tests.robustness.faults.cases import CASES, COLUMNS, Case, clear, convert, result, save
 from tests.robustness.faults.power import Disk
 from tests.robustness.faults.seam import Call, Go, at_the_seam
-from tests.robustness.faults.trial import content
 
 PARTIAL = ".dst.reshard-partial"
 OURS = [case for case in CASES if case.is_ours]
@@ -138,7 +138,7 @@ def target(found: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def whole(work: Path) -> dict[str, bytes]:
-    below = {f"dst/{n}": data for n, data in content(work / "dst").items()}
+    below = {f"dst/{n}": data for n, data in files_of(work / "dst").items()}
     return {"dst": b"folder", **below} if (work / "dst").exists() else {}
 
 

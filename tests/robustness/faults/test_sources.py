@@ -15,9 +15,10 @@ import reshard
 from reshard.errors import CorruptError, ReshardError, StorageError
 from reshard.storage.staging import staging_for
 from reshard.verification.compare import Verification
+from tests.checkpoint_files import files_of
 from tests.robustness.faults.cases import COLUMNS, clear, only
 from tests.robustness.faults.seam import Call, Go, at_the_seam
-from tests.robustness.faults.trial import content, nothing_stays_open, within_time
+from tests.robustness.faults.trial import nothing_stays_open, within_time
 
 
 def refused_midway(source: Path, target: Path, do: Callable[[], object], **options: object) -> ReshardError:  # fmt: skip
@@ -111,7 +112,7 @@ def test_every_read_of_verify_and_restore(act, work):
         "verify": lambda: reshard.verify(work / "dst", workers=1),
         "restore": lambda: reshard.restore(work / "dst", workers=1),
     }[act]
-    before, reads, told = content(work / "dst"), [0], ""
+    before, reads, told = files_of(work / "dst"), [0], ""
 
     def failing_at(number: int) -> Callable[[Call, Go], object]:
         reads[0] = 0
@@ -141,7 +142,7 @@ def test_every_read_of_verify_and_restore(act, work):
         assert str(work / "dst") in told
         number += 3 if number > 12 else 1
     assert number > 12
-    assert content(work / "dst") == before
+    assert files_of(work / "dst") == before
 
 
 @contextmanager

@@ -18,14 +18,6 @@ REMEDIES = (
 )  # fmt: skip
 
 
-def content(path: Path) -> dict[str, bytes]:
-    """Every file and folder below a path."""
-    return {
-        str(p.relative_to(path)): p.read_bytes() if p.is_file() else b"folder"
-        for p in path.rglob("*")
-    }
-
-
 @contextmanager
 def within_time() -> Iterator[None]:
     """A run that hangs is an error: AssertionError after ``LIMIT_S`` seconds; the test's own limit stands again after."""

@@ -1,0 +1,25 @@
+"""The bytes of checkpoints, file by file, to be compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+TIMES = {"init_timestamp_nsecs", "commit_timestamp_nsecs"}
+
+
+def files_of(path: Path) -> dict[str, bytes]:
+    """The bytes of every file below a folder, and ``b"folder"`` for every folder."""
+    return {
+        str(p.relative_to(path)): p.read_bytes() if p.is_file() else b"folder"
+        for p in path.rglob("*")
+    }
+
+
+def files_without_times(path: Path) -> dict[str, bytes]:
+    """As ``files_of``, without the times in the checkpoint's metadata, which no two runs share."""
+    found = files_of(path)
+    marked = json.loads(found["_CHECKPOINT_METADATA"])
+    assert marked.keys() & TIMES
+    timeless = {k: v for k, v in marked.items() if k not in TIMES}
+    return {**found, "_CHECKPOINT_METADATA": json.dumps(timeless).encode()}

@@ -1,0 +1,65 @@
+"""Interrupted runs: how a run is stopped, what it leaves, and what became of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reshard import api
+from reshard.conversion.resume import resume
+from reshard.conversion.resume.journal import Journal
+from reshard.storage.staging import staging_for
+from tests.checkpoint_files import files_without_times
+from tests.robustness.crash.cases import CASES
+
+
+def journal_of(target: Path) -> Path:
+    return staging_for(target).journal
+
+
+def journal_tasks(target: Path) -> list[Any]:
+    """The tasks that the journal records, read without the code under test."""
+    lines = journal_of(target).read_bytes().split(b"\n")[1:-1]
+    return [task for line in lines for task in json.loads(line[9:])]
+
+
+def same_result(found: Path, expected: Path, *, packed: bool) -> None:
+    """Byte by byte the same folders; databases hold the same tensors."""
+    if packed:
+        assert api.verify(found, expected).differences == 0
+        assert api.verify(found).differences == 0
+    else:
+        assert files_without_times(found) == files_without_times(expected)
+
+
+CASE = CASES["weave"]
+
+
+def stop(
+    source: Path, target: Path, error: BaseException, after: int = 5, **options
+) -> BaseException:
+    """A run that ends by ``error`` once so many tasks were recorded."""
+    real, calls = Journal.append, []
+
+    def failing(self, finished):
+        real(self, finished)
+        calls.append(1)
+        if len(calls) == after:
+            raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "append", failing)
+        with pytest.raises(type(error)) as caught:
+            api.convert(source, target, **(options or CASE.options))
+    return caught.value
+
+
+def other_boot(monkeypatch):
+    monkeypatch.setattr(resume, "boot_id", lambda: "another boot")
+
+
+def chunk_files(root: Path) -> list[Path]:
+    return sorted(p for p in root.rglob("c*") if p.is_file())

@@ -1,0 +1,116 @@
+"""Damaged, foreign and unusual journals never lead to wrong bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from reshard import api
+from reshard.conversion.resume import resume
+from reshard.conversion.resume.journal import read_finished
+from reshard.errors import (
+    ResumeError,
+    SyncError,
+)
+from reshard.storage.checked_lines import checked_line
+from reshard.storage.staging import staging_for
+from tests.checkpoint_files import files_without_times
+from tests.robustness.crash.interrupted import (
+    CASE,
+    journal_tasks,
+)
+
+pytestmark = pytest.mark.usefixtures("small_batches")
+
+
+def damage_torn(data: bytes) -> bytes:
+    return data[:-7]
+
+
+def damage_flipped(data: bytes) -> bytes:
+    at = data.index(b"\n") + 40
+    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+
+
+def damage_twice(data: bytes) -> bytes:
+    lines = data.splitlines(keepends=True)
+    return b"".join([lines[0], *(line for line in lines[1:] for _ in range(2))])
+
+
+def damage_no_header(data: bytes) -> bytes:
+    return data.partition(b"\n")[2]
+
+
+def damage_garbage(data: bytes) -> bytes:
+    return data + b"\0" * 4096
+
+
+def damage_foreign(data: bytes) -> bytes:
+    """Whole lines that make no sense."""
+    wrong = [[], {}, 3, [[99, 0, 0, 0, 0, 0, 1, None, []]], [[0, 10**9, 0, 0, 0, 0, 1, None, []]],
+             [[0, 0, 0, 0, 0, 0, 1, None, [[[10**9], 0, 4, 4]]]], [[0, -1, "x", 0, 0, 0, 1, None, []]]]  # fmt: skip
+    return data + b"".join(checked_line(json.dumps(line)) for line in wrong[::-1])
+
+
+DAMAGES = [damage_torn, damage_flipped, damage_twice, damage_no_header, damage_garbage, damage_foreign,
+           lambda _: b"", lambda data: checked_line("[" * 100_000) + data]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_journal_is_trusted_up_to_the_damage(
+    damage, unfinished, source, target, expected
+):
+    unfinished.journal.write_bytes(damage(unfinished.journal.read_bytes()))
+    api.convert(source, target, **CASE.options)
+    assert files_without_times(target) == expected
+    assert [p.name for p in target.parent.iterdir()] == ["t"]
+
+
+def test_a_flipped_byte_anywhere_in_a_line_drops_the_line(unfinished, source, target):
+    """The last line is found by its own checksum only, so every byte of a line counts."""
+    data = unfinished.journal.read_bytes()
+    start = data.rindex(b"\n", 0, -1) + 1
+    before = len(journal_tasks(target))
+    plan = api.plan(source, target, **CASE.options).plan
+    for at in range(start, len(data)):
+        unfinished.journal.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        found = list(read_finished(unfinished.journal, plan))
+        assert len(found) == before - 1
+
+
+def test_a_journal_of_another_version_is_refused_and_kept(unfinished, source, target):
+    lines = unfinished.journal.read_bytes().split(b"\n")
+    header = {**json.loads(lines[0][9:]), "version": 2}
+    newer = checked_line(json.dumps(header)) + b"\n".join(lines[1:])
+    unfinished.journal.write_bytes(newer)
+    with pytest.raises(
+        ResumeError, match=r"another version of reshard: .*has version 2, expected 1"
+    ):
+        api.convert(source, target, **CASE.options)
+    assert unfinished.journal.read_bytes() == newer
+    assert api.convert(source, target, restart=True, **CASE.options).resumed_bytes == 0
+
+
+def test_a_journal_that_is_a_pipe_is_not_waited_for(source, target):
+    unfinished = staging_for(target)
+    unfinished.folder.mkdir()
+    os.mkfifo(unfinished.journal)
+    assert api.convert(source, target, **CASE.options).resumed_bytes == 0
+
+
+def test_nothing_is_kept_when_the_new_journal_cannot_be_synced(
+    unfinished, source, target, monkeypatch
+):
+    def fail(_):
+        raise SyncError("lost")
+
+    monkeypatch.setattr(resume, "fsync", fail)
+    with pytest.raises(SyncError):
+        api.convert(source, target, **CASE.options)
+    assert not unfinished.folder.exists()
+    unfinished.folder.mkdir()
+    unfinished.next_journal.write_text("half")
+    api.convert(source, target, **CASE.options)
+    assert not unfinished.folder.exists()

@@ -1,0 +1,129 @@
+"""Which chunks of an interrupted run are kept: those that are there as the journal says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from reshard import api
+from reshard.conversion.resume import check_chunks, resume
+from reshard.errors import (
+    StorageError,
+)
+from reshard.storage.staging import staging_for
+from tests.checkpoint_files import files_without_times
+from tests.robustness.crash.cases import CASES
+from tests.robustness.crash.interrupted import (
+    CASE,
+    chunk_files,
+    other_boot,
+    stop,
+)
+
+pytestmark = pytest.mark.usefixtures("small_batches")
+
+
+def test_removed_chunks_are_written_again(unfinished, source, target, expected):
+    for file in chunk_files(unfinished.root)[::2]:
+        file.unlink()
+    report = api.convert(source, target, **CASE.options)
+    assert files_without_times(target) == expected
+    assert report.resumed_bytes < report.moved_bytes
+
+
+def test_files_of_another_length_are_written_again(unfinished, source, target, expected):
+    for file in chunk_files(unfinished.root):
+        with file.open("ab") as opened:
+            opened.write(b"more")
+    api.convert(source, target, **CASE.options)
+    assert files_without_times(target) == expected
+
+
+def test_files_that_the_journal_does_not_name_are_removed(
+    unfinished, source, target, expected, tmp_path
+):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("kept")
+    (unfinished.root / "stray").write_text("x")
+    (unfinished.root / "rows" / "link").symlink_to(tmp_path / "precious")
+    api.convert(source, target, **CASE.options)
+    assert files_without_times(target) == expected
+    assert (tmp_path / "precious" / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("loss", ["nothing", "gone", "empty", "zeros", "half", "one bit"])
+@pytest.mark.parametrize("name", ["scatter", "weave", "zstd", "copy", "cast"])
+def test_after_a_reboot_only_chunks_that_read_back_are_kept(
+    name, loss, sources, tmp_path, monkeypatch
+):
+    case, target = CASES[name], tmp_path / "t"
+    source = sources[case.source]
+    api.convert(source, tmp_path / "whole", **case.options)
+    stop(source, target, KeyboardInterrupt(), **case.options)
+    other_boot(monkeypatch)
+    for file in chunk_files(staging_for(target).root)[::2]:
+        lose(file, loss)
+    report = api.convert(source, target, **case.options)
+    assert files_without_times(target) == files_without_times(tmp_path / "whole")
+    if loss == "nothing" and name != "copy":
+        assert report.resumed_bytes > 0
+
+
+def lose(file: Path, loss: str) -> None:
+    data = file.read_bytes()
+    if loss == "gone":
+        file.unlink()
+    elif loss != "nothing":
+        middle = len(data) // 2
+        flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+        lost = {"empty": b"", "zeros": bytes(len(data)), "half": data[:middle], "one bit": flipped}
+        file.write_bytes(lost[loss])
+
+
+def test_after_a_reboot_the_journal_records_the_new_boot(
+    unfinished, source, target, expected, monkeypatch
+):
+    other_boot(monkeypatch)
+    stop(source, target, KeyboardInterrupt(), after=7)
+    assert (
+        json.loads(unfinished.journal.read_bytes().partition(b"\n")[0][9:])["boot"]
+        == "another boot"
+    )
+    monkeypatch.setattr(resume, "damaged", None)  # not asked again
+    api.convert(source, target, **CASE.options)
+    assert files_without_times(target) == expected
+
+
+def test_after_a_reboot_a_database_is_written_again(sources, target, monkeypatch):
+    options = CASES["ocdbt"].options
+    stop(sources["raw"], target, KeyboardInterrupt(), **options)
+    other_boot(monkeypatch)
+    assert api.convert(sources["raw"], target, **options).resumed_bytes == 0
+    assert api.verify(sources["raw"], target).differences == 0
+
+
+@pytest.mark.usefixtures("unfinished")
+def test_chunks_are_checked_in_small_reads(source, target, monkeypatch, expected):
+    monkeypatch.setattr(check_chunks, "READ_BYTES", 1000)
+    other_boot(monkeypatch)
+    stages = []
+    report = api.convert(source, target, progress=lambda p: stages.append(p.stage), **CASE.options)
+    assert report.resumed_bytes > 0
+    assert stages[0] == "checking"
+    assert files_without_times(target) == expected
+
+
+def test_nothing_is_published_when_a_chunk_has_vanished(source, target):
+    def remove_one(progress):
+        if progress.tasks_done == progress.tasks and progress.stage == "copying":
+            for file in chunk_files(staging_for(target).root)[:1]:
+                file.unlink()
+
+    with pytest.raises(
+        StorageError, match=r"tensor '\w+', chunk \[.*\]: it was written, but is not whole"
+    ):
+        api.convert(source, target, progress=remove_one, **CASE.options)
+    assert not target.exists()
+    assert api.convert(source, target, **CASE.options).resumed_bytes > 0
