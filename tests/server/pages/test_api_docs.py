@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from reshard_server.pages.api_docs import Piece, type_of
+from reshard_server.pages.api_description import Piece, type_of
 from reshard_server.pages.rendering import prose
 
 from tests.server.api.conftest import Served
