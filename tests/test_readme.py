@@ -33,7 +33,9 @@ PAGES = (
 )
 LINKED = (
     *PAGES,
-    ROOT / "docs" / "reference" / "service.md",
+    *sorted((ROOT / "docs").glob("*/service/*.md")),
+    ROOT / "docs" / "explanation" / "service.md",
+    ROOT / "docs" / "tutorials" / "first-service.md",
     ROOT / "docs" / "explanation" / "reliability.md",
     ROOT / "deploy" / "README.md",
 )
@@ -106,8 +108,8 @@ def test_the_two_minutes_of_the_service(
 
 
 def test_the_first_example_of_the_service(tmp_path: Path) -> None:
-    """docs/reference/service.md, from its first command on, by someone who has nothing yet."""
-    demo, serve, curl, *_ = commands(ROOT / "docs" / "reference" / "service.md")
+    """docs/tutorials/first-service.md, from its first command on, by someone who has nothing yet."""
+    demo, serve, curl, *_ = commands(ROOT / "docs" / "tutorials" / "first-service.md")
     assert (demo, serve) == (
         ["reshard", "demo", "--dir", "demo"],
         ["reshard", "serve", "--insecure", "--root", "data=demo"],

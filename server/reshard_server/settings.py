@@ -277,9 +277,7 @@ def _wrong(error: ValidationError) -> str:
     found = (
         f"{'.'.join(map(str, e['loc']))}: {expected(e)}" for e in error.errors(include_input=False)
     )
-    return (
-        f"the settings cannot be used: {'; '.join(found)}; docs/reference/service.md describes each"
-    )
+    return f"the settings cannot be used: {'; '.join(found)}; docs/reference/service/settings.md describes each"
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:

@@ -20,7 +20,7 @@ UNITS = {"": 1, "M": MIB, "G": MIB << 10, "Mi": MIB, "Gi": MIB << 10}
 
 
 def most_bytes(settings: Settings) -> int:
-    """What a server and its children may take with these settings; docs/reference/service.md has the formula."""
+    """What a server and its children may take with these settings; docs/reference/service/settings.md has the formula."""
     children = settings.running + settings.looks + settings.reads
     streams = settings.streams * settings.stream_memory
     return 256 * MIB + children * (settings.max_memory + 128 * MIB) + streams

@@ -91,7 +91,8 @@ def test_a_rule_says_what_it_means(rule: dict[str, Any]) -> None:
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
     assert set(rule["annotations"]) == {"summary", "description"}
     assert rule["labels"]["severity"] in ("page", "ticket")
-    assert f"`{rule['alert']}`" in (ROOT / "docs" / "reference" / "service.md").read_text()
+    page = ROOT / "docs" / "how-to" / "service" / "troubleshoot.md"
+    assert f"| `{rule['alert']}` |" in page.read_text()
 
 
 def test_prometheus_loads_them_for_this_job() -> None:

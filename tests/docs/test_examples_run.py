@@ -2,7 +2,7 @@
 
 The paths are those of the examples: ``ckpt`` is the folder of a CheckpointManager with the steps 1000 and
 2000 of a TrainState, whose optimizer has integer counters. Examples with ``--item`` run where each step has
-the items model and ema. How-to pages, tutorials and README have tests of their own, docs/reference/service.md too.
+the items model and ema. How-to pages, tutorials, README and the pages about the service have tests of their own.
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ from tests.docs.walk import mesh, shell
 from tests.orbax_trees import put
 
 ROOT = Path(__file__).parents[2]
-OWN_TESTS = ("service.md",)
-"""Pages of docs whose commands run in other tests; those of its folders have one for all."""
-
 SERVING = """\
 mesh: {axes: [data, model], shape: [2, 4]}
 rules:
@@ -68,7 +65,7 @@ def docs_examples() -> dict[str, list[str]]:
             r"^```console\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
         )
         lines = [line for block in blocks for line in typed(block) if line.startswith("reshard ")]
-        if lines and page.name not in OWN_TESTS:
+        if lines:
             found[page.name] = lines
     return found
 

@@ -1,4 +1,4 @@
-"""docs/reference/service.md is so: its commands work, in its order, and its metrics, formula and routes are the server's."""
+"""The pages about the service: commands work in their order; metrics, formula and routes are the server's."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ from tests.server.tokens import TOKENS
 from tests.test_readme import blocks
 
 pytestmark = pytest.mark.xdist_group("service page")  # they share a server
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "service.md"
-TEXT = PAGE.read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+CLIENTS = DOCS / "how-to" / "service" / "clients.md"
+SCHEDULES = DOCS / "how-to" / "service" / "schedules.md"
+API = DOCS / "reference" / "service" / "api.md"
+SETTINGS = DOCS / "reference" / "service" / "settings.md"
+METRICS = (DOCS / "reference" / "service" / "monitoring.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +57,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 def walk() -> str:
     """The commands of the page, without the line that names somebody's server."""
-    (block,) = (text for text in blocks(PAGE, "sh") if "ask()" in text)
+    (block,) = (text for text in blocks(CLIENTS, "sh") if "ask()" in text)
     first, _, rest = block.partition("\n")
     assert first.startswith("export SERVER=")
     return rest
@@ -82,7 +86,7 @@ def test_the_python_of_the_page_runs(
     server: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks(PAGE, "python")
+    (code,) = blocks(CLIENTS, "python")
     token = TOKENS["ann"][0]
     here = {
         "http://checkpoints:8080": server.url,
@@ -99,7 +103,7 @@ def test_the_python_of_the_page_runs(
     with server.client() as client:
         assert client.put("/v1/layouts/serving", json={"layout": layout}).is_success
     names: dict[str, Any] = {}
-    exec(compile(code, str(PAGE), "exec"), names)  # noqa: S102
+    exec(compile(code, str(CLIENTS), "exec"), names)  # noqa: S102
     assert names["report"]["command"] == "convert"
     assert names["kernel"].shape == (128, 32)
     assert (tmp_path / "shard-3.safetensors").exists()
@@ -108,13 +112,14 @@ def test_the_python_of_the_page_runs(
 def test_bodies_and_settings_of_the_page_are_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conversion, schedule = map(json.loads, blocks(PAGE, "json"))
+    (conversion,) = map(json.loads, blocks(API, "json"))
+    (schedule,) = map(json.loads, blocks(SCHEDULES, "json"))
     OneTarget.model_validate(conversion)
     ScheduleBody.model_validate(schedule)
-    (toml,) = blocks(PAGE, "toml")
+    (toml,) = blocks(SETTINGS, "toml")
     (tmp_path / "server.toml").write_text(toml)
     assert load_settings({}, tmp_path / "server.toml").max_memory == 512 << 20
-    (variables,) = (text for text in blocks(PAGE, "sh") if "export RESHARD_ROOTS" in text)
+    (variables,) = (text for text in blocks(SETTINGS, "sh") if "export RESHARD_ROOTS" in text)
     for name, value in re.findall(
         r"^export (\w+)='?([^'#\n]*?)'?\s*(?:#.*)?$", variables, re.MULTILINE
     ):
@@ -141,7 +146,7 @@ def test_the_metrics_are_those_of_a_server(server: Live) -> None:
     with server.client() as client:
         text = client.get("/metrics").text
     table = dict(
-        re.findall(r"^\| `(reshard_\w+)(?:\{[\w,]*\})?` \| \w+ \| (.*) \|$", TEXT, re.MULTILINE)
+        re.findall(r"^\| `(reshard_\w+)(?:\{[\w,]*\})?` \| \w+ \| (.*) \|$", METRICS, re.MULTILINE)
     )
     told = {
         f"{f.name}_total" if f.type == "counter" else f.name: (f.type, f.documentation)
@@ -158,18 +163,19 @@ def test_the_metrics_are_those_of_a_server(server: Live) -> None:
             for k in s.labels
         }
         shown = ",".join(k for k in ("method", "route", "status", "state") if k in labels)
-        assert f"| `{name}{{{shown}}}` | {kind} |" in TEXT or (
-            not shown and f"| `{name}` | {kind} |" in TEXT
+        assert f"| `{name}{{{shown}}}` | {kind} |" in METRICS or (
+            not shown and f"| `{name}` | {kind} |" in METRICS
         )
 
 
 def test_the_memory_of_the_default_settings() -> None:
+    text = SETTINGS.read_text()
     assert (
         "256 MiB + (running + looks + reads) × (max_memory + 128 MiB) + streams × stream_memory"
-        in TEXT
+        in text
     )
-    assert f"that is {most_bytes(Settings()) / (1 << 30):.2f} GiB" in TEXT
+    assert f"that is {most_bytes(Settings()) / (1 << 30):.2f} GiB" in text
     deployed = Settings(
         max_memory=512 << 20, running=2, looks=2, reads=1, streams=32, stream_memory=16 << 20
     )
-    assert f"it is {most_bytes(deployed) >> 20} MiB" in TEXT
+    assert f"it is {most_bytes(deployed) >> 20} MiB" in text

@@ -1,4 +1,4 @@
-"""Settings: flags, then the environment, then the file; each is described in docs/reference/service.md."""
+"""Settings: flags, then the environment, then the file; each is described in docs/reference/service/settings.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reshard_server.settings import Settings, load_settings, unknown_variables
 
 from reshard.errors import ReshardError
 
-DOCS = Path(__file__).parents[2] / "docs" / "reference" / "service.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "service" / "settings.md"
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_nested_names_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
     ("text", "words"),
     [
         ("port = 70000", "the settings cannot be used: port: expected at most 65535"),
-        ("prot = 1", "prot: there is nothing of this name; correct the name, or leave it out; docs/reference/service.md describes each"),
+        ("prot = 1", "prot: there is nothing of this name; correct the name, or leave it out; docs/reference/service/settings.md describes each"),
         ("port =", "cannot be used: Invalid value"),
         ('[[tokens]]\nname = "a"\nsha256 = "secret-in-the-clear"\nscopes = []', "tokens.0.sha256"),
     ],

@@ -1,7 +1,7 @@
 """The audit log: who signed in or changed something, from where, what, and the outcome.
 
 One line for each, with the fields of every line of the log (``at``, ``request_id``, ``caller``, ``conversion``). They are
-appended to a file of their own, or go into the log under the name ``reshard_server.observability.audit``, whatever its level. The file
+appended to a file of their own, or go into the log under the name ``reshard_server.audit``, whatever its level. The file
 is opened anew where it was moved away, so that rotating it needs no signal to the server. A line that cannot be
 written there goes into the log as an error: what was asked for is done all the same.
 """
@@ -17,7 +17,7 @@ from typing import Literal
 from reshard.errors import ReshardError
 from reshard_server.observability.logs import JsonLines
 
-NAME = "reshard_server.observability.audit"
+NAME = "reshard_server.audit"
 """Of the logger of its lines."""
 
 LOG = logging.getLogger("reshard_server.audit_file")

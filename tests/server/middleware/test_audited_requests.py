@@ -232,7 +232,7 @@ def test_without_a_file_it_is_in_the_log_whatever_its_level(tmp_path: Path) -> N
         assert ask(server) == 202
         (line,) = server.lines()
     assert (line["logger"], line["message"], line["caller"], line["status"]) == (
-        "reshard_server.observability.audit",
+        "reshard_server.audit",
         "change",
         "ann",
         202,

@@ -32,7 +32,7 @@ from tests.server.tokens import bearer
 URL = "/v1/conversions"
 ONE = {"source": "data/a", "target": "data/b"}
 IDLE = "tests.server.idle"
-SERVICE = (Path(__file__).parents[3] / "docs" / "reference" / "service.md").read_text()
+SERVICE = (Path(__file__).parents[3] / "docs" / "reference" / "service" / "settings.md").read_text()
 SETTINGS = SERVICE.partition("| setting | default | what it is |")[2].partition("\n\n")[0]
 
 
