@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from reshard.formats.base import Reader
-from reshard.formats.orbax.metadata_price import OPENED_LEAF_BYTES, leaf_count
-from reshard.formats.registry import local_path, open_reader
+from reshard.formats.orbax.metadata_price import OPENED_LEAF_BYTES
+from reshard.formats.registry import leaf_count, local_path, open_reader
 from reshard.planning.metadata_share import LEAST_BUFFERS, bytes_beside
 
 BYTES_PER_MOVE = 2600
@@ -55,7 +54,7 @@ def left_to_read(
 
 
 def _check_leaves(uris: Sequence[str], max_memory: int, bytes_per_tensor: int) -> None:
-    leaves = sum(leaf_count(Path(local_path(uri))) for uri in uris)
+    leaves = sum(leaf_count(local_path(uri)) for uri in uris)
     need = leaves * (OPENED_LEAF_BYTES + bytes_per_tensor)
     bytes_beside(need, max_memory, f"{leaves:,} leaves in {_names(uris)}", LEAST_BUFFERS)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, PlanError, StorageError
 from reshard.formats.base import Item
-from reshard.formats.orbax.container import is_marked, read_container
+from reshard.formats.orbax.container import is_marked, is_orbax, read_container
 from reshard.formats.orbax.inside import Inside
 from reshard.formats.registry import is_checkpoint, local_path, refuse_missing
 from reshard.formats.steps import LARGEST_STEP, StepName, run_steps, steps_text, uncommitted
@@ -150,7 +150,7 @@ def _item_folder(path: str, root: str, item: str) -> str:
             f"{path} is no checkpoint, so it has no item {item!r}; expected the folder of a checkpoint, or that "
             "of a training run with a step (step)"
         )
-    items = read_container(Path(root)).items
+    items = read_container(Path(root)).items if is_orbax(root) else ()
     if all(one.directory == "" for one in items):
         raise PlanError(
             f"{path} is a single tree without items, so it has no item {item!r}; leave the item out (item)"

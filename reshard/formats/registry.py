@@ -19,7 +19,13 @@ from reshard.errors import (
 )
 from reshard.formats.base import Reader, Record
 from reshard.formats.orbax.container import MARKERS, is_finished, is_orbax
+from reshard.formats.orbax.metadata_price import leaf_count as orbax_leaves
 from reshard.formats.orbax.reader import open_orbax
+from reshard.formats.safetensors.reader import (
+    is_safetensors_checkpoint,
+    open_safetensors,
+)
+from reshard.formats.safetensors.reader import leaf_count as safetensors_leaves
 from reshard.formats.steps import committed, committed_steps
 from reshard.storage.local import storage_error, storage_errors
 from reshard.storage.staging import staging_above
@@ -33,15 +39,35 @@ class KnownFormat(Struct, frozen=True):
     Attributes:
         marks: what its checkpoints are recognised by, for messages.
         matches: whether a local path bears those marks.
+        is_written: whether this project writes the format, so that a target of it may be replaced.
+        count_leaves: about how many leaves a checkpoint has, told before it is opened; 0 where it cannot be read.
     """
 
     name: str
     marks: str
     matches: Callable[[str], bool]
     open: Callable[[str, Record], Reader]
+    count_leaves: Callable[[str], int]
+    is_written: bool = False
 
 
-FORMATS = (KnownFormat("orbax", f"Orbax ({', '.join(MARKERS)})", is_orbax, open_orbax),)
+FORMATS = (
+    KnownFormat(
+        "orbax",
+        f"Orbax ({', '.join(MARKERS)})",
+        is_orbax,
+        open_orbax,
+        orbax_leaves,
+        is_written=True,
+    ),
+    KnownFormat(
+        "safetensors",
+        "safetensors (*.safetensors)",
+        is_safetensors_checkpoint,
+        open_safetensors,
+        safetensors_leaves,
+    ),
+)
 """In the order in which they are tried."""
 
 
@@ -92,6 +118,19 @@ def is_checkpoint(path: str) -> bool:
     return any(known.matches(path) for known in FORMATS)
 
 
+def is_written(path: str) -> bool:
+    """Whether a local path bears the marks of a format that this project writes."""
+    return any(known.is_written and known.matches(path) for known in FORMATS)
+
+
+def leaf_count(path: str) -> int:
+    """About how many leaves the checkpoint at a local path has, told before it is opened; 0 where there is none."""
+    try:
+        return next((known.count_leaves(path) for known in FORMATS if known.matches(path)), 0)
+    except OSError:  # opening it says why
+        return 0
+
+
 def is_committed(path: str) -> bool:
     """Whether a local folder bears the marks of a checkpoint, and none of an unfinished one."""
     return is_checkpoint(path) and is_finished(path)
@@ -100,7 +139,7 @@ def is_committed(path: str) -> bool:
 def refuse_other_content(target: Path) -> None:
     """Raises TargetExistsError for a folder that holds anything but a checkpoint: overwriting replaces all of it."""
     with storage_errors("look at", target):
-        if not target.is_dir() or is_checkpoint(str(target)) or not any(target.iterdir()):
+        if not target.is_dir() or is_written(str(target)) or not any(target.iterdir()):
             return
     raise TargetExistsError(
         f"the target {str(target)!r} is a folder that holds something else than a checkpoint, and was left "
@@ -173,7 +212,7 @@ def _unsupported(scheme: str, writing: bool) -> str:
 def _hint(uri: str, path: Path) -> str:
     """What else the folder is, and what to name instead."""
     if not path.is_dir():
-        return "; it is a file, expected a directory"
+        return _file_hint(path)
     below = uri.rstrip("/")
     if steps := committed_steps(str(path)):
         last = f"{below}/{steps[max(steps)]}"
@@ -183,3 +222,19 @@ def _hint(uri: str, path: Path) -> str:
         some = ", ".join(f"{below}/{name}" for name in names[:3])
         return f"; it holds checkpoints, so name one of them: {some}{more}"
     return ""
+
+
+_PICKLE_ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
+_PICKLE_STARTS = (b"\x80", b"PK\x03\x04")
+"""A pickle of protocol 2 or later, and the zip archive that torch.save puts one into."""
+
+
+def _file_hint(path: Path) -> str:
+    with storage_errors("read", path), path.open("rb") as file:
+        start = file.read(4)
+    if path.suffix in _PICKLE_ENDINGS and start.startswith(_PICKLE_STARTS):
+        return (
+            "; it is a pickle, which can run any code when it is loaded, so it is never read: where you trust it, load it "
+            "with torch.load(weights_only=True) and write it with safetensors.torch.save_file"
+        )
+    return "; it is a file, expected a safetensors file or the directory of a checkpoint"

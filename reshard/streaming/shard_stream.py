@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from reshard.formats.base import Reader
-from reshard.formats.safetensors import Entry, safetensors_header
+from reshard.formats.safetensors.write_header import Entry, safetensors_header
 from reshard.layout.slice_info import SaveSliceInfo
 from reshard.streaming.shard_parts import Part, Shard
 from reshard.streaming.tensor_stream import TensorStream

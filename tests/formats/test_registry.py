@@ -65,7 +65,11 @@ def test_not_a_checkpoint(tmp_path):
         "orbax.checkpoint)",
     )  # fmt: skip
     (tmp_path / "file").write_text("x")
-    refused(tmp_path / "file", NotACheckpointError, "; it is a file, expected a directory")
+    refused(
+        tmp_path / "file",
+        NotACheckpointError,
+        "; it is a file, expected a safetensors file or the directory of a checkpoint",
+    )
 
 
 def test_the_folder_of_a_run_names_its_latest_step(tmp_path):

@@ -67,7 +67,7 @@ def identify(source: str, options: CheckedOptions, files: str | None = None) -> 
 
 
 def source_state(source: str) -> str:
-    """Digest of the name, size and time of change (ns) of every file below a folder, 32 hex digits.
+    """Digest of the name, size and time of change (ns) of every file below a folder, or of one file, 32 hex digits.
 
     A missing file counts as missing here; reading it is an error. Raises StorageError where the
     system does not let us look: a state that is only half known would be another one the next time.
@@ -79,6 +79,9 @@ def _files(folder: str, below: str) -> Iterator[str]:
     try:
         with os.scandir(folder) as found:
             entries = sorted(found, key=lambda e: e.name)
+    except NotADirectoryError:
+        yield f"{below}\0{_state(Path(folder))}"
+        return
     except OSError as error:
         yield f"{below}\0{_accepted(error, folder)}"
         return
@@ -99,12 +102,12 @@ def _accepted(error: OSError, path: str) -> int:
     return error.errno
 
 
-def _state(entry: os.DirEntry[str]) -> str:
+def _state(entry: os.DirEntry[str] | Path) -> str:
     try:
         status = entry.stat()
-        link = str(Path(entry.path).readlink()) if entry.is_symlink() else ""
+        link = str(Path(entry).readlink()) if entry.is_symlink() else ""
     except OSError as error:
-        return str(_accepted(error, entry.path))
+        return str(_accepted(error, os.fspath(entry)))
     return f"{status.st_size}\0{status.st_mtime_ns}\0{link}"
 
 

@@ -22,11 +22,12 @@ _KEYS = b'"key_metadata":'
 _PIECE_BYTES = 1 << 20
 
 
-def leaf_count(root: Path) -> int:
-    """How many leaves the trees of the checkpoint at ``root`` have; 0 where it has none.
+def leaf_count(path: str) -> int:
+    """How many leaves the trees of the checkpoint at ``path`` have; 0 where it has none.
 
     What cannot be read, or is larger than metadata may be, is not counted: opening it says why.
     """
+    root = Path(path)
     try:
         folders = [root, *(p for p in root.iterdir() if p.is_dir())]
         return sum(_count(f / TREE_METADATA) for f in folders)

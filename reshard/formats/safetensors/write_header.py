@@ -12,14 +12,8 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from reshard.errors import PlanError
+from reshard.formats.safetensors.dtypes import safetensors_name
 from reshard.geometry.dtypes import storage_bytes
-
-_DTYPES = {
-    "bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
-    "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
-    "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "complex64": "C64",
-    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
-}  # fmt: skip
 
 MOST_HEADER_BYTES = 100_000_000
 """The format's own limit."""
@@ -54,7 +48,7 @@ def safetensors_header(entries: Sequence[Entry], metadata: Mapping[str, str]) ->
             )
         end = offset + entry.nbytes
         document[entry.name] = {
-            "dtype": _dtype(entry),
+            "dtype": safetensors_name(entry.dtype, entry.name),
             "shape": list(entry.shape),
             "data_offsets": [offset, end],
         }
@@ -67,13 +61,3 @@ def safetensors_header(entries: Sequence[Entry], metadata: Mapping[str, str]) ->
             f"{MOST_HEADER_BYTES}; select fewer tensors"
         )
     return len(text).to_bytes(8, "little") + text
-
-
-def _dtype(entry: Entry) -> str:
-    found = _DTYPES.get(entry.dtype)
-    if found is None:
-        raise PlanError(
-            f"{entry.name!r} is {entry.dtype}, which safetensors files do not have; drop it, or cast it to one of "
-            f"{', '.join(_DTYPES)}"
-        )
-    return found

@@ -1,0 +1,238 @@
+"""Reads the header of a safetensors file, and refuses every file that does not add up.
+
+::
+
+    8 bytes   length of the header, unsigned, little-endian, at most 100,000,000
+    header    JSON: {"__metadata__": {text: text}, NAME: {"dtype": …, "shape": […], "data_offsets": [begin, end]}}
+    data      the tensors; offsets count from here, and cover the data exactly, without gap or overlap
+
+The checks are those of the reference implementation (``SafeTensors::read_metadata`` and ``Metadata::validate`` in
+``safetensors/src/tensor.rs``), and one more: a name that is given twice is refused, since readers differ in which one
+they take.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from reshard.errors import CorruptError, FormatError, StorageError
+from reshard.formats.json.safe_json import (
+    checked_text,
+    expect,
+    expect_sizes,
+    not_json,
+    refuse_many_values,
+    shorten,
+)
+from reshard.formats.limits import MAX_LEAVES, MAX_RANK, MAX_TENSOR_BYTES
+from reshard.formats.safetensors.dtypes import dtype_of
+from reshard.formats.safetensors.write_header import METADATA, MOST_HEADER_BYTES
+from reshard.geometry.dtypes import storage_bytes
+from reshard.storage.local import close_after_reading, read_at, reason_and_remedy
+
+LENGTH_BYTES = 8
+
+_MEMBERS = ("dtype", "shape", "data_offsets")
+
+
+class StoredPiece(Struct, frozen=True):
+    """A tensor as one file stores it: row-major, little-endian.
+
+    Attributes:
+        offset: of its first byte in the file.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    path: str
+    offset: int
+    nbytes: int
+
+
+class Header(Struct, frozen=True):
+    """What a safetensors file says of itself.
+
+    Attributes:
+        nbytes: of the header, its length included.
+        metadata: text by name, without meaning to the format.
+        pieces: in the order in which their bytes lie.
+    """
+
+    path: str
+    nbytes: int
+    metadata: Mapping[str, str]
+    pieces: tuple[StoredPiece, ...]
+
+
+def is_safetensors(path: str) -> bool:
+    """Whether a local path is a plain file that begins as a safetensors file does."""
+    try:
+        fd = _opened(path)
+    except (OSError, FormatError):
+        return False
+    try:
+        size = os.fstat(fd).st_size
+        start = read_at(fd, LENGTH_BYTES + 1, 0)
+    except OSError:
+        return False
+    finally:
+        close_after_reading(fd)
+    length = int.from_bytes(start[:LENGTH_BYTES], "little")
+    fits = length <= min(MOST_HEADER_BYTES, size - LENGTH_BYTES)
+    return fits and start[LENGTH_BYTES:] in (b"{", b" ")
+
+
+def read_header(path: str) -> Header:
+    """The header of the file at ``path``.
+
+    Raises StorageError where the system refuses, CorruptError where the file is cut short or its parts contradict each
+    other, FormatError where it uses what is not supported.
+    """
+    try:
+        fd = _opened(path)
+        try:
+            text, size = _header_text(fd, path)
+        finally:
+            close_after_reading(fd)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {reason_and_remedy(error)}") from error
+    document = _parsed(text, path)
+    metadata = _metadata(document.pop(METADATA, None), path)
+    nbytes = LENGTH_BYTES + len(text)
+    pieces = [_piece(name, entry, path, nbytes) for name, entry in document.items()]
+    pieces.sort(key=lambda piece: (piece.offset, piece.nbytes))
+    _check_covered(pieces, path, nbytes, size)
+    return Header(path, nbytes, metadata, tuple(pieces))
+
+
+def _opened(path: str) -> int:
+    # Without O_NONBLOCK a named pipe would hang the reader.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    close_after_reading(fd)
+    raise FormatError(f"{path} should be a safetensors file, but is no plain file")
+
+
+def _header_text(fd: int, path: str) -> tuple[bytes, int]:
+    """The JSON of the header, and the size of the file."""
+    size = os.fstat(fd).st_size
+    start = read_at(fd, LENGTH_BYTES, 0)
+    if len(start) < LENGTH_BYTES:
+        raise _damaged(path, f"has {len(start)} bytes, fewer than the 8 of the header's length")
+    length = int.from_bytes(start, "little")
+    if length > MOST_HEADER_BYTES:
+        raise _damaged(
+            path,
+            f"says that its header has {length:,} bytes; the format allows {MOST_HEADER_BYTES:,}",
+        )
+    if LENGTH_BYTES + length > size:
+        raise _damaged(path, f"says that its header has {length:,} bytes, but ends after {size:,}")
+    return read_at(fd, length, LENGTH_BYTES), size
+
+
+def _parsed(data: bytes, path: str) -> dict[str, Any]:
+    where = f"the header of {path}"
+    text = checked_text(data, where)
+    refuse_many_values(data, where)
+    try:
+        document = json.loads(text, object_pairs_hook=lambda pairs: _object(pairs, where))
+    except json.JSONDecodeError as error:
+        raise not_json(where, text, error.pos, error.msg) from None
+    except ValueError as error:  # a number of thousands of digits
+        raise not_json(where, text, 0, str(error)) from None
+    return expect(document, dict, "it", where)
+
+
+def _object(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen: set[str] = set()
+        name = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise CorruptError(
+            f"{where} has the name {name[:200]!r} twice; readers differ in which one they take, so write the file anew "
+            "with one of them"
+        )
+    return made
+
+
+def _metadata(value: Any, path: str) -> dict[str, str]:
+    if value is None:
+        return {}
+    where = f"the header of {path}"
+    found = expect(value, dict, METADATA, where)
+    return {
+        key: expect(text, str, f"{METADATA}[{key[:80]!r}]", where) for key, text in found.items()
+    }
+
+
+def _piece(name: str, entry: Any, path: str, header_bytes: int) -> StoredPiece:
+    where = f"{path}: tensor {name[:200]!r}"
+    members = expect(entry, dict, "its entry", where)
+    missing = [member for member in _MEMBERS if member not in members]
+    if missing:
+        raise CorruptError(f"{where} has no {missing[0]!r} in the header; the file is damaged")
+    dtype = dtype_of(expect(members["dtype"], str, "its dtype", where), where)
+    shape = expect_sizes(members["shape"], "its shape", where)
+    offsets = expect_sizes(members["data_offsets"], "its data_offsets", where)
+    if len(shape) > MAX_RANK:
+        raise FormatError(f"{where} has {len(shape)} dimensions; at most {MAX_RANK} are supported")
+    if len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise CorruptError(
+            f"{where}: its data_offsets should be a begin and an end, but are {shorten(list(offsets))}"
+        )
+    nbytes = math.prod(shape) * storage_bytes(dtype)
+    if nbytes > MAX_TENSOR_BYTES or nbytes != offsets[1] - offsets[0]:
+        raise CorruptError(
+            f"{where}: {dtype} of shape {shorten(list(shape))} takes {nbytes:,} bytes, but its data_offsets "
+            f"{list(offsets)} hold {offsets[1] - offsets[0]:,}"
+        )
+    return StoredPiece(name, dtype, shape, path, header_bytes + offsets[0], nbytes)
+
+
+def _check_covered(pieces: list[StoredPiece], path: str, header_bytes: int, size: int) -> None:
+    """Refuses holes, overlaps, and data that no tensor covers."""
+    if len(pieces) > MAX_LEAVES:
+        raise FormatError(f"{path} has {len(pieces):,} tensors; at most {MAX_LEAVES:,} are read")
+    end = header_bytes
+    for piece in pieces:
+        if piece.offset != end:
+            what = "leaves a hole before" if piece.offset > end else "overlaps the bytes of"
+            raise _damaged(
+                path,
+                f"{what} tensor {piece.name[:200]!r}: it begins at byte {piece.offset - header_bytes:,} of the data, "
+                f"expected {end - header_bytes:,}",
+            )
+        end += piece.nbytes
+    if end > size:
+        raise _damaged(
+            path, f"ends after {size:,} bytes, but its tensors need {end:,}; it was cut short"
+        )
+    if end < size:
+        raise _damaged(path, f"has {size - end:,} bytes behind its last tensor")
+
+
+def _damaged(path: str, what: str) -> CorruptError:
+    return CorruptError(f"{path} {what}; expected a safetensors file, so restore it from a copy")
+
+
+def tensor_count(path: str) -> int:
+    """About how many tensors the file has, by counting in the text of its header; 0 where it cannot be read."""
+    try:
+        fd = _opened(path)
+    except (OSError, FormatError):
+        return 0
+    try:
+        return _header_text(fd, path)[0].count(b'"data_offsets"')
+    except (OSError, CorruptError):
+        return 0
+    finally:
+        close_after_reading(fd)

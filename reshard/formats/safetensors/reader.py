@@ -1,0 +1,124 @@
+"""Reading safetensors: one file, Hugging Face shards with their index, and slices over files.
+
+Opening reads the headers and the index only. A tensor's bytes lie in one piece of a file, row-major, without
+checksums, so that the engine reads them in ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from reshard.errors import CorruptError, FormatError
+from reshard.formats.base import (
+    Container,
+    Encoding,
+    Extent,
+    Item,
+    Leaf,
+    PathKey,
+    Record,
+    StoredTensor,
+)
+from reshard.formats.safetensors.files import ENDING, Files, files_of, has_files
+from reshard.formats.safetensors.header import Header, is_safetensors, read_header, tensor_count
+from reshard.formats.safetensors.slices import Cut, cut_tensors
+from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.grid import Index
+from reshard.layout.tensor_spec import TensorSpec
+
+FORMAT = "safetensors"
+
+TENSOR_BYTES = 2000
+"""Memory of an open tensor: its piece, grid, spec and leaf, and their names (measured)."""
+
+
+def is_safetensors_checkpoint(path: str) -> bool:
+    """Whether a local path is a safetensors file, or a folder that holds some at its top.
+
+    A file is one by its name or by how it begins, so that a damaged one of the name is told what is wrong with it.
+    """
+    if Path(path).is_dir():
+        return has_files(path)
+    return is_safetensors(path) or (path.endswith(ENDING) and Path(path).is_file())
+
+
+def open_safetensors(path: str, record: Record = "checked") -> SafetensorsReader:  # noqa: ARG001
+    """Open the safetensors file or folder at a local path.
+
+    Names are one key each, whatever dots they hold: the tree is flat.
+
+    Raises:
+        StorageError: it is not there or cannot be read.
+        CorruptError: a header is damaged; the index and the files, or pieces of a tensor, contradict each other.
+        FormatError: it uses what is not supported.
+    """
+    files = files_of(path)
+    headers = [read_header(file) for file in files.paths]
+    _check_index(files, headers)
+    return SafetensorsReader(path, cut_tensors(headers), sum(h.nbytes for h in headers))
+
+
+def leaf_count(path: str) -> int:
+    """About how many tensors there are, told before they are opened; what cannot be read is not counted."""
+    try:
+        return sum(map(tensor_count, files_of(path).paths))
+    except (CorruptError, FormatError):
+        return 0
+
+
+def _check_index(files: Files, headers: Sequence[Header]) -> None:
+    if not files.index:
+        return
+    held = {Path(h.path).name: {piece.name for piece in h.pieces} for h in headers}
+    for name, file in files.weight_map.items():
+        if name not in held[file]:
+            raise CorruptError(
+                f"{files.index} says that {name[:200]!r} is in {file!r}, which does not hold it; index and files are "
+                "not of one checkpoint"
+            )
+    for file, names in held.items():
+        unlisted = sorted(name for name in names if files.weight_map.get(name) != file)
+        if unlisted:
+            place = files.weight_map.get(unlisted[0])
+            listed = f"lists it in {place!r}" if place else "does not list it"
+            raise CorruptError(
+                f"{file!r} holds {unlisted[0][:200]!r}, but {files.index} {listed}; index and files are not of one "
+                "checkpoint"
+            )
+
+
+class SafetensorsReader:
+    """An open safetensors checkpoint; implements ``formats.base.Reader``. Safe from any thread."""
+
+    format = FORMAT
+
+    def __init__(self, uri: str, cuts: Sequence[Cut], header_bytes: int) -> None:
+        self.uri = uri
+        self.container = Container("v0", (Item("", "", is_tree=True),))
+        self._pieces = {cut.name: cut.pieces for cut in cuts}
+        self.leaves: Sequence[Leaf] = tuple(Leaf(c.name, (PathKey(c.name),)) for c in cuts)
+        self.tensors: Mapping[str, StoredTensor] = MappingProxyType(
+            {cut.name: _stored(cut) for cut in cuts}
+        )
+        chunks = sum(len(cut.pieces) for cut in cuts)
+        self.metadata_bytes = 2 * header_bytes + TENSOR_BYTES * chunks
+
+    def locate(self, name: str, index: Index) -> Extent:
+        """Where the piece at ``index`` of the tensor's storage grid lies.
+
+        Raises FormatError where there is no such tensor or piece.
+        """
+        pieces = self._pieces.get(name)
+        if pieces is None:
+            raise FormatError(f"{self.uri} has no tensor named {name!r}")
+        piece = pieces.get(index)
+        if piece is None:
+            raise FormatError(f"{self.uri}: {name!r} has no piece {list(index)}")
+        return Extent(piece.path, piece.offset, piece.nbytes)
+
+
+def _stored(cut: Cut) -> StoredTensor:
+    spec = TensorSpec(cut.name, cut.grid.shape, cut.dtype, cut.grid)
+    return StoredTensor(spec, Encoding(), bytes(storage_bytes(cut.dtype)), may_be_missing=False)

@@ -1,0 +1,247 @@
+"""Which slice of which full tensor each piece is, as the metadata of safetensors files says it.
+
+Two writers cut tensors over files, and both say in ``__metadata__`` where a piece lies:
+
+- this project: ``reshard.slices``, JSON with the full shape and the offset of each piece, and which file of how many
+  it is;
+- torch's distributed checkpoint (``HuggingFaceStorageWriter(save_distributed=True)``): ``DCP_SHARDING_INFO``, JSON with
+  ``saved_offsets`` only. The full shape is where the last piece ends, so that a lost last file cannot be noticed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from reshard.errors import CorruptError, FormatError, LayoutError
+from reshard.formats.json.safe_json import expect, expect_sizes, parse_json
+from reshard.formats.safetensors.header import Header, StoredPiece
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid, Index
+from reshard.geometry.tiling import check_tiling
+
+RESHARD_SLICES = "reshard.slices"
+DCP_SLICES = "DCP_SHARDING_INFO"
+
+
+class Cut(Struct, frozen=True):
+    """A tensor and the pieces that it is stored in.
+
+    Attributes:
+        grid: the boxes of the pieces.
+        pieces: by their index in the grid.
+    """
+
+    name: str
+    dtype: str
+    grid: Grid
+    pieces: Mapping[Index, StoredPiece]
+
+
+class _Slice(Struct, frozen=True):
+    """A piece, where it begins in the full tensor, and the full shape where it is recorded."""
+
+    piece: StoredPiece
+    offset: tuple[int, ...]
+    full_shape: tuple[int, ...] | None
+
+
+class _File(Struct, frozen=True):
+    """What a file says of its slices.
+
+    Attributes:
+        number, count: which file it is of how many; None where it does not say.
+    """
+
+    path: str
+    slices: Mapping[str, _Slice]
+    number: int | None = None
+    count: int | None = None
+
+
+def cut_tensors(headers: Sequence[Header]) -> list[Cut]:
+    """The tensors of files that belong together, in the order of their first pieces.
+
+    Raises CorruptError, naming tensor and files, for a tensor that is whole in two files, for pieces that leave a hole
+    or overlap, and for files of which one is missing or that belong to different checkpoints; FormatError for pieces
+    that no grid holds.
+    """
+    files = [_recorded(header) for header in headers]
+    _check_all_there(files)
+    slices: dict[str, list[_Slice]] = defaultdict(list)
+    whole: dict[str, StoredPiece] = {}
+    for header, file in zip(headers, files, strict=True):
+        for piece in header.pieces:
+            if piece.name in file.slices:
+                slices[piece.name].append(file.slices[piece.name])
+            else:
+                _refuse_second(piece, whole.get(piece.name))
+                whole[piece.name] = piece
+    for name in slices.keys() & whole.keys():
+        first = slices[name][0].piece
+        raise CorruptError(
+            f"tensor {name!r} is a slice in {first.path}, but {whole[name].path} holds it without saying where it "
+            "belongs; the files are not of one checkpoint"
+        )
+    made = {name: _whole(piece) for name, piece in whole.items()}
+    made |= {name: _cut(name, found) for name, found in slices.items()}
+    order = dict.fromkeys(piece.name for header in headers for piece in header.pieces)
+    return [made[name] for name in order]
+
+
+def _refuse_second(piece: StoredPiece, first: StoredPiece | None) -> None:
+    if first is not None:
+        raise CorruptError(
+            f"tensor {piece.name!r} is in {first.path} and in {piece.path}, and neither says that it is a slice; remove "
+            "the file that does not belong to this checkpoint"
+        )
+
+
+def _whole(piece: StoredPiece) -> Cut:
+    grid = Grid.whole(piece.shape)
+    return Cut(piece.name, piece.dtype, grid, dict.fromkeys(grid.indices(), piece))
+
+
+def _recorded(header: Header) -> _File:
+    """The slices that a file records; none where it is silent."""
+    pieces = {piece.name: piece for piece in header.pieces}
+    if RESHARD_SLICES in header.metadata:
+        return _reshard_slices(header, pieces)
+    if DCP_SLICES in header.metadata:
+        return _dcp_slices(header, pieces)
+    return _File(header.path, {})
+
+
+def _reshard_slices(header: Header, pieces: Mapping[str, StoredPiece]) -> _File:
+    where = f"{RESHARD_SLICES} in the header of {header.path}"
+    document = _document(header, RESHARD_SLICES, where)
+    if document.get("version") != 1:
+        raise FormatError(
+            f"{where} has the version {document.get('version')!r}; this version of reshard reads version 1"
+        )
+    found: dict[str, _Slice] = {}
+    for name, entry in expect(document.get("tensors"), dict, "tensors", where).items():
+        what = f"the slice of {name[:200]!r}"
+        members = expect(entry, dict, what, where)
+        offset = expect_sizes(members.get("offset"), f"the offset of {what}", where)
+        shape = expect_sizes(members.get("full_shape"), f"the full shape of {what}", where)
+        found[name] = _Slice(_listed(name, pieces, where), offset, shape)
+    number = expect(document.get("shard"), int, "shard", where)
+    count = expect(document.get("shards"), int, "shards", where)
+    return _File(header.path, found, number, count)
+
+
+def _dcp_slices(header: Header, pieces: Mapping[str, StoredPiece]) -> _File:
+    where = f"{DCP_SLICES} in the header of {header.path}"
+    found: dict[str, _Slice] = {}
+    for name, entry in _document(header, DCP_SLICES, where).items():
+        what = f"the entry of {name[:200]!r}"
+        members = expect(entry, dict, what, where)
+        offsets = expect_sizes(members.get("saved_offsets"), f"saved_offsets of {what}", where)
+        found[name] = _Slice(_listed(name, pieces, where), offsets, None)
+    return _File(header.path, found)
+
+
+def _document(header: Header, key: str, where: str) -> dict[str, Any]:
+    return expect(parse_json(header.metadata[key].encode(), where), dict, "it", where)
+
+
+def _listed(name: str, pieces: Mapping[str, StoredPiece], where: str) -> StoredPiece:
+    if name not in pieces:
+        raise CorruptError(f"{where} tells of {name[:200]!r}, which the file does not hold")
+    return pieces[name]
+
+
+def _cut(name: str, slices: Sequence[_Slice]) -> Cut:
+    full = _full_shape(name, slices)
+    boxes = _boxes(name, slices, full)
+    try:
+        check_tiling(name, full, list(boxes))
+    except LayoutError as error:
+        raise CorruptError(f"{error} (pieces in {_paths(slices)})") from None
+    grid = _grid(name, full, boxes)
+    starts = [{start: i for i, start in enumerate(cuts[:-1])} for cuts in grid.cuts]
+    pieces = {
+        tuple(at[n] for at, n in zip(starts, box.start, strict=True)): piece
+        for box, piece in boxes.items()
+        if box.size
+    }
+    return Cut(name, slices[0].piece.dtype, grid, pieces)
+
+
+def _full_shape(name: str, slices: Sequence[_Slice]) -> tuple[int, ...]:
+    first = slices[0]
+    for other in slices:
+        if len(other.offset) != len(other.piece.shape) or other.piece.dtype != first.piece.dtype:
+            raise CorruptError(
+                f"tensor {name!r}: {first.piece.path} holds {_text(first)}, {other.piece.path} {_text(other)}; the "
+                "files are not of one checkpoint"
+            )
+    shapes = {one.full_shape for one in slices}
+    if len(shapes) > 1 or len({len(one.offset) for one in slices}) > 1:
+        raise CorruptError(
+            f"tensor {name!r} has the full shapes {sorted(map(str, shapes))} in {_paths(slices)}; the files are not of "
+            "one checkpoint"
+        )
+    (recorded,) = shapes
+    if recorded is not None:
+        return recorded
+    ends = [[a + n for a, n in zip(s.offset, s.piece.shape, strict=True)] for s in slices]
+    return tuple(map(max, *ends)) if len(ends) > 1 else tuple(ends[0])
+
+
+def _boxes(name: str, slices: Sequence[_Slice], full: tuple[int, ...]) -> dict[Box, StoredPiece]:
+    """Boxes and their pieces; a box that several files hold is a replica, of which the first is read."""
+    boxes: dict[Box, StoredPiece] = {}
+    for one in slices:
+        if len(one.offset) != len(full):
+            raise CorruptError(
+                f"tensor {name!r} has the full shape {list(full)}, but {one.piece.path} holds a slice of it with "
+                f"{len(one.offset)} dimensions"
+            )
+        stop = tuple(a + n for a, n in zip(one.offset, one.piece.shape, strict=True))
+        boxes.setdefault(Box(one.offset, stop), one.piece)
+    return boxes
+
+
+def _grid(name: str, full: tuple[int, ...], boxes: Mapping[Box, StoredPiece]) -> Grid:
+    filled = [box for box in boxes if box.size]
+    if not filled:
+        return Grid.whole(full)
+    starts = [sorted({box.start[d] for box in filled}) for d in range(len(full))]
+    grid = Grid(full, tuple((*s, n) for s, n in zip(starts, full, strict=True)))
+    if grid.count != len(filled) or set(grid.boxes()) != set(filled):
+        raise FormatError(
+            f"the pieces of {name!r} form no grid ({len(filled)} pieces), which is not supported; save the tensor with "
+            "every dimension cut at the same places"
+        )
+    return grid
+
+
+def _check_all_there(files: Sequence[_File]) -> None:
+    """Files of this project say which of how many they are, so that one that was lost is noticed."""
+    numbered = [file for file in files if file.count is not None]
+    counts = sorted({file.count for file in numbered if file.count is not None})
+    if len(counts) > 1:
+        raise CorruptError(
+            f"{numbered[0].path} and the files beside it are of {' and '.join(map(str, counts))} shards; the files are "
+            "not of one checkpoint"
+        )
+    there = {file.number for file in numbered}
+    lost = next((number for number in range(*counts or (0,)) if number not in there), None)
+    if lost is not None:
+        raise CorruptError(
+            f"{numbered[0].path} and the files beside it are {len(there)} of {counts[0]} shards; shard {lost} is missing"
+        )
+
+
+def _text(one: _Slice) -> str:
+    return f"{one.piece.dtype} {list(one.piece.shape)} at {list(one.offset)}"
+
+
+def _paths(slices: Iterable[_Slice]) -> str:
+    paths = list(dict.fromkeys(one.piece.path for one in slices))
+    return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")

@@ -1,0 +1,249 @@
+"""Safetensors as a source: one file, shards with an index, and the folders of Hugging Face's cache."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from safetensors.numpy import save
+
+import reshard
+from reshard.errors import CorruptError, FormatError, MissingError, NotACheckpointError, PlanError
+from tests.formats.safetensors.build import entry, file_of, packed
+
+TREE = {
+    "model.embed.weight": np.arange(96, dtype="float32").reshape(12, 8),
+    "model.layers.0.mlp.weight": np.arange(64).reshape(8, 8).astype(ml_dtypes.bfloat16),
+    "model.norm/scale": np.arange(8, dtype="int16"),
+    "flag": np.array(True),
+    "none": np.zeros((0, 3), "float16"),
+}
+
+
+def equal(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert (a[name].dtype, a[name].shape) == (b[name].dtype, b[name].shape), name
+        assert np.asarray(a[name]).tobytes() == np.asarray(b[name]).tobytes(), name
+
+
+def sharded(folder: Path) -> Path:
+    """Two files and an index, as ``save_pretrained`` writes them."""
+    folder.mkdir()
+    names = list(TREE)
+    files = {
+        "model-00001-of-00002.safetensors": names[:2],
+        "model-00002-of-00002.safetensors": names[2:],
+    }
+    for file, held in files.items():
+        file_of(folder, save({name: TREE[name] for name in held}, {"format": "pt"}), file)
+    weight_map = {name: file for file, held in files.items() for name in held}
+    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def test_a_file_is_a_checkpoint(tmp_path: Path) -> None:
+    path = file_of(tmp_path, save(TREE), "model.safetensors")
+    info = reshard.inspect(path)
+    assert (info.format, set(info.tensors)) == ("safetensors", set(TREE))
+    equal(reshard.restore(path), TREE)
+
+
+def test_any_name_of_a_file_will_do(tmp_path: Path) -> None:
+    equal(reshard.restore(file_of(tmp_path, save(TREE), "weights")), TREE)
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_it_becomes_an_orbax_checkpoint(tmp_path: Path, is_sharded: bool) -> None:
+    source = tmp_path / "hf"
+    if is_sharded:
+        sharded(source)
+    else:
+        source.mkdir()
+        file_of(source, save(TREE), "model.safetensors")
+    layout = {
+        "mesh": {"axes": ["model"], "shape": [8]},
+        "rules": [{"match": "weight", "axes": [None, "model"]}],
+        "unmatched": "replicate",
+    }
+    report = reshard.convert(source, tmp_path / "out", layout=layout, check="readback")
+    assert all(tensor.proof == "proved" for tensor in report.tensors)
+    assert reshard.verify(source, tmp_path / "out").differences == 0
+    equal(reshard.restore(tmp_path / "out", layout=None), reshard.restore(source))
+    found = ocp.StandardCheckpointer().restore(tmp_path / "out")
+    equal({name: np.asarray(array) for name, array in found.items()}, TREE)
+    again = reshard.convert(source, tmp_path / "out", layout=layout, check="readback")
+    assert again.already_done
+
+
+def test_names_can_be_made_a_tree(tmp_path: Path) -> None:
+    path = file_of(tmp_path, save({"a.b.c": TREE["flag"], "a.b.d": TREE["flag"]}), "m.safetensors")
+    reshard.convert(path, tmp_path / "out", rename=[(r"^a\.b\.(\w)$", r"a/b/\1")])
+    assert set(reshard.restore(tmp_path / "out")["a"]["b"]) == {"c", "d"}
+
+
+def test_a_changed_file_is_another_source(tmp_path: Path) -> None:
+    path = file_of(tmp_path, save({"w": np.zeros(4, "float32")}), "m.safetensors")
+    reshard.convert(path, tmp_path / "out")
+    file_of(tmp_path, save({"w": np.ones(4, "float32")}), "m.safetensors")
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(reshard.TargetExistsError):
+        reshard.convert(path, tmp_path / "out")
+
+
+def test_a_folder_of_safetensors_is_never_overwritten(tmp_path: Path) -> None:
+    path = file_of(tmp_path, save(TREE), "m.safetensors")
+    sharded(tmp_path / "hf")
+    with pytest.raises(reshard.TargetExistsError, match="holds something else than a checkpoint"):
+        reshard.convert(path, tmp_path / "hf", overwrite=True)
+    assert (tmp_path / "hf" / "config.json").exists()
+
+
+def test_links_of_the_cache_of_hugging_face_are_followed(tmp_path: Path) -> None:
+    hub = tmp_path / "models--a--b"
+    (hub / "blobs").mkdir(parents=True)
+    sharded(hub / "real")
+    snapshot = hub / "snapshots" / "1f"
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(sorted((hub / "real").iterdir())):
+        file.rename(hub / "blobs" / str(number))
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    equal(reshard.restore(snapshot), TREE)
+
+
+@pytest.mark.parametrize(
+    "file", ["model-00001-of-00002.safetensors", "model.safetensors.index.json"]
+)
+def test_other_links_out_of_the_folder_are_refused(tmp_path: Path, file: str) -> None:
+    folder = sharded(tmp_path / "hf")
+    (folder / file).rename(tmp_path / "elsewhere")
+    (folder / file).symlink_to("../elsewhere")
+    assert refused(folder, FormatError) == (
+        f"{folder}/{file} is a symbolic link to {tmp_path}/elsewhere, which lies outside of {folder}; links that lead "
+        "out of a checkpoint are not followed, so replace it by what it points to"
+    )
+
+
+def test_slices_are_streamed(tmp_path: Path) -> None:
+    opened = reshard.open_checkpoint(file_of(tmp_path, save(TREE), "m.safetensors"))
+    data = b"".join(opened.stream("model.embed.weight", "3:5,1:4"))
+    assert data == TREE["model.embed.weight"][3:5, 1:4].tobytes()
+
+
+def test_a_tree_without_items_has_no_item(tmp_path: Path) -> None:
+    path = file_of(tmp_path, save(TREE), "m.safetensors")
+    with pytest.raises(
+        PlanError, match="is a single tree without items, so it has no item 'model'"
+    ):
+        reshard.inspect(path, item="model")
+
+
+def refused(folder: Path, kind: type[Exception]) -> str:
+    with pytest.raises(kind) as error:
+        reshard.inspect(folder)
+    return str(error.value)
+
+
+def rewrite_index(folder: Path, **changed: str | None) -> None:
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    for name, file in changed.items():
+        index["weight_map"][name] = file
+        if file is None:
+            del index["weight_map"][name]
+    path.write_text(json.dumps(index))
+
+
+def test_a_file_that_the_index_names_must_be_there(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "hf")
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    assert refused(folder, MissingError) == (
+        f"{folder}/model.safetensors.index.json says that 'model.norm/scale' is in 'model-00002-of-00002.safetensors', "
+        f"but {folder} has no such file; copy it there, or restore the folder from a copy"
+    )
+
+
+def test_a_tensor_that_the_index_names_must_be_in_its_file(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "hf")
+    rewrite_index(folder, more="model-00002-of-00002.safetensors")
+    assert refused(folder, CorruptError) == (
+        f"{folder}/model.safetensors.index.json says that 'more' is in 'model-00002-of-00002.safetensors', which does "
+        "not hold it; index and files are not of one checkpoint"
+    )
+
+
+def test_a_tensor_that_the_index_does_not_name_is_refused(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "hf")
+    rewrite_index(folder, flag=None)
+    assert refused(folder, CorruptError) == (
+        f"'model-00002-of-00002.safetensors' holds 'flag', but {folder}/model.safetensors.index.json does not list it; "
+        "index and files are not of one checkpoint"
+    )
+
+
+@pytest.mark.parametrize(
+    "file", ["../model.safetensors", "/etc/passwd", "", "..", "a/b.safetensors"]
+)
+def test_an_index_names_files_of_its_folder_only(tmp_path: Path, file: str) -> None:
+    folder = sharded(tmp_path / "hf")
+    rewrite_index(folder, flag=file)
+    assert f"the file of 'flag' is {file!r}; expected the name of a file in this folder" in refused(
+        folder, CorruptError
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "expected JSON, found:"),
+        ("[]", "the index should be of type dict"),
+        ("{}", "weight_map should be of type dict, but is None"),
+        ('{"weight_map": {}}', "weight_map is empty"),
+        ('{"weight_map": {"w": 1}}', "the file of 'w' should be of type str, but is 1"),
+    ],
+)
+def test_a_damaged_index_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    folder = sharded(tmp_path / "hf")
+    (folder / "model.safetensors.index.json").write_text(text)
+    assert said in refused(folder, CorruptError)
+
+
+def test_two_indexes_are_refused(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "hf")
+    (folder / "other.safetensors.index.json").write_text("{}")
+    assert "holds 2 indexes of safetensors files" in refused(folder, NotACheckpointError)
+
+
+def test_an_index_alone_is_enough_to_be_known(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "hf")
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    assert "has no such file" in refused(folder, MissingError)
+
+
+@pytest.mark.parametrize("name", ["model.pt", "pytorch_model.bin", "model.ckpt"])
+def test_a_pickle_is_no_checkpoint(tmp_path: Path, name: str) -> None:
+    import pickle
+
+    path = file_of(tmp_path, pickle.dumps({"w": 1}), name)
+    assert refused(Path(path), NotACheckpointError).endswith(
+        "; it is a pickle, which can run any code when it is loaded, so it is never read: where you trust it, load it with "
+        "torch.load(weights_only=True) and write it with safetensors.torch.save_file"
+    )
+
+
+def test_a_tensor_of_more_than_the_budget_is_read_in_ranges(tmp_path: Path) -> None:
+    data = np.random.default_rng(0).integers(0, 255, 96 << 20, "uint8")
+    path = file_of(tmp_path, packed({"w": entry("U8", [96 << 20], 0, 96 << 20)}, data.tobytes()))
+    reshard.convert(
+        path, tmp_path / "out", mesh="model=8", missing_axes="replicate", max_memory="32MiB"
+    )
+    assert reshard.verify(path, tmp_path / "out", max_memory="32MiB").differences == 0
