@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from reshard.conversion.source_digests import check_recorded
 from reshard.engine.limits import Limits
 from reshard.engine.run import MoveResult, run
 from reshard.engine.task_stream import Ends, batches
+from reshard.errors import VerificationError
 from reshard.formats.base import Encoding
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
@@ -168,3 +170,37 @@ class Nth:
     def struck(self) -> bool:
         """Whether there was such a call."""
         return self.calls >= self.n
+
+
+PLACES = (1, 2, 3, 5, 8, 12, 17)
+"""Which call is struck, as far as there are so many: first ones, and some behind bands of zeros."""
+
+
+def strike(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[int], Moving], arm: Callable[[Any, int], Nth]
+) -> int:
+    """Carries the move out with the defect at each place in turn; how often it was caught.
+
+    Never may it go unnoticed that something else was written than should have been.
+    """
+    caught = 0
+    for n in PLACES:
+        move = make(n)
+        with monkeypatch.context() as patch:
+            defect = arm(patch, n)
+            try:
+                move.run()
+            except VerificationError:
+                caught += 1
+                continue
+        np.testing.assert_array_equal(move.found(), move.expected)
+        if not defect.struck:
+            break
+    return caught
+
+
+def put_defect(patch: Any, owner: Any, name: str, n: int, act: Callable[..., Any]) -> Nth:
+    """Puts a defect in the place of the ``n``-th call of a function."""
+    defect = Nth(n, act, getattr(owner, name))
+    patch.setattr(owner, name, defect)
+    return defect

@@ -1,0 +1,24 @@
+"""The moves that defects are put into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.robustness.sabotage.moves import Moving, Way, moving
+
+
+@pytest.fixture
+def make(tmp_path):
+    """The move of a way, each in a folder of its own."""
+
+    def make_one(way: Way) -> Callable[[int], Moving]:
+        def at(n: int) -> Moving:
+            folder = tmp_path / str(n)
+            folder.mkdir()
+            return moving(way, folder)
+
+        return at
+
+    return make_one

@@ -1,0 +1,147 @@
+"""Bits that flip in memory, and copies that go wrong there: the digest of what was written finds every one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reshard.engine.decode.interleave import Interleaved
+from reshard.engine.write import chunk_files, sinks
+from tests.engine.stores import RAW_CRC, ZSTD_CRC
+from tests.robustness.sabotage.moves import (
+    APART,
+    WAYS,
+    put_defect,
+    strike,
+)
+
+pytestmark = pytest.mark.usefixtures("dirty_buffers")
+
+
+def flip(memory: np.ndarray | memoryview) -> None:
+    np.frombuffer(memory, np.uint8)[0] ^= 4
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_a_bit_that_flips_between_decoding_and_writing(way, make, monkeypatch):
+    sink = sinks.ChunkSink if way.strategy == "block" else sinks.PieceSink
+
+    def act(original, self, band, box):
+        elements = band._lanes if isinstance(band, Interleaved) else band
+        first = elements[(0,) * (elements.ndim - 1) + (slice(1),)]
+        first.view("u1")[0] ^= 4
+        return original(self, band, box)
+
+    def arm(patch, n):
+        return put_defect(patch, sink, "put", n, act)
+
+    assert strike(monkeypatch, make(way), arm) > 0
+
+
+@pytest.mark.parametrize("way", [w for w in WAYS if w.target == RAW_CRC], ids=str)
+def test_a_bit_that_flips_in_what_is_about_to_be_written(way, make, monkeypatch):
+    """The digest is taken afterwards, of the same memory."""
+
+    def act(original, fd, data, offset, path):
+        if not data.readonly:
+            flip(data)
+        return original(fd, data, offset, path)
+
+    def arm(patch, n):
+        patch.setattr(
+            chunk_files, "WRITE_BYTES", 0
+        )  # so that small chunks are not joined by a copy
+        return put_defect(patch, chunk_files, "write_all", n, act)
+
+    assert strike(monkeypatch, make(way), arm) > 0
+
+
+@pytest.mark.parametrize("way", [w for w in WAYS if w.target == ZSTD_CRC], ids=str)
+def test_a_bit_that_flips_in_what_is_about_to_be_encoded(way, make, monkeypatch):
+    def act(original, encoding, data):
+        flip(data)
+        return original(encoding, data)
+
+    def arm(patch, n):
+        return put_defect(patch, chunk_files, "encode_chunk", n, act)
+
+    assert strike(monkeypatch, make(way), arm) > 0
+
+
+@pytest.mark.parametrize("way", [w for w in WAYS if w.change != "none"], ids=str)
+def test_a_copy_that_leaves_what_was_in_the_buffer(way, make, monkeypatch):
+    def arm(patch, n):
+        return put_defect(patch, sinks._Pieces, "copy", n, lambda *_: None)
+
+    assert strike(monkeypatch, make(way), arm) > 0
+
+
+@pytest.mark.parametrize("way", [w for w in WAYS if w.change != "none"], ids=str)
+def test_a_copy_in_the_wrong_order_of_axes(way, make, monkeypatch):
+    def act(original, self, band, where, out):
+        elements = band[where]
+        turned = np.ascontiguousarray(elements.transpose()).reshape(elements.shape)
+        return original(self, turned, (slice(None),) * turned.ndim, out)
+
+    def arm(patch, n):
+        return put_defect(patch, sinks._Pieces, "copy", n, act)
+
+    assert strike(monkeypatch, make(way), arm) > 0
+
+
+@pytest.mark.parametrize("way", [w for w in WAYS if w.change == "cast"], ids=str)
+@pytest.mark.parametrize("through", ["bfloat16", "int32"])
+def test_a_cast_that_is_done_twice(way, through, make, monkeypatch):
+    import ml_dtypes
+
+    dtype = np.dtype(getattr(ml_dtypes, through, through))
+
+    def act(original, out, elements, **how):
+        return original(out, elements.astype(dtype), **how)
+
+    def arm(patch, n):
+        return put_defect(patch, sinks, "cast_into", n, act)
+
+    assert strike(monkeypatch, make(way), arm) > 0
+
+
+def lanes_left_out(*_: Any) -> None:
+    """Whoever wants a piece finds in its memory what was there."""
+
+
+def lanes_turned_round(
+    original: Any, woven: Interleaved, where: tuple[slice, ...], out: np.ndarray
+) -> None:
+    original(woven, where, out)
+    out[...] = out[:, ::-1].copy()
+
+
+def other_lanes(
+    original: Any, woven: Interleaved, where: tuple[slice, ...], out: np.ndarray
+) -> None:
+    original(Interleaved(woven._lanes[::-1], woven._dim), where, out)
+
+
+@pytest.mark.parametrize(
+    "defect", [lanes_left_out, lanes_turned_round, other_lanes], ids=lambda d: d.__name__
+)
+@pytest.mark.parametrize("way", [APART[8], APART[24]], ids=str)
+def test_lanes_that_are_taken_apart_wrongly(way, defect, make, monkeypatch):
+    assert (
+        strike(monkeypatch, make(way), lambda p, n: put_defect(p, Interleaved, "copy", n, defect))
+        > 0
+    )
+
+
+def test_a_piece_that_is_taken_from_another_lane(make, monkeypatch):
+    def act(original, woven, where):
+        return original(Interleaved(woven._lanes[::-1], woven._dim), where)
+
+    assert (
+        strike(
+            monkeypatch, make(APART[12]), lambda p, n: put_defect(p, Interleaved, "view", n, act)
+        )
+        > 0
+    )

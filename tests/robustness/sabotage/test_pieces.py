@@ -1,0 +1,137 @@
+"""Pieces and tasks in the wrong place: the digest of what was written finds every one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reshard.engine.run import run
+from reshard.engine.task_stream import Ends, batches
+from reshard.engine.write.split import Cutter, Piece
+from reshard.errors import VerificationError
+from reshard.planning.move import Plan
+from tests.engine.stores import Folder
+from tests.robustness.sabotage.moves import (
+    WAYS,
+    Nth,
+    moving,
+    put_defect,
+    strike,
+)
+
+pytestmark = pytest.mark.usefixtures("dirty_buffers")
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_without_a_defect_all_is_well(way, make):
+    move = make(way)(0)
+    result = move.run()
+    np.testing.assert_array_equal(move.found(), move.expected)
+    assert way.change != "none" or result.source_digest == result.target_digest
+
+
+Pieces = list[Piece]
+
+
+def swapped_elements(pieces: Pieces) -> Pieces:
+    """Two pieces get each other's elements."""
+    a, b, *rest = pieces
+    return [a._replace(in_band=b.in_band), b._replace(in_band=a.in_band), *rest]
+
+
+def swapped_chunks(pieces: Pieces) -> Pieces:
+    """Two pieces of one shape go to each other's chunks."""
+    a, b, *rest = pieces
+    return [a._replace(number=b.number), b._replace(number=a.number), *rest]
+
+
+def dropped(pieces: Pieces) -> Pieces:
+    return pieces[1:]
+
+
+def last_dropped(pieces: Pieces) -> Pieces:
+    return pieces[:-1]
+
+
+def twice(pieces: Pieces) -> Pieces:
+    return [pieces[0], *pieces]
+
+
+def over_another(pieces: Pieces) -> Pieces:
+    """The first piece's elements lie over the second's as well; nothing else is lost."""
+    a, b, *_ = pieces
+    return [*pieces, b._replace(in_band=a.in_band)]
+
+
+def in_place_of_another(pieces: Pieces) -> Pieces:
+    """The first is written again where it is, the second never."""
+    a, _, *rest = pieces
+    return [a, a, *rest]
+
+
+def other_row(pieces: Pieces) -> Pieces:
+    return [_moved(pieces[0], 0), *pieces[1:]]
+
+
+def other_element(pieces: Pieces) -> Pieces:
+    return [_moved(pieces[0], -1), *pieces[1:]]
+
+
+def all_other_row(pieces: Pieces) -> Pieces:
+    return [_moved(p, 0) for p in pieces]
+
+
+def _moved(piece: Piece, axis: int) -> Piece:
+    start = list(piece.start)
+    start[axis] += -1 if start[axis] else 1
+    return piece._replace(start=tuple(start))
+
+
+CUTS = [
+    swapped_elements, swapped_chunks, dropped, last_dropped, twice, over_another,
+    in_place_of_another, other_row, other_element, all_other_row,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("defect", CUTS)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_pieces_in_the_wrong_place(way, defect, make, monkeypatch):
+    caught = strike(monkeypatch, make(way), lambda patch, n: _cut_wrong(patch, defect, n))
+    # In a chunk that is held in memory the same elements twice are no defect.
+    assert caught > 0 or (way.strategy, defect) == ("block", twice)
+
+
+def _cut_wrong(patch: Any, defect: Callable[[Pieces], Pieces], n: int) -> Nth:
+    def act(original: Any, *args: Any) -> Iterator[Piece]:
+        pieces = list(original(*args))
+        return iter(defect(pieces) if len(pieces) > 1 else pieces)
+
+    return put_defect(patch, Cutter, "pieces", n, act)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("number", range(2))
+def test_a_chunk_that_is_never_filled_nor_summed_up(way, number, make, monkeypatch):
+    """Whatever is dropped is dropped each time; where it is zeros, no digest misses it."""
+    original = Cutter.pieces
+
+    def without(cutter, box):
+        return (p for p in original(cutter, box) if p.number != number)
+
+    monkeypatch.setattr(Cutter, "pieces", without)
+    with pytest.raises(VerificationError, match="'w': "):
+        make(way)(0).run()
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_a_task_done_twice_in_place_of_another(way, tmp_path):
+    """Twice the same takes itself away from a digest, and amounts are as they should be."""
+    move = moving(way, tmp_path)
+    ends = Ends(move.store, Folder(), {"w": way.target})
+    plan = Plan((move.move,), 64 << 20, way.workers)
+    first, _, *rest = [(t,) for b in batches(plan, ends) for t in b]
+    with pytest.raises(VerificationError, match=r"^'w': "):
+        run(plan, [first, first, *rest], ends, str(move.root))
