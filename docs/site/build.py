@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from docs.site.check import wrong_links
+from docs.site.check import wrong as wrong_in
 from docs.site.navigation import missing
 from docs.site.stage import stage
 
@@ -37,7 +37,7 @@ def generated(folder: Path, generator: Path) -> list[str]:
     said = _COLOURS.sub("", done.stdout + done.stderr).partition("\nTraceback")[0]
     if done.returncode or _COMPLAINT.search(said):
         return [f"{generator.name} ended with {done.returncode} and said:\n{said}"]
-    return list(wrong_links(folder / "site"))
+    return list(wrong_in(folder / "site"))
 
 
 def main() -> None:

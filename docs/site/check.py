@@ -1,4 +1,4 @@
-"""Looks at the finished site: every link leads somewhere in it, and nothing is loaded from another host."""
+"""Looks at the finished site: every link leads somewhere in it, nothing is loaded from another host, all Markdown was read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 _LOADS = {("script", "src"), ("img", "src"), ("iframe", "src"), ("link", "href")}
+_UNREAD = re.compile(
+    r"<p>(?:(?!</p>).)*?(?:^(?:[-*+] |\d+\. |\||~~~).*?$|```)", re.DOTALL | re.MULTILINE
+)
 _RELATIONS_THAT_LOAD = {"stylesheet", "icon", "preload", "modulepreload", "preconnect"}
 
 
@@ -34,13 +37,15 @@ class _Page(HTMLParser):
                 self.loads.append(found[name])
 
 
-def wrong_links(site: Path) -> Iterator[str]:
-    """A line for each link that leads nowhere, and for each file of another host that a page loads."""
+def wrong(site: Path) -> Iterator[str]:
+    """A line for each link that leads nowhere, each file of another host that a page loads, and each unread list or table."""
     for file in sorted(site.rglob("*.html")):
         if file.name == "404.html":  # its links begin at the root of a server
             continue
         page = _parsed(file)
         where = file.relative_to(site)
+        unread = _UNREAD.finditer(file.read_text("utf-8"))
+        yield from (f"{where}: Markdown in a paragraph: {found[0][-80:]!r}" for found in unread)
         yield from (f"{where}: loads {link}" for link in page.loads if urlsplit(link).netloc)
         yield from (
             f"{where}: {link} leads nowhere" for link in page.links if not _leads(file, link)

@@ -18,6 +18,7 @@ from docs.site.decisions import decisions
 from docs.site.folders import folder_pages
 from docs.site.http_api import http_api, openapi_file
 from docs.site.links import moved
+from docs.site.lists import four_spaces
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "deploy")
@@ -68,7 +69,7 @@ def page(source: Path, places: Mapping[Path, Path]) -> bytes:
     """The content of a file in the site."""
     if source.suffix != ".md":
         return source.read_bytes()
-    text = moved(source.read_text("utf-8"), source, places)
+    text = four_spaces(moved(source.read_text("utf-8"), source, places))
     return _MARK.sub(lambda mark: MADE[mark[1]](), text).encode()
 
 

@@ -11,8 +11,9 @@ import reshard_server.client
 
 import reshard
 from docs.site.build import generated
-from docs.site.check import wrong_links
+from docs.site.check import wrong as wrong_in
 from docs.site.links import BrokenLinkError, moved
+from docs.site.lists import four_spaces
 from docs.site.navigation import listed, missing
 from docs.site.stage import MADE, ROOT, configuration, places_of_files
 
@@ -66,6 +67,7 @@ def test_made_texts_name_what_they_are_made_of(name: str) -> None:
         ("# Page\n\n[gone][reshard.gone]\n", "unresolved"),
         ("# Page\n\n::: reshard.gone\n", "reshard.gone"),
         ('# Page\n\n<a href="gone.html">gone</a>\n', "index.html: gone.html leads nowhere"),
+        ("# Page\n\nText:\n- an item\n", "index.html: Markdown in a paragraph"),
         ('# Page\n\n<img src="https://example.com/a.png">\n', "index.html: loads https://example"),
     ],
 )
@@ -85,6 +87,38 @@ def test_links_are_those_of_the_site(tmp_path: Path) -> None:
         moved("[x](gone.md)", docs, places)
 
 
+LISTS = """\
+Text:
+- one
+  more
+- two:
+
+  ```sh
+  a
+    b
+  ```
+
+  1. deep
+     deeper
+- three
+
+After
+```text
+- no list
+  of any kind
+```
+"""
+
+
+def test_lists_are_nested_by_four_spaces() -> None:
+    """As Python-Markdown reads them; what is code stays as it is."""
+    assert four_spaces(LISTS) == LISTS.replace("Text:\n", "Text:\n\n").replace(
+        "  more", "    more"
+    ).replace("  ```sh\n  a\n    b\n  ```", "    ```sh\n    a\n      b\n    ```").replace(
+        "  1. deep\n     deeper", "    1. deep\n        deeper"
+    )
+
+
 def test_the_check_reads_ids_and_files(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(
         '<h1 id="x">A</h1><a href="b.html#y"></a><a href="#x"></a><a href="#z"></a>'
@@ -94,7 +128,7 @@ def test_the_check_reads_ids_and_files(tmp_path: Path) -> None:
         '<h1 id="y">B</h1><a href="c/">C</a><a href="https://b.org">D</a>'
     )
     (tmp_path / "c.css").write_text("@import url('https://fonts.org/f.css');")
-    assert list(wrong_links(tmp_path)) == [
+    assert list(wrong_in(tmp_path)) == [
         "a.html: loads //cdn.org/a.js",
         "a.html: #z leads nowhere",
         "b.html: c/ leads nowhere",
