@@ -28,7 +28,8 @@ PAGES = (
     ROOT / "CONTRIBUTING.md",
     ROOT / "docs" / "reference" / "layout-files.md",
     ROOT / "docs" / "reference" / "json-output.md",
-    ROOT / "docs" / "explanation" / "live-weights.md",
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name == "how-to"),
+    ROOT / "docs" / "reference" / "live-weights.md",
     ROOT / "docs" / "reference" / "compared-with-keras-and-tensorflow.md",
 )
 LINKED = (
@@ -39,7 +40,7 @@ LINKED = (
     ROOT / "docs" / "explanation" / "reliability.md",
     ROOT / "deploy" / "README.md",
 )
-OF_OTHER_PROGRAMS = {"--strict"}  # mypy's
+OF_OTHER_PROGRAMS = {"--strict", "--xla"}  # of mypy, and in XLA_FLAGS
 
 
 def blocks(page: Path, language: str) -> list[str]:

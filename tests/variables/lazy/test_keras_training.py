@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from reshard import LayoutMap
 from tests.variables.lazy.keras_models import (
     DATA,
     RULES,
@@ -20,7 +19,7 @@ from tests.variables.lazy.keras_models import (
     functional,
     made,
 )
-from tests.variables.models import layouts, mesh
+from tests.variables.models import layouts
 
 
 def test_regularization_losses_are_of_the_values_that_came_to_life() -> None:
@@ -101,12 +100,3 @@ def test_saved_and_loaded(tmp_path: Path, make: Any) -> None:
         np.testing.assert_allclose(other.predict(DATA, verbose=0), expected, rtol=1e-6)
         kernel = next(v for v in other.variables if v.name == "kernel")
         assert kernel.value.sharding.spec == P("data", "model")
-
-
-def test_the_page_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[3] / "docs/explanation/live-weights.md").read_text("utf-8")
-    code = page.split("### Keras\n")[1].split("```python\n")[1].split("```")[0]
-    rules = LayoutMap(mesh())
-    rules[r"d\d\.kernel"] = (None, "model")
-    exec(code, {"layouts": rules})  # noqa: S102  an example of the docs
-    assert capsys.readouterr().out == "P(None, 'model')\n"
