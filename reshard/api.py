@@ -155,14 +155,14 @@ def plan(
         options: layout, mesh, select, cast and so on; ``reshard.ConvertOptions`` documents them.
     """
     from reshard.conversion.check_target import check_target
-    from reshard.conversion.prepare import foresee, prepare
+    from reshard.conversion.prepare import plan_all, plan_without_target
 
     limits = limits_of(max_memory, workers)
     checked = check_target(Target("" if target is None else target, **options), limits)
     source = _chosen("source", source, step, item)
     if target is None:
-        return foresee(source, checked.options)
-    return prepare(source, checked.target, checked.options).summary
+        return plan_without_target(source, checked.options)
+    return plan_all(source, [checked]).plans[0]
 
 
 def plan_all(
@@ -180,10 +180,10 @@ def plan_all(
     ``repeated_bytes``, how much is read again because the budget allows no other way.
     """
     from reshard.conversion.check_target import check_targets
-    from reshard.conversion.prepare import prepare_multi
+    from reshard.conversion.prepare import plan_all
 
     checked = check_targets(targets, limits_of(max_memory, workers))
-    return prepare_multi(_chosen("source", source, step, item), checked).summary
+    return plan_all(_chosen("source", source, step, item), checked)
 
 
 @takes_options(Target)
@@ -238,14 +238,11 @@ def convert(
     >>> convert("ckpt/100", "served", layout="serving.yaml", cast={"float": "bfloat16"})  # doctest: +SKIP
     """
     from reshard.conversion.check_target import check_target
-    from reshard.conversion.convert import convert
+    from reshard.conversion.convert import convert_all
 
     checked = check_target(Target(target, **options), limits_of(max_memory, workers))
     source = _chosen("source", source, step, item)
-    return convert(
-        source, checked.target, checked.options, executor, progress, before_publish,
-        restart=checked.restart,
-    )  # fmt: skip
+    return convert_all(source, [checked], executor, progress, before_publish).reports[0]
 
 
 def convert_all(
@@ -280,11 +277,11 @@ def convert_all(
     >>> convert_all("ckpt/100", [Target("a"), Target("b", mesh="model=8")])  # doctest: +SKIP
     """
     from reshard.conversion.check_target import check_targets
-    from reshard.conversion.convert import convert_multi
+    from reshard.conversion.convert import convert_all
 
     checked = check_targets(targets, limits_of(max_memory, workers))
     source = _chosen("source", source, step, item)
-    return convert_multi(source, checked, executor, progress, before_publish)
+    return convert_all(source, checked, executor, progress, before_publish)
 
 
 @takes_options(RestoreArguments)

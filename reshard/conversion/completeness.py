@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
-from reshard.engine.task_stream import Ends
+from reshard.engine.target_output import TargetOutput
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Encoding, Reader
 from reshard.formats.codecs.source import TRAILER_BYTES
@@ -15,19 +14,19 @@ from reshard.planning.move import Plan
 from reshard.storage.local import size_if_there
 
 
-def check_stored(plan: Plan, ends: Ends, root: Path) -> None:
-    """Raises StorageError, naming a tensor and its chunk, unless all of them lie below ``root``.
+def check_stored(plan: Plan, output: TargetOutput) -> None:
+    """Raises StorageError, naming a tensor and its chunk, unless every chunk is below the output's root.
 
     A worker that writes elsewhere, or someone who cleans up, does not disturb any digest.
     """
     for move in plan.moves:
         spec = move.target.spec
-        encoding = ends.encodings[spec.name]
+        encoding = output.encodings[spec.name]
         for index in spec.storage.indices():
-            file = ends.writer.chunk_file(spec.name, index)
-            if file is not None and not _is_stored(f"{root}/{file}", spec, index, encoding):
+            file = output.chunk_file(spec.name, index)
+            if file is not None and not _is_stored(f"{output.root}/{file}", spec, index, encoding):
                 raise StorageError(
-                    f"tensor {spec.name!r}, chunk {list(index)}: it was written, but is not whole in {f'{root}/{file}'!r}; "
+                    f"tensor {spec.name!r}, chunk {list(index)}: it was written, but is not whole in {f'{output.root}/{file}'!r}; "
                     "nothing was published; leave that folder alone, give only executors whose workers share "
                     "this file system, and run again"
                 )

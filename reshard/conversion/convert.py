@@ -1,105 +1,82 @@
-"""Converts from end to end: prepares, writes to staging folders, publishes by renames.
+"""Converts from end to end: plans, writes to staging folders, publishes by renames.
 
-A journal records what is done, so that the next run resumes an interrupted one. With several targets the source is read once, and each target has a
-staging folder, a journal and a ledger of its own; they are published one after the other, since no
-file system renames several folders in one step.
+``convert_all`` is the story in ten steps. A journal records what is done, so that the next run resumes an
+interrupted one. The source is read once for all targets. Each target has a staging folder, a journal and an
+accumulator of its own; targets are published one after the other, since no file system renames several
+folders in one step.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack, closing
-from functools import partial
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from reshard.conversion.check_target import CheckedOptions, CheckedTarget
-from reshard.conversion.finish import FinishedTarget, finish
+from reshard.conversion.check_target import CheckedTarget
+from reshard.conversion.finish import finish
 from reshard.conversion.make_report import already_done, conversion_report
-from reshard.conversion.passthrough_digests import check_unseen_memory
-from reshard.conversion.prepare import MultiPrepared, prepare_multi
-from reshard.conversion.read_back import check_read_back
+from reshard.conversion.open_target import OpenTarget
+from reshard.conversion.prepare import Planned, local_paths, plan_targets
 from reshard.conversion.report import ConversionReport, MultiReport
 from reshard.conversion.resume.already_done import dissolve_own, open_result, remove_leftovers
-from reshard.conversion.resume.cleanup import Open, kept_where_useful, removed_once_published
+from reshard.conversion.resume.cleanup import kept_where_useful, removed_once_published
 from reshard.conversion.resume.identity import Identity, identify, source_state
-from reshard.conversion.resume.resume import StartedRun, Work, begin
-from reshard.conversion.space import check_space
-from reshard.conversion.target_job import TargetJob, absolute, target_job_of
+from reshard.conversion.resume.resume import begin_or_resume
+from reshard.conversion.space import check_space, check_space_left
+from reshard.conversion.target_job import TargetJob, open_output, target_jobs
 from reshard.conversion.total_progress import TotalProgress
-from reshard.engine.accumulator import Accumulator
+from reshard.engine.accumulator import Accumulator, MoveResult
 from reshard.engine.error_context import about_target
 from reshard.engine.limits import Limits
-from reshard.engine.open_target import OpenTarget
 from reshard.engine.progress import Progress
-from reshard.engine.run import Books, run_multi
-from reshard.engine.task_stream import Ends, ToFill, multi_batches
+from reshard.engine.run import run_batches
+from reshard.engine.target_run import TargetRun
+from reshard.engine.task_stream import task_batches
 from reshard.errors import PlanError, TargetExistsError
 from reshard.formats.base import Reader
-from reshard.formats.orbax.write.writer import open_writer
-from reshard.formats.registry import local_path, refuse_other_content, target_path
-from reshard.planning.multi_plan import MultiPlan
+from reshard.formats.registry import refuse_other_content
 from reshard.storage.publishing import publish
 from reshard.storage.staging import held
-from reshard.storage.target_checks import check_apart, check_new
-
-Tell = Callable[[Progress], None]
+from reshard.storage.target_checks import check_new
 
 
-def convert(
+def convert_all(
     source: str,
-    target: str,
-    options: CheckedOptions,
+    targets: Sequence[CheckedTarget],
     executor: Executor | None = None,
-    progress: Tell | None = None,
-    before_publish: Callable[[str], None] | None = None,
-    *,
-    restart: bool = False,
-) -> ConversionReport:
-    """Converts, resumes an interrupted run of the same conversion, or finds that it is done.
-
-    The target appears whole or not at all. With ``restart`` nothing that an unfinished run left is used.
-    """
-    wanted = [CheckedTarget(target, options, restart)]
-    return convert_multi(source, wanted, executor, progress, before_publish).reports[0]
-
-
-def convert_multi(
-    source: str,
-    wanted: Sequence[CheckedTarget],
-    executor: Executor | None = None,
-    progress: Tell | None = None,
+    progress: Callable[[Progress], None] | None = None,
     before_publish: Callable[[str], None] | None = None,
 ) -> MultiReport:
-    """Converts to several targets from one reading of the source; each as ``convert`` alone would.
+    """Converts, resumes an interrupted run of the same conversion, or finds that it is done.
 
     Every target appears whole or not at all, one after the other once all tasks are done.
     """
     _refuse_no_executor(executor)
     started = time.monotonic()
-    given = local_path(source), [target_path(one.target) for one in wanted]
-    check_apart([Path(target) for target in given[1]])
-    wanted = [replace(one, target=path) for one, path in zip(wanted, given[1], strict=True)]
-    source, wanted = absolute(given[0], wanted)
-    # Before anything of the source is read: what is read is at least as new as this.
-    files = source_state(source)
-    identities = [identify(source, one.options, files) for one in wanted]
-    run = _Run(source, len(wanted), executor, progress, before_publish, started)
-    _find_finished(run, wanted, identities)
-    if len(run.reports) < len(wanted):
-        _carry_out(run, wanted, identities)
-    reports = (run.reports[number] for number in range(len(wanted)))
-    named = (
-        replace(report, source=given[0], target=target)
-        for report, target in zip(reports, given[1], strict=True)
-    )
-    return MultiReport(given[0], tuple(named), run.read_bytes, run.seconds)
+    source, targets = local_paths(source, targets)
+    run = _note_source(source, targets, started, executor, progress, before_publish)
+    _find_finished(run)
+    if run.is_unfinished:
+        planned = _open_and_plan(run)
+        limits = _limits(run, planned)
+        jobs = target_jobs(planned, run.targets, run.identities, run.reports)
+        check_space(jobs)
+        with _locked(run, jobs, limits) as open_targets:
+            with _begun(open_targets):
+                check_space_left(open_targets)
+                run.read_bytes = _run_tasks(run, planned, open_targets)
+            for target in open_targets:
+                with about_target(target.job.name):
+                    results = finish(target, limits, run.progress)
+                    _publish(run, target)
+                _report(run, target, results)
+    return _multi_report(run, source, targets)
 
 
 def _refuse_no_executor(executor: Any) -> None:
@@ -110,177 +87,149 @@ def _refuse_no_executor(executor: Any) -> None:
 
 
 class _Run(Struct):
-    """What all targets of a run have in common, and what became of each.
+    """What the steps share, and the report of each target that is done.
 
     Attributes:
-        read_bytes: encoded bytes that this run read of the source, for all targets together.
+        source, targets: with absolute paths: a worker of the executor may have another working directory,
+            and that of the caller may change meanwhile.
+        identities: of each target.
+        read_bytes: encoded bytes that this run read from the source, for all targets together.
     """
 
     source: str
-    targets: int
-    executor: Executor | None
-    progress: Tell | None
-    before_publish: Callable[[str], None] | None
+    targets: Sequence[CheckedTarget]
+    identities: Sequence[Identity]
     started: float
+    executor: Executor | None
+    progress: TotalProgress
+    before_publish: Callable[[str], None] | None
     reports: dict[int, ConversionReport] = field(default_factory=dict)
     read_bytes: int = 0
+
+    @property
+    def is_unfinished(self) -> bool:
+        return len(self.reports) < len(self.targets)
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.started
 
-    def name(self, target: str) -> str | None:
-        """What errors call a target."""
-        return target if self.targets > 1 else None
-
-    def tell_finished(self, number: int, target: str, result: Reader) -> None:
-        """Reports a target as finished before."""
-        tensors = result.tensors.values()
+    def report_finished(self, number: int, result: Reader) -> None:
+        """Reports a target as finished by an earlier run."""
+        target, tensors = self.targets[number].target, result.tensors.values()
         self.reports[number] = already_done(self.source, target, tensors, self.seconds)
 
 
-def _find_finished(
-    run: _Run, wanted: Sequence[CheckedTarget], identities: Sequence[Identity]
-) -> bool:
+def _note_source(
+    source: str,
+    targets: Sequence[CheckedTarget],
+    started: float,
+    executor: Executor | None,
+    progress: Callable[[Progress], None] | None,
+    before_publish: Callable[[str], None] | None,
+) -> _Run:
+    """Notes the state of the source before anything of it is read: what is read is at least as new."""
+    source = str(Path(source).absolute())
+    targets = [replace(target, target=str(Path(target.target).absolute())) for target in targets]
+    files = source_state(source)
+    identities = [identify(source, target.options, files) for target in targets]
+    total = TotalProgress(progress)
+    return _Run(source, targets, identities, started, executor, total, before_publish)
+
+
+def _find_finished(run: _Run) -> bool:
     """Reports further targets that are the finished results of this very conversion, if there are any."""
     before = len(run.reports)
-    for number, (one, identity) in enumerate(zip(wanted, identities, strict=True)):
-        if number in run.reports or one.options.overwrite:
+    for number, (target, identity) in enumerate(zip(run.targets, run.identities, strict=True)):
+        if number in run.reports or target.options.overwrite:
             continue
-        if (result := open_result(one.target, identity)) is not None:
-            remove_leftovers(Path(one.target), identity)
-            run.tell_finished(number, one.target, result)
+        if (result := open_result(target.target, identity)) is not None:
+            remove_leftovers(Path(target.target), identity)
+            run.report_finished(number, result)
     return len(run.reports) > before
 
 
-def _prepare(
-    run: _Run, wanted: Sequence[CheckedTarget], identities: Sequence[Identity]
-) -> MultiPrepared:
-    """Plans what is to do; a target may be published by another run of this conversion meanwhile."""
+def _open_and_plan(run: _Run) -> Planned:
+    """Opens the source, plans and refuses; another run of this conversion may publish a target meanwhile."""
     while True:
         try:
-            return prepare_multi(run.source, wanted, run.reports)
+            return plan_targets(run.source, run.targets, run.reports)
         except TargetExistsError:
-            if not _find_finished(run, wanted, identities):
+            if not _find_finished(run):
                 raise
 
 
-def _carry_out(run: _Run, wanted: Sequence[CheckedTarget], identities: Sequence[Identity]) -> None:
-    prepared = _prepare(run, wanted, identities)
-    orders = {
-        number: target_job_of(
-            prepared.targets[number], one, identities[number], run.name(one.target)
-        )
-        for number, one in enumerate(wanted)
-        if number not in run.reports
-    }
-    new = [order for order in orders.values() if not os.path.lexists(order.staging_folder)]
-    check_space(new, {})
-    limits = Limits(prepared.joint.max_memory, prepared.joint.workers, run.executor)
-    ends = {number: _ends(order, limits) for number, order in orders.items()}
-    tally = None if run.progress is None else TotalProgress(run.progress)
-    opened: list[Open] = []
-    with ExitStack() as locks, kept_where_useful(opened, run.targets):
-        targets = []
-        for number, order in orders.items():
-            with about_target(order.name):
-                staging = locks.enter_context(held(order.path))
-                if (result := _published_meanwhile(order)) is not None:
-                    dissolve_own(staging, order.identity)
-                    run.tell_finished(number, str(order.path), result)
+def _limits(run: _Run, planned: Planned) -> Limits:
+    total = planned.summary.total
+    return Limits(total.max_memory, total.workers, run.executor)
+
+
+@contextmanager
+def _locked(run: _Run, jobs: Sequence[TargetJob], limits: Limits) -> Iterator[Sequence[OpenTarget]]:
+    """Opens and locks each target for the block. Where the block fails, what a run can resume is kept."""
+    outputs = [open_output(job, limits) for job in jobs]
+    opened: list[OpenTarget] = []
+    with ExitStack() as locks, kept_where_useful(opened, len(run.targets)):
+        for job, output in zip(jobs, outputs, strict=True):
+            with about_target(job.name):
+                staging = locks.enter_context(held(job.path))
+                if (result := _published_meanwhile(job)) is not None:
+                    dissolve_own(staging, job.identity)
+                    run.report_finished(job.number, result)
                     continue
-            tell = None if tally is None else tally.of(number)
-            ledger = Accumulator(order.summary.plan, ends[number], str(staging.root), tell)
-            if tally is not None:
-                tally.expect(number, ledger.total_bytes, order.summary.plan.tasks)
-            opened.append(Open(staging, ledger))
-            targets.append(_Target(number, order, ends[number], opened[-1], tell))
-        if targets:
-            _write(run, targets, prepared.joint)
-            _publish(run, targets, FinishedTarget(limits, run.progress, _syncing(tally)))
+            progress = run.progress.of(job.number)
+            accumulator = Accumulator(job.plan, output, progress)
+            run.progress.expect(job.number, accumulator.total_bytes, job.plan.tasks)
+            opened.append(OpenTarget(job, staging, output, accumulator, progress))
+        yield opened
 
 
-def _published_meanwhile(order: TargetJob) -> Reader | None:
-    """The target, where another run of this conversion published it while this one was prepared."""
-    return None if order.options.overwrite else open_result(str(order.path), order.identity)
+def _published_meanwhile(job: TargetJob) -> Reader | None:
+    """The target, where another run of this conversion published it while this one planned."""
+    return None if job.options.overwrite else open_result(str(job.path), job.identity)
 
 
-class _Target(Struct, frozen=True):
-    """A target that a run writes.
-
-    Attributes:
-        number: its place among those that were asked for.
-        tell: told what is done of it.
-    """
-
-    number: int
-    order: TargetJob
-    ends: Ends
-    open: Open
-    tell: Tell | None
-
-
-def _ends(order: TargetJob, limits: Limits) -> Ends:
-    """Where the tasks of a target read and write; refuses what could not be proved at the end."""
-    reader, plan, checkpoint = (
-        order.prepared.reader,
-        order.summary.plan,
-        order.prepared.target.checkpoint,
-    )
-    with about_target(order.name):
-        if order.options.check == "readback":
-            check_read_back(plan, reader, checkpoint, limits)
-        check_unseen_memory(plan, reader, limits)
-        writer = open_writer(checkpoint, ocdbt=order.options.ocdbt)
-    return Ends(reader, writer, {name: t.encoding for name, t in checkpoint.tensors.items()})
-
-
-def _syncing(tally: TotalProgress | None) -> Callable[[], None]:
-    return (lambda: None) if tally is None else partial(tally.end, "syncing")
-
-
-def _write(run: _Run, targets: Sequence[_Target], plan: MultiPlan) -> None:
-    """Does what is left to do, and records it."""
+@contextmanager
+def _begun(targets: Sequence[OpenTarget]) -> Iterator[None]:
+    """Begins each target, or resumes what an earlier run left; the journals are open for the block."""
     with ExitStack() as journals:
-        begun = {target.number: _begin(target, journals) for target in targets}
-        there = {t.order.prepared.path: t.open.ledger.written_bytes for t in targets}
-        check_space([target.order for target in targets], there)
-        books: list[Books | None] = [None] * run.targets
-        to_fill = [ToFill(targets[0].ends, is_finished=True)] * run.targets
         for target in targets:
-            journal = begun[target.number].journal
-            root = str(target.open.staging.root)
-            output = OpenTarget(root, target.ends.writer.put, target.order.name)
-            books[target.number] = Books(output, target.open.ledger, journal.append)
-            to_fill[target.number] = ToFill(target.ends, begun[target.number].done)
-        batches = multi_batches(plan, to_fill)
-        run.read_bytes = run_multi(batches, books, plan.max_memory, plan.workers, run.executor)
+            with about_target(target.job.name):
+                check_new(target.job.path, overwrite=target.job.options.overwrite)
+                journal = begin_or_resume(target)
+            journals.enter_context(closing(journal))
+        yield
 
 
-def _begin(target: _Target, journals: ExitStack) -> StartedRun:
-    order, staging = target.order, target.open.staging
-    with about_target(order.name):
-        check_new(staging.target, overwrite=order.options.overwrite)
-        plan, ledger = order.summary.plan, target.open.ledger
-        work = Work(order.identity, plan, target.ends, ledger, target.tell)
-        begun = begin(staging, work, restart=order.restart)
-    target.open.staging, target.open.is_begun = begun.staging, True
-    journals.enter_context(closing(begun.journal))
-    return begun
-
-
-def _publish(run: _Run, targets: Sequence[_Target], finishing: FinishedTarget) -> None:
-    """Each target appears once all of its bytes are proven."""
+def _run_tasks(run: _Run, planned: Planned, targets: Sequence[OpenTarget]) -> int:
+    """Does what is left to do, and records it; returns the encoded bytes that were read."""
+    plan = planned.summary.total
+    runs: list[TargetRun | None] = [None] * len(run.targets)
     for target in targets:
-        order, staging = target.order, target.open.staging
-        with about_target(order.name):
-            results = target.open.ledger.results()
-            results = finish(order, target.ends, staging.root, results, finishing)
-            if run.before_publish is not None:
-                run.before_publish(str(order.path))
-            publish(staging, overwrite=order.options.overwrite, check=refuse_other_content)
-            removed_once_published(target.open)
-        resumed = target.open.ledger.resumed_bytes
-        run.reports[target.number] = conversion_report(
-            order.prepared, results, order.options, run.seconds, resumed
-        )
+        runs[target.job.number] = target.run
+    batches = task_batches(plan, planned.reader, runs)
+    return run_batches(batches, runs, plan.max_memory, plan.workers, run.executor)
+
+
+def _publish(run: _Run, target: OpenTarget) -> None:
+    """The target appears, now that all of its bytes are proven."""
+    job = target.job
+    if run.before_publish is not None:
+        run.before_publish(str(job.path))
+    publish(target.staging, overwrite=job.options.overwrite, check=refuse_other_content)
+    removed_once_published(target)
+
+
+def _report(run: _Run, target: OpenTarget, results: Sequence[MoveResult]) -> None:
+    resumed_bytes = target.accumulator.resumed_bytes
+    report = conversion_report(target.job, results, run.seconds, resumed_bytes)
+    run.reports[target.job.number] = report
+
+
+def _multi_report(run: _Run, source: str, targets: Sequence[CheckedTarget]) -> MultiReport:
+    """The reports in the order of the targets, with the paths that the caller gave."""
+    reports = tuple(
+        replace(run.reports[number], source=source, target=target.target)
+        for number, target in enumerate(targets)
+    )
+    return MultiReport(source, reports, run.read_bytes, run.seconds)

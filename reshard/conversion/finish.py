@@ -1,64 +1,52 @@
-"""Finishes one target after its last task: copies other items, proves it, publishes it."""
+"""Finishes one target after its last task: writes its metadata and proves it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
-from msgspec import Struct
+from collections.abc import Sequence
 
 from reshard.conversion.completeness import check_stored
+from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.read_back import read_back
 from reshard.conversion.resume.identity import source_state
 from reshard.conversion.source_digests import check_recorded
 from reshard.conversion.target_job import TargetJob
+from reshard.conversion.total_progress import TotalProgress
 from reshard.engine.accumulator import MoveResult
 from reshard.engine.limits import Limits
-from reshard.engine.progress import Progress
-from reshard.engine.task_stream import Ends
 from reshard.errors import SourceChangedError
 
 
-class FinishedTarget(Struct, frozen=True):
-    """What finishing takes.
+def finish(target: OpenTarget, limits: Limits, progress: TotalProgress) -> list[MoveResult]:
+    """Writes the metadata of a target and checks all of it; the result of each move.
 
-    Attributes:
-        syncing: told when only syncing is left.
+    Raises VerificationError or CorruptError where a digest is not what it must be, StorageError for a chunk
+    that is not there, SourceChangedError where the source is not what it was.
     """
-
-    limits: Limits
-    progress: Callable[[Progress], None] | None
-    syncing: Callable[[], None]
-
-
-def finish(
-    order: TargetJob, ends: Ends, root: Path, results: list[MoveResult], finishing: FinishedTarget
-) -> list[MoveResult]:
-    """Writes what is no tensor, and makes sure of what was asked to be made sure of."""
-    plan, reader = order.summary.plan, order.prepared.reader
-    check_recorded(plan, reader, results, finishing.limits)
-    check_stored(plan, ends, root)
-    ends.writer.finish(root, _digests(order, results))
-    if order.options.check == "readback":
-        results = read_back(plan, reader, results, root, finishing.limits, finishing.progress)
-    _refuse_changed_source(order)
-    finishing.syncing()
+    job, root = target.job, target.staging.root
+    results = target.accumulator.results()
+    check_recorded(job.plan, job.reader, results, limits)
+    check_stored(job.plan, target.output)
+    target.output.writer.finish(root, _digests(job, results))
+    if job.options.check == "readback":
+        results = read_back(job.plan, job.reader, results, root, limits, progress.listener)
+    _refuse_changed_source(job)
+    progress.end("syncing")
     return results
 
 
-def _refuse_changed_source(order: TargetJob) -> None:
-    if source_state(order.identity.source) != order.identity.files:
+def _refuse_changed_source(job: TargetJob) -> None:
+    if source_state(job.identity.source) != job.identity.files:
         raise SourceChangedError(
-            f"the source {order.summary.source!r} changed while it was read: the names, sizes or times of its files "
+            f"the source {job.summary.source!r} changed while it was read: the names, sizes or times of its files "
             "are not what they were; the output was discarded; run again when nothing writes to it"
         )
 
 
-def _digests(order: TargetJob, results: list[MoveResult]) -> dict[str, str]:
-    """Each target tensor's digest; one that travelled encoded keeps what its source recorded."""
+def _digests(job: TargetJob, results: Sequence[MoveResult]) -> dict[str, str]:
+    """Each target tensor's digest; one whose chunks were copied encoded keeps what its source recorded."""
     digests: dict[str, str] = {}
-    for move, result in zip(order.summary.plan.moves, results, strict=True):
-        recorded = order.prepared.reader.tensors[move.placement.source].digest
+    for move, result in zip(job.plan.moves, results, strict=True):
+        recorded = job.reader.tensors[move.placement.source].digest
         digest = result.target_digest or recorded
         if digest is not None:
             digests[move.placement.target] = digest

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from reshard.conversion.check_target import CheckedOptions
-from reshard.conversion.prepare import Prepared
 from reshard.conversion.report import ConversionReport, Proof, TensorReport
+from reshard.conversion.target_job import TargetJob
 from reshard.engine.accumulator import MoveResult
 from reshard.formats.base import StoredTensor
 from reshard.planning.move import Move
@@ -44,26 +44,21 @@ def _proof(result: MoveResult, options: CheckedOptions) -> Proof:
 
 
 def conversion_report(
-    prepared: Prepared,
-    results: list[MoveResult],
-    options: CheckedOptions,
-    seconds: float,
-    resumed_bytes: int,
+    job: TargetJob, results: Sequence[MoveResult], seconds: float, resumed_bytes: int
 ) -> ConversionReport:
-    """What a conversion did, in this run and in those that it went on with."""
-    summary = prepared.summary
+    """What a conversion did, in this run and in those that it resumed."""
     return ConversionReport(
-        summary.source,
-        prepared.path,
+        job.summary.source,
+        str(job.path),
         tuple(
-            _tensor_report(move, result, _proof(result, options))
-            for move, result in zip(summary.plan.moves, results, strict=True)
+            _tensor_report(move, result, _proof(result, job.options))
+            for move, result in zip(job.plan.moves, results, strict=True)
         ),
         read_bytes=sum(r.read_bytes for r in results),
         moved_bytes=sum(r.moved_bytes for r in results),
         written_bytes=sum(r.written_bytes for r in results),
         seconds=seconds,
-        warnings=summary.warnings,
+        warnings=job.summary.warnings,
         resumed_bytes=resumed_bytes,
     )
 

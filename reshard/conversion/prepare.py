@@ -26,76 +26,77 @@ from reshard.storage.local import storage_errors
 from reshard.storage.target_checks import check_apart, check_target
 
 
-class Prepared(Struct, frozen=True):
-    """A plan with the open source and the target that it is about, whose folder is ``path``."""
+class Planned(Struct, frozen=True):
+    """The open source, and for each target what will be written.
 
-    path: str
+    Attributes:
+        checkpoints: what the writer of each target must know.
+    """
+
     reader: Reader
-    target: TargetPlan
-    summary: ConversionPlan
+    checkpoints: tuple[TargetCheckpoint, ...]
+    summary: MultiConversionPlan
 
 
-class MultiPrepared(Struct, frozen=True):
-    """What is prepared for each target, and the plan for all."""
-
-    targets: tuple[Prepared, ...]
-    joint: MultiPlan
-
-    @property
-    def summary(self) -> MultiConversionPlan:
-        plans = tuple(prepared.summary for prepared in self.targets)
-        return MultiConversionPlan(plans[0].source, plans, self.joint)
+def plan_all(source: str, targets: Sequence[CheckedTarget]) -> MultiConversionPlan:
+    """What a conversion to ``targets`` will do; raises what can be refused before a byte moves."""
+    return plan_targets(*local_paths(source, targets)).summary
 
 
-def prepare(source: str, target: str, options: CheckedOptions) -> Prepared:
-    """Opens the source, plans, and refuses whatever can be refused before a byte moves."""
-    return prepare_multi(source, [CheckedTarget(target, options)]).targets[0]
-
-
-def foresee(source: str, options: CheckedOptions) -> ConversionPlan:
-    """The plan of a conversion to a target that is not named yet."""
+def plan_without_target(source: str, options: CheckedOptions) -> ConversionPlan:
+    """The plan of a conversion whose target has no name yet."""
     source = local_path(source)
-    reader = open_to_convert(source, options.max_memory, 1)
+    reader = open_to_convert(source, options.max_memory)
     target = make_target(reader, options)
-    (plan,) = _joint_plan(reader, [target], [options]).plans
+    (plan,) = _multi_plan(reader, [target], [options]).plans
     return _summary(source, None, plan, target, options, reader)
 
 
-def prepare_multi(
-    source: str, wanted: Sequence[CheckedTarget], finished: Collection[int] = ()
-) -> MultiPrepared:
-    """Opens the source and plans for all targets, and refuses whatever can be refused before a byte moves.
+def local_paths(
+    source: str, targets: Sequence[CheckedTarget]
+) -> tuple[str, tuple[CheckedTarget, ...]]:
+    """The same with local paths instead of URLs. Refuses targets that are, or contain, one another."""
+    source = local_path(source)
+    local = tuple(replace(target, target=target_path(target.target)) for target in targets)
+    check_apart([Path(target.target) for target in local])
+    return source, local
+
+
+def plan_targets(
+    source: str, targets: Sequence[CheckedTarget], finished: Collection[int] = ()
+) -> Planned:
+    """Opens the source once, plans for all targets, and refuses whatever can be refused before a byte moves.
 
     The targets whose numbers are ``finished`` are there already. They are planned all the same: which
     targets share a read, and how, must not depend on how far an earlier run came.
     """
-    source, first = local_path(source), wanted[0].options
-    targets = [target_path(one.target) for one in wanted]
-    reader = open_to_convert(source, first.max_memory, len(wanted))
-    check_apart([Path(target) for target in targets])
-    for number, (target, one) in enumerate(zip(targets, wanted, strict=True)):
+    reader = open_to_convert(source, targets[0].options.max_memory, len(targets))
+    for number, target in enumerate(targets):
         if number not in finished:
-            with about_target(_name(target, wanted)):
-                check_target(Path(target), Path(source), overwrite=one.options.overwrite)
-                refuse_other_content(Path(target))
-    goals = []
-    for target, one in zip(targets, wanted, strict=True):
-        with about_target(_name(target, wanted)):
-            goals.append(make_target(reader, one.options))
-    joint = _joint_plan(reader, goals, [one.options for one in wanted])
-    prepared = tuple(
-        Prepared(
-            target,
-            reader,
-            replace(goal, requests=()),  # the plan has what they said
-            _summary(source, target, plan, goal, one.options, reader),
-        )
-        for target, plan, goal, one in zip(targets, joint.plans, goals, wanted, strict=True)
+            with about_target(error_name(target, targets)):
+                path = Path(target.target)
+                check_target(path, Path(source), overwrite=target.options.overwrite)
+                refuse_other_content(path)
+    target_plans = []
+    for target in targets:
+        with about_target(error_name(target, targets)):
+            target_plans.append(make_target(reader, target.options))
+    options = [target.options for target in targets]
+    total = _multi_plan(reader, target_plans, options)
+    summaries = tuple(
+        _summary(source, target.target, plan, target_plan, target.options, reader)
+        for target, plan, target_plan in zip(targets, total.plans, target_plans, strict=True)
     )
-    return MultiPrepared(prepared, joint)
+    checkpoints = tuple(target_plan.checkpoint for target_plan in target_plans)
+    return Planned(reader, checkpoints, MultiConversionPlan(source, summaries, total))
 
 
-def _joint_plan(
+def error_name(target: CheckedTarget, targets: Sequence[CheckedTarget]) -> str | None:
+    """What errors call a target; None where it is the only one."""
+    return target.target if len(targets) > 1 else None
+
+
+def _multi_plan(
     reader: Reader, targets: Sequence[TargetPlan], options: Sequence[CheckedOptions]
 ) -> MultiPlan:
     requests = [target.requests for target in targets]
@@ -103,31 +104,26 @@ def _joint_plan(
     return make_multi_plan(requests, options[0].max_memory, options[0].workers, metadata)
 
 
-def _name(target: str, wanted: Sequence[CheckedTarget]) -> str | None:
-    """What errors call a target: nothing where it is the only one."""
-    return target if len(wanted) > 1 else None
-
-
 def _summary(
     source: str,
     target: str | None,
     plan: Plan,
-    goal: TargetPlan,
+    target_plan: TargetPlan,
     options: CheckedOptions,
     reader: Reader,
 ) -> ConversionPlan:
+    checkpoint = target_plan.checkpoint
+    moved = [move.source.spec for move in plan.moves]
     return ConversionPlan(
         source,
         target,
         plan,
-        tuple(_planned(m, goal.checkpoint) for m in plan.moves),
-        tuple(leaf.name for leaf in goal.checkpoint.leaves if not leaf.tensor),
-        goal.dropped,
+        tuple(_planned_tensor(move, checkpoint) for move in plan.moves),
+        tuple(leaf.name for leaf in checkpoint.leaves if not leaf.tensor),
+        target_plan.dropped,
         (
-            *layout_warnings(
-                options.layout, list(goal.checkpoint.tensors), [m.source.spec for m in plan.moves]
-            ),
-            *goal.warnings,
+            *layout_warnings(options.layout, list(checkpoint.tensors), moved),
+            *target_plan.warnings,
             *record_warnings(unvouched(reader)),
         ),
         None if target is None else space_left(target),
@@ -137,8 +133,8 @@ def _summary(
 def _metadata_bytes(
     reader: Reader, targets: Sequence[TargetCheckpoint], options: Sequence[CheckedOptions]
 ) -> int:
-    """What all ends keep in memory; to read a target back it is opened, too, one after the other."""
-    is_read_back = any(one.check == "readback" for one in options)
+    """What source and targets keep in memory; targets that are read back are opened one after the other."""
+    is_read_back = any(each.check == "readback" for each in options)
     read_back = reader.metadata_bytes if is_read_back else 0
     written = sum(BYTES_PER_MOVE * len(t.tensors) + _device_id_bytes(t) for t in targets)
     return reader.metadata_bytes + written + read_back
@@ -152,7 +148,7 @@ def _device_id_bytes(target: TargetCheckpoint) -> int:
     )
 
 
-def _planned(move: Move, checkpoint: TargetCheckpoint) -> PlannedTensor:
+def _planned_tensor(move: Move, checkpoint: TargetCheckpoint) -> PlannedTensor:
     source, written = move.source.spec, checkpoint.tensors[move.target.spec.name]
     shards = written.shards if written.partition else None
     slices = shards if isinstance(shards, Grid) else None

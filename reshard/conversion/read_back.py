@@ -11,10 +11,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from reshard.engine.accumulator import MoveResult
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import check_memory, tensor_digests
-from reshard.engine.run import MoveResult
 from reshard.errors import FormatError, VerificationError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.codecs.source import REMEDY

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.prepare import space_left
 from reshard.conversion.target_job import TargetJob
 from reshard.errors import StorageError
@@ -12,22 +13,32 @@ from reshard.geometry.sizes import format_bytes
 from reshard.storage.local import storage_errors
 
 
-def check_space(orders: Sequence[TargetJob], there: Mapping[str, int]) -> None:
-    """Raw output has a known size; compressed output may be smaller, so it is not judged.
-
-    ``there`` says how many bytes of which target were written by an earlier run.
-    """
-    sized = [o for o in orders if o.options.encoding and o.options.encoding.compressor == "none"]
-    by_device: dict[int, list[TargetJob]] = {}
-    for order in sized:
-        by_device.setdefault(_device(order.path), []).append(order)
-    for together in by_device.values():
-        _check_one(together, there)
+def check_space(jobs: Sequence[TargetJob]) -> None:
+    """Raises StorageError where there is no room for targets of which nothing was written yet."""
+    _check([(job, job.plan.written_bytes) for job in jobs if not job.has_staging])
 
 
-def _check_one(orders: Sequence[TargetJob], there: Mapping[str, int]) -> None:
-    targets = [order.prepared.path for order in orders]
-    need = sum(o.summary.plan.written_bytes - there.get(o.prepared.path, 0) for o in orders)
+def check_space_left(targets: Sequence[OpenTarget]) -> None:
+    """Raises StorageError where there is no room for what earlier runs have not written."""
+    _check(
+        [
+            (target.job, target.job.plan.written_bytes - target.accumulator.written_bytes)
+            for target in targets
+        ]
+    )
+
+
+def _check(needs: Sequence[tuple[TargetJob, int]]) -> None:
+    """Raw output has a known size; compressed output may be smaller, so that it is not checked."""
+    by_device: dict[int, list[tuple[TargetJob, int]]] = {}
+    for job, nbytes in needs:
+        if job.options.encoding and job.options.encoding.compressor == "none":
+            by_device.setdefault(_device(job.path), []).append((job, nbytes))
+    for on_device in by_device.values():
+        _check_device([str(job.path) for job, _ in on_device], sum(n for _, n in on_device))
+
+
+def _check_device(targets: Sequence[str], need: int) -> None:
     free = space_left(targets[0])
     if need > free:
         needs, whose = ("needs", "its") if len(targets) == 1 else ("need", "their")
@@ -39,6 +50,6 @@ def _check_one(orders: Sequence[TargetJob], there: Mapping[str, int]) -> None:
 
 
 def _device(target: Path) -> int:
-    """The file system that a target will lie on."""
+    """The file system that a target will be on."""
     with storage_errors("look at", target):
         return next(p for p in target.absolute().parents if p.exists()).stat().st_dev

@@ -1,60 +1,109 @@
-"""TargetJob: one target, planned and ready to run, with its identity and its name in errors."""
+"""TargetJob: one target, planned and ready to run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
+from reshard.conversion.passthrough_digests import check_unseen_memory
 from reshard.conversion.plan import ConversionPlan
-from reshard.conversion.prepare import Prepared
+from reshard.conversion.prepare import Planned, error_name
+from reshard.conversion.read_back import check_read_back
 from reshard.conversion.resume.identity import Identity, plan_digest
-from reshard.formats.registry import local_path
-from reshard.storage.staging import staging_for
+from reshard.engine.error_context import about_target
+from reshard.engine.limits import Limits
+from reshard.engine.target_output import TargetOutput
+from reshard.formats.base import Reader, TargetCheckpoint
+from reshard.formats.orbax.write.writer import open_writer
+from reshard.planning.move import Plan
+from reshard.storage.staging import Staging, staging_for
 
 
 class TargetJob(Struct, frozen=True):
-    """A prepared conversion to one target, and how it is to be carried out.
+    """One target as it is planned.
 
     Attributes:
-        name: what errors call the target; None where it is the only one.
+        number: its place among the targets of the call.
+        name: what errors call it; None where it is the only one.
+        restart: whether to start over, whatever an unfinished run has left.
+        identity: of this conversion, with its plan.
+        reader: the open source.
+        checkpoint: what will be written.
     """
 
-    prepared: Prepared
-    options: CheckedOptions
-    identity: Identity
-    restart: bool
+    number: int
     name: str | None
+    path: Path
+    options: CheckedOptions
+    restart: bool
+    identity: Identity
+    reader: Reader
+    checkpoint: TargetCheckpoint
+    summary: ConversionPlan
 
     @property
-    def summary(self) -> ConversionPlan:
-        return self.prepared.summary
+    def plan(self) -> Plan:
+        return self.summary.plan
 
     @property
-    def path(self) -> Path:
-        return Path(self.prepared.path)
+    def staging(self) -> Staging:
+        """Where its staging folder is, or will be."""
+        return staging_for(self.path)
 
     @property
-    def staging_folder(self) -> Path:
-        return staging_for(self.path).folder
+    def has_staging(self) -> bool:
+        """Whether a run that is unfinished, or writing now, has made the staging folder."""
+        return os.path.lexists(self.staging.folder)
 
 
-def target_job_of(
-    prepared: Prepared, wanted: CheckedTarget, identity: Identity, name: str | None
+def target_jobs(
+    planned: Planned,
+    targets: Sequence[CheckedTarget],
+    identities: Sequence[Identity],
+    finished: Container[int],
+) -> list[TargetJob]:
+    """A job for each target that is not ``finished``."""
+    return [
+        _target_job(planned, number, error_name(target, targets), target, identity)
+        for number, (target, identity) in enumerate(zip(targets, identities, strict=True))
+        if number not in finished
+    ]
+
+
+def _target_job(
+    planned: Planned, number: int, name: str | None, target: CheckedTarget, identity: Identity
 ) -> TargetJob:
     """With the plan in the identity, and the identity in what will be written."""
-    options, plan = wanted.options, prepared.summary.plan
-    checkpoint = replace(prepared.target.checkpoint, conversion=identity.output)
-    planned = replace(identity, plan=plan_digest(plan, checkpoint, options))
-    prepared = replace(prepared, target=replace(prepared.target, checkpoint=checkpoint))
-    return TargetJob(prepared, options, planned, wanted.restart, name)
+    summary = planned.summary.plans[number]
+    checkpoint = replace(planned.checkpoints[number], conversion=identity.output)
+    return TargetJob(
+        number,
+        name,
+        Path(target.target),
+        target.options,
+        target.restart,
+        replace(identity, plan=plan_digest(summary.plan, checkpoint, target.options)),
+        planned.reader,
+        checkpoint,
+        summary,
+    )
 
 
-def absolute(source: str, wanted: Sequence[CheckedTarget]) -> tuple[str, list[CheckedTarget]]:
-    """The same by absolute paths: a worker of the executor may stand in another folder, and the
-    caller's may change meanwhile."""
-    made = [replace(one, target=str(Path(one.target).absolute())) for one in wanted]
-    return str(Path(local_path(source)).absolute()), made
+def open_output(job: TargetJob, limits: Limits) -> TargetOutput:
+    """The output of a job, before anything is written.
+
+    Raises FormatError for what the format cannot hold, MemoryBudgetError for what could not be proved at the end.
+    """
+    checkpoint = job.checkpoint
+    with about_target(job.name):
+        if job.options.check == "readback":
+            check_read_back(job.plan, job.reader, checkpoint, limits)
+        check_unseen_memory(job.plan, job.reader, limits)
+        writer = open_writer(checkpoint, ocdbt=job.options.ocdbt)
+    encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}
+    return TargetOutput(writer, encodings, str(job.staging.root), job.name)

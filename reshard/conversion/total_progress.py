@@ -13,37 +13,42 @@ Tell = Callable[[Progress], None]
 
 
 class TotalProgress:
-    """Adds up what the ledgers of several targets say while bytes are copied.
+    """Adds up the progress of several targets while bytes are copied.
 
-    Every target is expected to tell once, at the latest when the first task of it is done; until
-    then its bytes are known from ``expect``.
+    A target reports at the latest when its first task is done; until then its bytes are known from
+    ``expect``.
+
+    Attributes:
+        listener: gets the sums; None where nobody listens.
     """
 
-    def __init__(self, progress: Tell) -> None:
-        self._progress = progress
+    def __init__(self, listener: Tell | None) -> None:
+        self.listener = listener
         self._latest: dict[int, Progress] = {}
 
-    def of(self, number: int) -> Tell:
-        """What target ``number`` is to tell."""
-        return partial(self._tell, number)
+    def of(self, number: int) -> Tell | None:
+        """What target ``number`` calls with its own progress."""
+        return None if self.listener is None else partial(self._add, self.listener, number)
 
     def expect(self, number: int, total_bytes: int, tasks: int) -> None:
         """Counts a target of which nothing is done yet."""
         self._latest[number] = Progress(0, total_bytes, 0, tasks, "")
 
     def end(self, stage: Stage) -> None:
-        """Says that everything was copied, and what comes now."""
+        """Reports that everything is copied, and the stage that comes now."""
+        if self.listener is None:
+            return
         total = self._sum("")
-        self._progress(
+        self.listener(
             replace(total, moved_bytes=total.total_bytes, tasks_done=total.tasks, stage=stage)
         )
 
-    def _tell(self, number: int, progress: Progress) -> None:
+    def _add(self, listener: Tell, number: int, progress: Progress) -> None:
         if progress.stage != "copying":
-            self._progress(progress)
+            listener(progress)
             return
         self._latest[number] = progress
-        self._progress(self._sum(progress.tensor))
+        listener(self._sum(progress.tensor))
 
     def _sum(self, tensor: str) -> Progress:
         every = self._latest.values()

@@ -14,8 +14,8 @@ from reshard.checksums.coverage import PRIME, coverage_of
 from reshard.checksums.tensor_digest import CRC64NVME, finish
 from reshard.engine.error_context import about_tensor
 from reshard.engine.progress import Progress
+from reshard.engine.target_output import TargetOutput
 from reshard.engine.task import CastStats, ChunkPart, TaskResult
-from reshard.engine.task_stream import Ends
 from reshard.engine.write.chunk_files import close_chunk
 from reshard.errors import VerificationError
 from reshard.formats.codecs.source import TRAILER_BYTES
@@ -66,13 +66,11 @@ class Accumulator:
     def __init__(
         self,
         plan: Plan,
-        ends: Ends,
-        root: str,
-        progress: Callable[[Progress], None] | None,
+        output: TargetOutput,
+        progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self._plan = plan
-        self._ends = ends
-        self._root = root
+        self._output = output
         self._progress = progress
         self._states = [MoveState() for _ in plan.moves]
         # Sums over all moves: taken once, since tasks that end may be as many as the moves.
@@ -114,10 +112,12 @@ class Accumulator:
         move = self._plan.moves[result.move]
         self.tell(move.placement.target)
         named = ((self._file(move, index), nbytes) for index, nbytes in complete)
-        return [(f"{self._root}/{file}", nbytes) for file, nbytes in named if file is not None]
+        return [
+            (f"{self._output.root}/{file}", nbytes) for file, nbytes in named if file is not None
+        ]
 
     def tell(self, tensor: str) -> None:
-        """Says how far the run is, where somebody listens."""
+        """Reports how far the run is."""
         if self._progress is not None:
             self._progress(
                 Progress(
@@ -158,15 +158,15 @@ class Accumulator:
         return [(index, nbytes) for index, nbytes in sizes if nbytes is not None]
 
     def _is_checked(self, move: Move) -> bool:
-        return self._ends.encodings[move.placement.target].checksum
+        return self._output.encodings[move.placement.target].checksum
 
     def _close(self, move: Move, index: Index, crc: int, has_trailer: bool) -> int:
-        path, nbytes = f"{self._root}/{self._file(move, index)}", decoded_bytes(move, index)
+        path, nbytes = f"{self._output.root}/{self._file(move, index)}", decoded_bytes(move, index)
         with about_tensor(move.target.spec.name):
             return close_chunk(path, crc if has_trailer else None, nbytes)
 
     def _file(self, move: Move, index: Index) -> str | None:
-        return self._ends.writer.chunk_file(move.target.spec.name, index)
+        return self._output.chunk_file(move.target.spec.name, index)
 
 
 def _add_part(

@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from msgspec import Struct
-
+from reshard.engine.target_output import TargetOutput
+from reshard.engine.target_run import TargetRun
 from reshard.engine.task import SourceChunk, TargetChunk, Task
-from reshard.formats.base import Encoding, Reader, Writer
+from reshard.formats.base import Reader
 from reshard.geometry.box import Box
-from reshard.planning.move import Move, Plan
+from reshard.planning.move import Move
 from reshard.planning.multi_plan import MoveAt, MultiPlan
 from reshard.planning.planner import open_files_per_task
 
@@ -26,49 +26,16 @@ BATCH_TASKS = 64
 """Small tasks travel together: handing one over costs as much as moving 100 KiB."""
 
 
-class Ends(Struct, frozen=True):
-    """Where tasks read and write; ``encodings`` is by target name."""
-
-    reader: Reader
-    writer: Writer
-    encodings: Mapping[str, Encoding]
-
-
-class DoneUnits:
-    """Which units of which moves are done already: a byte for each unit of the plan."""
-
-    def __init__(self, plan: Plan) -> None:
-        counts = [move.units.count for move in plan.moves]
-        self._first = list(itertools.accumulate(counts, initial=0))
-        self._done = bytearray(self._first[-1])
-
-    def add(self, move: int, unit: int) -> None:
-        self._done[self._first[move] + unit] = 1
-
-    def has(self, move: int, unit: int) -> bool:
-        return bool(self._done[self._first[move] + unit])
-
-
-def batches(plan: Plan, ends: Ends, done: DoneUnits | None = None) -> Iterator[tuple[Task, ...]]:
-    """All tasks of ``plan`` but those that are ``done``; small ones in batches."""
-    return multi_batches(MultiPlan.alone(plan), [ToFill(ends, done)])
-
-
-class ToFill(Struct, frozen=True):
-    """A target: where its tasks read and write, and which of them are done."""
-
-    ends: Ends
-    done: DoneUnits | None = None
-    is_finished: bool = False
-
-
-def multi_batches(plan: MultiPlan, targets: Sequence[ToFill]) -> Iterator[tuple[Task, ...]]:
+def task_batches(
+    plan: MultiPlan, reader: Reader, targets: Sequence[TargetRun | None]
+) -> Iterator[tuple[Task, ...]]:
     """All tasks of ``plan`` but those that are done; those of one read have the others beside them.
 
-    Large moves come first, so that none is left alone at the end, and as many of them in turn as
+    ``targets`` has None for a target that needs no task. Large moves come first, so that none is left alone at the end, and as many of them in turn as
     there are workers: two tasks of one move would wait for each other at the files they share.
     """
-    reads = [_Read(plan, read, targets) for read in plan.reads]
+    by_number = {n: target for n, target in enumerate(targets) if target is not None}
+    reads = [_Read(plan, read, reader, by_number) for read in plan.reads]
     reads.sort(key=lambda read: -read.decoded_bytes)
     streams = [_batched(r.tasks()) for r in reads if r.decoded_bytes > BATCH_BYTES]
     yield from _in_turn(streams, plan.workers)
@@ -107,12 +74,19 @@ def _batched(tasks: Iterator[tuple[int, Task]]) -> Iterator[tuple[Task, ...]]:
 class _Read:
     """The moves of one tensor that share a read, and what is left of them to do."""
 
-    __slots__ = ("_moves", "_open_files", "_plan", "_targets", "decoded_bytes")
+    __slots__ = ("_moves", "_open_files", "_plan", "_reader", "_targets", "decoded_bytes")
 
-    def __init__(self, plan: MultiPlan, moves: Sequence[MoveAt], targets: Sequence[ToFill]) -> None:
+    def __init__(
+        self,
+        plan: MultiPlan,
+        moves: Sequence[MoveAt],
+        reader: Reader,
+        targets: Mapping[int, TargetRun],
+    ) -> None:
         self._plan = plan
+        self._reader = reader
         self._targets = targets
-        self._moves = [at for at in moves if not targets[at.target].is_finished]
+        self._moves = [at for at in moves if at.target in targets]
         self._open_files = max(8, open_files_per_task(plan.workers) // 2 // max(1, len(moves)))
         self.decoded_bytes = plan.move(moves[0]).price.decoded_bytes
 
@@ -132,8 +106,7 @@ class _Read:
         return done is not None and done.has(at.move, unit)
 
     def _task(self, left: Sequence[MoveAt], number: int, unit: Box) -> Task:
-        reader = self._targets[left[0].target].ends.reader
-        sources = tuple(_sources(self._plan.move(left[0]), unit, reader))
+        sources = tuple(_sources(self._plan.move(left[0]), unit, self._reader))
         beside = tuple(self._fill(at, number, unit, sources, ()) for at in left[1:])
         return self._fill(left[0], number, unit, sources, beside)
 
@@ -145,9 +118,9 @@ class _Read:
         sources: tuple[SourceChunk, ...],
         beside: tuple[Task, ...],
     ) -> Task:
-        move, ends = self._plan.move(at), self._targets[at.target].ends
+        move, output = self._plan.move(at), self._targets[at.target].output
         placement = move.placement
-        stored = ends.reader.tensors[placement.source]
+        stored = self._reader.tensors[placement.source]
         return Task(
             move=at.move,
             strategy=move.strategy,
@@ -156,9 +129,9 @@ class _Read:
             sources=sources,
             source_encoding=stored.encoding,
             fill=stored.fill,
-            targets=tuple(_targets(move, unit, ends.writer)),
+            targets=tuple(_targets(move, unit, output)),
             target_grid=placement.target_grid(move.target.spec.storage).clip(unit),
-            target_encoding=ends.encodings[placement.target],
+            target_encoding=output.encodings[placement.target],
             target_shape=move.target.spec.shape,
             band_bytes=move.band_bytes,
             at_once=move.at_once,
@@ -179,7 +152,7 @@ def _sources(move: Move, unit: Box, reader: Reader) -> Iterator[SourceChunk]:
         yield SourceChunk(index, extent, spec.storage.box(index), spec.stored_shape(index))
 
 
-def _targets(move: Move, unit: Box, writer: Writer) -> Iterator[TargetChunk]:
+def _targets(move: Move, unit: Box, output: TargetOutput) -> Iterator[TargetChunk]:
     """In the order of the placement's axes, whatever the target's own are."""
     spec, placement = move.target.spec, move.placement
     ranges = spec.storage.overlapping(placement.to_target(unit))
@@ -187,5 +160,5 @@ def _targets(move: Move, unit: Box, writer: Writer) -> Iterator[TargetChunk]:
     by_source_axis = [ranges[order.index(d)] for d in range(len(order))]
     for turned in itertools.product(*by_source_axis):
         index = tuple(turned[d] for d in order)
-        file = writer.chunk_file(spec.name, index)
+        file = output.chunk_file(spec.name, index)
         yield TargetChunk(index, file, spec.storage.box(index), spec.stored_shape(index))

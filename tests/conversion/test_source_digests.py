@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from reshard.conversion.source_digests import check_recorded
 from reshard.engine.limits import Limits
+from reshard.engine.target_output import TargetOutput
 from reshard.engine.task import Task
-from reshard.engine.task_stream import Ends, batches
 from reshard.engine.write.sinks import PieceSink
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.slices.slice_file import digest_of
@@ -19,7 +19,17 @@ from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.planning.move import Move, Plan
 from reshard.planning.placement import Placement
-from tests.engine.stores import RAW, RAW_CRC, Folder, Store, by_hand, carry_out, side, tensor
+from tests.engine.stores import (
+    RAW,
+    RAW_CRC,
+    Folder,
+    Store,
+    batches,
+    by_hand,
+    carry_out,
+    side,
+    tensor,
+)
 
 VALUES = np.arange(64, dtype=np.float32).reshape(8, 8) + 1
 LIMITS = Limits(64 << 20, 1)
@@ -45,8 +55,8 @@ def converted(store: Store, root: Path, limits: Limits = LIMITS) -> None:
 
 
 def tasks(move: Move, store: Store) -> list[Task]:
-    plan, ends = Plan((move,), 64 << 20, 1), Ends(store, Folder(), {"w": RAW_CRC})
-    return [task for batch in batches(plan, ends) for task in batch]
+    plan, output = Plan((move,), 64 << 20, 1), TargetOutput(Folder(), {"w": RAW_CRC}, "")
+    return [task for batch in batches(plan, store, output) for task in batch]
 
 
 def flip_last_byte(path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,15 +12,21 @@ import numpy as np
 import zstandard
 from hypothesis import strategies as st
 
-from reshard.engine.run import MoveResult, run
-from reshard.engine.task_stream import Ends, batches
-from reshard.formats.base import Encoding, Extent, StoredTensor
+from reshard.engine.accumulator import Accumulator, MoveResult
+from reshard.engine.progress import Progress
+from reshard.engine.run import run_batches
+from reshard.engine.target_output import TargetOutput
+from reshard.engine.target_run import DoneUnits, TargetRun
+from reshard.engine.task import Task
+from reshard.engine.task_stream import task_batches
+from reshard.formats.base import Encoding, Extent, Reader, StoredTensor
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Move, Plan, Price, Side, Strategy
+from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.placement import Placement
 from tests.formats.orbax.decode import crc32c, decode
 from tests.orbax_trees import random_array
@@ -129,6 +136,28 @@ def by_hand(
     return Move(placement, source, target, strategy, units, band, price, at_once)
 
 
+def batches(
+    plan: Plan, reader: Reader, output: TargetOutput, done: DoneUnits | None = None
+) -> Iterator[tuple[Task, ...]]:
+    """The tasks of a plan with one target."""
+    return task_batches(
+        MultiPlan.alone(plan), reader, [TargetRun(output, Accumulator(plan, output), done)]
+    )
+
+
+def run(
+    plan: Plan,
+    tasks: Iterable[tuple[Task, ...]],
+    output: TargetOutput,
+    executor: Executor | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[MoveResult]:
+    """Carries out the tasks of a plan with one target; one result per move, in order."""
+    accumulator = Accumulator(plan, output, progress)
+    run_batches(tasks, [TargetRun(output, accumulator)], plan.max_memory, plan.workers, executor)
+    return accumulator.results()
+
+
 def carry_out(
     moves: Sequence[Move],
     store: Store,
@@ -138,8 +167,8 @@ def carry_out(
     workers: int = 2,
 ) -> list[MoveResult]:
     plan = Plan(tuple(moves), 64 << 20, workers)
-    ends = Ends(store, folder, encodings)
-    return run(plan, batches(plan, ends), ends, str(root))
+    output = TargetOutput(folder, encodings, str(root))
+    return run(plan, batches(plan, store, output), output)
 
 
 @dataclass(frozen=True)

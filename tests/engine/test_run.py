@@ -9,14 +9,25 @@ import numpy as np
 import pytest
 
 from reshard.engine.movers import stream as copy_module
-from reshard.engine.run import run
-from reshard.engine.task_stream import Ends, batches
+from reshard.engine.target_output import TargetOutput
 from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.errors import VerificationError
 from reshard.geometry.grid import Grid
 from reshard.planning.move import Plan
 from reshard.planning.placement import Placement
-from tests.engine.stores import RAW, RAW_CRC, ZSTD, Folder, Store, by_hand, carry_out, side, tensor
+from tests.engine.stores import (
+    RAW,
+    RAW_CRC,
+    ZSTD,
+    Folder,
+    Store,
+    batches,
+    by_hand,
+    carry_out,
+    run,
+    side,
+    tensor,
+)
 from tests.equal import assert_same
 
 SHAPE = (32, 24)
@@ -141,13 +152,14 @@ def test_a_move_that_lacks_a_task_is_caught(tmp_path):
     move = by_hand(
         Placement.whole(spec, spec), side(spec, RAW), side(spec, RAW), "scatter", spec.storage, 64
     )
-    plan, ends = Plan((move,), 64 << 20, 1), Ends(store, Folder(), {"w": RAW})
-    (batch,) = batches(plan, ends)
+    plan = Plan((move,), 64 << 20, 1)
+    output = TargetOutput(Folder(), {"w": RAW}, str(tmp_path / "t"))
+    (batch,) = batches(plan, store, output)
     with pytest.raises(
         VerificationError,
         match=r"'w': 3 of 4 chunks were completed and 96 of 128 bytes moved; this is a defect of the program",
     ):
-        run(plan, [batch[:-1]], ends, str(tmp_path / "t"))
+        run(plan, [batch[:-1]], output)
 
 
 def test_tasks_run_in_other_processes(tmp_path):
@@ -164,11 +176,10 @@ def test_tasks_run_in_other_processes(tmp_path):
         64,
     )
     plan = Plan((move,), 64 << 20, 2)
-    ends = Ends(store, folder, {"w": RAW_CRC})
-    tasks = [(t,) for b in batches(plan, ends) for t in b]
+    output = TargetOutput(folder, {"w": RAW_CRC}, str(tmp_path / "t"))
+    tasks = [(t,) for b in batches(plan, store, output) for t in b]
     with ProcessPoolExecutor(1, get_context("spawn")) as executor:
-        root = str(tmp_path / "t")
-        run(plan, tasks, ends, root, executor, seen.append)
+        run(plan, tasks, output, executor, seen.append)
     assert_same(folder.read(tmp_path / "t", turned, RAW_CRC), values)
     assert [(p.tasks_done, p.moved_bytes, p.total_bytes) for p in seen] == [
         (n, 32 * n, 128) for n in range(1, 5)
@@ -184,7 +195,10 @@ def test_a_plan_is_summed_up_once_however_many_tasks_end(tmp_path, monkeypatch):
     store.add(spec, np.ones((64, 4), np.float32), RAW)
     sides = side(spec, RAW), side(spec, RAW)
     move = by_hand(Placement.whole(spec, spec), *sides, "scatter", spec.storage, 64)
-    plan, ends, seen = Plan((move,), 64 << 20, 1), Ends(store, Folder(), {"w": RAW}), []
-    run(plan, batches(plan, ends), ends, str(tmp_path / "t"), progress=seen.append)
+    plan, seen = Plan((move,), 64 << 20, 1), []
+    output = TargetOutput(Folder(), {"w": RAW}, str(tmp_path / "t"))
+    tasks_of_plan = list(batches(plan, store, output))
+    asked.clear()
+    run(plan, tasks_of_plan, output, progress=seen.append)
     assert [p.tasks for p in seen] == [32] * 32
     assert len(asked) == 1

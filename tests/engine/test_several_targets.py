@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from reshard.engine.accumulator import Accumulator, MoveResult
 from reshard.engine.movers import stream as copy_module
-from reshard.engine.open_target import OpenTarget
-from reshard.engine.run import Books, run_multi
-from reshard.engine.task_stream import DoneUnits, Ends, ToFill, multi_batches
+from reshard.engine.run import run_batches
+from reshard.engine.target_output import TargetOutput
+from reshard.engine.target_run import DoneUnits, TargetRun
+from reshard.engine.task_stream import task_batches
 from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.base import Encoding
@@ -103,7 +104,7 @@ def several(draw: st.DrawFn) -> Several:
     return Several(way, values, encoding, tuple(encodings), tuple(packed))
 
 
-def joint(way: Way) -> MultiPlan:
+def multi_plan(way: Way) -> MultiPlan:
     plans = tuple(Plan((move,), 64 * MIB, 2) for move in way)
     return MultiPlan(plans, (tuple(MoveAt(number, 0) for number in range(len(way))),))
 
@@ -115,25 +116,20 @@ def carry_out(
     store = Store(root / "source")
     store.add(case.way[0].source.spec, case.values, case.source)
     folders = [Folder(packed) for packed in case.packed]
-    plan = joint(case.way)
-    ends = [
-        Ends(store, folder, {move.target.spec.name: encoding})
-        for folder, move, encoding in zip(folders, case.way, case.targets, strict=True)
+    plan = multi_plan(case.way)
+    outputs = [
+        TargetOutput(folder, {move.target.spec.name: encoding}, str(root / str(n)), f"t{n}")
+        for n, (folder, move, encoding) in enumerate(
+            zip(folders, case.way, case.targets, strict=True)
+        )
     ]
-    ledgers = [
-        Accumulator(one, end, str(root / str(n)), None)
-        for n, (one, end) in enumerate(zip(plan.plans, ends, strict=True))
-    ]
-    books = [
-        Books(OpenTarget(str(root / str(n)), folder.put, f"t{n}"), ledger)
-        for n, (folder, ledger) in enumerate(zip(folders, ledgers, strict=True))
-    ]
+    accumulators = list(map(Accumulator, plan.plans, outputs))
     read = 0
     before = [] if done is None else [list(map(_others, done, case.way))]
-    for some in [*before, done]:
-        to_fill = [ToFill(end, some[n] if some else None) for n, end in enumerate(ends)]
-        read += run_multi(multi_batches(plan, to_fill), books, 64 * MIB, 2)
-    return [ledger.results()[0] for ledger in ledgers], folders, read
+    for some in [*before, done or [None] * len(outputs)]:
+        runs = list(map(TargetRun, outputs, accumulators, some))
+        read += run_batches(task_batches(plan, store, runs), runs, 64 * MIB, 2)
+    return [accumulator.results()[0] for accumulator in accumulators], folders, read
 
 
 def _others(done: DoneUnits, move: Move) -> DoneUnits:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reshard.engine.movers.stream import _Buffers
-from reshard.engine.task_stream import BATCH_BYTES, BATCH_TASKS, Ends, batches
+from reshard.engine.target_output import TargetOutput
+from reshard.engine.task_stream import BATCH_BYTES, BATCH_TASKS
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import Extent, StoredTensor
 from reshard.geometry.box import Box
@@ -19,7 +20,18 @@ from reshard.planning.cost import RECORD_BYTES
 from reshard.planning.move import Plan
 from reshard.planning.placement import Placement
 from reshard.planning.planner import Request, make_plan
-from tests.engine.stores import RAW, RAW_CRC, ZSTD, Case, Folder, Store, cases, side, tensor
+from tests.engine.stores import (
+    RAW,
+    RAW_CRC,
+    ZSTD,
+    Case,
+    Folder,
+    Store,
+    batches,
+    cases,
+    side,
+    tensor,
+)
 from tests.planning.strategies import requests
 
 
@@ -27,7 +39,9 @@ def tasks_of(case: Case, tmp_path):
     store = Store(tmp_path / "source")
     store.add(case.move.source.spec, case.values, case.source_encoding)
     plan = Plan((case.move,), 64 << 20, 1)
-    found = batches(plan, Ends(store, Folder(case.packed), {"out/w": case.target_encoding}))
+    found = batches(
+        plan, store, TargetOutput(Folder(case.packed), {"out/w": case.target_encoding}, "")
+    )
     return [task for batch in found for task in batch]
 
 
@@ -75,7 +89,7 @@ def planned(sizes, tmp_path):
         requests.append(Request(Placement.whole(source, target), *sides))
     encodings = {f"w{n}": RAW_CRC for n in range(len(sizes))}
     plan = make_plan(requests, 256 << 20, 2)
-    return plan, list(batches(plan, Ends(store, Folder(), encodings)))
+    return plan, list(batches(plan, store, TargetOutput(Folder(), encodings, "")))
 
 
 def test_small_tasks_travel_together(tmp_path):
@@ -105,7 +119,7 @@ def test_tensors_without_elements_have_no_tasks(tmp_path):
     plan = make_plan(
         [Request(Placement.whole(spec, spec), side(spec, RAW), side(spec, RAW))], 64 << 20, 1
     )
-    assert list(batches(plan, Ends(store, Folder(), {"w": RAW}))) == []
+    assert list(batches(plan, store, TargetOutput(Folder(), {"w": RAW}, ""))) == []
 
 
 class Everywhere:
@@ -133,7 +147,7 @@ def test_no_task_takes_more_buffers_than_its_plan_allows(request_, memory, worke
     if move.strategy == "copy":
         return
     near = Everywhere(request_)
-    tasks = batches(plan, Ends(near, near, {request_.target.spec.name: RAW}))
+    tasks = batches(plan, near, TargetOutput(near, {request_.target.spec.name: RAW}, ""))
     for task in itertools.islice(itertools.chain.from_iterable(tasks), 5):
         streams = len(task.sources) if task.strategy == "weave" else 1
         took = _Buffers.of(task).total + streams * move.source.stream_bytes

@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 from msgspec import Struct
 
@@ -22,8 +21,8 @@ from reshard.checksums.tensor_digest import finish as finish_crc
 from reshard.engine.accumulator import decoded_bytes
 from reshard.engine.executor import run_tasks
 from reshard.engine.progress import Progress
+from reshard.engine.target_output import TargetOutput
 from reshard.engine.task import Finished
-from reshard.engine.task_stream import Ends
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.geometry.grid import Index
 from reshard.planning.move import Move, Plan
@@ -53,7 +52,7 @@ class JournaledChunk(Struct, frozen=True):
 
 
 def journaled_chunks(
-    finished: Iterable[Finished], plan: Plan, ends: Ends
+    finished: Iterable[Finished], plan: Plan, output: TargetOutput
 ) -> Iterator[JournaledChunk]:
     """Every chunk that tasks have written to, once; those that several share come last."""
     shared: dict[Chunk, tuple[int, int]] = {}
@@ -65,43 +64,48 @@ def journaled_chunks(
                 shared[number, part.index] = (crc ^ part.crc32c, nbytes + part.nbytes)
             else:
                 crc32c = part.crc32c if move.strategy in ("scatter", "weave") else None
-                yield _recorded(number, move, part.index, part.stored_bytes, crc32c, ends)
+                yield _recorded(number, move, part.index, part.stored_bytes, crc32c, output)
     for (number, index), (crc, nbytes) in shared.items():
-        yield _recorded_shared(number, plan.moves[number], index, crc, nbytes, ends)
+        yield _recorded_shared(number, plan.moves[number], index, crc, nbytes, output)
 
 
 def _recorded(
-    number: int, move: Move, index: Index, stored: int | None, linear: int | None, ends: Ends
+    number: int,
+    move: Move,
+    index: Index,
+    stored: int | None,
+    linear: int | None,
+    output: TargetOutput,
 ) -> JournaledChunk:
     name = move.target.spec.name
     crc32c = None if linear is None else finish_crc(CRC32C, linear, decoded_bytes(move, index))
-    has_trailer = ends.encodings[name].checksum
+    has_trailer = output.encodings[name].checksum
     return JournaledChunk(
-        (number, index), ends.writer.chunk_file(name, index), stored, crc32c, has_trailer
+        (number, index), output.chunk_file(name, index), stored, crc32c, has_trailer
     )
 
 
 def _recorded_shared(
-    number: int, move: Move, index: Index, crc: int, nbytes: int, ends: Ends
+    number: int, move: Move, index: Index, crc: int, nbytes: int, output: TargetOutput
 ) -> JournaledChunk:
     spec = move.target.spec
     if nbytes < spec.storage.box(index).size * spec.itemsize:
-        return _recorded(number, move, index, None, None, ends)
-    trailer = TRAILER_BYTES if ends.encodings[spec.name].checksum else 0
-    return _recorded(number, move, index, decoded_bytes(move, index) + trailer, crc, ends)
+        return _recorded(number, move, index, None, None, output)
+    trailer = TRAILER_BYTES if output.encodings[spec.name].checksum else 0
+    return _recorded(number, move, index, decoded_bytes(move, index) + trailer, crc, output)
 
 
-def missing(chunks: Iterable[JournaledChunk], plan: Plan, ends: Ends, root: Path) -> set[Chunk]:
+def missing(chunks: Iterable[JournaledChunk], plan: Plan, output: TargetOutput) -> set[Chunk]:
     """Those that are not there, or have another size: what may be lost while the kernel runs on."""
-    return {c.chunk for c in chunks if not _is_there(c, plan, ends, root)}
+    return {c.chunk for c in chunks if not _is_there(c, plan, output)}
 
 
-def _is_there(recorded: JournaledChunk, plan: Plan, ends: Ends, root: Path) -> bool:
+def _is_there(recorded: JournaledChunk, plan: Plan, output: TargetOutput) -> bool:
     if recorded.file is None:
         number, index = recorded.chunk
-        return ends.writer.holds(plan.moves[number].target.spec.name, index)
+        return output.writer.holds(plan.moves[number].target.spec.name, index)
     try:
-        size = os.lstat(f"{root}/{recorded.file}").st_size
+        size = os.lstat(f"{output.root}/{recorded.file}").st_size
     except OSError:
         return False
     return recorded.stored_bytes in (None, size)
@@ -110,13 +114,13 @@ def _is_there(recorded: JournaledChunk, plan: Plan, ends: Ends, root: Path) -> b
 def damaged(
     chunks: Iterable[JournaledChunk],
     plan: Plan,
-    root: Path,
+    root: str,
     progress: Callable[[Progress], None] | None = None,
 ) -> set[Chunk]:
     """Those that are not closed, cannot be checked, or do not read back as what was written."""
     listed = list(chunks)
     total = sum(c.stored_bytes or 0 for c in listed)
-    check = partial(_checked, root=str(root))
+    check = partial(_checked, root=root)
     bad: set[Chunk] = set()
     done = 0
     ended = run_tasks(listed, check, lambda _: READ_BYTES, plan.max_memory, plan.workers)

@@ -6,10 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from msgspec import Struct
-
+from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.resume.journal import has_finished, read_header
-from reshard.engine.accumulator import Accumulator
 from reshard.errors import (
     FormatError,
     ReshardError,
@@ -22,61 +20,46 @@ from reshard.errors import (
 from reshard.geometry.sizes import format_bytes
 from reshard.storage.staging import Staging, dissolve
 
-NOT_BELIEVED = (VerificationError, FormatError, SyncError, SourceChangedError)
-"""After these nothing that was written is worth going on with."""
+UNTRUSTED_AFTER = (VerificationError, FormatError, SyncError, SourceChangedError)
+"""After these errors nothing that was written can be resumed."""
 
-OF_THE_SOURCE = (SourceChangedError, FormatError)
-"""These are about all targets, whichever of them was at work."""
-
-
-class Open(Struct):
-    """A target that a run writes, with its held staging folder.
-
-    Attributes:
-        is_begun: whether what is in the folder is this run's, or was taken over by it.
-        is_published: whether the target is there, and the folder is only to be removed.
-    """
-
-    staging: Staging
-    ledger: Accumulator
-    is_begun: bool = False
-    is_published: bool = False
+ABOUT_THE_SOURCE = (SourceChangedError, FormatError)
+"""These errors are about all targets, whichever of them was at work."""
 
 
 @contextmanager
-def kept_where_useful(targets: Sequence[Open], count: int = 1) -> Iterator[None]:
+def kept_where_useful(targets: Sequence[OpenTarget], count: int = 1) -> Iterator[None]:
     """Where the block fails, removes the held staging folders except those that a run can resume.
 
-    ``targets`` are those that are held then, of ``count`` that were asked for. The error says what is
-    kept, where, and that the same command goes on. A ResumeError leaves the folder that it is about
-    as it is.
+    ``targets`` are those that are held then, of ``count`` in the call. The error says what is kept, where,
+    and that the same command resumes it. A ResumeError leaves the folder that it is about as it is.
     """
     try:
         yield
     except BaseException as error:
-        kept = [one for one in targets if _is_kept(one, error, count)]
+        kept = [target for target in targets if _is_kept(target, error, count)]
         if kept:
             _tell(error, _kept(kept, count))
         raise
 
 
-def removed_once_published(target: Open) -> None:
+def removed_once_published(target: OpenTarget) -> None:
     """Removes what a published target leaves."""
     target.is_published = True
     dissolve(target.staging)
 
 
-def _is_kept(target: Open, error: BaseException, count: int) -> bool:
+def _is_kept(target: OpenTarget, error: BaseException, count: int) -> bool:
     """Whether the error leaves something of a target to resume; removes the rest."""
     staging = target.staging
-    named = None if isinstance(error, OF_THE_SOURCE) else getattr(error, "target", None)
+    named = None if isinstance(error, ABOUT_THE_SOURCE) else getattr(error, "target", None)
     is_about_it = named in (None, str(staging.target))
     if isinstance(error, ResumeError) and is_about_it:
         return False
     if target.is_published or _is_published(staging):
         error.add_note(_published(staging))
         return False
-    is_lost = isinstance(error, NOT_BELIEVED) and is_about_it and (target.is_begun or count == 1)
+    is_lost = isinstance(error, UNTRUSTED_AFTER) and is_about_it and (target.is_begun or count == 1)
     if is_lost or not _has_something(staging):
         dissolve(staging)
         return False
@@ -103,24 +86,24 @@ def _has_something(staging: Staging) -> bool:
         return True  # what cannot be read now may be read later
 
 
-def _kept(kept: Sequence[Open], count: int) -> str:
+def _kept(kept: Sequence[OpenTarget], count: int) -> str:
     if count == 1:
-        (one,) = kept
+        (target,) = kept
         return (
-            f"no target was published; what is done ({_share(one)}) was kept in {str(one.staging.folder)!r}: "
+            f"no target was published; what is done ({_share(target)}) was kept in {str(target.staging.folder)!r}: "
             "run the same again to resume it, or start over (restart)"
         )
     parts = (
-        f"of {str(one.staging.target)!r} ({_share(one)}) in {str(one.staging.folder)!r}"
-        for one in kept
+        f"of {str(target.staging.target)!r} ({_share(target)}) in {str(target.staging.folder)!r}"
+        for target in kept
     )
     return f"what is done was kept: {', '.join(parts)}; run the same again to resume it, or start over (restart)"
 
 
-def _share(target: Open) -> str:
-    ledger = target.ledger
-    share = 100 * ledger.moved_bytes // ledger.total_bytes if ledger.total_bytes else 100
-    return f"{share} % of {format_bytes(ledger.total_bytes)}"
+def _share(target: OpenTarget) -> str:
+    moved, total = target.accumulator.moved_bytes, target.accumulator.total_bytes
+    share = 100 * moved // total if total else 100
+    return f"{share} % of {format_bytes(total)}"
 
 
 def _tell(error: BaseException, kept: str) -> None:

@@ -11,7 +11,7 @@ that are done, written after their last byte was handed to the kernel::
     parts: [[index, crc32c, nbytes, stored_bytes], ...]
 
 Nothing is synced: while the host runs, what was written before a line is in its memory or on the
-device. After a reboot nothing of it is believed before it was read again (``engine.resume``).
+device. After a reboot nothing of it is believed before it was read again (``resume.check_chunks``).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from reshard.conversion.resume.identity import Identity
+from reshard.engine.target_run import DoneUnits
 from reshard.engine.task import CastStats, ChunkPart, Finished, TaskResult
-from reshard.engine.task_stream import DoneUnits
 from reshard.errors import ResumeError
 from reshard.planning.move import Plan
 from reshard.storage.checked_lines import LineFile, read_lines

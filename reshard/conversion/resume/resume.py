@@ -1,19 +1,18 @@
-"""Resumes an interrupted run where it stopped, or starts anew.
+"""Resumes an interrupted run where it stopped, or begins anew.
 
-A task is kept where every chunk that it wrote to can be trusted (``check_chunks``); what it did is
-counted, and it is not done again. Everything else that the earlier run left is removed. The journal is
-written anew with what was kept, so that its lines are all of this boot.
+A task is kept where every chunk that it wrote to can be trusted (``check_chunks``): it is counted, and not
+done again. Everything else that the earlier run left is removed. The journal is written anew with the tasks
+that are kept, so that all of its lines are from this boot.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from msgspec import Struct
-
+from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.resume.check_chunks import Chunk, damaged, journaled_chunks, missing
 from reshard.conversion.resume.identity import Identity, differences
 from reshard.conversion.resume.journal import (
@@ -23,60 +22,46 @@ from reshard.conversion.resume.journal import (
     read_finished,
     read_header,
 )
-from reshard.engine.accumulator import Accumulator
-from reshard.engine.progress import Progress
+from reshard.engine.target_run import DoneUnits
 from reshard.engine.task import Finished
-from reshard.engine.task_stream import DoneUnits, Ends
 from reshard.errors import ResumeError
 from reshard.formats.steps import step_name
-from reshard.planning.move import Plan
 from reshard.storage.host import boot_id, host_name
 from reshard.storage.local import storage_errors
 from reshard.storage.staging import Staging, emptied, identified
 from reshard.storage.syncing import fsync
 
 
-class Work(Struct, frozen=True):
-    """What is to be done.
+def begin_or_resume(target: OpenTarget) -> Journal:
+    """Takes over what an unfinished run of the same conversion left in a held folder, or begins anew.
 
-    Attributes:
-        ledger: counts what is done; empty at first.
+    The writer is prepared, the accumulator counts what was kept, and ``target`` has its open journal. Raises
+    ResumeError, and leaves everything as it is, where that run was another conversion.
     """
-
-    identity: Identity
-    plan: Plan
-    ends: Ends
-    ledger: Accumulator
-    progress: Callable[[Progress], None] | None = None
-
-
-class StartedRun(Struct, frozen=True):
-    """A run that may write: its folder, its journal, and what was done before it."""
-
-    staging: Staging
-    journal: Journal
-    done: DoneUnits
-
-
-def begin(staging: Staging, work: Work, *, restart: bool) -> StartedRun:
-    """Takes over what an unfinished run of the same conversion left in a held folder, or starts anew.
-
-    The writer is prepared, and ``work.ledger`` counts what was kept. Raises ResumeError, and leaves
-    everything as it is, where that run was another conversion.
-    """
-    header = None if restart else _left(staging)
+    job, staging = target.job, target.staging
+    header = None if job.restart else _resumable(staging)
     if header is not None:
-        _refuse_other(staging, header.identity, work.identity)
-        if _is_same_boot(header) or not _is_packed(work):
-            return _go_on(identified(staging), work, _is_same_boot(header))
-    staging = emptied(staging)
-    work.ends.writer.prepare(staging.root)
-    return StartedRun(
-        staging, Journal(staging.journal, _header(staging, work)), DoneUnits(work.plan)
-    )
+        _refuse_other(staging, header.identity, job.identity)
+        is_same_boot = _is_same_boot(header)
+        if is_same_boot or not _is_packed(target):
+            return _resume(target, is_same_boot=is_same_boot)
+    return _begin(target)
 
 
-def _left(staging: Staging) -> Header | None:
+def _begin(target: OpenTarget) -> Journal:
+    staging = emptied(target.staging)
+    target.output.writer.prepare(staging.root)
+    journal = Journal(staging.journal, _header(staging, target))
+    return _taken(target, staging, journal, DoneUnits(target.job.plan))
+
+
+def _taken(target: OpenTarget, staging: Staging, journal: Journal, done: DoneUnits) -> Journal:
+    """From here on the folder is this run's."""
+    target.staging, target.done, target.journal = staging, done, journal
+    return journal
+
+
+def _resumable(staging: Staging) -> Header | None:
     """The header of an unfinished run's journal, where there is anything to resume."""
     header = read_header(staging.journal)
     if header is None or not staging.root.is_dir() or staging.root.is_symlink():
@@ -119,63 +104,65 @@ def _is_same_boot(header: Header) -> bool:
     return bool(header.boot) and (header.host, header.boot) == (host_name(), boot_id())
 
 
-def _header(staging: Staging, work: Work) -> Header:
+def _header(staging: Staging, target: OpenTarget) -> Header:
     root = staging.identity[1] if staging.identity else 0
-    return Header(work.identity, host_name(), boot_id(), root)
+    return Header(target.job.identity, host_name(), boot_id(), root)
 
 
-def _is_packed(work: Work) -> bool:
-    """Whether chunks lie in databases, of which nothing is known after a reboot."""
-    specs = (move.target.spec for move in work.plan.moves)
+def _is_packed(target: OpenTarget) -> bool:
+    """Whether chunks are in databases, of which nothing is known after a reboot."""
+    specs = (move.target.spec for move in target.job.plan.moves)
     first = ((s.name, next(s.storage.indices(), None)) for s in specs)
-    return any(i is not None and work.ends.writer.chunk_file(name, i) is None for name, i in first)
+    return any(i is not None and target.output.chunk_file(name, i) is None for name, i in first)
 
 
-def _go_on(staging: Staging, work: Work, is_same_boot: bool) -> StartedRun:
-    plan, ends = work.plan, work.ends
-    _remove_others(staging, work)
-    ends.writer.prepare(staging.root)
-    chunks = journaled_chunks(read_finished(staging.journal, plan), plan, ends)
+def _resume(target: OpenTarget, *, is_same_boot: bool) -> Journal:
+    plan, output = target.job.plan, target.output
+    staging = identified(target.staging)
+    _remove_others(staging, target)
+    output.writer.prepare(staging.root)
+    chunks = journaled_chunks(read_finished(staging.journal, plan), plan, output)
     if is_same_boot:
-        doubted = missing(chunks, plan, ends, staging.root)
+        doubted = missing(chunks, plan, output)
     else:
-        doubted = damaged(chunks, plan, staging.root, work.progress)
-    _remove_chunks(staging, work, doubted)
-    return _kept(staging, work, doubted)
+        doubted = damaged(chunks, plan, output.root, target.progress)
+    _remove_chunks(staging, target, doubted)
+    return _keep_others(staging, target, doubted)
 
 
-def _kept(staging: Staging, work: Work, doubted: set[Chunk]) -> StartedRun:
+def _keep_others(staging: Staging, target: OpenTarget, doubted: set[Chunk]) -> Journal:
     """Counts the tasks that are kept, and writes them to a journal that takes the old one's place."""
-    done, path = DoneUnits(work.plan), staging.next_journal
+    plan, path = target.job.plan, staging.next_journal
+    done = DoneUnits(plan)
     with ExitStack() as on_error:
-        journal = Journal(path, _header(staging, work))
+        journal = Journal(path, _header(staging, target))
         on_error.callback(journal.close)
-        for task in read_finished(staging.journal, work.plan):
+        for task in read_finished(staging.journal, plan):
             if not any((task.result.move, part.index) in doubted for part in task.result.parts):
-                work.ledger.take(task.result)
+                target.accumulator.take(task.result)
                 done.add(task.result.move, task.unit)
                 journal.append([task])
         fsync(path)
         with storage_errors("replace", staging.journal):
             path.replace(staging.journal)
-        work.ledger.tell("")
+        target.accumulator.tell("")
         on_error.pop_all()
-    return StartedRun(staging, journal, done)
+    return _taken(target, staging, journal, done)
 
 
-def _remove_others(staging: Staging, work: Work) -> None:
-    """Removes what no line speaks of: half-written chunks, and the markers of a finished checkpoint."""
-    named = set(_named_files(read_finished(staging.journal, work.plan), work))
+def _remove_others(staging: Staging, target: OpenTarget) -> None:
+    """Removes what no line of the journal names: half-written chunks, and the markers of a finished checkpoint."""
+    named = set(_named_files(read_finished(staging.journal, target.job.plan), target))
     for file in _files(staging.root):
-        if file not in named and not work.ends.writer.keeps(file):
+        if file not in named and not target.output.writer.keeps(file):
             _unlink(staging.root / file)
 
 
-def _named_files(finished: Iterator[Finished], work: Work) -> Iterator[str]:
+def _named_files(finished: Iterator[Finished], target: OpenTarget) -> Iterator[str]:
     for task in finished:
-        name = work.plan.moves[task.result.move].target.spec.name
+        name = target.job.plan.moves[task.result.move].target.spec.name
         for part in task.result.parts:
-            if (file := work.ends.writer.chunk_file(name, part.index)) is not None:
+            if (file := target.output.chunk_file(name, part.index)) is not None:
                 yield file
 
 
@@ -194,9 +181,10 @@ def _files(root: Path) -> Iterator[str]:
                 yield name
 
 
-def _remove_chunks(staging: Staging, work: Work, chunks: set[Chunk]) -> None:
+def _remove_chunks(staging: Staging, target: OpenTarget, chunks: set[Chunk]) -> None:
     for number, index in chunks:
-        file = work.ends.writer.chunk_file(work.plan.moves[number].target.spec.name, index)
+        name = target.job.plan.moves[number].target.spec.name
+        file = target.output.chunk_file(name, index)
         if file is not None:
             _unlink(staging.root / file)
 

@@ -13,7 +13,7 @@ from reshard.checksums.coverage import coverage_of
 from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
 from reshard.engine.decode.chunk_decoder import StoredChunks, chunk_bytes, decode_into
 from reshard.engine.error_context import about_target, about_tensor
-from reshard.engine.open_target import OpenTarget
+from reshard.engine.target_output import TaskOutput
 from reshard.engine.task import ChunkPart, Task, TaskResult, source_element_type
 from reshard.engine.write.chunk_files import store_chunk
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def move_whole(
-    task: Task, outputs: Sequence[OpenTarget], memory: Bytes, encoded: Bytes
+    task: Task, outputs: Sequence[TaskOutput], memory: Bytes, encoded: Bytes
 ) -> list[TaskResult]:
     """Moves the task's one chunk to all its targets, through ``memory``, which holds it decoded.
 
@@ -45,7 +45,7 @@ def move_whole(
     return [_written(t, outputs[t.target], memory, read_crc) for t in task.all]
 
 
-def _written(task: Task, output: OpenTarget, memory: Bytes, read_crc: int) -> TaskResult:
+def _written(task: Task, output: TaskOutput, memory: Bytes, read_crc: int) -> TaskResult:
     (source,), (target,) = task.sources, task.targets
     with (
         about_target(output.target),

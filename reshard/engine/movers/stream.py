@@ -35,7 +35,7 @@ from reshard.engine.decode.source_bands import (
 from reshard.engine.error_context import about_target, about_tensor
 from reshard.engine.movers.passthrough import pass_through, pass_to_all
 from reshard.engine.movers.single_chunk import move_whole
-from reshard.engine.open_target import OpenTarget
+from reshard.engine.target_output import TaskOutput
 from reshard.engine.task import (
     ChunkPart,
     Task,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 
 def execute(
-    tasks: Sequence[Task], outputs: Sequence[OpenTarget], pool: ArenaPool | None = None
+    tasks: Sequence[Task], outputs: Sequence[TaskOutput], pool: ArenaPool | None = None
 ) -> list[TaskResult]:
     """Carries out tasks one after the other, each with those beside it; a result of each, in order.
 
@@ -76,7 +76,7 @@ def execute(
 
 
 def _execute_one(
-    task: Task, outputs: Sequence[OpenTarget], pool: ArenaPool | None
+    task: Task, outputs: Sequence[TaskOutput], pool: ArenaPool | None
 ) -> list[TaskResult]:
     if task.strategy == "whole":
         encoded = encoded_bytes(task)
@@ -89,7 +89,7 @@ def _execute_one(
         return _transfer(task, outputs, arena, sizes)
 
 
-def _pass_on(task: Task, outputs: Sequence[OpenTarget]) -> list[TaskResult]:
+def _pass_on(task: Task, outputs: Sequence[TaskOutput]) -> list[TaskResult]:
     with ExitStack() as stack:
         files = [stack.enter_context(_open_files(t, outputs)) for t in task.all]
         puts = [outputs[t.target].put for t in task.all]
@@ -98,7 +98,7 @@ def _pass_on(task: Task, outputs: Sequence[OpenTarget]) -> list[TaskResult]:
         return pass_to_all(task.all, files, puts)
 
 
-def _open_files(task: Task, outputs: Sequence[OpenTarget]) -> OpenFiles:
+def _open_files(task: Task, outputs: Sequence[TaskOutput]) -> OpenFiles:
     return OpenFiles(outputs[task.target].root, task.open_files)
 
 
@@ -177,7 +177,7 @@ def _target_bytes(task: Task) -> Iterator[int]:
 
 
 def _transfer(
-    task: Task, outputs: Sequence[OpenTarget], arena: Arena, sizes: _Buffers
+    task: Task, outputs: Sequence[TaskOutput], arena: Arena, sizes: _Buffers
 ) -> list[TaskResult]:
     lanes, passing = arena.take(sizes.lanes), arena.take(sizes.passing)
     rows, mirror, scratch = _cut(passing, (sizes.band, sizes.mirror, sizes.scratch))

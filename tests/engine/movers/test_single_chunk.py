@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from reshard.engine.movers import single_chunk as whole
-from reshard.engine.run import run
-from reshard.engine.task_stream import Ends, batches
+from reshard.engine.target_output import TargetOutput
 from reshard.engine.write.chunk_files import store_chunk
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.slices.slice_file import digest_of
@@ -25,8 +24,10 @@ from tests.engine.stores import (
     ZSTD_CRC,
     Folder,
     Store,
+    batches,
     by_hand,
     carry_out,
+    run,
     side,
     tensor,
 )
@@ -116,8 +117,8 @@ def test_bytes_that_change_between_decoding_and_writing_are_caught(
 def test_whole_tasks_run_in_other_processes(values, store, tmp_path):
     store.add(SPEC, values, ZSTD)
     plan = Plan((whole_move(ZSTD, RAW_CRC),), 64 << 20, 2)
-    ends = Ends(store, Folder(), {SPEC.name: RAW_CRC})
+    output = TargetOutput(Folder(), {SPEC.name: RAW_CRC}, str(tmp_path / "t"))
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
-        (result,) = run(plan, batches(plan, ends), ends, str(tmp_path / "t"), processes)
+        (result,) = run(plan, batches(plan, store, output), output, processes)
     assert result.target_digest == digest_of(values.tobytes())
     assert_same(Folder().read(tmp_path / "t", SPEC, RAW_CRC), values)

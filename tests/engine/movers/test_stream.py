@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from reshard.checksums.tensor_digest import CRC64NVME, finish
 from reshard.engine.movers.stream import execute
-from reshard.engine.open_target import OpenTarget
-from reshard.engine.task_stream import Ends, batches
+from reshard.engine.target_output import TargetOutput
 from reshard.errors import CorruptError
 from reshard.formats.base import Encoding
 from reshard.formats.codecs import zstd
@@ -34,6 +33,7 @@ from tests.engine.stores import (
     Case,
     Folder,
     Store,
+    batches,
     by_hand,
     carry_out,
     cases,
@@ -87,8 +87,9 @@ def test_a_box_arrives_turned_and_at_its_place(case):
         root, target = Path(folder), Folder(case.packed)
         plan = Plan((case.move,), 64 * MIB, 1)
         encodings = {"out/w": case.target_encoding}
-        tasks = [t for b in batches(plan, Ends(store_of(case, root), target, encodings)) for t in b]
-        results = execute(tasks, [OpenTarget(str(root / "t"), target.put)])
+        output = TargetOutput(target, encodings, str(root / "t"))
+        tasks = [t for b in batches(plan, store_of(case, root), output) for t in b]
+        results = execute(tasks, [output.of_tasks])
         parts = [p for r in results for p in r.parts]
         for index in {p.index for p in parts if p.stored_bytes is None}:
             close(root / "t", target, case, index, [p for p in parts if p.index == index])
@@ -282,8 +283,9 @@ def test_boxes_of_two_sources_stack_into_one_target(tmp_path):
         )
         units = Grid.whole((1, 4, 6))
         move = by_hand(placement, side(spec, ZSTD), side(target, ZSTD), "block", units, 64)
-        (batch,) = batches(Plan((move,), MIB, 1), Ends(store, Folder(), {"out/w": ZSTD}))
-        (result,) = execute(batch, [OpenTarget(str(tmp_path / "t"))])
+        output = TargetOutput(Folder(), {"out/w": ZSTD}, str(tmp_path / "t"))
+        (batch,) = batches(Plan((move,), MIB, 1), store, output)
+        (result,) = execute(batch, [output.of_tasks])
         crc ^= result.target_crc
     expected = np.concatenate(values).transpose(0, 2, 1)
     found = Folder().read(tmp_path / "t", target, ZSTD)

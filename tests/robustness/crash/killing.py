@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reshard import api
-from reshard.conversion.convert import convert as loaded  # noqa: F401 - so that forked processes have it
+from reshard.conversion import convert as convert_module  # noqa: F401 - so that forked processes have it
 from reshard.engine import task_stream as tasks
 
 When = Literal["before", "after", "torn"]

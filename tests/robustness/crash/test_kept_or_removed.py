@@ -73,7 +73,7 @@ def test_a_run_that_wrote_nothing_leaves_nothing(source, target, monkeypatch):
     def fail(*_):
         raise StorageError("at once")
 
-    monkeypatch.setattr(convert, "run_multi", fail)
+    monkeypatch.setattr(convert, "run_batches", fail)
     with pytest.raises(StorageError, match=r"^at once$"):
         api.convert(source, target, **CASE.options)
     assert list(target.parent.iterdir()) == []

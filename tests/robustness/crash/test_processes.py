@@ -134,7 +134,7 @@ def test_a_holder_that_died_frees_the_target(sources, tmp_path):
     assert api.verify(sources["raw"], target).differences == 0
 
 
-@pytest.mark.parametrize("step", ["prepare_multi", "held"])
+@pytest.mark.parametrize("step", ["plan_targets", "held"])
 def test_a_run_that_waited_for_nothing_finds_the_other_ones_result(
     sources, tmp_path, monkeypatch, step
 ):
@@ -153,14 +153,14 @@ def test_a_run_that_waited_for_nothing_finds_the_other_ones_result(
 
 def test_a_run_that_waited_for_nothing_finds_another_result(sources, tmp_path, monkeypatch):
     """What appeared meanwhile is some other conversion's."""
-    target, usual = tmp_path / "t", convert_module.prepare_multi
+    target, usual = tmp_path / "t", convert_module.plan_targets
 
     def late(*arguments):
-        monkeypatch.setattr(convert_module, "prepare_multi", usual)
+        monkeypatch.setattr(convert_module, "plan_targets", usual)
         api.convert(sources["raw"], target, compression="zstd")
         return usual(*arguments)
 
-    monkeypatch.setattr(convert_module, "prepare_multi", late)
+    monkeypatch.setattr(convert_module, "plan_targets", late)
     with pytest.raises(TargetExistsError, match="exists already and was left untouched"):
         api.convert(sources["raw"], target)
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from reshard.conversion.source_digests import check_recorded
+from reshard.engine.accumulator import MoveResult
 from reshard.engine.limits import Limits
-from reshard.engine.run import MoveResult, run
-from reshard.engine.task_stream import Ends, batches
+from reshard.engine.target_output import TargetOutput
 from reshard.errors import VerificationError
 from reshard.formats.base import Encoding
 from reshard.geometry.box import Box
@@ -22,7 +22,18 @@ from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Move, Plan, Strategy
 from reshard.planning.placement import Placement
-from tests.engine.stores import RAW_CRC, ZSTD, ZSTD_CRC, Folder, Store, by_hand, side, tensor
+from tests.engine.stores import (
+    RAW_CRC,
+    ZSTD,
+    ZSTD_CRC,
+    Folder,
+    Store,
+    batches,
+    by_hand,
+    run,
+    side,
+    tensor,
+)
 
 SHAPE = (32, 24)
 
@@ -105,11 +116,11 @@ class Moving:
     def run(self) -> MoveResult:
         """Carries it out and compares it with what was recorded; raises what the engine raises."""
         encodings = {"w": self.way.target}
-        ends = Ends(self.store, Folder(), encodings)
+        output = TargetOutput(Folder(), encodings, str(self.root))
         plan = Plan((self.move,), 64 << 20, self.way.workers)
         # One task to a batch, so that several workers have something to do.
-        tasks = [(t,) for b in batches(plan, ends) for t in b]
-        (result,) = run(plan, tasks, ends, str(self.root))
+        tasks = [(t,) for b in batches(plan, self.store, output) for t in b]
+        (result,) = run(plan, tasks, output)
         check_recorded(plan, self.store, [result], Limits(64 << 20, 1))
         return result
 

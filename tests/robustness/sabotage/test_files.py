@@ -7,15 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reshard.engine.movers import single_chunk as whole
-from reshard.engine.movers import stream as copy
-from reshard.engine.run import run
-from reshard.engine.task_stream import Ends, batches
+from reshard.engine.movers import single_chunk, stream
+from reshard.engine.target_output import TargetOutput
 from reshard.engine.write import sinks
 from reshard.errors import VerificationError
 from reshard.planning.move import Plan
 from reshard.planning.placement import Placement
-from tests.engine.stores import RAW_CRC, ZSTD, ZSTD_CRC, Folder, Store, by_hand, side, tensor
+from tests.engine.stores import (
+    RAW_CRC,
+    ZSTD,
+    ZSTD_CRC,
+    Folder,
+    Store,
+    batches,
+    by_hand,
+    run,
+    side,
+    tensor,
+)
 from tests.robustness.sabotage.moves import (
     WAYS,
     put_defect,
@@ -92,10 +101,11 @@ def test_small_chunks_that_change_places(target, wrong, tmp_path, monkeypatch):
     store.add(spec, numbers, ZSTD)
     sides = side(spec, ZSTD), side(spec, target)
     move = by_hand(Placement.whole(spec, spec), *sides, "whole", spec.storage, 48)
-    plan, ends = Plan((move,), 64 << 20, 1), Ends(store, Folder(), {"w": target})
-    tasks = [t for b in batches(plan, ends) for t in b]
+    plan = Plan((move,), 64 << 20, 1)
+    output = TargetOutput(Folder(), {"w": target}, str(tmp_path / "t"))
+    tasks = [t for b in batches(plan, store, output) for t in b]
     swap = (1, 3) if wrong == "zeros" else (0, 3)
-    original = whole.store_chunk
+    original = single_chunk.store_chunk
 
     def store_wrongly(task, chunk, data, root, put):
         if chunk.index[0] in swap:
@@ -106,9 +116,9 @@ def test_small_chunks_that_change_places(target, wrong, tmp_path, monkeypatch):
                 chunk = other
         return original(task, chunk, data, root, put)
 
-    monkeypatch.setattr(whole, "store_chunk", store_wrongly)
+    monkeypatch.setattr(single_chunk, "store_chunk", store_wrongly)
     with pytest.raises(VerificationError, match=r"^'w': "):
-        run(plan, [tuple(tasks)], ends, str(tmp_path / "t"))
+        run(plan, [tuple(tasks)], output)
 
 
 def test_chunks_that_are_copied_as_each_other(tmp_path, monkeypatch):
@@ -118,8 +128,9 @@ def test_chunks_that_are_copied_as_each_other(tmp_path, monkeypatch):
     store.add(spec, np.arange(48, dtype=np.float32).reshape(8, 6), ZSTD)
     both = side(spec, ZSTD)
     move = by_hand(Placement.whole(spec, spec), both, both, "copy", spec.storage, 1)
-    plan, ends = Plan((move,), 64 << 20, 1), Ends(store, Folder(), {"w": ZSTD})
-    original = copy.pass_through
+    plan = Plan((move,), 64 << 20, 1)
+    output = TargetOutput(Folder(), {"w": ZSTD}, str(tmp_path / "t"))
+    original = stream.pass_through
 
     def swapped(task, files, put):
         from msgspec.structs import replace
@@ -127,12 +138,12 @@ def test_chunks_that_are_copied_as_each_other(tmp_path, monkeypatch):
         moved = (replace(task.sources[0], index=(1, 0)), *task.sources[1:])
         return original(replace(task, sources=moved), files, put)
 
-    monkeypatch.setattr(copy, "pass_through", swapped)
+    monkeypatch.setattr(stream, "pass_through", swapped)
     with pytest.raises(
         VerificationError,
         match=r"^'w': chunk \[1, 0\] of the source was to be copied as chunk \[0, 0\]; this is a defect",
     ):
-        run(plan, batches(plan, ends), ends, str(tmp_path / "t"))
+        run(plan, batches(plan, store, output), output)
 
 
 def test_a_copy_that_stops_early(tmp_path, monkeypatch):
@@ -141,7 +152,8 @@ def test_a_copy_that_stops_early(tmp_path, monkeypatch):
     store.add(spec, np.arange(48, dtype=np.float32).reshape(8, 6), ZSTD)
     both = side(spec, ZSTD)
     move = by_hand(Placement.whole(spec, spec), both, both, "copy", spec.storage, 1)
-    plan, ends = Plan((move,), 64 << 20, 1), Ends(store, Folder(), {"w": ZSTD})
+    plan = Plan((move,), 64 << 20, 1)
+    output = TargetOutput(Folder(), {"w": ZSTD}, str(tmp_path / "t"))
     from reshard.engine.movers import passthrough
 
     monkeypatch.setattr(passthrough, "_copy_range", lambda *_: None)
@@ -149,4 +161,4 @@ def test_a_copy_that_stops_early(tmp_path, monkeypatch):
         VerificationError,
         match=r"^tensor 'w', chunk \[0, 0\]: '.*' has 0 bytes after \d+ were copied",
     ):
-        run(plan, batches(plan, ends), ends, str(tmp_path / "t"))
+        run(plan, batches(plan, store, output), output)

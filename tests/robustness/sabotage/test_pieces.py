@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reshard.engine.run import run
-from reshard.engine.task_stream import Ends, batches
+from reshard.engine.target_output import TargetOutput
 from reshard.engine.write.split import Cutter, Piece
 from reshard.errors import VerificationError
 from reshard.planning.move import Plan
-from tests.engine.stores import Folder
+from tests.engine.stores import Folder, batches, run
 from tests.robustness.sabotage.moves import (
     WAYS,
     Nth,
@@ -130,8 +129,8 @@ def test_a_chunk_that_is_never_filled_nor_summed_up(way, number, make, monkeypat
 def test_a_task_done_twice_in_place_of_another(way, tmp_path):
     """Twice the same takes itself away from a digest, and amounts are as they should be."""
     move = moving(way, tmp_path)
-    ends = Ends(move.store, Folder(), {"w": way.target})
+    output = TargetOutput(Folder(), {"w": way.target}, str(move.root))
     plan = Plan((move.move,), 64 << 20, way.workers)
-    first, _, *rest = [(t,) for b in batches(plan, ends) for t in b]
+    first, _, *rest = [(t,) for b in batches(plan, move.store, output) for t in b]
     with pytest.raises(VerificationError, match=r"^'w': "):
-        run(plan, [first, first, *rest], ends, str(move.root))
+        run(plan, [first, first, *rest], output)

@@ -1,0 +1,51 @@
+"""TargetOutput: where the chunks of a target are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from reshard.formats.base import Encoding, Writer
+from reshard.geometry.grid import Index
+
+Put = Callable[[str, "tuple[int, ...]", "bytes | memoryview"], None]
+"""Stores a whole chunk: tensor, index, and the encoded bytes."""
+
+
+class TaskOutput(Struct, frozen=True):
+    """Where a task writes; travels to the workers with every batch.
+
+    Attributes:
+        root: the folder below which chunk files are written.
+        put: stores whole chunks where the target is not made of plain files.
+        target: named in errors where a run has several targets; None where it has one.
+    """
+
+    root: str
+    put: Put | None = None
+    target: str | None = None
+
+
+class TargetOutput(Struct, frozen=True):
+    """Where the chunks of a target are written, and how they are encoded.
+
+    Attributes:
+        encodings: of the target's tensors, by name.
+        root: the folder below which chunk files are written.
+        name: of the target in errors, where a run has several; None where it has one.
+    """
+
+    writer: Writer
+    encodings: Mapping[str, Encoding]
+    root: str
+    name: str | None = None
+
+    def chunk_file(self, tensor: str, index: Index) -> str | None:
+        """Path of a chunk below ``root``; None where the writer stores it."""
+        return self.writer.chunk_file(tensor, index)
+
+    @property
+    def of_tasks(self) -> TaskOutput:
+        """The part that tasks need."""
+        return TaskOutput(self.root, self.writer.put, self.name)
