@@ -19,15 +19,15 @@ from pathlib import Path
 ONE_RUN = """
 import json, sys
 from reshard import Target, convert_all
-source, goals, memory = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
-made = convert_all(source, [Target(**goal) for goal in goals], max_memory=memory)
+source, targets, memory = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+made = convert_all(source, [Target(**target) for target in targets], max_memory=memory)
 print(made.read_bytes)
 """
 
 MESH = {"axes": ["m"], "shape": [8]}
 
 
-def goals(folder: Path) -> list[dict[str, object]]:
+def targets(folder: Path) -> list[dict[str, object]]:
     """The two targets, below ``folder``."""
     columns = {"mesh": MESH, "rules": [{"match": "kernel|embed", "axes": [None, "m"]}]}
     rows = {"mesh": MESH, "rules": [{"match": "kernel|embed", "axes": ["m"]}]}
@@ -38,12 +38,12 @@ def goals(folder: Path) -> list[dict[str, object]]:
 
 
 def timed(
-    source: Path, wanted: list[list[dict[str, object]]], memory: str
+    source: Path, runs: list[list[dict[str, object]]], memory: str
 ) -> tuple[float, float, int]:
     """Wall and processor seconds, and encoded bytes read, of runs one after the other."""
     began, read, cpu = time.monotonic(), 0, _child_seconds()
-    for of_run in wanted:
-        command = [sys.executable, "-c", ONE_RUN, str(source), json.dumps(of_run), memory]
+    for targets_of_run in runs:
+        command = [sys.executable, "-c", ONE_RUN, str(source), json.dumps(targets_of_run), memory]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         read += int(done.stdout)
     return time.monotonic() - began, _child_seconds() - cpu, read
@@ -64,13 +64,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--max-memory", default="512MiB")
     asked = parser.parse_args()
-    both = goals(asked.folder)
-    ways = {"one run": [both], "two runs": [[goal] for goal in both]}
+    both = targets(asked.folder)
+    ways = {"one run": [both], "two runs": [[target] for target in both]}
     found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in ways}
     for _ in range(asked.rounds):
-        for name, wanted in ways.items():
+        for name, runs in ways.items():
             asked.folder.mkdir(parents=True, exist_ok=True)
-            found[name].append(timed(asked.source, wanted, asked.max_memory))
+            found[name].append(timed(asked.source, runs, asked.max_memory))
             shutil.rmtree(asked.folder)
             print(name, *found[name][-1], flush=True)
     medians = {

@@ -50,9 +50,9 @@ def check_complete(reader: Reader) -> None:
     for name, stored in reader.tensors.items():
         for index in stored.spec.storage.indices():
             extent = reader.locate(name, index)
-            wanted = _raw_bytes(stored.spec, index, stored.encoding)
-            if extent is not None and extent.length != (wanted or extent.length):
+            expected = _raw_bytes(stored.spec, index, stored.encoding)
+            if extent is not None and extent.length != (expected or extent.length):
                 raise CorruptError(
-                    f"tensor {name!r}, chunk {list(index)}: expected {wanted} bytes in {extent.path!r}, found "
+                    f"tensor {name!r}, chunk {list(index)}: expected {expected} bytes in {extent.path!r}, found "
                     f"{extent.length}"
                 )

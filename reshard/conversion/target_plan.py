@@ -134,10 +134,10 @@ def _partition(stored: StoredTensor, parts: Split) -> tuple[Mapping[str, Any] | 
     recorded = stored.partition or {}
     if recorded.get("strategy") != "mod":
         return parts.partition, None
-    asked = parts.partition or {}
-    same_axis = asked.get("axis") == recorded.get("axis")
-    partition = {**recorded, "shards": asked["shards"]} if same_axis else recorded
-    is_split = parts.layout is not None and not asked
+    given = parts.partition or {}
+    same_axis = given.get("axis") == recorded.get("axis")
+    partition = {**recorded, "shards": given["shards"]} if same_axis else recorded
+    is_split = parts.layout is not None and not given
     return partition, parts.slices if is_split else Grid.whole(stored.spec.shape)
 
 

@@ -116,14 +116,14 @@ def digests_with_casts(
     stage: Stage = "reading back",
 ) -> Digests:
     """As ``tensor_digests``; besides, from the same reading, of the tensors in ``casts``, cast so."""
-    wanted = [n for n in reader.tensors if names is None or n in names]
+    listed = [n for n in reader.tensors if names is None or n in names]
     stored = reader.tensors
-    check_memory(((stored[n].spec, stored[n].encoding) for n in wanted), limits, _cast_bytes(casts))
-    total = sum(stored[n].spec.nbytes for n in wanted)
-    crcs = dict.fromkeys(wanted, 0)
-    cast_crcs = {n: 0 for n in wanted if n in casts}
+    check_memory(((stored[n].spec, stored[n].encoding) for n in listed), limits, _cast_bytes(casts))
+    total = sum(stored[n].spec.nbytes for n in listed)
+    crcs = dict.fromkeys(listed, 0)
+    cast_crcs = {n: 0 for n in listed if n in casts}
     done_bytes = 0
-    tasks = (t for n in wanted for t in _tasks_or_damage(reader, n, casts.get(n), damage))
+    tasks = (t for n in listed for t in _tasks_or_damage(reader, n, casts.get(n), damage))
     results = run_tasks(
         tasks,
         digest_chunks if damage is None else digest_or_damage,
@@ -244,15 +244,15 @@ def _digest_chunk(task: ReadTask, chunk: SourceChunk, itemsize: int) -> tuple[in
     rows = row_bytes(shape, itemsize) or [itemsize]
     memory = Arena(band_capacity(shape, len(shape), rows, BAND_BYTES)).memory
     crc, cast_crc, is_padded = 0, 0, False
-    with closing(ChunkDecoder(task.stored, chunk, chunk.box, chunk.box.start)) as lane:
+    with closing(ChunkDecoder(task.stored, chunk, chunk.box, chunk.box.start)) as decoder:
         for band in bands(shape, len(shape), rows, BAND_BYTES):
-            _, part = lane.read(band, memory, opaque_dtype(itemsize))
+            _, part = decoder.read(band, memory, opaque_dtype(itemsize))
             if part is not None:
                 view, box = part
                 crc ^= linear_of_box(CRC64NVME, view, box, task.shape)
                 cast_crc ^= _linear_of_cast(task, view, box)
             is_padded = is_padded or part is None
-        lane.check_end()
+        decoder.check_end()
     if is_padded:
         _check_padded(task, chunk)
     return crc, cast_crc

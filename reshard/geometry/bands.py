@@ -35,21 +35,21 @@ class Band(Struct, frozen=True):
 
 def bands(
     shape: Sequence[int],
-    first_lane_dim: int,
+    first_open_dim: int,
     row_bytes: Sequence[int],
     band_bytes: int,
     wanted: Box | None = None,
 ) -> Iterator[Band]:
     """The bands of chunks with common leading ``shape``, in row-major order.
 
-    ``row_bytes[d]`` is what one index of dimension ``d`` weighs, all lanes together; the dimension
-    that is cut lies before ``first_lane_dim``. A band holds at most ``band_bytes``, or one row.
+    ``row_bytes[d]`` is what one index of dimension ``d`` weighs, all chunks together; the dimension
+    that is cut is before ``first_open_dim``. A band holds at most ``band_bytes``, or one row.
     Where only the box ``wanted`` is, in the chunks' coordinates, no band holds rows of it and others.
     """
     if not shape:
         yield Band((), 0, 1)
         return
-    dim, rows = _cut(first_lane_dim, row_bytes, band_bytes)
+    dim, rows = _cut(first_open_dim, row_bytes, band_bytes)
     edges = {0, shape[dim]} | ({wanted.start[dim], wanted.stop[dim]} if wanted else set())
     stretches = list(itertools.pairwise(sorted(edges)))
     for lead in itertools.product(*map(range, shape[:dim])):
@@ -59,18 +59,18 @@ def bands(
 
 
 def band_capacity(
-    shape: Sequence[int], first_lane_dim: int, row_bytes: Sequence[int], band_bytes: int
+    shape: Sequence[int], first_open_dim: int, row_bytes: Sequence[int], band_bytes: int
 ) -> int:
     """Bytes of the largest of these bands."""
     if not shape:
         return row_bytes[0]
-    dim, rows = _cut(first_lane_dim, row_bytes, band_bytes)
+    dim, rows = _cut(first_open_dim, row_bytes, band_bytes)
     return min(rows, shape[dim]) * row_bytes[dim]
 
 
-def _cut(first_lane_dim: int, row_bytes: Sequence[int], band_bytes: int) -> tuple[int, int]:
+def _cut(first_open_dim: int, row_bytes: Sequence[int], band_bytes: int) -> tuple[int, int]:
     """The dimension along which bands are cut, and how many of its indices one band takes."""
-    dim = next((d for d in range(first_lane_dim) if row_bytes[d] <= band_bytes), first_lane_dim - 1)
+    dim = next((d for d in range(first_open_dim) if row_bytes[d] <= band_bytes), first_open_dim - 1)
     return dim, max(1, band_bytes // max(1, row_bytes[dim]))
 
 

@@ -84,22 +84,22 @@ def task_bytes(
     """Memory of a task that decodes a unit once and fills all of ``fills`` from it.
 
     Decoders and the decoded band, or all of the chunks that pass side by side and one decoder where they are
-    decoded ``at_once``; that band side by side where lanes are woven; pieces as they are written,
+    decoded ``at_once``; that band side by side where chunks are interleaved; pieces as they are written,
     and the rows of a target that they make together, for one target after the other; in the place of these
     two, before, what is read of a chunk that is decoded at once; the target
     chunks that are assembled, for all of them at once; an encoder.
     """
-    source, lanes = fills[0].source, _lanes(fills, units)
+    source, open_chunks = fills[0].source, _open_chunks(fills, units)
     pieces = max((_piece_bytes(f, band_bytes) for f in fills if _in_pieces(f)), default=0)
     assembled = sum(_assembled_bytes(f, units) for f in fills if f.strategy == "block")
     rows = BAND_BYTES if any(f.strategy == "block" for f in fills) else 0
     encoder = max((f.target.stream_bytes for f in fills if not _in_pieces(f)), default=0)
-    passing = (band_bytes if _is_woven(fills) else 0) + 2 * pieces + rows
+    passing = (band_bytes if _is_interleaved(fills) else 0) + 2 * pieces + rows
     if at_once:
-        decoded = lanes * stored_chunk_bytes(source) + source.stream_bytes
+        decoded = open_chunks * stored_chunk_bytes(source) + source.stream_bytes
         passing = max(passing, source.encoded_bytes)
     else:
-        decoded = lanes * source.stream_bytes + band_bytes
+        decoded = open_chunks * source.stream_bytes + band_bytes
     return decoded + passing + assembled + encoder + _fixed_bytes(fills, units)
 
 
@@ -109,17 +109,17 @@ def gains_at_once(fills: Sequence[Fill], units: Grid) -> bool:
     A chunk that several units share had not: a stream ends where what a unit wants of it does.
     """
     source = fills[0].source
-    together = _lanes(fills, units) * stored_chunk_bytes(source)
+    together = _open_chunks(fills, units) * stored_chunk_bytes(source)
     chunks = fills[0].placement.source_grid(source.spec.storage)
     return source.encoded_bytes > 0 and together <= AT_ONCE_BYTES and units.common(chunks) == units
 
 
-def _lanes(fills: Sequence[Fill], units: Grid) -> int:
-    """Source chunks that pass side by side."""
-    return _source_chunks(fills[0], units) if _is_woven(fills) else 1
+def _open_chunks(fills: Sequence[Fill], units: Grid) -> int:
+    """Source chunks that are decoded side by side."""
+    return _source_chunks(fills[0], units) if _is_interleaved(fills) else 1
 
 
-def _is_woven(fills: Sequence[Fill]) -> bool:
+def _is_interleaved(fills: Sequence[Fill]) -> bool:
     return any(fill.strategy == "weave" for fill in fills)
 
 
@@ -164,7 +164,7 @@ def price(fill: Fill, units: Grid, pace: Pace, *, is_decoded: bool = False) -> P
     moved = math.prod(placement.shape) * target.spec.itemsize
     target_grid = placement.target_grid(target.spec.storage)
     written = _written_bytes(target_grid, target, moved)
-    # Pieces are as wide as what passes: a source chunk, or a row of a unit where lanes are woven.
+    # Pieces are as wide as what passes: a source chunk, or a row of a unit where chunks are interleaved.
     passing = units
     if strategy == "scatter" and units != source_grid:
         passing = units.refine(source_grid)
@@ -174,7 +174,7 @@ def price(fill: Fill, units: Grid, pace: Pace, *, is_decoded: bool = False) -> P
         writes = _scattered_writes(placement, passing, target_grid, target)
     seconds = _seconds(fill, moved, writes, units.count)
     if strategy != "copy":
-        # The source passes chunk by chunk, or row by row of a whole unit where lanes are woven.
+        # The source passes chunk by chunk, or row by row of a whole unit where chunks are interleaved.
         read = units if strategy == "weave" else source_grid
         if not is_decoded:
             seconds += 0.0 if source.raw else _decode_seconds(decoded, pace)

@@ -20,8 +20,8 @@ from reshard.planning.move import Move, Plan, Side
 from reshard.planning.multi_plan import MoveAt, MultiPlan
 from reshard.planning.strategies import (
     COPY_BYTES,
+    Choice,
     Request,
-    Way,
     cheapest,
     seconds,
     smallest_memory,
@@ -63,7 +63,7 @@ class _Room(Struct, frozen=True):
         return self.memory // self.workers
 
     @property
-    def lanes(self) -> int:
+    def open_chunks(self) -> int:
         """Source chunks that one task may decode side by side."""
         return open_files_per_task(self.workers) // 2
 
@@ -99,15 +99,15 @@ def make_multi_plan(
     reads: list[tuple[MoveAt, ...]] = []
     known: dict[Hashable, list[_Read]] = {}
     for sharing in _same_boxes(requests):
-        wanted = [requests[at.target][at.move] for at in sharing]
-        key = tuple(map(_geometry, wanted))
+        asked = [requests[at.target][at.move] for at in sharing]
+        key = tuple(map(_geometry, asked))
         if key not in known:
-            known[key] = _reads(wanted, room, counted)
+            known[key] = _reads(asked, room, counted)
         for read in known[key]:
             reads.append(tuple(sharing[number] for number in read.numbers))
-            for number, move in zip(read.numbers, read.way, strict=True):
+            for number, move in zip(read.numbers, read.choice, strict=True):
                 at = sharing[number]
-                moves[at.target][at.move] = _as_asked(wanted[number], move)
+                moves[at.target][at.move] = _as_asked(asked[number], move)
     plans = (
         Plan(tuple(m for m in found if m), room.memory, workers, metadata_bytes, max_memory)
         for found in moves
@@ -147,16 +147,16 @@ def plan_moves(
         key = _geometry(request)
         move = known.get(key)
         if move is None:
-            way = _within([request], room)
-            if way is None:
+            choice = _within([request], room)
+            if choice is None:
                 raise _refusal(requests, max_memory, metadata_bytes)
-            known[key] = move = way[0]
+            known[key] = move = choice[0]
         yield _as_asked(request, move)
 
 
-def _within(requests: Sequence[Request], room: _Room) -> Way | None:
-    way = cheapest(requests, room.share, room.lanes)
-    return way or cheapest(requests, room.memory, room.lanes)
+def _within(requests: Sequence[Request], room: _Room) -> Choice | None:
+    choice = cheapest(requests, room.share, room.open_chunks)
+    return choice or cheapest(requests, room.memory, room.open_chunks)
 
 
 def _as_asked(request: Request, move: Move) -> Move:
@@ -188,17 +188,17 @@ class _Read(Struct, frozen=True):
     """Which of some requests share a read, and the way in which they do."""
 
     numbers: tuple[int, ...]
-    way: Way
+    choice: Choice
 
 
 def _reads(requests: Sequence[Request], room: _Room, metadata_bytes: int) -> list[_Read]:
     """As few reads as memory and processor time let one hope for: each request joins where it gains most."""
     reads: list[_Read] = []
     for number, request in enumerate(requests):
-        way = _within([request], room)
-        if way is None:
+        choice = _within([request], room)
+        if choice is None:
             raise _refusal(requests, room.memory, metadata_bytes)
-        _place(_Read((number,), way), reads, requests, room)
+        _place(_Read((number,), choice), reads, requests, room)
     return reads
 
 
@@ -208,7 +208,7 @@ def _place(alone: _Read, reads: list[_Read], requests: Sequence[Request], room: 
     for number, read in enumerate(reads):
         joined = _joined(read, alone, requests, room)
         if joined is not None:
-            gain = seconds(read.way) + seconds(alone.way) - seconds(joined.way)
+            gain = seconds(read.choice) + seconds(alone.choice) - seconds(joined.choice)
             if gain > gained:
                 best, place, gained = joined, number, gain
     reads[place : place + 1] = [best]
@@ -216,11 +216,11 @@ def _place(alone: _Read, reads: list[_Read], requests: Sequence[Request], room: 
 
 def _joined(read: _Read, alone: _Read, requests: Sequence[Request], room: _Room) -> _Read | None:
     numbers = (*read.numbers, *alone.numbers)
-    most = max(read.way[0].price.task_bytes, alone.way[0].price.task_bytes)
+    most = max(read.choice[0].price.task_bytes, alone.choice[0].price.task_bytes)
     # Where one of them has the memory to itself already, the other may have a part in it.
     memory = room.share if most <= room.share else room.memory
-    way = cheapest([requests[n] for n in numbers], memory, room.lanes)
-    return None if way is None else _Read(numbers, way)
+    choice = cheapest([requests[n] for n in numbers], memory, room.open_chunks)
+    return None if choice is None else _Read(numbers, choice)
 
 
 def _geometry(request: Request) -> Hashable:

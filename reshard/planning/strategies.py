@@ -61,30 +61,32 @@ class Request(Struct, frozen=True):
     copy_bytes: int = COPY_BYTES
 
 
-Way = tuple[Move, ...]
-"""A move per request, in order: they have their units, their band and the memory of a task in common."""
+Choice = tuple[Move, ...]
+"""A move per request, in order; they share units, band and the memory of a task."""
 
 
-def cheapest(requests: Sequence[Request], memory: int, max_lanes: int) -> Way | None:
-    """The way of least processor time to fill all requests from one read, within ``memory`` a task.
+def cheapest(requests: Sequence[Request], memory: int, max_open_chunks: int) -> Choice | None:
+    """The moves of least processor time that fill all requests from one read, within ``memory`` a task.
 
-    The requests are of one box of one tensor. None where no way fits.
+    The requests are of one box of one tensor. None where nothing fits.
     """
-    fitting = [w for w in ways(requests, memory, max_lanes) if w[0].price.task_bytes <= memory]
+    fitting = [
+        w for w in choices(requests, memory, max_open_chunks) if w[0].price.task_bytes <= memory
+    ]
     return min(fitting, key=_processor_seconds, default=None)
 
 
-def seconds(way: Way) -> float:
-    """What a way takes, reading included; only for comparing."""
-    return _processor_seconds(way) + way[0].price.decoded_bytes / READ_BYTES_PER_SECOND
+def seconds(choice: Choice) -> float:
+    """Seconds that a choice takes, reading included; only for comparing."""
+    return _processor_seconds(choice) + choice[0].price.decoded_bytes / READ_BYTES_PER_SECOND
 
 
-def _processor_seconds(way: Way) -> float:
-    return sum(move.price.seconds for move in way)
+def _processor_seconds(choice: Choice) -> float:
+    return sum(move.price.seconds for move in choice)
 
 
-def ways(requests: Sequence[Request], memory: int, max_lanes: int) -> Iterator[Way]:
-    """Every way worth a look; where none fits into ``memory``, also those that need the least."""
+def choices(requests: Sequence[Request], memory: int, max_open_chunks: int) -> Iterator[Choice]:
+    """Every choice worth pricing; where none fits into ``memory``, also those that need the least."""
     identical = sum(map(_is_identical, requests))
     if identical == len(requests):
         yield _copy(requests)
@@ -95,8 +97,8 @@ def ways(requests: Sequence[Request], memory: int, max_lanes: int) -> Iterator[W
     is_raw = [request.target.raw for request in requests]
     if all(is_raw):
         rank = len(requests[0].placement.shape)
-        for first_lane_dim in range(rank, 0, -1):
-            yield from _scatter(requests, memory, first_lane_dim, max_lanes)
+        for first_open_dim in range(rank, 0, -1):
+            yield from _scatter(requests, memory, first_open_dim, max_open_chunks)
     elif any(is_raw):
         yield from _block(requests, ["scatter" if raw else "block" for raw in is_raw], memory)
     yield from _block(requests, ["block"] * len(requests), memory)
@@ -134,38 +136,38 @@ def _divides(chunk: Sequence[int], shape: Sequence[int]) -> bool:
     return all(n % c == 0 for n, c in zip(shape, chunk, strict=True))
 
 
-def _whole(requests: Sequence[Request], memory: int) -> Way:
+def _whole(requests: Sequence[Request], memory: int) -> Choice:
     units, chunk = requests[0].target.spec.storage, stored_chunk_bytes(requests[0].source)
     fills = _fills(requests, ["whole"] * len(requests))
-    return _way(fills, units, _pace(fills, units, memory, chunk, chunk))
+    return _choice(fills, units, _pace(fills, units, memory, chunk, chunk))
 
 
-def _copy(requests: Sequence[Request]) -> Way:
+def _copy(requests: Sequence[Request]) -> Choice:
     first = requests[0]
     units = first.placement.target_grid(first.target.spec.storage)
     need = max(request.copy_bytes for request in requests)
     pace = Pace(SMALLEST_BAND_BYTES, False, need)
-    return _way(_fills(requests, ["copy"] * len(requests)), units, pace)
+    return _choice(_fills(requests, ["copy"] * len(requests)), units, pace)
 
 
 def _scatter(
-    requests: Sequence[Request], memory: int, first_lane_dim: int, max_lanes: int
-) -> Iterator[Way]:
-    """Source chunks from dimension ``first_lane_dim`` on decoded side by side: all, half of them, …
+    requests: Sequence[Request], memory: int, first_open_dim: int, max_open_chunks: int
+) -> Iterator[Choice]:
+    """Source chunks from dimension ``first_open_dim`` on decoded side by side: all, half of them, …
 
-    With ``first_lane_dim`` equal to the rank there is one lane, and the way is a plain scatter.
+    With ``first_open_dim`` equal to the rank one chunk is open, and the choice is a plain scatter.
     """
     source, source_grid = requests[0].source, _source_grid(requests)
-    units: Grid | None = _widest(source_grid, first_lane_dim)
+    units: Grid | None = _widest(source_grid, first_open_dim)
     while units is not None:
-        lanes = chunks_per_unit(units, source_grid)
-        if lanes == 1 and first_lane_dim < len(units.shape):
+        open_chunks = chunks_per_unit(units, source_grid)
+        if open_chunks == 1 and first_open_dim < len(units.shape):
             return
-        fills = _fills(requests, ["weave" if lanes > 1 else "scatter"] * len(requests))
-        if lanes <= max_lanes:
-            least = _least_band(source, lanes, first_lane_dim)
-            yield _way(fills, units, _pace(fills, units, memory, least))
-        units = _fewer_lanes(units, source_grid)
+        fills = _fills(requests, ["weave" if open_chunks > 1 else "scatter"] * len(requests))
+        if open_chunks <= max_open_chunks:
+            least = _least_band(source, open_chunks, first_open_dim)
+            yield _choice(fills, units, _pace(fills, units, memory, least))
+        units = _fewer_open_chunks(units, source_grid)
 
 
 def _source_grid(requests: Sequence[Request]) -> Grid:
@@ -173,15 +175,15 @@ def _source_grid(requests: Sequence[Request]) -> Grid:
     return first.placement.source_grid(first.source.spec.storage)
 
 
-def _widest(source_grid: Grid, first_lane_dim: int) -> Grid:
-    """Source chunks joined all along the lane dimensions."""
+def _widest(source_grid: Grid, first_open_dim: int) -> Grid:
+    """Source chunks joined all along the dimensions in which several are open."""
     whole = Grid.whole(source_grid.shape)
-    cuts = source_grid.cuts[:first_lane_dim] + whole.cuts[first_lane_dim:]
+    cuts = source_grid.cuts[:first_open_dim] + whole.cuts[first_open_dim:]
     return Grid(source_grid.shape, cuts)
 
 
-def _fewer_lanes(units: Grid, source_grid: Grid) -> Grid | None:
-    """Half the lanes along the first dimension that has several: rows stay as wide as they can."""
+def _fewer_open_chunks(units: Grid, source_grid: Grid) -> Grid | None:
+    """Half as many chunks open along the first dimension that has several: rows stay as wide as they can."""
     for dim, cuts in enumerate(units.cuts):
         finer = _halve(cuts, source_grid.cuts[dim])
         if finer != cuts:
@@ -189,11 +191,11 @@ def _fewer_lanes(units: Grid, source_grid: Grid) -> Grid | None:
     return None
 
 
-def _least_band(source: Side, lanes: int, first_lane_dim: int) -> int:
-    """Lanes advance by whole rows of the lane dimensions; for a single lane a row is one element."""
+def _least_band(source: Side, open_chunks: int, first_open_dim: int) -> int:
+    """Open chunks advance by whole rows of the dimensions in which several are open; a single one by elements."""
     chunk = source.spec.chunk_shape or source.spec.storage.largest
     return max(
-        lanes * math.prod(chunk[first_lane_dim:]) * source.spec.itemsize, SMALLEST_BAND_BYTES
+        open_chunks * math.prod(chunk[first_open_dim:]) * source.spec.itemsize, SMALLEST_BAND_BYTES
     )
 
 
@@ -224,7 +226,7 @@ def _widest_bands(
 
 def _block(
     requests: Sequence[Request], strategies: Sequence[Strategy], memory: int
-) -> Iterator[Way]:
+) -> Iterator[Choice]:
     fills = _fills(requests, strategies)
     # Assembling a chunk needs all of it; pieces may be cut anywhere.
     assembled = reduce(
@@ -239,7 +241,7 @@ def _block(
         if halved is None:
             break
         units = halved
-    yield _way(fills, units, pace)
+    yield _choice(fills, units, pace)
 
 
 def _best_halving(request: Request, units: Grid, assembled: Grid) -> Grid | None:
@@ -275,7 +277,7 @@ def _fills(requests: Sequence[Request], strategies: Sequence[Strategy]) -> list[
     ]
 
 
-def _way(fills: Sequence[Fill], units: Grid, pace: Pace) -> Way:
+def _choice(fills: Sequence[Fill], units: Grid, pace: Pace) -> Choice:
     return tuple(
         Move(
             fill.placement,
@@ -292,5 +294,5 @@ def _way(fills: Sequence[Fill], units: Grid, pace: Pace) -> Way:
 
 
 def smallest_memory(request: Request) -> int:
-    """The least memory with which any way carries out ``request``."""
-    return min(way[0].price.task_bytes for way in ways([request], 0, max_lanes=1))
+    """The least memory with which ``request`` can be carried out."""
+    return min(choice[0].price.task_bytes for choice in choices([request], 0, max_open_chunks=1))

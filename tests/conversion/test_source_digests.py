@@ -113,7 +113,7 @@ def test_something_else_was_written(store, tmp_path, monkeypatch):
     put = PieceSink.put
 
     def flipped(sink, band, box):
-        band._lanes.view("u1")[..., 0] ^= 1
+        band._bands.view("u1")[..., 0] ^= 1
         put(sink, band, box)
 
     monkeypatch.setattr(PieceSink, "put", flipped)

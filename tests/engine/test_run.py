@@ -8,7 +8,7 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from reshard.engine.movers import stream as copy_module
+from reshard.engine.movers import stream
 from reshard.engine.target_output import TargetOutput
 from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.errors import VerificationError
@@ -129,7 +129,7 @@ def test_without_defects_nothing_is_caught(moving, strategy):
 @pytest.mark.parametrize("defect", [Swapped, Shifted, Dropped, Again, Flipped])
 def test_a_defect_inside_the_sink_is_caught(moving, monkeypatch, strategy, defect):
     sink = {"PieceSink": PieceSink, "ChunkSink": ChunkSink}[SINKS[strategy]]
-    monkeypatch.setattr(copy_module, SINKS[strategy], type("Broken", (defect, sink), {}))
+    monkeypatch.setattr(stream, SINKS[strategy], type("Broken", (defect, sink), {}))
     with pytest.raises(
         VerificationError,
         match=r"'w': (what was written has digest|\d of 6 chunks were|not every element was)",
@@ -140,7 +140,7 @@ def test_a_defect_inside_the_sink_is_caught(moving, monkeypatch, strategy, defec
 @pytest.mark.parametrize("strategy", ["scatter", "weave"])
 def test_a_piece_that_is_written_twice_is_caught(moving, monkeypatch, strategy):
     """In a block a second time changes nothing, since chunks are summed when they are complete."""
-    monkeypatch.setattr(copy_module, "PieceSink", type("Broken", (Repeated, PieceSink), {}))
+    monkeypatch.setattr(stream, "PieceSink", type("Broken", (Repeated, PieceSink), {}))
     with pytest.raises(VerificationError, match="'w': "):
         moving(strategy)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reshard.engine.accumulator import Accumulator, MoveResult
-from reshard.engine.movers import stream as copy_module
+from reshard.engine.movers import stream
 from reshard.engine.run import run_batches
 from reshard.engine.target_output import TargetOutput
 from reshard.engine.target_run import DoneUnits, TargetRun
@@ -28,7 +28,7 @@ from reshard.geometry.grid import Grid
 from reshard.planning.move import Move, Plan, Side
 from reshard.planning.multi_plan import MoveAt, MultiPlan
 from reshard.planning.placement import Placement
-from reshard.planning.strategies import Request, Way, ways
+from reshard.planning.strategies import Choice, Request, choices
 from tests.engine.stores import (
     CASTS,
     RAW,
@@ -54,7 +54,7 @@ pytestmark = pytest.mark.usefixtures("dirty_buffers")
 class Several:
     """A way from one tensor to several targets, what is in the tensor, and how all ends are stored."""
 
-    way: Way
+    choice: Choice
     values: np.ndarray
     source: Encoding
     targets: tuple[Encoding, ...]
@@ -62,7 +62,7 @@ class Several:
 
     def expected(self, number: int) -> np.ndarray:
         with np.errstate(all="ignore"):
-            return self.values.astype(numpy_dtype(self.way[number].placement.target_dtype))
+            return self.values.astype(numpy_dtype(self.choice[number].placement.target_dtype))
 
 
 def ended(spec, encoding: Encoding, *, is_target: bool, packed: bool = False) -> Side:
@@ -92,21 +92,21 @@ def several(draw: st.DrawFn) -> Several:
         )
         requests.append(Request(Placement.whole(source, target), *sides))
     memory = draw(st.sampled_from((0, 64 * MIB)))
-    found = list(ways(requests, memory, 64))
+    found = list(choices(requests, memory, 64))
     if not found:  # some would travel encoded, and others not
         requests, encodings, packed = requests[:1], encodings[:1], packed[:1]
-        found = list(ways(requests, memory, 64))
-    way = draw(st.sampled_from(found))
-    if way[0].strategy != "whole":
+        found = list(choices(requests, memory, 64))
+    choice = draw(st.sampled_from(found))
+    if choice[0].strategy != "whole":
         band = draw(st.sampled_from((1, 40, 300, 1 << 20)))
-        way = tuple(replace(move, band_bytes=band) for move in way)
+        choice = tuple(replace(move, band_bytes=band) for move in choice)
     values = draw(random_values(shape, dtype))
-    return Several(way, values, encoding, tuple(encodings), tuple(packed))
+    return Several(choice, values, encoding, tuple(encodings), tuple(packed))
 
 
-def multi_plan(way: Way) -> MultiPlan:
-    plans = tuple(Plan((move,), 64 * MIB, 2) for move in way)
-    return MultiPlan(plans, (tuple(MoveAt(number, 0) for number in range(len(way))),))
+def multi_plan(choice: Choice) -> MultiPlan:
+    plans = tuple(Plan((move,), 64 * MIB, 2) for move in choice)
+    return MultiPlan(plans, (tuple(MoveAt(number, 0) for number in range(len(choice))),))
 
 
 def carry_out(
@@ -114,18 +114,18 @@ def carry_out(
 ) -> tuple[list[MoveResult], list[Folder], int]:
     """What became of each target; with ``done`` only the rest is moved, after a first run of those."""
     store = Store(root / "source")
-    store.add(case.way[0].source.spec, case.values, case.source)
+    store.add(case.choice[0].source.spec, case.values, case.source)
     folders = [Folder(packed) for packed in case.packed]
-    plan = multi_plan(case.way)
+    plan = multi_plan(case.choice)
     outputs = [
         TargetOutput(folder, {move.target.spec.name: encoding}, str(root / str(n)), f"t{n}")
         for n, (folder, move, encoding) in enumerate(
-            zip(folders, case.way, case.targets, strict=True)
+            zip(folders, case.choice, case.targets, strict=True)
         )
     ]
     accumulators = list(map(Accumulator, plan.plans, outputs))
     read = 0
-    before = [] if done is None else [list(map(_others, done, case.way))]
+    before = [] if done is None else [list(map(_others, done, case.choice))]
     for some in [*before, done or [None] * len(outputs)]:
         runs = list(map(TargetRun, outputs, accumulators, some))
         read += run_batches(task_batches(plan, store, runs), runs, 64 * MIB, 2)
@@ -154,7 +154,7 @@ def test_every_target_has_every_bit(case):
 def test_targets_that_are_done_to_different_extents_are_completed(case, data):
     """As after a kill: of each target other units are done."""
     done = []
-    for move in case.way:
+    for move in case.choice:
         units = DoneUnits(Plan((move,), 0, 1))
         for unit in data.draw(st.sets(st.integers(0, move.units.count - 1))):
             units.add(0, unit)
@@ -166,7 +166,9 @@ def test_targets_that_are_done_to_different_extents_are_completed(case, data):
 
 
 def check(case: Several, root: Path, results, folders) -> None:
-    for number, (move, result, folder) in enumerate(zip(case.way, results, folders, strict=True)):
+    for number, (move, result, folder) in enumerate(
+        zip(case.choice, results, folders, strict=True)
+    ):
         found = folder.read(root / str(number), move.target.spec, case.targets[number])
         assert_same(found, case.expected(number))
         if move.strategy == "copy":
@@ -190,11 +192,11 @@ def by_hand(strategies, units, band=200):
         )
         for target in targets
     ]
-    found = [w for w in ways(requests, 64 * MIB, 64) if [m.strategy for m in w] == strategies]
-    way = tuple(replace(move, band_bytes=band) for move in found[0])
-    assert way[0].units == units
+    found = [w for w in choices(requests, 64 * MIB, 64) if [m.strategy for m in w] == strategies]
+    choice = tuple(replace(move, band_bytes=band) for move in found[0])
+    assert choice[0].units == units
     values = np.random.default_rng(0).normal(size=(32, 24)).astype(np.float32)
-    return Several(way, values, ZSTD, (RAW_CRC, RAW_CRC), (False, False))
+    return Several(choice, values, ZSTD, (RAW_CRC, RAW_CRC), (False, False))
 
 
 SCATTER = (["scatter", "scatter"], Grid.regular((32, 24), (8, 12)))
@@ -232,7 +234,7 @@ def test_a_defect_in_one_target_is_caught_there(kind, which, tmp_path, monkeypat
         kinds = (sink, type("Broken", (Swapped, sink), {}))
         return kinds[task.target == which](task, *args)
 
-    monkeypatch.setattr(copy_module, name, made)
+    monkeypatch.setattr(stream, name, made)
     with pytest.raises(VerificationError, match=f"'out/{which}': what was written has digest"):
         carry_out(case, tmp_path)
 

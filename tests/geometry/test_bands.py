@@ -16,9 +16,9 @@ from reshard.geometry.box import Box
 def chunks(draw):
     """A chunk's shape, the dimension from which lanes differ, its rows' bytes and a limit."""
     shape = tuple(draw(st.lists(st.integers(1, 7), max_size=4)))
-    lane_dim = draw(st.integers(1, max(1, len(shape))))
+    open_dim = draw(st.integers(1, max(1, len(shape))))
     itemsize = draw(st.sampled_from([1, 2, 16]))
-    return shape, lane_dim, row_bytes(shape, itemsize) or [itemsize], draw(st.integers(1, 3000))
+    return shape, open_dim, row_bytes(shape, itemsize) or [itemsize], draw(st.integers(1, 3000))
 
 
 @st.composite
@@ -30,45 +30,45 @@ def parts(draw, shape):
 
 @given(chunks(), st.data())
 def test_bands_are_the_chunk_in_order(chunk, data):
-    shape, lane_dim, rows, limit = chunk
+    shape, open_dim, rows, limit = chunk
     part = data.draw(st.none() | parts(shape))
     numbers = np.arange(math.prod(shape)).reshape(shape)
     found = [
         numbers[band.box(shape).slices].reshape(-1)
-        for band in bands(shape, lane_dim, rows, limit, part)
+        for band in bands(shape, open_dim, rows, limit, part)
     ]
     assert np.array_equal(np.concatenate(found), numbers.reshape(-1))
 
 
 @given(chunks(), st.data())
 def test_no_band_is_larger_than_the_capacity_that_is_planned(chunk, data):
-    shape, lane_dim, rows, limit = chunk
+    shape, open_dim, rows, limit = chunk
     part = data.draw(st.none() | parts(shape))
     itemsize = rows[-1]
-    sizes = [b.box(shape).size * itemsize for b in bands(shape, lane_dim, rows, limit, part)]
-    capacity = band_capacity(shape, lane_dim, rows, limit)
+    sizes = [b.box(shape).size * itemsize for b in bands(shape, open_dim, rows, limit, part)]
+    capacity = band_capacity(shape, open_dim, rows, limit)
     assert max(sizes) <= capacity
     if part is None:
         assert max(sizes) == capacity
-    smallest = rows[min(lane_dim, len(shape)) - 1] if shape else itemsize
+    smallest = rows[min(open_dim, len(shape)) - 1] if shape else itemsize
     assert capacity <= max(limit, smallest)
 
 
 @given(chunks())
 def test_dimensions_of_the_lanes_are_never_cut(chunk):
-    shape, lane_dim, rows, limit = chunk
-    for band in bands(shape, lane_dim, rows, limit):
+    shape, open_dim, rows, limit = chunk
+    for band in bands(shape, open_dim, rows, limit):
         box = band.box(shape)
-        assert all(box.shape[d] == shape[d] for d in range(lane_dim, len(shape)))
+        assert all(box.shape[d] == shape[d] for d in range(open_dim, len(shape)))
 
 
 @given(chunks(), st.data())
 def test_a_band_holds_only_rows_that_are_wanted_or_none(chunk, data):
-    shape, lane_dim, rows, limit = chunk
+    shape, open_dim, rows, limit = chunk
     if not shape:
         return
     part = data.draw(parts(shape))
-    for band in bands(shape, lane_dim, rows, limit, part):
+    for band in bands(shape, open_dim, rows, limit, part):
         dim = len(band.lead)
         inside = range(max(band.start, part.start[dim]), min(band.stop, part.stop[dim]))
         assert len(inside) in (0, band.stop - band.start)

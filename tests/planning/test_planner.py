@@ -169,8 +169,8 @@ def test_chunks_are_decoded_at_once_where_memory_allows_and_they_are_not_too_lar
     (free,) = make_plan([req], 256 * MIB, 2).moves
     (tight,) = make_plan([req], 32 * MIB, 2).moves
     assert (free.at_once, tight.at_once) == (True, False)
-    lanes = 2 if free.strategy == "weave" else 1
-    assert free.price.task_bytes >= lanes * 8 * MIB + req.source.encoded_bytes
+    open_chunks = 2 if free.strategy == "weave" else 1
+    assert free.price.task_bytes >= open_chunks * 8 * MIB + req.source.encoded_bytes
     (large,) = make_plan(
         [at_once(request(shape, sixty_four, narrow), 64 * MIB)], 1024 * MIB, 2
     ).moves

@@ -25,7 +25,7 @@ def returned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     layout = {"mesh": {"axes": ["x"], "shape": [2]}, "rules": [{"match": "layer", "axes": ["x"]}]}
     restored: list[Any] = []
     reshard.restore(a, cast={"layer0$": "bfloat16"}, report=restored.append)
-    goals = [reshard.Target(f"{a}{n}", layout=layout) for n in "12"]
+    targets = [reshard.Target(f"{a}{n}", layout=layout) for n in "12"]
     return {
         "inspect": reshard.inspect(a),
         "preview_layout": reshard.preview_layout(a, layout),
@@ -34,8 +34,8 @@ def returned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ),
         "convert": reshard.convert(a, b, layout=layout, rename={"layer0": "first"}),
         "again": reshard.convert(a, b, layout=layout, rename={"layer0": "first"}),
-        "plan_all": reshard.plan_all(a, goals),
-        "convert_all": reshard.convert_all(a, goals),
+        "plan_all": reshard.plan_all(a, targets),
+        "convert_all": reshard.convert_all(a, targets),
         "verify": reshard.verify(a, b),
         "verify one": reshard.verify(a),
         "different": _different(tree, c, a),

@@ -1,10 +1,9 @@
 """Decides which journaled chunks can be trusted after a restart.
 
-While the same kernel runs, what was written before a line of the journal is in the page cache or on
-the device, so that a chunk is believed where its file has its size. After a reboot, or on another
-host, it may be lost, short or zeros: closed chunks are read and checked against the CRC32C that ends
-them, and against the journal's where it knows it. What was not closed, or has no checksum, is not
-believed then.
+While the same kernel runs, everything that was written before a line of the journal is in the page cache or
+on the device: a chunk whose file has its size is trusted. After a reboot, or on another host, it may be lost,
+short or zeros: a closed chunk is read, and trusted if it has the CRC32C at its end and the one in the journal,
+where there is one. A chunk that is not closed, or has no checksum, is not trusted then.
 """
 
 from __future__ import annotations

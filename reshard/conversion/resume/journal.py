@@ -11,7 +11,7 @@ that are done, written after their last byte was handed to the kernel::
     parts: [[index, crc32c, nbytes, stored_bytes], ...]
 
 Nothing is synced: while the host runs, what was written before a line is in its memory or on the
-device. After a reboot nothing of it is believed before it was read again (``resume.check_chunks``).
+device. After a reboot nothing of it is trusted before it is read again (``resume.check_chunks``).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _task_json(finished: Finished) -> list[Any]:
 
 
 def read_header(path: Path) -> Header | None:
-    """The header of the journal at ``path``; None where there is none that can be believed.
+    """The header of the journal at ``path``; None where there is none that can be read.
 
     Raises ResumeError where another version of this program wrote it: that version can resume it.
     """
@@ -128,7 +128,7 @@ def has_finished(path: Path) -> bool:
 
 
 def read_finished(path: Path, plan: Plan) -> Iterator[Finished]:
-    """The tasks that the journal records, each once, as far as it can be believed."""
+    """The tasks that the journal records, each once, up to the first line that cannot be read."""
     lines = read_lines(path)
     next(lines, None)
     seen = DoneUnits(plan)

@@ -74,11 +74,11 @@ class BoxStream(ExitStack):
         inside = chunk_box.intersect(band)
         if inside is None:
             return
-        lane = self._open.pop(index, None) or self._opened(index)
-        self._open[index] = lane
+        opened = self._open.pop(index, None) or self._opened(index)
+        self._open[index] = opened
         place = out[inside.relative_to(band.start).slices]
-        self.cast = self.cast + lane.fill(place, inside, self._scratch)
-        self._close_where_done(index, lane, inside)
+        self.cast = self.cast + opened.fill(place, inside, self._scratch)
+        self._close_where_done(index, opened, inside)
 
     def _opened(self, index: Index) -> ForwardChunk:
         spec = self._streaming.stored.spec
@@ -88,25 +88,25 @@ class BoxStream(ExitStack):
             self._chunks, chunk, self._streaming.is_cast, saturate=self._streaming.saturate
         )
 
-    def _close_where_done(self, index: Index, lane: ForwardChunk, taken: Box) -> None:
+    def _close_where_done(self, index: Index, opened: ForwardChunk, taken: Box) -> None:
         """A chunk of which nothing more is needed is closed; one of which all was taken is checked."""
-        box = lane.chunk.box
+        box = opened.chunk.box
         wanted = box.intersect(self._streaming.box)
         is_done = wanted is not None and taken.stop == wanted.stop
         if not is_done and self._keeps_open:
             return
         del self._open[index]
         if is_done and wanted == box:
-            self._close_checked(lane)
+            self._close_checked(opened)
         else:
-            lane.close()
+            opened.close()
 
-    def _close_checked(self, lane: ForwardChunk) -> None:
+    def _close_checked(self, opened: ForwardChunk) -> None:
         """Raises CorruptError, naming tensor and chunk, where a checksum does not fit."""
-        is_checked, extent = lane.close_checked(), lane.chunk.extent
+        is_checked, extent = opened.close_checked(), opened.chunk.extent
         if is_checked or not self._checks_all or extent is None:
             return
-        where = f"tensor {self._chunks.name!r}, chunk {list(lane.chunk.index)}"
+        where = f"tensor {self._chunks.name!r}, chunk {list(opened.chunk.index)}"
         with closing(Source(extent, where, checksum=True)) as stored:
             stored.read_rest()
             stored.check_trailer()

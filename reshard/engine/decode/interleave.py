@@ -19,46 +19,46 @@ if TYPE_CHECKING:
 
 
 class Interleaved:
-    """Bands of one shape, one lane each, which are together one band as wide as all of them."""
+    """Bands of one shape, one of each chunk, which are together one band as wide as all of them."""
 
-    def __init__(self, lanes: Array, dim: int) -> None:
-        """``lanes`` has the shape (number of lanes, ...); they lie side by side along ``dim`` of a lane, in order."""
-        self._lanes = lanes
+    def __init__(self, bands: Array, dim: int) -> None:
+        """``bands`` has the shape (number of bands, ...); they are side by side along ``dim`` of a band, in order."""
+        self._bands = bands
         self._dim = dim
-        self._width: int = lanes.shape[1 + dim]
+        self._width: int = bands.shape[1 + dim]
 
     @property
     def nbytes(self) -> int:
-        return self._lanes.nbytes
+        return self._bands.nbytes
 
     def view(self, where: tuple[slice, ...]) -> Array | None:
-        """The elements at ``where`` of the joint band (of which nothing is empty), if a single lane has them all."""
+        """The elements at ``where`` of the combined band (no dimension is empty), if a single band has them all."""
         first, last = self._ends(where)
         return self._part(first, where) if first == last else None
 
     def copy(self, where: tuple[slice, ...], out: Array) -> None:
-        """Fills ``out`` with the elements at ``where`` of the joint band, of which nothing is empty."""
+        """Fills ``out`` with the elements at ``where`` of the combined band, of which no dimension is empty."""
         dim, width, along = self._dim, self._width, where[self._dim]
         first, last = self._ends(where)
         if along.start % width == 0 and along.stop % width == 0:
             # One copy, since the interpreter's lock is taken again after each.
-            lanes = self._lanes[(slice(first, last + 1), *_along(where, dim, slice(None)))]
-            shape = (*out.shape[:dim], len(lanes), width, *out.shape[dim + 1 :])
-            out.reshape(shape)[...] = np.moveaxis(lanes, 0, dim)
+            bands = self._bands[(slice(first, last + 1), *_along(where, dim, slice(None)))]
+            shape = (*out.shape[:dim], len(bands), width, *out.shape[dim + 1 :])
+            out.reshape(shape)[...] = np.moveaxis(bands, 0, dim)
             return
-        for lane in range(first, last + 1):
-            start, stop = max(along.start, lane * width), min(along.stop, (lane + 1) * width)
+        for band in range(first, last + 1):
+            start, stop = max(along.start, band * width), min(along.stop, (band + 1) * width)
             there = (slice(None),) * dim + (slice(start - along.start, stop - along.start),)
-            out[there] = self._part(lane, _along(where, dim, slice(start, stop)))
+            out[there] = self._part(band, _along(where, dim, slice(start, stop)))
 
     def _ends(self, where: tuple[slice, ...]) -> tuple[int, int]:
-        """The first lane and the last."""
+        """The first band and the last."""
         along = where[self._dim]
         return along.start // self._width, (along.stop - 1) // self._width
 
-    def _part(self, lane: int, where: tuple[slice, ...]) -> Array:
-        along, before = where[self._dim], lane * self._width
-        part: Array = self._lanes[lane][
+    def _part(self, band: int, where: tuple[slice, ...]) -> Array:
+        along, before = where[self._dim], band * self._width
+        part: Array = self._bands[band][
             _along(where, self._dim, slice(along.start - before, along.stop - before))
         ]
         return part
@@ -69,14 +69,16 @@ def _along(where: tuple[slice, ...], dim: int, along: slice) -> tuple[slice, ...
 
 
 def interleaved_of(
-    parts: Sequence[tuple[Array, Box]], memory: Bytes, joint: Box
+    parts: Sequence[tuple[Array, Box]], memory: Bytes, combined: Box
 ) -> Interleaved | None:
-    """Parts of ``joint``, views of ``memory``, as lanes; None where they do not follow one another along one
-    dimension in one shape, or lie at uneven distances."""
+    """Parts of ``combined``, views of ``memory``, as one Interleaved.
+
+    None where they do not follow one another along one dimension in one shape, or are unevenly spaced.
+    """
     first, shape = parts[0][1], parts[0][0].shape
     across = [
         d
-        for d, (one, all_of_them) in enumerate(zip(shape, joint.shape, strict=True))
+        for d, (one, all_of_them) in enumerate(zip(shape, combined.shape, strict=True))
         if one != all_of_them
     ]
     if len(across) != 1:
@@ -87,8 +89,8 @@ def interleaved_of(
         other.shape == shape and box.start[dim] == start + number * width
         for number, (other, box) in enumerate(parts)
     )
-    lanes = _evenly_spaced([elements for elements, _ in parts], memory) if is_even else None
-    return None if lanes is None else Interleaved(lanes, dim)
+    bands = _evenly_spaced([elements for elements, _ in parts], memory) if is_even else None
+    return None if bands is None else Interleaved(bands, dim)
 
 
 def _evenly_spaced(arrays: Sequence[Array], memory: Bytes) -> Array | None:

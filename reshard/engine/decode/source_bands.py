@@ -1,7 +1,7 @@
 """Decodes a task's source chunks band by band; chunks that lie side by side count as one.
 
-Chunks of a weave pass in lock step, each a lane, and their bands are laid side by side in rows as wide as all
-of them; others come one after the other. Each is decoded in a stream, band by band, or at once.
+The chunks of a weave are decoded in lock step, and their bands are put side by side in rows as wide as all of
+them. Other chunks are decoded one after the other. Each is decoded in a stream, band by band, or at once.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class DecoderMemory(Struct, frozen=True):
     """What a group of chunks is decoded into.
 
     Attributes:
-        lanes: bands of all lanes, or all of their chunks, one behind the other.
+        decoded: the bands of all decoders, or all of their chunks, one behind the other.
         encoded: for what is read of one chunk, where chunks are decoded at once; else nothing. Shares its place
             with what is in use while bands pass.
-        rows: lanes laid side by side; nothing for a single lane.
+        rows: bands of several decoders, side by side; nothing for a single one.
     """
 
-    lanes: Bytes
+    decoded: Bytes
     encoded: Bytes
     rows: Bytes
 
@@ -60,44 +60,44 @@ class DecoderMemory(Struct, frozen=True):
 def decoded(
     task: Task, group: Sequence[SourceChunk], memory: DecoderMemory, *, in_rows: bool
 ) -> Iterator[tuple[Array | Interleaved, Box]]:
-    """What is wanted of each band of a group of chunks, and its box in the placement's coordinates.
+    """The wanted part of each band of a group of chunks, and its box in the placement's coordinates.
 
-    Unless it is wanted ``in_rows``, a band of lanes of one shape is left to be taken apart as they are.
+    Unless ``in_rows`` is set, the bands of chunks of one shape stay apart, as an Interleaved.
     """
     dtype = source_element_type(task)
     with ExitStack() as stack:
-        lanes = [
-            stack.enter_context(closing(_lane(task, chunk, whole)))
+        decoders = [
+            stack.enter_context(closing(_decoder(task, chunk, whole)))
             for chunk, whole in zip(group, _wholes(task, group, memory), strict=True)
         ]
-        for band in _group_bands(task, group, lanes[0].part):
-            if lanes[0].is_behind(band):
+        for band in _group_bands(task, group, decoders[0].part):
+            if decoders[0].is_behind(band):
                 return
-            parts = _read(lanes, band, memory.lanes, dtype)
+            parts = _read(decoders, band, memory.decoded, dtype)
             if len(parts) == 1:
                 yield parts[0]
             elif parts:
                 yield _together(parts, memory, in_rows)
-        for lane in lanes:
-            lane.check_end()
+        for decoder in decoders:
+            decoder.check_end()
 
 
 def _together(
     parts: Sequence[Part], memory: DecoderMemory, in_rows: bool
 ) -> tuple[Array | Interleaved, Box]:
-    """The lanes' parts as one band as wide as all of them."""
-    joint = _joint_box(parts)
-    woven = interleaved_of(parts, memory.lanes, joint)
-    if woven is not None and not in_rows:
-        return woven, joint
+    """The parts of all decoders as one band as wide as all of them."""
+    combined = _combined_box(parts)
+    interleaved = interleaved_of(parts, memory.decoded, combined)
+    if interleaved is not None and not in_rows:
+        return interleaved, combined
     dtype = parts[0][0].dtype
-    whole: Array = memory.rows[: joint.size * dtype.itemsize].view(dtype).reshape(joint.shape)
-    if woven is not None:
-        woven.copy(tuple(slice(0, n) for n in joint.shape), whole)
+    whole: Array = memory.rows[: combined.size * dtype.itemsize].view(dtype).reshape(combined.shape)
+    if interleaved is not None:
+        interleaved.copy(tuple(slice(0, n) for n in combined.shape), whole)
     else:
         for elements, box in parts:
-            whole[box.relative_to(joint.start).slices] = elements
-    return whole, joint
+            whole[box.relative_to(combined.start).slices] = elements
+    return whole, combined
 
 
 def _wholes(
@@ -107,14 +107,14 @@ def _wholes(
     if not task.at_once:
         return [None] * len(group)
     ends = accumulate((_chunk_bytes(task, chunk) for chunk in group), initial=0)
-    return [Whole(memory.lanes[start:end], memory.encoded) for start, end in pairwise(ends)]
+    return [Whole(memory.decoded[start:end], memory.encoded) for start, end in pairwise(ends)]
 
 
 def _chunk_bytes(task: Task, chunk: SourceChunk) -> int:
     return chunk_bytes(chunk, task.placement.source_dtype)
 
 
-def _lane(task: Task, chunk: SourceChunk, whole: Whole | None) -> ChunkDecoder:
+def _decoder(task: Task, chunk: SourceChunk, whole: Whole | None) -> ChunkDecoder:
     placement = task.placement
     stored = StoredChunks(placement.source, placement.source_dtype, task.source_encoding, task.fill)
     box = placement.from_source(chunk.box)
@@ -122,20 +122,20 @@ def _lane(task: Task, chunk: SourceChunk, whole: Whole | None) -> ChunkDecoder:
 
 
 def _read(
-    lanes: Sequence[ChunkDecoder], band: Band, memory: Bytes, dtype: np.dtype[Any]
+    decoders: Sequence[ChunkDecoder], band: Band, memory: Bytes, dtype: np.dtype[Any]
 ) -> list[Part]:
-    """What is wanted of each lane's band; those of streams lie one behind the other in ``memory``."""
+    """The wanted part of each decoder's band; those of streams are one behind the other in ``memory``."""
     parts: list[Part] = []
     at = 0
-    for lane in lanes:
-        nbytes, part = lane.read(band, memory[at:], dtype)
+    for decoder in decoders:
+        nbytes, part = decoder.read(band, memory[at:], dtype)
         at += nbytes
         if part is not None:
             parts.append(part)
     return parts
 
 
-def _joint_box(parts: Sequence[Part]) -> Box:
+def _combined_box(parts: Sequence[Part]) -> Box:
     """What parts that lie side by side cover together."""
     start = tuple(map(min, zip(*(box.start for _, box in parts), strict=True)))
     stop = tuple(map(max, zip(*(box.stop for _, box in parts), strict=True)))
@@ -144,12 +144,12 @@ def _joint_box(parts: Sequence[Part]) -> Box:
 
 def _group_bands(task: Task, group: Sequence[SourceChunk], part: Box | None) -> Iterator[Band]:
     """``part`` is what is wanted of the first chunk: all have it alike in the dimensions that are cut."""
-    shape, lane_dim, rows = _group_shape(task, group)
-    return bands(shape, lane_dim, rows, task.band_bytes, part)
+    shape, open_dim, rows = _group_shape(task, group)
+    return bands(shape, open_dim, rows, task.band_bytes, part)
 
 
 def decoder_bytes_of(task: Task, group: Sequence[SourceChunk]) -> int:
-    """Memory that the lanes of a group take together: their bands, or all of each chunk."""
+    """Memory that the decoders of a group take together: their bands, or all of each chunk."""
     if task.at_once:
         return sum(_chunk_bytes(task, chunk) for chunk in group)
     return group_capacity(task, group)
@@ -164,21 +164,21 @@ def encoded_bytes(task: Task) -> int:
 
 
 def group_capacity(task: Task, group: Sequence[SourceChunk]) -> int:
-    """Bytes of a group's largest band, all lanes together."""
-    shape, lane_dim, rows = _group_shape(task, group)
-    return band_capacity(shape, lane_dim, rows, task.band_bytes)
+    """Bytes of a group's largest band, all chunks together."""
+    shape, open_dim, rows = _group_shape(task, group)
+    return band_capacity(shape, open_dim, rows, task.band_bytes)
 
 
 def _group_shape(
     task: Task, group: Sequence[SourceChunk]
 ) -> tuple[tuple[int, ...], int, list[int]]:
-    """Common leading shape, first dimension along which lanes differ, and joint bytes per row."""
+    """Common leading shape, first dimension along which the chunks differ, and bytes per row of all together."""
     first = group[0]
     rank = len(first.stored_shape)
-    lane_dim = min((_first_difference(first.index, s.index) for s in group[1:]), default=rank)
+    open_dim = min((_first_difference(first.index, s.index) for s in group[1:]), default=rank)
     itemsize = storage_bytes(task.placement.source_dtype)
     rows = [sum(r) for r in zip(*(row_bytes(s.stored_shape, itemsize) for s in group), strict=True)]
-    return first.stored_shape, lane_dim, rows or [itemsize]
+    return first.stored_shape, open_dim, rows or [itemsize]
 
 
 def _first_difference(a: Sequence[int], b: Sequence[int]) -> int:

@@ -118,9 +118,11 @@ def plan_stream(streaming: Streaming, max_memory: int, *, is_part: bool = False)
 
 def _open_side_by_side(streaming: Streaming, max_memory: int, is_part: bool) -> StreamPlan | None:
     cut = streaming.cut(BAND_BYTES)
-    lanes = streaming.open_at_once(cut, is_part)
-    needed = lanes * streaming.decoder_bytes + streaming.fixed_bytes + streaming.band_bytes(cut)
-    if lanes > MOST_OPEN or needed > max_memory:
+    open_chunks = streaming.open_at_once(cut, is_part)
+    needed = (
+        open_chunks * streaming.decoder_bytes + streaming.fixed_bytes + streaming.band_bytes(cut)
+    )
+    if open_chunks > MOST_OPEN or needed > max_memory:
         return None
     return StreamPlan(cut, True, streaming.scratch_bytes, needed)
 

@@ -119,20 +119,20 @@ class _Buffers(Struct, frozen=True):
     """What a task takes from its arena, in bytes.
 
     Attributes:
-        lanes: decoded bands of all lanes, one behind the other, or all of their chunks.
-        encoded: what is read of one chunk, where chunks are decoded at once; that is over before bands pass, so
-            that it lies where they will.
-        band: the lanes' rows side by side; nothing for a single lane, whose rows are the band.
+        decoded: the bands of all decoders, one behind the other, or all of their chunks.
+        encoded: what is read of one chunk, where chunks are decoded at once. That is over before bands pass, so
+            that it shares their memory.
+        band: the rows of several decoders side by side; nothing for a single one, whose rows are the band.
         scratch: the band's pieces as they are written to one target.
-        mirror: the band as one target has it.
+        target_rows: the band as one target has it.
         chunks: target chunks that are assembled whole, of all targets.
     """
 
-    lanes: int
+    decoded: int
     encoded: int
     band: int
     scratch: int
-    mirror: int
+    target_rows: int
     chunks: int
 
     @classmethod
@@ -141,19 +141,19 @@ class _Buffers(Struct, frozen=True):
         pieces = max((_piece_bytes(t, band) for t in task.all if t.strategy != "block"), default=0)
         blocks = [t for t in task.all if t.strategy == "block"]
         chunks = sum(_aligned(nbytes) for t in blocks for nbytes in _target_bytes(t))
-        mirror = max(pieces, BAND_BYTES if blocks else 0)
-        lanes = max((decoder_bytes_of(task, group) for group in groups(task)), default=0)
+        target_rows = max(pieces, BAND_BYTES if blocks else 0)
+        decoded_memory = max((decoder_bytes_of(task, group) for group in groups(task)), default=0)
         joined = band if is_interleaved(task) else 0
-        return cls(lanes, encoded_bytes(task), joined, pieces, mirror, chunks)
+        return cls(decoded_memory, encoded_bytes(task), joined, pieces, target_rows, chunks)
 
     @property
     def total(self) -> int:
-        return _aligned(self.lanes) + _aligned(self.passing) + self.chunks
+        return _aligned(self.decoded) + _aligned(self.passing) + self.chunks
 
     @property
     def passing(self) -> int:
         """What is in use while bands pass, or else while chunks are read."""
-        return max(self.encoded, sum(map(_aligned, (self.band, self.scratch, self.mirror))))
+        return max(self.encoded, sum(map(_aligned, (self.band, self.scratch, self.target_rows))))
 
 
 def _aligned(nbytes: int) -> int:
@@ -179,14 +179,14 @@ def _target_bytes(task: Task) -> Iterator[int]:
 def _transfer(
     task: Task, outputs: Sequence[TaskOutput], arena: Arena, sizes: _Buffers
 ) -> list[TaskResult]:
-    lanes, passing = arena.take(sizes.lanes), arena.take(sizes.passing)
-    rows, mirror, scratch = _cut(passing, (sizes.band, sizes.mirror, sizes.scratch))
-    memory = DecoderMemory(lanes, passing[: sizes.encoded], rows)
+    decoded_memory, passing = arena.take(sizes.decoded), arena.take(sizes.passing)
+    rows, target_rows, scratch = _cut(passing, (sizes.band, sizes.target_rows, sizes.scratch))
+    memory = DecoderMemory(decoded_memory, passing[: sizes.encoded], rows)
     with ExitStack() as stack:
         fills = []
         for one in task.all:
             output = outputs[one.target]
-            rows_of_one = TargetDigest(one.target_shape, target_element_type(one), mirror)
+            rows_of_one = TargetDigest(one.target_shape, target_element_type(one), target_rows)
             if one.strategy == "block":
                 chunks = ChunkSink(one, output.root, rows_of_one, output.put, arena)
                 fills.append(_Filling.of(one, chunks, output.target))

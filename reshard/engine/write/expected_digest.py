@@ -36,10 +36,10 @@ def expected_crc(task: Task, band: Array, box: Box) -> int:
     placement, dtype = task.placement, target_element_type(task)
     crc = 0
     for elements, part in slabs(band, box):
-        wanted = elements
+        expected = elements
         if placement.is_cast:
-            wanted = converted(elements, dtype, saturate=placement.saturate)
-        turned = wanted.transpose(placement.axis_order)
+            expected = converted(elements, dtype, saturate=placement.saturate)
+        turned = expected.transpose(placement.axis_order)
         crc ^= linear_of_box(CRC64NVME, turned, placement.to_target(part), task.target_shape)
     return crc
 

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 class _Pieces:
     """What both sinks share: cutting bands, and copying elements into target memory."""
 
-    def __init__(self, task: Task, mirror: TargetDigest) -> None:
+    def __init__(self, task: Task, target_digest: TargetDigest) -> None:
         self.task = task
         self.cast = CastStats()
         self.digest = 0
         self.cover = 0
-        self.mirror = mirror
+        self.target_digest = target_digest
         self.cutter = Cutter(task)
         self.order = task.placement.axis_order
         self._inverse = inverse(self.order)
@@ -81,14 +81,16 @@ class _Pieces:
     def add_digest(self, pieces: Sequence[tuple[Array, Box]], band: Box) -> None:
         """Counts pieces by where they lie in the target, not by where they came from."""
         self.cover += coverage(place for _, place in pieces)
-        self.digest ^= self.mirror.digest(pieces, band)
+        self.digest ^= self.target_digest.digest(pieces, band)
 
 
 class PieceSink(_Pieces):
     """Writes each piece straight to its place in a raw target chunk."""
 
-    def __init__(self, task: Task, files: OpenFiles, mirror: TargetDigest, scratch: Bytes) -> None:
-        super().__init__(task, mirror)
+    def __init__(
+        self, task: Task, files: OpenFiles, target_digest: TargetDigest, scratch: Bytes
+    ) -> None:
+        super().__init__(task, target_digest)
         self._files = files
         self._scratch = scratch
         self._itemsize = self.dtype.itemsize
@@ -194,9 +196,9 @@ class ChunkSink(_Pieces):
     """Assembles target chunks in memory, then encodes and writes each whole."""
 
     def __init__(
-        self, task: Task, root: str, mirror: TargetDigest, put: Put | None, arena: Arena
+        self, task: Task, root: str, target_digest: TargetDigest, put: Put | None, arena: Arena
     ) -> None:
-        super().__init__(task, mirror)
+        super().__init__(task, target_digest)
         self._root = root
         self._put = put
         self._chunks = [self._buffer(t, arena) for t in task.targets]

@@ -26,21 +26,23 @@ def memory_for(nbytes: int, encoding: Encoding) -> Whole:
     return Whole(np.empty(nbytes, np.uint8), np.empty(room, np.uint8))
 
 
-def passed(lane: ChunkDecoder, shape: tuple[int, ...], band_bytes: int) -> list[tuple[Box, bytes]]:
+def passed(
+    decoder: ChunkDecoder, shape: tuple[int, ...], band_bytes: int
+) -> list[tuple[Box, bytes]]:
     """Each wanted part of the lane's bands, in order."""
     rows = row_bytes(shape, 4) or [4]
     memory = np.empty(math.prod(shape) * 4, np.uint8)
     found = []
-    with closing(lane):
-        for band in bands(shape, len(shape), rows, band_bytes, lane.part):
-            if lane.is_behind(band):
+    with closing(decoder):
+        for band in bands(shape, len(shape), rows, band_bytes, decoder.part):
+            if decoder.is_behind(band):
                 break
-            nbytes, part = lane.read(band, memory, np.dtype("<u4"))
+            nbytes, part = decoder.read(band, memory, np.dtype("<u4"))
             assert nbytes == math.prod(band.box(shape).shape) * 4
             if part is not None:
                 found.append((part[1], part[0].tobytes()))
         else:
-            lane.check_end()
+            decoder.check_end()
     return found
 
 
@@ -81,8 +83,10 @@ def test_parts_of_a_whole_chunk_are_not_copied():
     stored = StoredChunks("w", "uint32", ZSTD, bytes(4))
     chunk = SourceChunk((0, 0), Extent("it", 0, len(inline), inline), Box.full((6, 4)), (6, 4))
     whole = memory_for(values.nbytes, ZSTD)
-    lane = ChunkDecoder(stored, chunk, chunk.box, (0, 0), whole)
-    _, part = lane.read(next(bands((6, 4), 2, [16, 4], 32)), np.empty(0, np.uint8), np.dtype("<u4"))
+    decoder = ChunkDecoder(stored, chunk, chunk.box, (0, 0), whole)
+    _, part = decoder.read(
+        next(bands((6, 4), 2, [16, 4], 32)), np.empty(0, np.uint8), np.dtype("<u4")
+    )
     assert part is not None
     assert np.shares_memory(part[0], whole.decoded)
 

@@ -56,9 +56,9 @@ def test_each_of_several_targets_is_asked_for(source: Path, tmp_path: Path) -> N
         if target.endswith("second"):
             raise NotNowError
 
-    goals = [reshard.Target(tmp_path / name) for name in ("first", "second", "third")]
+    targets = [reshard.Target(tmp_path / name) for name in ("first", "second", "third")]
     with pytest.raises(NotNowError):
-        reshard.convert_all(source, goals, before_publish=before_publish)
+        reshard.convert_all(source, targets, before_publish=before_publish)
     assert asked == [str(tmp_path / "first"), str(tmp_path / "second")]
     there = [(tmp_path / name).exists() for name in ("first", "second", "third")]
     assert there == [True, False, False]

@@ -73,9 +73,9 @@ CASES = [
 IDS = ["-".join([s, "to", "rows" if g is ROWS else "columns", *map(str, o)]) for s, g, o in CASES]
 
 
-@pytest.mark.parametrize(("source", "goal", "options"), CASES, ids=IDS)
-def test_the_kernel_counts_each_source_byte_once(sources, source, goal, options, tmp_path):
-    options = {**options, "layout": goal, "max_memory": 256 * MIB}
+@pytest.mark.parametrize(("source", "layout", "options"), CASES, ids=IDS)
+def test_the_kernel_counts_each_source_byte_once(sources, source, layout, options, tmp_path):
+    options = {**options, "layout": layout, "max_memory": 256 * MIB}
     paths = map(str, (sources / "small", sources / source, tmp_path / "target"))
     read, amplification, reported = run_fresh(COUNTED, *paths, json.dumps(options)).printed
     once = encoded_bytes(sources / source)
@@ -107,9 +107,9 @@ def read_times(monkeypatch, source, target, **options):
     return times
 
 
-@pytest.mark.parametrize(("source", "goal", "options"), CASES, ids=IDS)
-def test_no_byte_of_a_chunk_is_read_twice(sources, source, goal, options, monkeypatch, tmp_path):
-    options = {**options, "layout": goal, "max_memory": 256 * MIB}
+@pytest.mark.parametrize(("source", "layout", "options"), CASES, ids=IDS)
+def test_no_byte_of_a_chunk_is_read_twice(sources, source, layout, options, monkeypatch, tmp_path):
+    options = {**options, "layout": layout, "max_memory": 256 * MIB}
     times = read_times(monkeypatch, sources / source, tmp_path / "target", **options)
     assert times.keys() <= {1, 2}
     assert times.total() == encoded_bytes(sources / source)

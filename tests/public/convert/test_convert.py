@@ -155,11 +155,11 @@ def test_either_style_is_written_from_either(save, style, tree, tmp_path):
 def test_a_target_brings_namedtuples_and_keys_back(save, restore, tree, tmp_path):
     source = save(tmp_path / "source", tree)
     api.convert(source, tmp_path / "target", layout=LAYOUT)
-    goal = jax.tree.map(on_line, tree)
+    target = jax.tree.map(on_line, tree)
     if restore == "v1":
-        found = v1.load(tmp_path / "target", goal)
+        found = v1.load(tmp_path / "target", target)
     else:
-        found = ocp.StandardCheckpointer().restore(main_item(tmp_path / "target"), goal)
+        found = ocp.StandardCheckpointer().restore(main_item(tmp_path / "target"), target)
     assert isinstance(found["opt"][0], optax.ScaleByAdamState)
     assert jnp.issubdtype(found["keys"].dtype, jax.dtypes.prng_key)
     assert found["other_mesh"].sharding == NamedSharding(LINE, PartitionSpec("x"))

@@ -98,8 +98,8 @@ def test_a_rename_into_another_item(several, tmp_path):
 
 
 def test_several_targets_each_keep_their_names(several, tmp_path):
-    goals = [reshard.Target(tmp_path / i, select=[f"^{i}/"]) for i in ("model", "ema")]
-    reshard.convert_all(several, goals)
+    targets = [reshard.Target(tmp_path / i, select=[f"^{i}/"]) for i in ("model", "ema")]
+    reshard.convert_all(several, targets)
     assert names(tmp_path / "model") == PART
     assert names(tmp_path / "ema") == ["ema/step", "ema/w"]
 

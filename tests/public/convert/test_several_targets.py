@@ -92,9 +92,9 @@ def _timeless(path: Path) -> bytes:
 @pytest.mark.parametrize("kind", ["raw", "zstd", "zarr3", "ocdbt"])
 def test_each_is_as_if_it_had_been_made_alone(kind, limits, sources, tmp_path):
     source = sources[kind]
-    goals = [Target(tmp_path / "many" / name, **options) for name, options in WAYS.items()]
-    made = api.convert_all(source, goals, **limits)
-    assert [report.target for report in made.reports] == [str(goal.target) for goal in goals]
+    targets = [Target(tmp_path / "many" / name, **options) for name, options in WAYS.items()]
+    made = api.convert_all(source, targets, **limits)
+    assert [report.target for report in made.reports] == [str(target.target) for target in targets]
     for (name, options), report in zip(WAYS.items(), made.reports, strict=True):
         alone = api.convert(source, tmp_path / "alone" / name, **limits, **options)
         assert content(tmp_path / "many" / name) == content(tmp_path / "alone" / name)
@@ -115,26 +115,26 @@ def _what(tensor):
 
 def test_databases_hold_the_same(sources, tmp_path):
     ways = {"packed": {"ocdbt": True}, "files": {}, "kept": {"ocdbt": True, "compression": "keep"}}
-    goals = [Target(tmp_path / name, **options) for name, options in ways.items()]
-    api.convert_all(sources["ocdbt"], goals)
-    for goal in goals:
-        assert api.verify(sources["ocdbt"], goal.target).differences == 0
-        assert api.verify(goal.target).differences == 0
+    targets = [Target(tmp_path / name, **options) for name, options in ways.items()]
+    api.convert_all(sources["ocdbt"], targets)
+    for target in targets:
+        assert api.verify(sources["ocdbt"], target.target).differences == 0
+        assert api.verify(target.target).differences == 0
 
 
 def test_stock_orbax_restores_every_target(sources, tmp_path):
     """On as many devices as there are: a sharding over fewer is not restored without being asked for."""
     columns, rows = (layout(8, ("rows|cols", axes)) for axes in ([None, "m"], ["m"]))
-    goals = {
+    targets = {
         "columns": Target(tmp_path / "columns", layout=columns),
         "half": Target(tmp_path / "half", layout=rows, cast=[("rows|cols|cube", "bfloat16")]),
         "zstd": Target(tmp_path / "zstd", layout=columns, compression="zstd"),
         "keep": Target(tmp_path / "keep", compression="keep"),
     }
-    api.convert_all(sources["zstd"], list(goals.values()))
+    api.convert_all(sources["zstd"], list(targets.values()))
     expected = ocp.PyTreeCheckpointer().restore(sources["zstd"])
-    for kind, goal in goals.items():
-        found = ocp.PyTreeCheckpointer().restore(Path(goal.target))
+    for kind, target in targets.items():
+        found = ocp.PyTreeCheckpointer().restore(Path(target.target))
         for name in ("rows", "cols", "cube"):
             wanted = np.asarray(expected[name])
             wanted = wanted.astype(jax.numpy.bfloat16) if kind == "half" else wanted
@@ -166,11 +166,11 @@ TO = {
 
 @pytest.mark.parametrize("kind", ["rows", "columns", "raw"])
 def test_every_byte_of_the_source_is_read_once_for_all(kind, tensors, monkeypatch, tmp_path):
-    goals = [Target(tmp_path / name, **options) for name, options in TO.items()]
-    planned = api.plan_all(tensors / kind, goals, max_memory=256 * MIB)
+    targets = [Target(tmp_path / name, **options) for name, options in TO.items()]
+    planned = api.plan_all(tensors / kind, targets, max_memory=256 * MIB)
     assert (planned.total.repeated_bytes, planned.total.amplification) == (0, 1.0)
     reads = Reads(monkeypatch)
-    made = api.convert_all(tensors / kind, goals, max_memory=256 * MIB)
+    made = api.convert_all(tensors / kind, targets, max_memory=256 * MIB)
     monkeypatch.undo()
     once = encoded_bytes(tensors / kind)
     assert made.read_bytes == once
@@ -189,9 +189,9 @@ def _read_more_than_once(reads: Reads, source: Path) -> int:
 
 
 def test_chunks_that_several_targets_keep_are_read_once(tensors, monkeypatch, tmp_path):
-    goals = [Target(tmp_path / name, compression="keep") for name in "abc"]
+    targets = [Target(tmp_path / name, compression="keep") for name in "abc"]
     reads = Reads(monkeypatch)
-    made = api.convert_all(tensors / "rows", goals)
+    made = api.convert_all(tensors / "rows", targets)
     monkeypatch.undo()
     assert {t.strategy for report in made.reports for t in report.tensors} == {"copy"}
     assert made.read_bytes == encoded_bytes(tensors / "rows")
@@ -200,13 +200,13 @@ def test_chunks_that_several_targets_keep_are_read_once(tensors, monkeypatch, tm
 
 def test_what_is_read_again_is_in_the_plan(tensors, tmp_path):
     """Kept as it is stored for one and decoded for the other: two reads, and the plan says so."""
-    goals = [
+    targets = [
         Target(tmp_path / "kept", compression="keep"),
         Target(tmp_path / "raw", **TO["columns"]),
     ]
-    joint = api.plan_all(tensors / "rows", goals).total
+    joint = api.plan_all(tensors / "rows", targets).total
     assert joint.repeated_bytes == joint.source_bytes == 2048 * 1024 * 4
-    made = api.convert_all(tensors / "rows", goals)
+    made = api.convert_all(tensors / "rows", targets)
     assert made.read_bytes == 2 * encoded_bytes(tensors / "rows")
 
 
@@ -216,7 +216,7 @@ MEASURED = """
     import json, resource, sys
     from reshard import Target, api
     source, target, little = sys.argv[1:]
-    def goals(to):
+    def targets(to):
         columns = {"mesh": {"axes": ["m"], "shape": [4]}, "rules": [{"match": "w", "axes": [None, "m"]}]}
         rows = {"mesh": {"axes": ["m"], "shape": [2]}, "rules": [{"match": "w", "axes": ["m"]}]}
         return [
@@ -224,10 +224,10 @@ MEASURED = """
             Target(f"{to}/b", layout=rows, cast={"w": "bfloat16"}),
             Target(f"{to}/c", layout=columns),
         ]
-    api.convert_all(little, goals(target + "-little"), max_memory="48MiB", workers=1)  # imports everything
+    api.convert_all(little, targets(target + "-little"), max_memory="48MiB", workers=1)  # imports everything
     peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     before = peak()
-    made = api.convert_all(source, goals(target), max_memory="48MiB", workers=1)
+    made = api.convert_all(source, targets(target), max_memory="48MiB", workers=1)
     print(json.dumps([peak() - before, made.read_bytes]))
 """
 
@@ -245,12 +245,12 @@ def test_memory_is_bounded_for_all_targets_together(tmp_path):
 
 
 def test_the_budget_is_one_for_all_targets(tensors, tmp_path):
-    goals = [Target(tmp_path / name, **options) for name, options in TO.items()]
-    plan = api.plan_all(tensors / "rows", goals, max_memory="64MiB", workers=2).total
+    targets = [Target(tmp_path / name, **options) for name, options in TO.items()]
+    plan = api.plan_all(tensors / "rows", targets, max_memory="64MiB", workers=2).total
     assert plan.peak_bytes <= plan.max_memory <= 64 * MIB
     assert max(p.metadata_bytes for p in plan.plans) > 0
     with pytest.raises(MemoryBudgetError, match=r"'w' of shape \[2048, 1024\] needs at least"):
-        api.plan_all(tensors / "rows", goals, max_memory="1MiB")
+        api.plan_all(tensors / "rows", targets, max_memory="1MiB")
 
 
 # ---- refused, and what is told ----
@@ -271,30 +271,30 @@ def test_the_budget_is_one_for_all_targets(tensors, tmp_path):
 def test_targets_that_meet_are_refused(call, names, message, sources, tmp_path):
     (tmp_path / "source").symlink_to(sources["raw"])
     (tmp_path / "t").mkdir()
-    goals = [Target(f"{tmp_path}/t/{name}") for name in names]
+    targets = [Target(f"{tmp_path}/t/{name}") for name in names]
     with pytest.raises(StorageError, match=re.escape(message.format(tmp_path / "t"))):
-        call(sources["raw"], goals)
+        call(sources["raw"], targets)
     assert list((tmp_path / "t").iterdir()) == []
 
 
-@pytest.mark.parametrize("goals", [[], None, "ab", ["a"], [("a", {})]], ids=repr)
-def test_goals_are_a_list_of_goals(goals, sources):
+@pytest.mark.parametrize("targets", [[], None, "ab", ["a"], [("a", {})]], ids=repr)
+def test_targets_are_a_list_of_target_records(targets, sources):
     with pytest.raises(PlanError, match=r"expected a list of at least one reshard\.Target"):
-        api.convert_all(sources["raw"], goals)
+        api.convert_all(sources["raw"], targets)
 
 
 def test_a_rule_that_matches_nothing_names_its_target(sources, tmp_path):
-    goals = [Target(tmp_path / "a"), Target(tmp_path / "b", select=["nothing"])]
+    targets = [Target(tmp_path / "a"), Target(tmp_path / "b", select=["nothing"])]
     with pytest.raises(PlanError, match=rf"^target '{tmp_path}/b': select 'nothing'") as caught:
-        api.convert_all(sources["raw"], goals)
+        api.convert_all(sources["raw"], targets)
     assert caught.value.target == f"{tmp_path}/b"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_progress_is_of_all_targets_together(sources, tmp_path):
     seen = []
-    goals = [Target(tmp_path / name, **WAYS[name]) for name in ("columns", "half", "some")]
-    made = api.convert_all(sources["raw"], goals, progress=seen.append)
+    targets = [Target(tmp_path / name, **WAYS[name]) for name in ("columns", "half", "some")]
+    made = api.convert_all(sources["raw"], targets, progress=seen.append)
     copying = [p for p in seen if p.stage == "copying"]
     moved = [p.moved_bytes for p in copying]
     assert moved == sorted(moved)
@@ -315,9 +315,9 @@ def test_relative_paths_and_reports_keep_what_was_given(sources, tmp_path, monke
 
 
 def test_slices_are_of_each_target(sources, tmp_path):
-    goals = [Target(tmp_path / name, **WAYS[name]) for name in ("columns", "half")]
-    api.convert_all(sources["raw"], goals)
+    targets = [Target(tmp_path / name, **WAYS[name]) for name in ("columns", "half")]
+    api.convert_all(sources["raw"], targets)
     found = [
-        json.loads((Path(g.target) / "slices.json").read_text())["tensors"]["rows"] for g in goals
+        json.loads((Path(g.target) / "slices.json").read_text())["tensors"]["rows"] for g in targets
     ]
     assert [(t["dtype"], t["parts"]) for t in found] == [("float32", [1, 4]), ("bfloat16", [2, 1])]

@@ -90,11 +90,11 @@ def test_of_a_layout_file(source: Path, tmp_path: Path, capsys: Capture) -> None
 
 
 def test_from_python_also_for_several_targets(source: Path, tmp_path: Path) -> None:
-    goals = [
+    targets = [
         reshard.Target(tmp_path / "a", mesh="model=8", missing_axes="replicate"),
         reshard.Target(tmp_path / "b", mesh="data=8", missing_axes="replicate"),
     ]
-    made = reshard.convert_all(source, goals)
+    made = reshard.convert_all(source, targets)
     assert LOST in made.reports[0].warnings
     assert LOST not in made.reports[1].warnings
     assert reshard.verify(tmp_path / "a", tmp_path / "b").differences == 0

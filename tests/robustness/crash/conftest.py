@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reshard import api
-from reshard.engine import task_stream as tasks
+from reshard.engine import task_stream
 from reshard.storage.staging import staging_for
 from tests.checkpoint_files import files_without_times
 from tests.orbax_trees import save_pytree
@@ -28,7 +28,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    monkeypatch.setattr(tasks, "BATCH_TASKS", 1)
+    monkeypatch.setattr(task_stream, "BATCH_TASKS", 1)
 
 
 @pytest.fixture(scope="module")

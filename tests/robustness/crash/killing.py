@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from reshard import api
 from reshard.conversion import convert as convert_module  # noqa: F401 - so that forked processes have it
-from reshard.engine import task_stream as tasks
+from reshard.engine import task_stream
 
 When = Literal["before", "after", "torn"]
 PRELOADED = ["tests.robustness.crash.killing"]
@@ -44,10 +44,10 @@ def run_killed(point: Point | None, source: Path, target: Path, **options: Any) 
 
 
 def run_many_killed(
-    point: Point | None, source: Path, goals: list[api.Target], **limits: Any
+    point: Point | None, source: Path, targets: list[api.Target], **limits: Any
 ) -> int:
     """As ``run_killed``, of a conversion to several targets."""
-    return _run(convert_all, point, str(source), goals, limits)
+    return _run(convert_all, point, str(source), targets, limits)
 
 
 def _run(what: Callable[..., None], *arguments: Any) -> int:
@@ -61,18 +61,18 @@ def _run(what: Callable[..., None], *arguments: Any) -> int:
 
 
 def convert_all(
-    point: Point | None, source: str, goals: list[api.Target], limits: dict[str, Any]
+    point: Point | None, source: str, targets: list[api.Target], limits: dict[str, Any]
 ) -> None:
     """Small batches, so that there are many points at which something is done."""
-    tasks.BATCH_TASKS = 1
+    task_stream.BATCH_TASKS = 1
     if point is not None:
         set_trap(point)
-    api.convert_all(source, goals, **limits)
+    api.convert_all(source, targets, **limits)
 
 
 def convert(point: Point | None, source: str, target: str, options: dict[str, Any]) -> None:
     """Small batches, so that there are many points at which something is done."""
-    tasks.BATCH_TASKS = 1
+    task_stream.BATCH_TASKS = 1
     if point is not None:
         set_trap(point)
     api.convert(source, target, **options)

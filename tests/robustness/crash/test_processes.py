@@ -16,17 +16,17 @@ import pytest
 
 from reshard import api
 from reshard.conversion import convert as convert_module
-from reshard.engine import task_stream as tasks
+from reshard.engine import task_stream
 from reshard.errors import ReshardError, StorageError, TargetExistsError
 from reshard.storage.staging import staging_for
 from tests.robustness.crash.killing import Point, run_killed
 
 HOLDING = """
 import os, sys
-from reshard.engine import task_stream as tasks
+from reshard.engine import task_stream
 from reshard.conversion.resume.journal import Journal
 from reshard.cli import main
-tasks.BATCH_TASKS = 1
+task_stream.BATCH_TASKS = 1
 append, calls = Journal.append, []
 
 def held(self, finished):
@@ -100,7 +100,7 @@ def test_a_second_signal_kills(sources, tmp_path):
 
 
 def test_workers_that_stand_in_another_folder(sources, tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks, "BATCH_TASKS", 1)
+    monkeypatch.setattr(task_stream, "BATCH_TASKS", 1)
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "first")
@@ -166,7 +166,7 @@ def test_a_run_that_waited_for_nothing_finds_another_result(sources, tmp_path, m
 
 
 def test_many_at_once_give_one_result(sources, tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks, "BATCH_TASKS", 1)
+    monkeypatch.setattr(task_stream, "BATCH_TASKS", 1)
     target, ended = tmp_path / "t", []
 
     def one() -> None:

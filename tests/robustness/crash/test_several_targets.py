@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from reshard import Target, api
-from reshard.conversion.resume import cleanup as unfinished
-from reshard.engine import task_stream as tasks
+from reshard.conversion.resume import cleanup
+from reshard.engine import task_stream
 from reshard.errors import ResumeError, SourceChangedError, StorageError, TargetBusyError
 from reshard.storage.staging import held, staging_for
 from tests.checkpoint_files import files_without_times
@@ -51,24 +51,24 @@ def alone(sources, tmp_path_factory):
 
 
 @pytest.fixture
-def goals(tmp_path):
+def targets(tmp_path):
     return [Target(tmp_path / name, **options) for name, options in WAYS.items()]
 
 
-def assert_done(goals, alone, folder) -> None:
-    for goal in goals:
-        same_result(Path(goal.target), alone / Path(goal.target).name, packed=False)
+def assert_done(targets, alone, folder) -> None:
+    for target in targets:
+        same_result(Path(target.target), alone / Path(target.target).name, packed=False)
     assert sorted(p.name for p in folder.iterdir()) == sorted(WAYS)
 
 
 @pytest.mark.parametrize("point", POINTS, ids=str)
-def test_killed_and_run_again(point, goals, sources, alone, tmp_path):
-    assert run_many_killed(point, sources["raw"], goals, **LIMITS) == -9
-    published = [Path(goal.target).exists() for goal in goals]
-    times = {p: p.stat().st_mtime_ns for goal in goals for p in Path(goal.target).rglob("*")}
-    moved = [sum(t[4] for t in _left(Path(goal.target))) for goal in goals]
-    made = api.convert_all(sources["raw"], goals, **LIMITS)
-    assert_done(goals, alone, tmp_path)
+def test_killed_and_run_again(point, targets, sources, alone, tmp_path):
+    assert run_many_killed(point, sources["raw"], targets, **LIMITS) == -9
+    published = [Path(target.target).exists() for target in targets]
+    times = {p: p.stat().st_mtime_ns for target in targets for p in Path(target.target).rglob("*")}
+    moved = [sum(t[4] for t in _left(Path(target.target))) for target in targets]
+    made = api.convert_all(sources["raw"], targets, **LIMITS)
+    assert_done(targets, alone, tmp_path)
     assert [report.already_done for report in made.reports] == published
     assert {p: p.stat().st_mtime_ns for p in times} == times
     for report, is_published, before in zip(made.reports, published, moved, strict=True):
@@ -81,31 +81,31 @@ def _left(target: Path):
     return journal_tasks(target) if staging_for(target).journal.exists() else []
 
 
-def test_killed_again_and_again(goals, sources, alone, tmp_path):
+def test_killed_again_and_again(targets, sources, alone, tmp_path):
     point, rounds, last = Point("reshard.engine.accumulator:Accumulator.add", "after", 7), 0, -1
-    while run_many_killed(point, sources["raw"], goals, **LIMITS) == -9:
-        recorded = sum(len(_left(Path(goal.target))) for goal in goals)
+    while run_many_killed(point, sources["raw"], targets, **LIMITS) == -9:
+        recorded = sum(len(_left(Path(target.target))) for target in targets)
         assert recorded > last, "a run that was killed gained nothing"
         rounds, last = rounds + 1, recorded
     assert rounds > 3
-    assert_done(goals, alone, tmp_path)
+    assert_done(targets, alone, tmp_path)
 
 
 def test_a_target_that_is_left_out_afterwards_changes_nothing_of_the_others(
-    goals, sources, alone, tmp_path
+    targets, sources, alone, tmp_path
 ):
     """One of them is finished by itself: it is planned otherwise, or goes on; nothing is ever mixed up."""
     point = Point(APPEND, "after", 8)
-    assert run_many_killed(point, sources["raw"], goals, **LIMITS) == -9
-    api.convert(sources["raw"], goals[0].target, **LIMITS, restart=True, **WAYS["columns"])
-    made = api.convert_all(sources["raw"], goals, **LIMITS)
+    assert run_many_killed(point, sources["raw"], targets, **LIMITS) == -9
+    api.convert(sources["raw"], targets[0].target, **LIMITS, restart=True, **WAYS["columns"])
+    made = api.convert_all(sources["raw"], targets, **LIMITS)
     assert [report.already_done for report in made.reports] == [True, False, False]
-    assert_done(goals, alone, tmp_path)
+    assert_done(targets, alone, tmp_path)
 
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    monkeypatch.setattr(tasks, "BATCH_TASKS", 1)
+    monkeypatch.setattr(task_stream, "BATCH_TASKS", 1)
 
 
 @pytest.fixture
@@ -126,24 +126,24 @@ def disk_of_half_full(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_batches", "disk_of_half_full")
-def test_one_target_whose_disk_is_full(goals, sources, alone, tmp_path, monkeypatch):
+def test_one_target_whose_disk_is_full(targets, sources, alone, tmp_path, monkeypatch):
     with pytest.raises(StorageError, match="No space left on device") as caught:
-        api.convert_all(sources["raw"], goals, **LIMITS)
+        api.convert_all(sources["raw"], targets, **LIMITS)
     text = str(caught.value)
     assert caught.value.target == str(tmp_path / "half")
     assert text.startswith(f"target '{tmp_path}/half': tensor ")
     for name in WAYS:  # all of them can be gone on with
         assert f"of '{tmp_path}/{name}' (" in text
         assert f"in '{tmp_path}/.{name}.reshard-partial'" in text
-    assert not any(Path(goal.target).exists() for goal in goals)
+    assert not any(Path(target.target).exists() for target in targets)
     monkeypatch.undo()
-    made = api.convert_all(sources["raw"], goals, **LIMITS)
+    made = api.convert_all(sources["raw"], targets, **LIMITS)
     assert all(report.resumed_bytes > 0 for report in made.reports)
-    assert_done(goals, alone, tmp_path)
+    assert_done(targets, alone, tmp_path)
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_one_target_that_appears_meanwhile(goals, sources, alone, tmp_path):
+def test_one_target_that_appears_meanwhile(targets, sources, alone, tmp_path):
     """Those before it are published and stay; it and those behind it are kept."""
     target = tmp_path / "half"
 
@@ -152,67 +152,67 @@ def test_one_target_that_appears_meanwhile(goals, sources, alone, tmp_path):
         (target / "kept").touch()
 
     with pytest.raises(StorageError) as caught:
-        api.convert_all(sources["raw"], goals, **LIMITS, progress=appear)
+        api.convert_all(sources["raw"], targets, **LIMITS, progress=appear)
     assert f"the target '{target}' exists already" in str(caught.value)
     assert caught.value.__notes__ == [f"'{tmp_path}/columns' is published and whole"]
     assert staging_for(tmp_path / "packed").journal.exists()
     (target / "kept").unlink()
     target.rmdir()
-    made = api.convert_all(sources["raw"], goals, **LIMITS)
+    made = api.convert_all(sources["raw"], targets, **LIMITS)
     assert [report.already_done for report in made.reports] == [True, False, False]
     assert made.read_bytes == 0
-    assert_done(goals, alone, tmp_path)
+    assert_done(targets, alone, tmp_path)
 
 
-def test_a_target_that_exists_is_refused_before_anything_is_made(goals, sources, tmp_path):
+def test_a_target_that_exists_is_refused_before_anything_is_made(targets, sources, tmp_path):
     (tmp_path / "packed").mkdir()
     (tmp_path / "packed" / "kept").touch()
     with pytest.raises(StorageError, match=f"the target '{tmp_path}/packed' exists already"):
-        api.convert_all(sources["raw"], goals, **LIMITS)
+        api.convert_all(sources["raw"], targets, **LIMITS)
     assert [p.name for p in tmp_path.iterdir()] == ["packed"]
 
 
-def test_a_target_that_another_run_writes(goals, sources, tmp_path):
+def test_a_target_that_another_run_writes(targets, sources, tmp_path):
     with held(tmp_path / "half"), pytest.raises(TargetBusyError) as caught:
-        api.convert_all(sources["raw"], goals, **LIMITS)
+        api.convert_all(sources["raw"], targets, **LIMITS)
     assert caught.value.target == str(tmp_path / "half")
     assert f"is writing '{tmp_path}/half' now" in str(caught.value)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".half.reshard-partial"]
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_another_conversion_left_one_of_the_targets(goals, sources, alone, tmp_path):
+def test_another_conversion_left_one_of_the_targets(targets, sources, alone, tmp_path):
     """What was left stays, also of the others, whose tasks may be cut otherwise beside another target."""
-    assert run_many_killed(Point(APPEND, "after", 25), sources["raw"], goals, **LIMITS) == -9
+    assert run_many_killed(Point(APPEND, "after", 25), sources["raw"], targets, **LIMITS) == -9
     half = {**WAYS["half"], "cast": [("rows|cols", "float16")]}
-    before = [journal_tasks(Path(goal.target)) for goal in goals]
+    before = [journal_tasks(Path(target.target)) for target in targets]
     assert all(before)
     with pytest.raises(
         ResumeError, match=f"to '{tmp_path}/half' was another.*: cast was"
     ) as caught:
-        other = [goals[0], Target(goals[1].target, **half), goals[2]]
+        other = [targets[0], Target(targets[1].target, **half), targets[2]]
         api.convert_all(sources["raw"], other, **LIMITS)
     assert caught.value.target == str(tmp_path / "half")
     with pytest.raises(ResumeError, match="plan changed, perhaps since other targets share its"):
         new = Target(tmp_path / "new", layout=ROWS, cast={"rows": "float16"})
-        api.convert_all(sources["raw"], [goals[0], new, goals[2]], **LIMITS)
-    assert [journal_tasks(Path(goal.target)) for goal in goals] == before
+        api.convert_all(sources["raw"], [targets[0], new, targets[2]], **LIMITS)
+    assert [journal_tasks(Path(target.target)) for target in targets] == before
     assert not (tmp_path / ".new.reshard-partial").exists()
-    made = api.convert_all(sources["raw"], goals, **LIMITS)
+    made = api.convert_all(sources["raw"], targets, **LIMITS)
     assert all(report.resumed_bytes > 0 for report in made.reports)
-    assert_done(goals, alone, tmp_path)
+    assert_done(targets, alone, tmp_path)
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_one_target_is_started_over(goals, sources, alone, tmp_path):
-    assert run_many_killed(Point(APPEND, "after", 12), sources["raw"], goals, **LIMITS) == -9
-    goals[1] = Target(goals[1].target, **WAYS["half"], restart=True)
-    made = api.convert_all(sources["raw"], goals, **LIMITS)
+def test_one_target_is_started_over(targets, sources, alone, tmp_path):
+    assert run_many_killed(Point(APPEND, "after", 12), sources["raw"], targets, **LIMITS) == -9
+    targets[1] = Target(targets[1].target, **WAYS["half"], restart=True)
+    made = api.convert_all(sources["raw"], targets, **LIMITS)
     assert [report.resumed_bytes > 0 for report in made.reports] == [True, False, True]
-    assert_done(goals, alone, tmp_path)
+    assert_done(targets, alone, tmp_path)
 
 
-def test_a_source_that_changes_leaves_nothing_of_any_target(goals, sources, tmp_path):
+def test_a_source_that_changes_leaves_nothing_of_any_target(targets, sources, tmp_path):
     import shutil
 
     source = tmp_path / "moving" / "src"
@@ -222,24 +222,24 @@ def test_a_source_that_changes_leaves_nothing_of_any_target(goals, sources, tmp_
         (source / "new").write_text("more")
 
     with pytest.raises(SourceChangedError):
-        api.convert_all(source, goals, **LIMITS, progress=touch)
+        api.convert_all(source, targets, **LIMITS, progress=touch)
     assert [p.name for p in tmp_path.iterdir()] == ["moving"]
 
 
-def test_stopped_once_the_first_is_published(goals, sources, alone, tmp_path, monkeypatch):
-    real = unfinished.dissolve
+def test_stopped_once_the_first_is_published(targets, sources, alone, tmp_path, monkeypatch):
+    real = cleanup.dissolve
 
     def stopped(staging):
         real(staging)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(unfinished, "dissolve", stopped)
+    monkeypatch.setattr(cleanup, "dissolve", stopped)
     with pytest.raises(KeyboardInterrupt) as caught:
-        api.convert_all(sources["raw"], goals, **LIMITS)
+        api.convert_all(sources["raw"], targets, **LIMITS)
     assert caught.value.__notes__[0] == f"'{tmp_path}/columns' is published and whole"
     monkeypatch.undo()
     assert files_without_times(tmp_path / "columns") == files_without_times(alone / "columns")
-    made = api.convert_all(sources["raw"], goals, **LIMITS)
+    made = api.convert_all(sources["raw"], targets, **LIMITS)
     assert [report.already_done for report in made.reports] == [True, False, False]
     assert made.read_bytes == 0
-    assert_done(goals, alone, tmp_path)
+    assert_done(targets, alone, tmp_path)

@@ -16,7 +16,7 @@ import numpy as np
 
 import reshard
 from reshard import api
-from reshard.planning import strategies as ways
+from reshard.planning import strategies
 from tests.checkpoint_files import files_of
 from tests.orbax_trees import mesh, put, save_manager_items, save_pytree
 
@@ -105,13 +105,13 @@ CASES = (
 @contextmanager
 def only(strategy: str | None) -> Iterator[None]:
     """Plans take this strategy wherever it is among the possible ones."""
-    candidates = ways.ways
+    candidates = strategies.choices
 
     def chosen(*arguments: Any) -> Iterator[Any]:
         found = list(candidates(*arguments))
         yield from [way for way in found if way[0].strategy == strategy] or found
 
-    with patch.object(ways, "ways", chosen):
+    with patch.object(strategies, "choices", chosen):
         yield
 
 

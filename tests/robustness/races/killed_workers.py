@@ -14,7 +14,7 @@ from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 
-from reshard.engine import task_stream as tasks
+from reshard.engine import task_stream
 from reshard.errors import ReshardError
 from tests.robustness.leaks import nothing_leaks
 from tests.robustness.races.small_tasks import KEPT, convert
@@ -22,7 +22,7 @@ from tests.robustness.races.small_tasks import KEPT, convert
 
 def main() -> None:
     source, target, method = sys.argv[1:]
-    tasks.BATCH_TASKS = 1  # so that many are not handed out as one
+    task_stream.BATCH_TASKS = 1  # so that many are not handed out as one
     assert not {"jax", "orbax"} & sys.modules.keys()
     with (
         nothing_leaks(Path(target).parent, KEPT),

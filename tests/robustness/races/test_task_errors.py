@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from reshard import api
-from reshard.engine import task_stream as tasks
+from reshard.engine import task_stream
 from reshard.engine.executor import run_tasks
-from reshard.engine.movers import stream as copy
+from reshard.engine.movers import stream
 from reshard.engine.write import chunk_files
 from reshard.errors import CorruptError, ReshardError, StorageError
 from tests.orbax_trees import save_pytree
@@ -28,7 +28,7 @@ from tests.robustness.races.small_tasks import KEPT, convert
 
 @pytest.fixture
 def source(tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks, "BATCH_TASKS", 1)  # so that many are not handed out as one
+    monkeypatch.setattr(task_stream, "BATCH_TASKS", 1)  # so that many are not handed out as one
     rng = np.random.default_rng(0)
     tree = {f"big{i}": rng.normal(size=(256, 512)).astype(np.float32) for i in range(4)}
     tree |= {f"small{i}": np.full((8, 8), i, np.float32) for i in range(20)}
@@ -84,8 +84,8 @@ def test_a_defect_of_the_program_names_the_tensor_in_a_note(source, tmp_path, mo
     def broken(*_):
         raise IndexError("no such thing")
 
-    monkeypatch.setattr(copy, "coverage_of", broken)
-    monkeypatch.setattr(copy, "move_whole", broken)
+    monkeypatch.setattr(stream, "coverage_of", broken)
+    monkeypatch.setattr(stream, "move_whole", broken)
     with nothing_leaks(tmp_path), pytest.raises(IndexError, match="no such thing") as caught:
         convert(source, tmp_path / "target")
     (note,) = caught.value.__notes__

@@ -29,7 +29,7 @@ def test_a_bit_that_flips_between_decoding_and_writing(way, make, monkeypatch):
     sink = sinks.ChunkSink if way.strategy == "block" else sinks.PieceSink
 
     def act(original, self, band, box):
-        elements = band._lanes if isinstance(band, Interleaved) else band
+        elements = band._bands if isinstance(band, Interleaved) else band
         first = elements[(0,) * (elements.ndim - 1) + (slice(1),)]
         first.view("u1")[0] ^= 4
         return original(self, band, box)
@@ -107,28 +107,28 @@ def test_a_cast_that_is_done_twice(way, through, make, monkeypatch):
     assert strike(monkeypatch, make(way), arm) > 0
 
 
-def lanes_left_out(*_: Any) -> None:
+def bands_left_out(*_: Any) -> None:
     """Whoever wants a piece finds in its memory what was there."""
 
 
-def lanes_turned_round(
-    original: Any, woven: Interleaved, where: tuple[slice, ...], out: np.ndarray
+def bands_turned_round(
+    original: Any, interleaved: Interleaved, where: tuple[slice, ...], out: np.ndarray
 ) -> None:
-    original(woven, where, out)
+    original(interleaved, where, out)
     out[...] = out[:, ::-1].copy()
 
 
-def other_lanes(
-    original: Any, woven: Interleaved, where: tuple[slice, ...], out: np.ndarray
+def other_bands(
+    original: Any, interleaved: Interleaved, where: tuple[slice, ...], out: np.ndarray
 ) -> None:
-    original(Interleaved(woven._lanes[::-1], woven._dim), where, out)
+    original(Interleaved(interleaved._bands[::-1], interleaved._dim), where, out)
 
 
 @pytest.mark.parametrize(
-    "defect", [lanes_left_out, lanes_turned_round, other_lanes], ids=lambda d: d.__name__
+    "defect", [bands_left_out, bands_turned_round, other_bands], ids=lambda d: d.__name__
 )
 @pytest.mark.parametrize("way", [APART[8], APART[24]], ids=str)
-def test_lanes_that_are_taken_apart_wrongly(way, defect, make, monkeypatch):
+def test_bands_that_are_taken_apart_wrongly(way, defect, make, monkeypatch):
     assert (
         strike(monkeypatch, make(way), lambda p, n: put_defect(p, Interleaved, "copy", n, defect))
         > 0
@@ -136,8 +136,8 @@ def test_lanes_that_are_taken_apart_wrongly(way, defect, make, monkeypatch):
 
 
 def test_a_piece_that_is_taken_from_another_lane(make, monkeypatch):
-    def act(original, woven, where):
-        return original(Interleaved(woven._lanes[::-1], woven._dim), where)
+    def act(original, interleaved, where):
+        return original(Interleaved(interleaved._bands[::-1], interleaved._dim), where)
 
     assert (
         strike(
