@@ -90,7 +90,7 @@ APART = {
     columns: Way("weave", RAW_CRC, RAW_CRC, recorded=True, columns=columns)
     for columns in (8, 12, 24)
 }
-"""Ways in which pieces are taken from lanes that nobody lays side by side: parts of lanes, one lane, all of them."""
+"""Ways in which pieces are taken from bands that stay apart: parts of bands, one band, all of them."""
 
 
 def values() -> np.ndarray:
