@@ -26,6 +26,14 @@ ORDER = (
     "__main__", "cli", "demo", "api", "checkpoint", "conversion saving restoring streaming verification inspection", "engine", "planning",
     "formats", "storage", "variables", "arguments signatures", "layout", "patterns", "checksums", "geometry", "errors version",
 )  # fmt: skip
+# What the command line may import of reshard besides its top and errors: what the public records are made of.
+CLI_MODULES = (
+    "reshard.conversion.report", "reshard.errors", "reshard.formats.base", "reshard.formats.orbax.folder_record", "reshard.geometry.grid",
+    "reshard.geometry.sizes", "reshard.layout.changes", "reshard.layout.layout_file", "reshard.layout.mesh", "reshard.layout.tensor_spec",
+    "reshard.planning.move", "reshard.planning.multi_plan", "reshard.planning.shares", "reshard.storage.local", "reshard.verification.compare",
+    "reshard.version",
+)  # fmt: skip
+ABOVE_THE_TOP = ("cli", "demo")
 # What the server may import of reshard besides its top, and which command may import the server when it runs.
 PUBLIC_MODULES = (
     "reshard.api", "reshard.cli.json_output", "reshard.cli.progress", "reshard.engine.progress", "reshard.conversion.report", "reshard.errors", "reshard.layout.layout_text",
@@ -117,9 +125,20 @@ def wrong_way(found: Import) -> bool:
         return found.target.split(".")[0] == "reshard_server" and not lazily
     if importer is None:
         return False  # reshard/__init__.py gathers the public names
-    if target is None or importer not in RANK or target not in RANK:
-        return True  # importing the top from below is a circle; a part without a rank needs one
+    if target is None:
+        return importer not in ABOVE_THE_TOP  # importing the top from below it is a circle
+    if importer not in RANK or target not in RANK:
+        return True  # a part without a rank needs one
     return importer != target and RANK[target] <= RANK[importer]
+
+
+def not_public(found: Import) -> bool:
+    """Whether the command line or the demo imports what is neither public nor one of its modules."""
+    return (
+        part(found.importer) in ABOVE_THE_TOP
+        and part(found.target) not in (None, *ABOVE_THE_TOP)
+        and found.target not in CLI_MODULES
+    )
 
 
 def wrong_way_in_server(found: Import) -> bool:
@@ -143,6 +162,7 @@ def problems(root: Path) -> list[str]:
     found += [(i, "is relative; use the full name") for i in [*ours, *server] if i.relative]
     found += [(i, "is not a public name of reshard") for i in server
               if part(i.target) is not None and i.target not in PUBLIC_MODULES]  # fmt: skip
+    found += [(i, "is not a public name of reshard") for i in ours if not_public(i)]
     lines = [f"{i.importer}:{i.line}: import of {i.target} {why}" for i, why in found]
     lines += circles(modules(root, "reshard"), ours)
     return lines + circles(modules(root / "server", "reshard_server"), server)
@@ -249,6 +269,8 @@ SOUND = {
          ["reshard.geometry.box:2: import of reshard runs the wrong way"]),
         ({"reshard/geometry/box.py": "from . import grid", "reshard/geometry/grid.py": ""},
          ["reshard.geometry.box:1: import of reshard.geometry.grid is relative; use the full name"]),
+        ({"reshard/cli/__init__.py": "import reshard\nfrom reshard.engine.run import go\nfrom reshard.errors import E"},
+         ["reshard.cli:2: import of reshard.engine.run is not a public name of reshard"]),
         ({"reshard/storage/__init__.py": "", "reshard/storage/local.py": "from reshard import formats"},
          ["reshard.storage.local:1: import of reshard.formats runs the wrong way"]),
         ({"reshard/formats/base.py": "from reshard.planning import planner"},

@@ -14,16 +14,23 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 
 if TYPE_CHECKING:
-    from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
-    from reshard.conversion.report import ConversionReport
+    from reshard import (
+        CheckpointInfo,
+        ConversionPlan,
+        ConversionReport,
+        DeviceMesh,
+        DiffReport,
+        Fingerprint,
+        LaidOut,
+        LayoutPreview,
+        MultiConversionPlan,
+        PlannedTensor,
+        TensorInfo,
+        TensorLayout,
+        Verification,
+    )
     from reshard.geometry.grid import Grid
-    from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
-    from reshard.inspection.layout_preview import LaidOut, LayoutPreview
-    from reshard.layout.mesh import DeviceMesh, TensorLayout
     from reshard.planning.move import Plan
-    from reshard.verification.compare import Verification
-    from reshard.verification.diff_report import DiffReport
-    from reshard.verification.fingerprint import Fingerprint
 
 Document = dict[str, Any]
 

@@ -8,22 +8,13 @@ from __future__ import annotations
 
 import re
 
-_ARGUMENTS = (
-    "cast",
-    "chunk_bytes",
-    "compression",
-    "drop",
-    "item",
-    "layout",
-    "max_memory",
-    "mesh",
-    "overwrite",
-    "rename",
-    "restart",
-    "select",
-    "step",
-    "workers",
-)
+from reshard import ConvertOptions
+
+LIBRARY_NAMES = {"verify": "check"}
+"""Options that the library calls otherwise; HTTP calls all of them as the command line does."""
+
+_OPTION_NAMES = {argument: option for option, argument in LIBRARY_NAMES.items()}
+_ARGUMENTS = (*ConvertOptions.__annotations__, "item", "max_memory", "step", "workers")
 _MISSING_AXES = re.compile(r'(?<=\()missing_axes="replicate"(?=\))')
 _ONE = "|".join(_ARGUMENTS)
 _LIST = re.compile(rf"\((?:{_ONE})(?:, (?:{_ONE}))*\)")
@@ -48,4 +39,4 @@ def as_options(message: str) -> str:
 
 
 def _option(found: re.Match[str]) -> str:
-    return "--" + found[0].replace("_", "-")
+    return "--" + _OPTION_NAMES.get(found[0], found[0]).replace("_", "-")

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+import reshard
 from reshard.errors import LayoutError
 from reshard.geometry.sizes import parse_bytes
 
@@ -38,60 +39,12 @@ def size(text: str) -> int:
     return nbytes
 
 
-def casts(rules: list[str] | None) -> list[tuple[str, str]]:
-    """``RE=DTYPE`` or ``float=DTYPE``, split at the last ``=``."""
-    return [_halves("--cast", "RE=DTYPE", rule, rule.rpartition("=")) for rule in rules or []]
-
-
-def halves(option: str, form: str, rule: str) -> tuple[str, str]:
-    r"""A rule split at its last ``=`` without a backslash; ``\=`` behind it is an equals sign.
-
-    The first half may be empty.
-    """
-    first, equals, second = _at_last_bare_equals(rule)
-    if not equals or not second:
-        raise Misuse(f"{option} {rule!r}: expected {form}, such as {_EXAMPLES[option]}")
-    return first, _ESCAPED_EQUALS.sub(r"\1=", second)
-
-
-def renames(rules: list[str] | None) -> list[tuple[str, str]]:
-    r"""``RE=NEW`` split at the last ``=`` without a backslash; ``\=`` in NEW is an equals sign."""
-    pairs = [
-        _halves("--rename", "RE=NEW", rule, _at_last_bare_equals(rule)) for rule in rules or []
-    ]
-    return [(pattern, _ESCAPED_EQUALS.sub(r"\1=", new)) for pattern, new in pairs]
-
-
-_EQUALS = re.compile(r"(\\*)=")
-_ESCAPED_EQUALS = re.compile(r"((?:\\\\)*)\\=")
-
-
-def _at_last_bare_equals(rule: str) -> tuple[str, str, str]:
-    bare = [m.end() - 1 for m in _EQUALS.finditer(rule) if len(m[1]) % 2 == 0]
-    return (rule[: bare[-1]], "=", rule[bare[-1] + 1 :]) if bare else ("", "", rule)
-
-
-def _halves(option: str, form: str, rule: str, split: tuple[str, str, str]) -> tuple[str, str]:
-    pattern, equals, new = split
-    if not equals or not pattern or (not new and option == "--cast"):
-        raise Misuse(f"{option} {rule!r}: expected {form}, such as {_EXAMPLES[option]}")
-    return pattern, new
-
-
-_EXAMPLES = {
-    "--cast": "float=bfloat16",
-    "--rename": "'^params/=model/'",
-    "--target": "serving.yaml=served",
-}
-
 _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 def source_of(src: str, step: str | None, item: str | None) -> str:
     """The path of the checkpoint that SRC, --step and --item name; ``latest`` is looked up here, once."""
-    from reshard.formats.choose import chosen
-
-    return chosen(src, _step(step), item)
+    return reshard.locate(src, step=_step(step), item=item)
 
 
 def choice_there(step: str | None, item: str | None) -> dict[str, Any]:
@@ -135,121 +88,6 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="DST", help="Where the new checkpoint goes; it appears whole or not at all."
-    ),
-]
-Layout = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Layout file, YAML or JSON: the target mesh, and by which axes each tensor is split. "
-        "Without it every tensor keeps the source's layout.",
-        rich_help_panel=LAYOUT,
-    ),
-]
-Mesh = Annotated[
-    str | None,
-    typer.Option(
-        metavar="AXIS=N,…",
-        help="Target mesh in place of the file's, such as data=4,model=2. Without a file, every "
-        "tensor keeps its axes, over this mesh.",
-        rich_help_panel=LAYOUT,
-    ),
-]
-MissingAxes = Annotated[
-    Literal["error", "replicate"],
-    typer.Option(
-        help="Axes of the source or of the file that --mesh lacks: error refuses them; replicate leaves them out, "
-        "so that what they split is replicated, and says which.",
-        rich_help_panel=LAYOUT,
-    ),
-]
-Select = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="RE",
-        help="Keep only leaves whose name this regular expression finds; may be repeated. "
-        "Default: all. Without look-ahead and back-references: docs/reference/layout-files.md lists what is supported.",
-        rich_help_panel=CHANGES,
-    ),
-]
-Drop = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="RE",
-        help="Leave out what this finds, after --select; may be repeated.",
-        rich_help_panel=CHANGES,
-    ),
-]
-Rename = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="RE=NEW",
-        help=r"Replace what RE finds by NEW, which may use groups (\1); the first rule that finds "
-        r"something counts. A list whose items are renumbered 0 to n-1 stays a list. Split at the last "
-        r"'='; write '\=' for one in NEW.",
-        rich_help_panel=CHANGES,
-    ),
-]
-Cast = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="RE=DTYPE",
-        help="Store tensors whose name RE finds as DTYPE; losses are counted and reported. In place of RE, the "
-        "word float, int, complex or bool, or a dtype's name, takes every tensor of that dtype: float=bfloat16 "
-        "casts all floats (bfloat16 and float8 among them) and leaves counters and PRNG keys alone. Write (float) "
-        "to search names for that word. float8_e4m3fn:saturate makes what is too large the largest value. The "
-        "first rule that applies counts.",
-        rich_help_panel=CHANGES,
-    ),
-]
-Compression = Annotated[
-    str,
-    typer.Option(
-        metavar="CODEC",
-        help="none, zstd\\[:level], gzip\\[:level], blosc, or keep (each tensor's own). none is the fastest to "
-        "write and to restore.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-ChunkBytes = Annotated[
-    int | None,
-    typer.Option(
-        parser=size,
-        metavar="SIZE",
-        help="Store a shard in several chunks where it is larger than this. Default: 256MiB. Shards below "
-        "1MiB share a chunk, and any other is one chunk; the layout stays as asked.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Ocdbt = Annotated[
-    bool,
-    typer.Option(
-        "--ocdbt",
-        help="Pack the chunks into one OCDBT database instead of plain files.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Style = Annotated[
-    Literal["v0", "v1"] | None,
-    typer.Option(
-        help="Orbax's form of checkpoint. Default: the source's.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Overwrite = Annotated[
-    bool,
-    typer.Option(
-        "--overwrite",
-        help="Replace DST if it exists; the old one goes when the new one is complete.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Restart = Annotated[
-    bool,
-    typer.Option(
-        "--restart",
-        help="Start over. Without it, an interrupted run resumes where it stopped.",
-        rich_help_panel=OUTPUT,
     ),
 ]
 MaxMemory = Annotated[

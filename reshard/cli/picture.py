@@ -23,8 +23,9 @@ from msgspec import Struct
 from rich.style import Style
 from rich.text import Text
 
+from reshard import DeviceMesh, TensorLayout
 from reshard.geometry.grid import Grid, Index
-from reshard.layout.mesh import DeviceMesh, TensorLayout, axis_names
+from reshard.layout.mesh import axis_names
 
 MOST_ROWS = 8
 MOST_COLUMNS = 16

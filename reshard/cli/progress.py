@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-    from reshard.engine.progress import Progress
+    from reshard import Progress
 
 Watcher = Callable[["Progress"], None]
 

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reshard import CastStats, ConversionReport, TensorReport
 from reshard.cli.signals import Detached, Stopped
-from reshard.conversion.report import ConversionReport, TensorReport
-from reshard.engine.task import CastStats
 from reshard.errors import MissingPackageError, ReshardError
 from reshard.layout.layout_file import layout_to_mapping, load_layout
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec import Struct
 
-from reshard.cli.options import OUTPUT, Misuse, halves
+from reshard.cli.options import OUTPUT, Misuse
+from reshard.cli.rules import halves
 
 if TYPE_CHECKING:
-    from reshard.conversion.options import Target
+    from reshard import Target
 
 _MESH = re.compile(r"[^=,]+=\d+(,[^=,]+=\d+)*")
 
@@ -56,7 +57,7 @@ class NamedTarget(Struct, frozen=True):
 
     def target(self, options: Mapping[str, Any]) -> Target:
         """What the library is asked for; ``options`` are those of all targets."""
-        from reshard.conversion.options import Target
+        from reshard import Target
 
         return Target(self.dst, layout=self.layout, mesh=self.mesh, **options)
 

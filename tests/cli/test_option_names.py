@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-import reshard.api
+import reshard
 from reshard.cli import option_names
 from reshard.cli.option_names import as_options
 
@@ -18,6 +18,7 @@ from reshard.cli.option_names import as_options
         ("narrow it (select, cast)", "narrow it (--select, --cast)"),
         ("allow less (max_memory, workers), again", "allow less (--max-memory, --workers), again"),
         ("allow max_memory of 5MiB", "allow --max-memory of 5MiB"),
+        ("also read it again (check)", "also read it again (--verify)"),
         ("but max_memory is 5MiB; chunk_bytes: no", "but --max-memory is 5MiB; --chunk-bytes: no"),
     ],
 )
@@ -40,5 +41,5 @@ def test_names_and_prose_stay(said: str) -> None:
 
 
 def test_every_argument_is_one_of_convert() -> None:
-    given = inspect.signature(reshard.api.convert).parameters
+    given = inspect.signature(reshard.convert).parameters
     assert set(option_names._ARGUMENTS) <= set(given)

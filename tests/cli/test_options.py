@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import typer
 
-from reshard.cli.options import casts, renames, size
+from reshard.cli.options import size
+from reshard.cli.rules import casts, renames
 
 
 def test_casts_split_at_the_last_equals_sign() -> None:

@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+import reshard
 from reshard.cli.options import (
-    OUTPUT,
-    Cast,
-    ChunkBytes,
-    Compression,
-    Drop,
     Item,
     Json,
-    Layout,
     MaxMemory,
-    Mesh,
-    MissingAxes,
-    Ocdbt,
-    Overwrite,
-    Rename,
-    Restart,
-    Select,
     Server,
     ShowAll,
     Source,
     Step,
-    Style,
     TokenFile,
     Workers,
-    casts,
     choice_there,
     examples,
-    renames,
     source_of,
 )
-from reshard.cli.targets import NamedTarget, OptionalTarget, Targets, targets_of
+from reshard.cli.target_options import (
+    RULES,
+    given_options,
+    library_options,
+    takes_target_options,
+)
+from reshard.cli.targets import NamedTarget, OptionalTarget, targets_of
 from reshard.errors import ReshardError
 
 if TYPE_CHECKING:
+    from reshard import ConversionReport
     from reshard.cli.progress import Watcher
-    from reshard.conversion.report import ConversionReport
 
 EXAMPLES = examples(
     "reshard convert ckpt/1000 served --layout serving.yaml",
@@ -63,43 +52,20 @@ EXAMPLES = examples(
 _REPORT = "reshard.cli.views.report"
 """What shows the report; it brings rich, which takes some 50 ms to load."""
 
-Verify = Annotated[
-    Literal["written", "readback"],
-    typer.Option(
-        help="written: for each tensor, the digest of what was read equals the digest of what was handed to the "
-        "file system, each piece in its place; chunks that are copied encoded are checked by their CRC32C. "
-        "readback: the output is also read again from storage, and compared with that; only then is it proved.",
-        rich_help_panel=OUTPUT,
-    ),
-]
 
-
+@takes_target_options()
 def convert(
     src: Source,
     dst: OptionalTarget = None,
     step: Step = None,
     item: Item = None,
-    layout: Layout = None,
-    mesh: Mesh = None,
-    missing_axes: MissingAxes = "error",
-    target: Targets = None,
-    select: Select = None,
-    drop: Drop = None,
-    rename: Rename = None,
-    cast: Cast = None,
-    compression: Compression = "none",
-    chunk_bytes: ChunkBytes = None,
-    ocdbt: Ocdbt = False,
-    style: Style = None,
-    verify: Verify = "written",
-    overwrite: Overwrite = False,
-    restart: Restart = False,
     max_memory: MaxMemory = None,
     workers: Workers = None,
     server: Server = None,
     token_file: TokenFile = None,
     show_all: ShowAll = False,
     as_json: Json = False,
+    **given: Any,
 ) -> None:
     """Convert a checkpoint to another mesh, dtype or selection of tensors.
 
@@ -117,21 +83,8 @@ def convert(
     from reshard.cli.json_output import conversion_reports, print_json
     from reshard.cli.progress import loading, watching
 
-    targets = targets_of(dst, layout, mesh, target)
-    options = {
-        "select": select or [],
-        "drop": drop or [],
-        "rename": renames(rename),
-        "cast": casts(cast),
-        "compression": compression,
-        "chunk_bytes": chunk_bytes,
-        "ocdbt": ocdbt,
-        "style": style,
-        "overwrite": overwrite,
-        "check": verify,
-        "restart": restart,
-        "missing_axes": missing_axes,
-    }
+    targets = targets_of(dst, given["layout"], given["mesh"], given["target"])
+    options, several = given_options(given), bool(given["target"])
     limits = {"max_memory": max_memory, "workers": workers}
     if token_file is not None and server is None:
         raise ReshardError("--token-file belongs to --server; add it, or leave it out")
@@ -140,21 +93,20 @@ def convert(
         src = source_of(src, step, item)
     else:
         where = choice_there(step, item)
-    changes = [("select", select), ("drop", drop), ("rename", rename), ("cast", cast)]
     if not as_json:
         for one in targets:
-            _announce(src, one.dst, one.layout, one.mesh, changes, compression, verify)
+            _announce(src, one, given)
     read_bytes: int | None
     with watching(as_json) as progress:
         if server is None:
             reports, documents, read_bytes = _convert_here(
-                src, targets, target is not None, options, limits, loading(progress, _REPORT)
+                src, targets, several, library_options(options), limits, loading(progress, _REPORT)
             )
         else:
             request = {"source": src, **where, **_asked(targets, options), **limits}
             reports, documents, read_bytes = _convert_there(server, token_file, request, progress)
             src = documents[0]["source"]
-    document = documents[0] if target is None else conversion_reports(src, documents, read_bytes)
+    document = conversion_reports(src, documents, read_bytes) if several else documents[0]
     if as_json:
         print_json(document)
         return
@@ -177,16 +129,15 @@ def _convert_here(
     progress: Watcher | None,
 ) -> tuple[Sequence[ConversionReport], list[dict[str, Any]], int]:
     """The reports, as ``--json`` prints them, and what was read for all together."""
-    import reshard.api
     from reshard.cli.json_output import conversion_report
 
     if not several:
         (one,) = targets
         where: dict[str, Any] = {"layout": one.layout, "mesh": one.mesh}
-        report = reshard.api.convert(src, one.dst, **where, **options, **limits, progress=progress)
+        report = reshard.convert(src, one.dst, **where, **options, **limits, progress=progress)
         return [report], [conversion_report(report)], report.read_bytes
     goals = [one.target(options) for one in targets]
-    made = reshard.api.convert_all(src, goals, **limits, progress=progress)
+    made = reshard.convert_all(src, goals, **limits, progress=progress)
     return made.reports, list(map(conversion_report, made.reports)), made.read_bytes
 
 
@@ -194,11 +145,9 @@ def _asked(targets: Sequence[NamedTarget], options: dict[str, Any]) -> dict[str,
     """The targets as the server is asked for them."""
     from reshard.cli.remote import layout_there
 
-    # An older server knows no such member, and refuses what it does not know.
-    asked = {k: v for k, v in options.items() if (k, v) != ("missing_axes", "error")}
-    asked["verify"] = asked.pop("check")
+    # Options at their default are not among them: an older server refuses members that it does not know.
     goals = [
-        {"target": one.dst, "layout": layout_there(one.layout), "mesh": one.mesh, **asked}
+        {"target": one.dst, "layout": layout_there(one.layout), "mesh": one.mesh, **options}
         for one in targets
     ]
     return goals[0] if len(goals) == 1 else {"targets": goals}
@@ -214,26 +163,18 @@ def _convert_there(
     return list(map(report_of, documents)), documents, read_bytes
 
 
-def _announce(
-    src: str,
-    dst: str,
-    layout: str | None,
-    mesh: str | None,
-    changes: Sequence[tuple[str, list[str] | None]],
-    compression: str,
-    verify: str,
-) -> None:
+def _announce(src: str, target: NamedTarget, given: Mapping[str, Any]) -> None:
     """One line on stderr that says what will be done."""
     from reshard.cli.console import say
     from reshard.cli.text import safe
 
-    rules = (f"{kind} {rule}" for kind, given in changes for rule in given or ())
-    without = "axes as in the source" if mesh else "layout as in the source"
+    rules = (f"{kind} {rule}" for kind in RULES for rule in given[kind] or ())
+    without = "axes as in the source" if target.mesh else "layout as in the source"
     words = [
-        f"layout {layout}" if layout else without,
-        *([f"mesh {mesh}"] if mesh else []),
+        f"layout {target.layout}" if target.layout else without,
+        *([f"mesh {target.mesh}"] if target.mesh else []),
         *rules,
-        *([f"compression {compression}"] if compression != "none" else []),
-        f"verify {verify}",
+        *([f"compression {given['compression']}"] if given["compression"] != "none" else []),
+        f"verify {given['verify']}",
     ]
-    say(safe(f"converting {src} → {dst}: {', '.join(words)}"))
+    say(safe(f"converting {src} → {target.dst}: {', '.join(words)}"))

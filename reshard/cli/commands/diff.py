@@ -6,17 +6,9 @@ from typing import Annotated
 
 import typer
 
+import reshard
 from reshard.cli.failures import DIFFERENT
-from reshard.cli.options import (
-    Item,
-    Json,
-    MaxMemory,
-    ShowAll,
-    Step,
-    Workers,
-    examples,
-    source_of,
-)
+from reshard.cli.options import Item, Json, MaxMemory, ShowAll, Step, Workers, examples, source_of
 
 EXAMPLES = examples(
     "reshard diff ckpt/1000 served",
@@ -68,13 +60,12 @@ def diff(
 
     Exit code 0 where everything is equal bit for bit, 3 where something differs.
     """
-    import reshard.api
     from reshard.cli.json_output import diff_document, print_json
     from reshard.cli.progress import watching
 
     a = source_of(a, step, item)
     with watching(as_json) as progress:
-        found = reshard.api.diff(
+        found = reshard.diff(
             a,
             b,
             select=select or (),

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+import reshard
 from reshard.cli.options import (
     Item,
     Json,
@@ -51,14 +52,13 @@ def fingerprint(
     the checkpoint as before. From then on verify, convert and restore compare what they read with
     it. What was damaged before cannot be seen.
     """
-    import reshard.api
     from reshard.cli.json_output import fingerprint as document
     from reshard.cli.json_output import print_json
     from reshard.cli.progress import watching
 
     src = source_of(src, step, item)
     with watching(as_json) as progress:
-        found = reshard.api.fingerprint(
+        found = reshard.fingerprint(
             src, overwrite=overwrite, max_memory=max_memory, workers=workers, progress=progress
         )
     if as_json:

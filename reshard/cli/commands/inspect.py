@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reshard
 from reshard.cli.options import Item, Json, ShowAll, Source, Step, examples, source_of
 
 EXAMPLES = examples(
@@ -22,10 +23,9 @@ def inspect(
 
     Reads metadata only. Tensors that differ in numbers only (layers/0, layers/1, …) share a row.
     """
-    import reshard.api
     from reshard.cli.json_output import inspection, print_json
 
-    info = reshard.api.inspect(source_of(src, step, item))
+    info = reshard.inspect(source_of(src, step, item))
     if as_json:
         print_json(inspection(info))
         return

@@ -7,18 +7,9 @@ from typing import Annotated
 
 import typer
 
-from reshard.cli.options import (
-    LAYOUT,
-    Item,
-    Json,
-    Mesh,
-    MissingAxes,
-    Misuse,
-    ShowAll,
-    Step,
-    examples,
-    source_of,
-)
+import reshard
+from reshard.cli.options import LAYOUT, Item, Json, Misuse, ShowAll, Step, examples, source_of
+from reshard.cli.target_options import Mesh, MissingAxes
 
 EXAMPLES = examples(
     "reshard layout ckpt/1000",
@@ -76,7 +67,6 @@ def layout(
 
     With --starter it writes a layout file for you to change.
     """
-    import reshard.api
     from reshard.cli.json_output import layout_document, print_json, starter_document
 
     file, src = _file_and_source(words, file)
@@ -84,13 +74,13 @@ def layout(
     if starter:
         if file is not None:
             raise Misuse(f"--starter makes a layout file, but {file!r} is given; leave one out")
-        text = reshard.api.starter_layout(src, mesh=mesh, missing_axes=missing_axes)
+        text = reshard.starter_layout(src, mesh=mesh, missing_axes=missing_axes)
         if as_json:
             print_json(starter_document(src, text))
         else:
             typer.echo(text, nl=False)
         return
-    preview = reshard.api.preview_layout(src, file, mesh=mesh, missing_axes=missing_axes)
+    preview = reshard.preview_layout(src, file, mesh=mesh, missing_axes=missing_axes)
     if as_json:
         print_json(layout_document(file, src, preview))
         return

@@ -7,37 +7,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import reshard
 from reshard.cli.options import (
-    Cast,
-    ChunkBytes,
-    Compression,
-    Drop,
     Item,
     Json,
-    Layout,
     MaxMemory,
-    Mesh,
-    MissingAxes,
-    Ocdbt,
-    Overwrite,
-    Rename,
-    Select,
     ShowAll,
     Source,
     Step,
-    Style,
     Workers,
-    casts,
     examples,
-    renames,
     source_of,
 )
-from reshard.cli.targets import PlannedTarget, Targets, targets_of
+from reshard.cli.target_options import given_options, library_options, takes_target_options
+from reshard.cli.targets import PlannedTarget, targets_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
+    from reshard import ConversionPlan, MultiConversionPlan
 
 EXAMPLES = examples(
     "reshard plan ckpt/1000 --layout serving.yaml",
@@ -55,29 +43,18 @@ Shares = Annotated[
 ]
 
 
+@takes_target_options("verify", "restart")
 def plan(
     src: Source,
     dst: PlannedTarget = None,
     step: Step = None,
     item: Item = None,
-    layout: Layout = None,
-    mesh: Mesh = None,
-    missing_axes: MissingAxes = "error",
-    target: Targets = None,
-    select: Select = None,
-    drop: Drop = None,
-    rename: Rename = None,
-    cast: Cast = None,
-    compression: Compression = "none",
-    chunk_bytes: ChunkBytes = None,
-    ocdbt: Ocdbt = False,
-    style: Style = None,
-    overwrite: Overwrite = False,
     max_memory: MaxMemory = None,
     workers: Workers = None,
     shares: Shares = False,
     show_all: ShowAll = False,
     as_json: Json = False,
+    **given: Any,
 ) -> None:
     """Show what a conversion would do and what it would cost; moves nothing.
 
@@ -89,33 +66,22 @@ def plan(
     there already. With --target several times, also what is read for all targets together, and how
     much of it again.
     """
-    import reshard.api
     from reshard.cli.console import print_all
     from reshard.cli.json_output import conversion_plan, conversion_plans, print_json
 
-    options: dict[str, Any] = {
-        "select": select or (),
-        "drop": drop or (),
-        "rename": renames(rename),
-        "cast": casts(cast),
-        "compression": compression,
-        "chunk_bytes": chunk_bytes,
-        "ocdbt": ocdbt,
-        "style": style,
-        "overwrite": overwrite,
-        "missing_axes": missing_axes,
-    }
+    options = library_options(given_options(given))
     limits: dict[str, Any] = {"max_memory": max_memory, "workers": workers}
+    layout, mesh = given["layout"], given["mesh"]
     src = source_of(src, step, item)
-    if target is not None:
-        goals = [one.target(options) for one in targets_of(dst, layout, mesh, target)]
-        found = reshard.api.plan_all(src, goals, **limits)
+    if given["target"]:
+        goals = [one.target(options) for one in targets_of(dst, layout, mesh, given["target"])]
+        found = reshard.plan_all(src, goals, **limits)
         if as_json:
             print_json(conversion_plans(found, with_shares=shares))
         else:
             print_all(_joint_views(found, shares, show_all))
         return
-    planned = reshard.api.plan(src, dst, layout=layout, mesh=mesh, **options, **limits)
+    planned = reshard.plan(src, dst, layout=layout, mesh=mesh, **options, **limits)
     if as_json:
         print_json(conversion_plan(planned, with_shares=shares))
     else:

@@ -6,23 +6,11 @@ from typing import Annotated
 
 import typer
 
+import reshard
 from reshard.cli.failures import DIFFERENT, FAILED
-from reshard.cli.options import (
-    Cast,
-    Drop,
-    Item,
-    Json,
-    MaxMemory,
-    Rename,
-    Select,
-    ShowAll,
-    Step,
-    Workers,
-    casts,
-    examples,
-    renames,
-    source_of,
-)
+from reshard.cli.options import Item, Json, MaxMemory, ShowAll, Step, Workers, examples, source_of
+from reshard.cli.rules import casts, renames
+from reshard.cli.target_options import Cast, Drop, Rename, Select
 
 EXAMPLES = examples(
     "reshard verify served",
@@ -77,13 +65,12 @@ def verify(
     that it cannot be read; 1 where there is no checkpoint, or nothing was recorded that could be
     compared (then reshard fingerprint records it).
     """
-    import reshard.api
     from reshard.cli.json_output import print_json, verification
     from reshard.cli.progress import watching
 
     a = source_of(a, step, item)
     with watching(as_json) as progress:
-        found = reshard.api.verify(
+        found = reshard.verify(
             a,
             b,
             select=select,

@@ -8,10 +8,10 @@ from collections.abc import Hashable, Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
+from reshard import DiffReport, LeafDiff, TensorDiff
 from reshard.cli.grouping import Group, grouped, single
 from reshard.cli.tables import Cell, cap_note, capped, table
 from reshard.cli.text import count_text, dtype_text, duration_text, safe, shape_text
-from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
 
 MOST_TEXT = 24
 """Characters of a string that a table shows."""

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
+from reshard import Fingerprint
 from reshard.cli.tables import cap_note, capped, table
 from reshard.cli.text import count_text, duration_text, rate_text, safe
 from reshard.geometry.sizes import format_bytes
-from reshard.verification.fingerprint import Fingerprint
 
 MOST_DIGESTS = 8
 

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
+from reshard import CheckpointInfo, DeviceMesh, TensorInfo
 from reshard.cli.grouping import Group, grouped, single
 from reshard.cli.tables import Cell, Column, cap_note, capped, table, warning
 from reshard.cli.text import (
@@ -21,8 +22,6 @@ from reshard.cli.text import (
 )
 from reshard.formats.base import Item
 from reshard.geometry.sizes import format_bytes
-from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
-from reshard.layout.mesh import DeviceMesh
 
 Rows = Sequence[Group[TensorInfo]]
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from reshard import DeviceMesh, LaidOut, LayoutPreview
 from reshard.cli.grouping import grouped
 from reshard.cli.picture import MOST_ROWS, Frame, Split, draw, draw_mesh
 from reshard.cli.tables import cap_note, warning
@@ -22,8 +23,6 @@ from reshard.cli.text import (
     some_text,
 )
 from reshard.geometry.sizes import format_bytes
-from reshard.inspection.layout_preview import LaidOut, LayoutPreview
-from reshard.layout.mesh import DeviceMesh
 from reshard.layout.tensor_spec import TensorSpec
 
 MOST_KINDS = 8

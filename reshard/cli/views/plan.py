@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
+from reshard import DeviceMesh
 from reshard.cli.grouping import Group, grouped, single
 from reshard.cli.tables import Cell, Column, cap_note, capped, table, warnings_of
 from reshard.cli.text import (
@@ -25,13 +26,12 @@ from reshard.cli.text import (
 )
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
-from reshard.layout.mesh import DeviceMesh
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Move, Plan
 from reshard.planning.multi_plan import MultiPlan
 
 if TYPE_CHECKING:
-    from reshard.conversion.plan import ConversionPlan, PlannedTensor
+    from reshard import ConversionPlan, PlannedTensor
 
     Groups = Sequence[Group[PlannedTensor]]
 

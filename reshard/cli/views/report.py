@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
+from reshard import CastStats, ConversionReport, TensorReport
 from reshard.cli.tables import Cell, Column, cap_note, capped, table, warnings_of
 from reshard.cli.text import (
     count_text,
@@ -17,8 +18,7 @@ from reshard.cli.text import (
     ratio_text,
     safe,
 )
-from reshard.conversion.report import ConversionReport, Proof, TensorReport
-from reshard.engine.task import CastStats
+from reshard.conversion.report import Proof
 from reshard.geometry.sizes import format_bytes
 
 MOST_DIGESTS = 8

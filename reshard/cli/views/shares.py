@@ -14,9 +14,9 @@ from reshard.cli.text import parts_text, safe
 from reshard.planning.shares import Share, shares
 
 if TYPE_CHECKING:
+    from reshard import PlannedTensor
     from reshard.cli.grouping import Group
     from reshard.cli.views.plan import Groups
-    from reshard.conversion.plan import PlannedTensor
 
 MOST_GROUPS = 8
 MOST_SHARDS = 16

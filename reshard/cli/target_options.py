@@ -1,0 +1,212 @@
+"""The options of a target of a conversion on the command line, each with the help that teaches it.
+
+TARGET_OPTIONS is the table of them; ``convert`` and ``plan`` take it whole. Names and defaults are the library's
+(``reshard.ConvertOptions``); only ``--verify`` is called ``check`` there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
+from typing import Annotated, Any, Literal, TypeVar
+
+import typer
+
+from reshard import Target
+from reshard.cli.option_names import LIBRARY_NAMES
+from reshard.cli.options import CHANGES, LAYOUT, OUTPUT, size
+from reshard.cli.rules import casts, renames
+from reshard.cli.targets import Targets
+
+_F = TypeVar("_F", bound=Callable[..., None])
+
+KEYWORD = Parameter.KEYWORD_ONLY
+
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Layout file, YAML or JSON: the target mesh, and by which axes each tensor is split. "
+        "Without it every tensor keeps the source's layout.",
+        rich_help_panel=LAYOUT,
+    ),
+]
+Mesh = Annotated[
+    str | None,
+    typer.Option(
+        metavar="AXIS=N,…",
+        help="Target mesh in place of the file's, such as data=4,model=2. Without a file, every "
+        "tensor keeps its axes, over this mesh.",
+        rich_help_panel=LAYOUT,
+    ),
+]
+MissingAxes = Annotated[
+    Literal["error", "replicate"],
+    typer.Option(
+        help="Axes of the source or of the file that --mesh lacks: error refuses them; replicate leaves them out, "
+        "so that what they split is replicated, and says which.",
+        rich_help_panel=LAYOUT,
+    ),
+]
+Select = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RE",
+        help="Keep only leaves whose name this regular expression finds; may be repeated. "
+        "Default: all. Without look-ahead and back-references: docs/reference/layout-files.md lists what is supported.",
+        rich_help_panel=CHANGES,
+    ),
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RE",
+        help="Leave out what this finds, after --select; may be repeated.",
+        rich_help_panel=CHANGES,
+    ),
+]
+Rename = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RE=NEW",
+        help=r"Replace what RE finds by NEW, which may use groups (\1); the first rule that finds "
+        r"something counts. A list whose items are renumbered 0 to n-1 stays a list. Split at the last "
+        r"'='; write '\=' for one in NEW.",
+        rich_help_panel=CHANGES,
+    ),
+]
+Cast = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RE=DTYPE",
+        help="Store tensors whose name RE finds as DTYPE; losses are counted and reported. In place of RE, the "
+        "word float, int, complex or bool, or a dtype's name, takes every tensor of that dtype: float=bfloat16 "
+        "casts all floats (bfloat16 and float8 among them) and leaves counters and PRNG keys alone. Write (float) "
+        "to search names for that word. float8_e4m3fn:saturate makes what is too large the largest value. The "
+        "first rule that applies counts.",
+        rich_help_panel=CHANGES,
+    ),
+]
+Compression = Annotated[
+    str,
+    typer.Option(
+        metavar="CODEC",
+        help="none, zstd\\[:level], gzip\\[:level], blosc, or keep (each tensor's own). none is the fastest to "
+        "write and to restore.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+ChunkBytes = Annotated[
+    int | None,
+    typer.Option(
+        parser=size,
+        metavar="SIZE",
+        help="Store a shard in several chunks where it is larger than this. Default: 256MiB. Shards below "
+        "1MiB share a chunk, and any other is one chunk; the layout stays as asked.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Ocdbt = Annotated[
+    bool,
+    typer.Option(
+        "--ocdbt",
+        help="Pack the chunks into one OCDBT database instead of plain files.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Style = Annotated[
+    Literal["v0", "v1"] | None,
+    typer.Option(
+        help="Orbax's form of checkpoint. Default: the source's.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Verify = Annotated[
+    Literal["written", "readback"],
+    typer.Option(
+        help="written: for each tensor, the digest of what was read equals the digest of what was handed to the "
+        "file system, each piece in its place; chunks that are copied encoded are checked by their CRC32C. "
+        "readback: the output is also read again from storage, and compared with that; only then is it proved.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace DST if it exists; the old one goes when the new one is complete.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Restart = Annotated[
+    bool,
+    typer.Option(
+        "--restart",
+        help="Start over. Without it, an interrupted run resumes where it stopped.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+TARGET_OPTIONS: Mapping[str, Any] = {
+    "layout": Layout,
+    "mesh": Mesh,
+    "missing_axes": MissingAxes,
+    "target": Targets,
+    "select": Select,
+    "drop": Drop,
+    "rename": Rename,
+    "cast": Cast,
+    "compression": Compression,
+    "chunk_bytes": ChunkBytes,
+    "ocdbt": Ocdbt,
+    "style": Style,
+    "verify": Verify,
+    "overwrite": Overwrite,
+    "restart": Restart,
+}
+"""In the order of the help. ``target`` names several targets, and is no option of one."""
+
+RULES = ("select", "drop", "rename", "cast")
+PARSERS: Mapping[str, Callable[[Any], Any]] = {"rename": renames, "cast": casts}
+
+_OF_EACH = ("layout", "mesh", "target")
+"""What ``targets_of`` makes the targets of; the other options are for all of them."""
+
+
+def takes_target_options(*left_out: str) -> Callable[[_F], _F]:
+    """Gives a command every option of a target but those left out, behind ``--item``, in place of its ``**given``."""
+
+    def decorate(command: _F) -> _F:
+        own = signature(command, eval_str=True)
+        *kept, _ = own.parameters.values()
+        at = list(own.parameters).index("item") + 1
+        options = [
+            Parameter(name, KEYWORD, default=default_of(name), annotation=option)
+            for name, option in TARGET_OPTIONS.items()
+            if name not in left_out
+        ]
+        shown = [p.replace(kind=KEYWORD) for p in kept]
+        command.__signature__ = own.replace(parameters=[*shown[:at], *options, *shown[at:]])  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def default_of(name: str) -> Any:
+    """The library's default; None for lists, and for ``target``."""
+    value = getattr(Target(""), LIBRARY_NAMES.get(name, name))
+    return value if isinstance(value, bool) else value or None
+
+
+def given_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are for all targets, parsed; those at their default are left out."""
+    return {
+        name: PARSERS[name](value) if name in PARSERS else value
+        for name, value in given.items()
+        if name not in _OF_EACH and value not in (default_of(name), [])
+    }
+
+
+def library_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same options under the library's names."""
+    return {LIBRARY_NAMES.get(name, name): value for name, value in options.items()}
