@@ -110,7 +110,7 @@ def test_the_two_minutes_of_the_service(
 
 def test_the_first_example_of_the_service(tmp_path: Path) -> None:
     """docs/tutorials/first-service.md, from its first command on, by someone who has nothing yet."""
-    demo, serve, curl, *_ = commands(ROOT / "docs" / "tutorials" / "first-service.md")
+    demo, serve, curl, again = commands(ROOT / "docs" / "tutorials" / "first-service.md")
     assert (demo, serve) == (
         ["reshard", "demo", "--dir", "demo"],
         ["reshard", "serve", "--insecure", "--root", "data=demo"],
@@ -123,23 +123,31 @@ def test_the_first_example_of_the_service(tmp_path: Path) -> None:
         capture_output=True,
     )
     with serving(serve[1:], tmp_path, tmp_path / "log") as url:
-        _convert_by_curl(curl, url)
+        made = _convert_by_curl(curl, url)
+        asked = subprocess.run(
+            [*again[:-1], again[-1].replace("ID", made).replace("http://127.0.0.1:8080", url)],
+            capture_output=True,
+            check=True,
+        )
+        assert json.loads(asked.stdout)["state"] == "succeeded"
     assert (tmp_path / "demo" / "first" / "1000" / "default" / "_METADATA").exists()
 
 
-def _convert_by_curl(curl: list[str], url: str) -> None:
-    """Asks for the conversion as a page does, and waits until it has succeeded."""
+def _convert_by_curl(curl: list[str], url: str) -> str:
+    """Asks for the conversion as a page does, and waits until it has succeeded; its id."""
     assert curl[0] == "curl" and curl[-1].startswith("http://127.0.0.1:8080/")
     asked = [*curl[:-1], curl[-1].replace("http://127.0.0.1:8080", url)]
     done = subprocess.run(
         [*asked, "--no-progress-meter"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    path = f"{url}/v1/conversions/{json.loads(done.stdout)['id']}"
+    made: str = json.loads(done.stdout)["id"]
+    path = f"{url}/v1/conversions/{made}"
     with httpx.stream("GET", f"{path}/events", timeout=120) as events:
         assert [x for x in events.iter_lines() if x.startswith("event:")][-1] == "event: end"
     ended = httpx.get(path).json()
     assert ended["state"] == "succeeded", ended["error"]
+    return made
 
 
 def test_the_readme_shows_every_command() -> None:

@@ -8,9 +8,10 @@ fenced block                    step
 ``python``                      code for the page's one interpreter
 ``text`` behind ``python``      the output to expect of that code
 any, begins with ``# NAME.ext``  a file, which is written and not run
+any, below ``<!-- not run: …``  for the eyes; the comment says why it is not run
 ==============================  =====================================================================
 
-Every other block is for the eyes.
+Every other block is for the eyes. ``tests.docs.test_every_block`` asks for a reason where that is code.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from textwrap import dedent
 from typing import Literal
 
-FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCED = re.compile(
+    r"(?:^ *<!-- not run: (?P<why>[^\n]+) -->\n)?^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$",
+    re.DOTALL | re.MULTILINE,
+)
 FILE_NAME = re.compile(r"# ([\w./-]+\.\w+)\n")
 
 
@@ -37,17 +42,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its text, and the line of the page on which the text begins."""
+    """A fenced block: its language, its text, the line of the page on which the text begins, and why it is not run."""
 
     language: str
     text: str
     line: int
+    not_run: str | None = None
 
 
 def blocks(page: str) -> Iterator[Block]:
     """Every fenced block, in order."""
     for found in FENCED.finditer(page):
-        yield Block(found[1], found[2], page.count("\n", 0, found.start(2)) + 1)
+        line = page.count("\n", 0, found.start("text")) + 1
+        yield Block(found["language"], dedent(found["text"]), line, found["why"])
 
 
 def steps(page: str) -> list[Step]:
@@ -55,6 +62,8 @@ def steps(page: str) -> list[Step]:
     made: list[Step] = []
     previous = ""
     for block in blocks(page):
+        if block.not_run:
+            continue
         if named := FILE_NAME.match(block.text):
             made.append(Step("file", block.line, block.text, name=named[1]))
         elif block.language == "console":

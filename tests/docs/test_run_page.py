@@ -61,6 +61,11 @@ made False True
 ```json
 {"for": "the eyes"}
 ```
+
+<!-- not run: it would fail -->
+```console
+$ false
+```
 """
 
 

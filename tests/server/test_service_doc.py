@@ -22,12 +22,13 @@ from reshard_server.settings import Settings, load_settings
 from tests.deploy.documents import most_bytes
 from tests.server.live import ROOT, Live, environment, live
 from tests.server.tokens import TOKENS
-from tests.test_readme import blocks
+from tests.test_readme import blocks, serving
 
 pytestmark = pytest.mark.xdist_group("service page")  # they share a server
 DOCS = Path(__file__).parents[2] / "docs"
 CLIENTS = DOCS / "how-to" / "service" / "clients.md"
 SCHEDULES = DOCS / "how-to" / "service" / "schedules.md"
+TOKENS_PAGE = DOCS / "how-to" / "service" / "tokens.md"
 API = DOCS / "reference" / "service" / "api.md"
 SETTINGS = DOCS / "reference" / "service" / "settings.md"
 METRICS = (DOCS / "reference" / "service" / "monitoring.md").read_text()
@@ -80,6 +81,65 @@ def test_every_command_works(server: Live, tmp_path: Path) -> None:
     assert '"state":"succeeded"' in done.stdout
     assert (tmp_path / "slice.bin").stat().st_size == 8 * 32 * 2
     assert (tmp_path / "shard-3.safetensors").stat().st_size > 0
+
+
+CURL = """\
+#!/usr/bin/env bash
+exec /usr/bin/curl --silent --show-error --fail-with-body -H "Authorization: Bearer $TOKEN" "${@//http:\\/\\/127.0.0.1:8080/$SERVER}"
+"""
+"""The program of a reader who has a token, where the page has none because the server asks for none."""
+
+
+def test_the_other_commands_work_too(server: Live, tmp_path: Path) -> None:
+    """Those of the pages about schedules and the API, on a server where the page of clients has been."""
+    (tmp_path / "curl").write_text(CURL)
+    (tmp_path / "curl").chmod(0o755)
+    (body,) = blocks(SCHEDULES, "json")
+    (tmp_path / "schedule.json").write_text(body)
+    layout = {
+        "mesh": {"axes": ["model"], "shape": [8]},
+        "rules": [{"match": "kernel", "axes": [None, "model"]}],
+    }
+    with server.client() as client:
+        assert client.put("/v1/layouts/serving", json={"layout": layout}).is_success
+        wish = {"source": "data/run7/1000", "target": "data/asked", "layout": "serving"}
+        made = client.post("/v1/conversions", json=wish).json()["id"]
+        typed = [
+            *blocks(SCHEDULES, "sh"),
+            *(text.replace("$ ", "") for text in blocks(API, "console")),
+        ]
+        done = subprocess.run(
+            ["bash", "-e", "-c", "\n".join(typed)],
+            env={"PATH": f"{tmp_path}:/usr/local/bin:/usr/bin:/bin", "SERVER": server.url, "TOKEN": TOKENS["ann"][0], "ID": made},
+            cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        client.delete("/v1/schedules/serve-run7")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert (tmp_path / "slice.bin").stat().st_size == 128 * 32 * 2
+    assert (tmp_path / "shard-3.safetensors").stat().st_size > 0
+
+
+def test_a_token_lets_its_reader_in(tmp_path: Path) -> None:
+    """The page about tokens: one is made, the server reads it, and curl gets an answer with it only."""
+    made, serve, curl = (
+        text.partition("#")[0].strip()
+        for block in blocks(TOKENS_PAGE, "console")
+        for text in block.split("$ ")[1:]
+    )
+    (tmp_path / "srv").mkdir()
+    (tmp_path / "server.toml").write_text(
+        f'tokens_file = "tokens.toml"\nstate = "{tmp_path}/state"\n'
+    )
+    typed = subprocess.run(
+        ["bash", "-c", made.replace("reshard", f"{sys.executable} -m reshard", 1)],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    words = serve.replace("/srv/checkpoints", str(tmp_path / "srv")).split()[1:]
+    with serving(words, tmp_path, tmp_path / "log") as url:
+        for token, status in ((typed.stderr.split()[-1], 0), ("rsh_unknown", 22)):
+            asked = curl.replace("rsh_…", token).replace("http://127.0.0.1:8080", url)
+            done = subprocess.run(["bash", "-c", f"{asked} --silent --fail"], capture_output=True)
+            assert done.returncode == status, done
 
 
 def test_the_python_of_the_page_runs(
