@@ -1,9 +1,10 @@
-"""Eight simulated devices, set before anything imports jax, jax for Keras, and a terminal of known width."""
+"""What every test session sets up, before anything imports jax or Keras."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +14,31 @@ import pytest
 if TYPE_CHECKING:
     from tests.oracles.ask_tensorflow import TensorFlow
 
+# Meshes need devices: jax splits the CPU into eight.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+# No test needs an accelerator, and looking for one takes seconds.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Keras runs on jax here, whatever else is installed.
 os.environ.setdefault("KERAS_BACKEND", "jax")
+# Tables are printed for a terminal of one width, whoever runs the tests.
 os.environ["COLUMNS"] = "120"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Lets jax keep what it compiles in this process: Keras compiles the same steps for every model."""
+    if "jax" not in sys.modules:
+        yield
+        return
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    folder = tmp_path_factory.mktemp("compiled")
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    compilation_cache.reset_cache()  # jax decides at its first compilation whether it has a cache
+    yield
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")
