@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.oracles.ask_tensorflow import TensorFlow
@@ -22,6 +23,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("KERAS_BACKEND", "jax")
 # Tables are printed for a terminal of one width, whoever runs the tests.
 os.environ["COLUMNS"] = "120"
+# Hypothesis gives examples no deadline, which would measure how busy the machine is.
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,7 +2,7 @@
 
 Prints cases per second, outcomes, the slowest and the largest case, and whatever is wrong, with the
 seed that makes it again; the checkpoints that did it are kept below ``--work``. The exit code is 1
-where anything is wrong. The tests run the same cases for some seconds.
+where anything is wrong. The tests run the first hundred.
 """
 
 from __future__ import annotations

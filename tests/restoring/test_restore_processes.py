@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import socket
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -17,10 +13,10 @@ import numpy as np
 import pytest
 
 from tests.orbax_trees import mesh, put, save_pytree
+from tests.process_groups import run_group
 
 pytestmark = pytest.mark.xdist_group("restore-processes")
 
-ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 SHAPE = (512, 1024)
 """2 MiB in float32."""
@@ -86,33 +82,9 @@ def root(tmp_path_factory):
     shutil.rmtree(root)
 
 
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
 def run_all(count: int, root: Path) -> list[dict[str, Any]]:
     """What each process prints."""
-    flags = {
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={8 // count}",
-        "JAX_PLATFORMS": "cpu",
-    }
-    address = free_address()
-    words = (str(count), address, str(root), json.dumps(SHAPE))
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(CODE), str(rank), *words],
-            cwd=ROOT, env={**os.environ, **flags, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
-        )
-        for rank in range(count)
-    ]  # fmt: skip
-    try:
-        printed = [process.communicate(timeout=180)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0] * count
+    printed = run_group(count, ["-c", textwrap.dedent(CODE)], str(root), json.dumps(SHAPE))
     return [json.loads(lines.splitlines()[-1]) for lines in printed]
 
 

@@ -1,14 +1,10 @@
-"""One process of a group that saves: ``group_member.py INDEX PORT PATH SCENARIO``; 4 CPU devices."""
+"""One process of a group that saves: ``group_member.py INDEX COUNT ADDRESS PATH SCENARIO``."""
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
-
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
-os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 import numpy as np
@@ -18,8 +14,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import reshard
 from reshard.saving import write
 
-INDEX, PORT = int(sys.argv[1]), sys.argv[2]
-ROOT, SCENARIO = Path(sys.argv[3]), sys.argv[4]
+INDEX, COUNT, ADDRESS = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+ROOT, SCENARIO = Path(sys.argv[4]), sys.argv[5]
 
 
 def spread(values: np.ndarray, mesh: Mesh, *axes: Any) -> jax.Array:
@@ -128,7 +124,7 @@ def manager(mesh: Mesh) -> None:
 
 def main() -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(f"127.0.0.1:{PORT}", 2, INDEX)
+    jax.distributed.initialize(ADDRESS, COUNT, INDEX)
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
     scenarios = (manager, step, donated, different, bad_leaf, no_writing, absent, exists)
     for scenario in scenarios:

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
@@ -17,9 +11,7 @@ from orbax.checkpoint import v1
 
 import reshard
 from reshard.formats.slices.parse import read_slices
-
-HERE = Path(__file__).parent
-LIMIT_S = 240
+from tests.process_groups import run_group
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Sharding info not provided"),
@@ -42,31 +34,11 @@ WANTED = {
 def group(tmp_path_factory):
     """Every scenario run once, by one group: where to, and what each process said."""
     root = tmp_path_factory.mktemp("group")
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    members = [_member(index, port, root) for index in (0, 1)]
     said = []
-    for member in members:
-        try:
-            output, _ = member.communicate(timeout=LIMIT_S)
-        finally:
-            member.kill()
-        assert member.returncode == 0, output
+    for output in run_group(2, ["-m", "tests.saving.group_member"], str(root), "all"):
         pairs = (line.partition(": ") for line in output.splitlines())
         said.append({name: rest for name, _, rest in pairs})
     return root, said
-
-
-def _member(index, port, root):
-    paths = os.pathsep.join([str(HERE.parents[1]), *sys.path])
-    return subprocess.Popen(
-        [sys.executable, HERE / "group_member.py", str(index), str(port), root, "all"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
 
 
 @pytest.mark.parametrize("name", ["one", "two"])

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 import textwrap
-from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.process_groups import run_group
 
 CODE = """
     import json, sys
@@ -19,7 +13,7 @@ CODE = """
     import numpy as np
     from reshard import DeviceMesh, TensorLayout, distribute_tensor
 
-    rank, address = int(sys.argv[1]), sys.argv[2]
+    rank, address = int(sys.argv[1]), sys.argv[3]
     jax.distributed.initialize(address, num_processes=2, process_id=rank)
     value = np.arange(64.0).reshape(8, 8)  # float64, of which jax keeps float32
     mesh = DeviceMesh((4, 2), ("data", "model"))
@@ -45,37 +39,9 @@ CODE = """
 """
 
 
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-def run_both(code: str) -> list[dict[str, Any]]:
-    """What each of two processes prints."""
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    address = free_address()
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(code), str(rank), address],
-            cwd=ROOT,
-            env={**os.environ, **flags, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        printed = [process.communicate(timeout=120)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 0]
-    return [json.loads(lines.splitlines()[-1]) for lines in printed]
-
-
 def test_each_process_holds_its_part() -> None:
-    found = run_both(CODE)
+    printed = run_group(2, ["-c", textwrap.dedent(CODE)])
+    found = [json.loads(lines.splitlines()[-1]) for lines in printed]
     for answer in found:
         assert answer["devices"] == 8
         assert answer["right"] == [True] * 3

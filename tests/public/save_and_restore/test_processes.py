@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,41 +13,16 @@ import orbax.checkpoint as ocp
 import pytest
 
 import reshard
+from tests.process_groups import run_group
 from tests.public.save_and_restore import pieces
 
 pytestmark = pytest.mark.xdist_group("live-processes")
 
-ROOT = Path(__file__).parents[3]
-LIMIT_S = 120
 
-
-def run_group(count: int, path: Path, *words: str) -> list[dict[str, Any]]:
-    """What each of ``count`` processes printed."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    devices = f"--xla_force_host_platform_device_count={8 // count}"
-    script = [sys.executable, "-m", "tests.public.save_and_restore.group_member"]
-    started = [
-        subprocess.Popen(
-            [*script, str(index), str(count), address, str(path), *words],
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "XLA_FLAGS": devices,
-                "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-            },
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(count)
-    ]
-    try:
-        printed = [process.communicate(timeout=LIMIT_S)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0] * count
+def run_members(count: int, path: Path, *words: str) -> list[dict[str, Any]]:
+    """What each of ``count`` processes found."""
+    program = ["-m", "tests.public.save_and_restore.group_member"]
+    printed = run_group(count, program, str(path), *words)
     return [json.loads(lines.splitlines()[-1]) for lines in printed]
 
 
@@ -59,7 +30,7 @@ def run_group(count: int, path: Path, *words: str) -> list[dict[str, Any]]:
 def saved(tmp_path_factory):
     """Where two processes saved, and what the two of them restored."""
     root = tmp_path_factory.mktemp("live")
-    found = run_group(2, root / "checkpoint", "save")
+    found = run_members(2, root / "checkpoint", "save")
     yield root / "checkpoint", found
     shutil.rmtree(root)
 
@@ -68,7 +39,7 @@ def saved(tmp_path_factory):
 def test_each_process_of_a_group_restores_its_part_bit_by_bit(saved, count):
     path, found = saved
     if count != 2:
-        found = run_group(count, path)
+        found = run_members(count, path)
     whole = 4 * int(np.prod(pieces.SHAPE))
     for process in found:
         assert all(process["right"].values())

@@ -30,7 +30,8 @@ CASE_BYTES = 1 << 30
 
 START_SECONDS = 120.0
 
-ENDING_SECONDS = 5.0
+ENDING_SECONDS = 60.0
+"""A process whose pipe has closed ends a moment later."""
 
 _REPOSITORY = Path(__file__).parents[3]
 
@@ -65,13 +66,16 @@ class Child:
         process = self._started()
         _stream(process.stdin).write(f"{seed}\n")
         _stream(process.stdin).flush()
-        started = self._answer(HANG_SECONDS)
-        answer = None if started is None else self._answer(HANG_SECONDS)
-        if answer is not None:
-            return answer
-        code = _ended(process)
+        started = None
+        try:
+            started = self._answer(HANG_SECONDS)
+            answer = self._answer(HANG_SECONDS) if started else None
+            if answer is not None:
+                return answer
+            reason = f"ends with {process.wait(ENDING_SECONDS)}"
+        except (Empty, subprocess.TimeoutExpired):
+            reason = "hangs"
         self.stop()
-        reason = "hangs" if code is None else f"ends with {code}"
         return {"seed": seed, **(started or {}), "wrong": [f"the process {reason}: {self._said()}"]}
 
     def start(self) -> None:
@@ -106,10 +110,8 @@ class Child:
         threading.Thread(target=read, daemon=True).start()
 
     def _answer(self, seconds: float) -> dict[str, object] | None:
-        try:
-            line = self._lines.get(timeout=seconds)
-        except Empty:
-            return None
+        """The next line of the child, or None where it has ended; Empty after so many seconds."""
+        line = self._lines.get(timeout=seconds)
         return json.loads(line) if line else None
 
     def _said(self) -> str:
@@ -133,14 +135,6 @@ class Child:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-def _ended(process: subprocess.Popen[str]) -> int | None:
-    """Its exit status; a pipe closes a little before the process has ended, so that it gets a moment."""
-    try:
-        return process.wait(ENDING_SECONDS)
-    except subprocess.TimeoutExpired:
-        return None
 
 
 def _stream(stream: IO[str] | None) -> IO[str]:
