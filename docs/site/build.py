@@ -7,6 +7,7 @@ a page that is missing in the navigation.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from docs.site.check import wrong as wrong_in
 from docs.site.navigation import missing
 from docs.site.stage import stage
 
+_FOREIGN_WORKER = "https://unpkg.com/iframe-worker/shim"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _COMPLAINT = re.compile(
     r"^(?:griffe|mkdocs\w*|mkdocs_autorefs|WARNING|ERROR|Warning|Error)\b.*:", re.MULTILINE
@@ -37,7 +39,15 @@ def generated(folder: Path, generator: Path) -> list[str]:
     said = _COLOURS.sub("", done.stdout + done.stderr).partition("\nTraceback")[0]
     if done.returncode or _COMPLAINT.search(said):
         return [f"{generator.name} ended with {done.returncode} and said:\n{said}"]
+    own_worker(folder / "site")
     return list(wrong_in(folder / "site"))
+
+
+def own_worker(site: Path) -> None:
+    """Has pages load ``worker.js`` of this folder, where the generator names a script of another host."""
+    for page in site.rglob("*.html"):
+        own = os.path.relpath(site / "site" / "worker.js", page.parent)
+        page.write_text(page.read_text("utf-8").replace(_FOREIGN_WORKER, own), "utf-8")
 
 
 def main() -> None:

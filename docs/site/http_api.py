@@ -66,13 +66,13 @@ def _model(model: Model) -> str:
 
 def _members(first: str, members: Iterable[Member]) -> str:
     return "\n".join(
-        [f"| {first} | type | | what it is |", "|---|---|---|---|", *map(_member, members)]
+        [f"| {first} | type | required | what it is |", "|---|---|---|---|", *map(_member, members)]
     )
 
 
 def _member(each: Member) -> str:
     where = f" ({each.where})" if each.where else ""
-    needed = "required" if each.required else ""
+    needed = "yes" if each.required else ""
     return f"| `{each.name}`{where} | {_type(each.type)} | {needed} | {_cell(each.description)} |"
 
 

@@ -23,9 +23,9 @@ from docs.site.lists import four_spaces
 ROOT = Path(__file__).parents[2]
 OUTSIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "deploy")
 """Files and folders outside docs/ that the site has too."""
-STAND_INS = {"README.md": "index.md"}
-"""Pages that the site does not have, and the page that a link to one leads to instead."""
-COPIED = {".md", ".svg", ".png", ".css"}
+RENAMED = {"README.md": "index.md", "docs/index.md": "pages.md"}
+"""Pages with another place: the site begins with the README; what leads to all pages comes behind it."""
+COPIED = {".md", ".svg", ".png", ".css", ".js"}
 MADE: Mapping[str, Callable[[], str]] = {
     "command line": command_line,
     "http api": http_api,
@@ -39,7 +39,7 @@ def stage(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     places = places_of_files()
     for source, place in places.items():
-        if source.is_file() and str(source.relative_to(ROOT)) not in STAND_INS:
+        if source.is_file():
             put(folder / "pages" / place, page(source, places))
     for place, text in folder_pages(ROOT / "deploy", ROOT).items():
         put(folder / "pages" / place, text.encode())
@@ -62,7 +62,7 @@ def places_of_files() -> dict[Path, Path]:
         inside = (ROOT / name).rglob("*") if (ROOT / name).is_dir() else [ROOT / name]
         places |= {file: file.relative_to(ROOT) for file in sorted(inside) if file.is_file()}
     places |= {ROOT / place: place for place in folder_pages(ROOT / "deploy", ROOT)}
-    return places | {ROOT / name: Path(place) for name, place in STAND_INS.items()}
+    return places | {ROOT / name: Path(place) for name, place in RENAMED.items()}
 
 
 def page(source: Path, places: Mapping[Path, Path]) -> bytes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import reshard_server.client
@@ -16,6 +18,7 @@ from docs.site.links import BrokenLinkError, moved
 from docs.site.lists import four_spaces
 from docs.site.navigation import listed, missing
 from docs.site.stage import MADE, ROOT, configuration, places_of_files
+from tests.server.pages.chromium import chromium
 
 GENERATOR = ROOT / ".oracles" / "docs" / "bin" / "zensical"
 NAMED = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
@@ -147,6 +150,24 @@ def test_docstrings_are_read_as_written(tmp_path: Path) -> None:
     assert 'class="language-pycon' in page
 
 
+def test_pages_open_and_are_searched_without_a_server(tmp_path: Path) -> None:
+    """Nothing fails, and nothing is asked of another host."""
+    assert made(tmp_path, "# Page\n\n## Tides\n\nA shard drifts.\n") == []
+    asked: list[str] = []
+    wrong: list[str] = []
+    with chromium() as browser:
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("requestfailed", lambda request: wrong.append(request.url))
+        page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+        page.goto((tmp_path / "site" / "index.html").as_uri())
+        page.keyboard.press("Control+k")
+        page.get_by_placeholder("Search").last.fill("drift")
+        page.get_by_role("link", name="Tides").last.wait_for(timeout=60_000)
+    assert wrong == []
+    assert {urlsplit(url).scheme for url in asked} <= {"file", "data", "about", "blob"}
+
+
 def made(folder: Path, text: str) -> list[str]:
     """What is wrong with a site of one page."""
     assert GENERATOR.exists(), (
@@ -155,7 +176,9 @@ def made(folder: Path, text: str) -> list[str]:
     without_navigation = re.sub(
         r"^nav = \[.*?^\]$", "", configuration(), flags=re.DOTALL | re.MULTILINE
     )
-    (folder / "pages").mkdir()
+    (folder / "pages" / "site").mkdir(parents=True)
+    for name in ("extra.css", "worker.js"):
+        shutil.copyfile(ROOT / "docs" / "site" / name, folder / "pages" / "site" / name)
     (folder / "pages" / "index.md").write_text(text)
-    (folder / "zensical.toml").write_text(without_navigation.replace('["site/extra.css"]', "[]"))
+    (folder / "zensical.toml").write_text(without_navigation)
     return generated(folder, GENERATOR)
