@@ -18,6 +18,7 @@ from docs.site.navigation import missing
 from docs.site.stage import stage
 
 _FOREIGN_WORKER = "https://unpkg.com/iframe-worker/shim"
+_PROMPT = '<span class="gp">$ </span>'
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _COMPLAINT = re.compile(
     r"^(?:griffe|mkdocs\w*|mkdocs_autorefs|WARNING|ERROR|Warning|Error)\b.*:", re.MULTILINE
@@ -39,15 +40,15 @@ def generated(folder: Path, generator: Path) -> list[str]:
     said = _COLOURS.sub("", done.stdout + done.stderr).partition("\nTraceback")[0]
     if done.returncode or _COMPLAINT.search(said):
         return [f"{generator.name} ended with {done.returncode} and said:\n{said}"]
-    own_worker(folder / "site")
+    for page in (folder / "site").rglob("*.html"):
+        page.write_text(mended(page.read_text("utf-8"), page, folder / "site"), "utf-8")
     return list(wrong_in(folder / "site"))
 
 
-def own_worker(site: Path) -> None:
-    """Has pages load ``worker.js`` of this folder, where the generator names a script of another host."""
-    for page in site.rglob("*.html"):
-        own = os.path.relpath(site / "site" / "worker.js", page.parent)
-        page.write_text(page.read_text("utf-8").replace(_FOREIGN_WORKER, own), "utf-8")
+def mended(text: str, page: Path, site: Path) -> str:
+    """A page that loads our ``worker.js`` instead of the generator's of another host, and whose prompts are not copied."""
+    own = os.path.relpath(site / "site" / "worker.js", page.parent)
+    return text.replace(_FOREIGN_WORKER, own).replace(_PROMPT, '<span class="gp"></span>')
 
 
 def main() -> None:

@@ -152,7 +152,10 @@ def test_docstrings_are_read_as_written(tmp_path: Path) -> None:
 
 def test_pages_open_and_are_searched_without_a_server(tmp_path: Path) -> None:
     """Nothing fails, and nothing is asked of another host."""
-    assert made(tmp_path, "# Page\n\n## Tides\n\nA shard drifts.\n") == []
+    assert (
+        made(tmp_path, "# Page\n\n## Tides\n\nA shard drifts.\n\n```console\n$ reshard demo\n```\n")
+        == []
+    )
     asked: list[str] = []
     wrong: list[str] = []
     with chromium() as browser:
@@ -161,6 +164,7 @@ def test_pages_open_and_are_searched_without_a_server(tmp_path: Path) -> None:
         page.on("requestfailed", lambda request: wrong.append(request.url))
         page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
         page.goto((tmp_path / "site" / "index.html").as_uri())
+        assert page.locator("pre code").text_content() == "reshard demo\n"  # what people copy
         page.keyboard.press("Control+k")
         page.get_by_placeholder("Search").last.fill("drift")
         page.get_by_role("link", name="Tides").last.wait_for(timeout=60_000)
