@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -57,7 +59,7 @@ from reshard.errors import (
 )
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.mesh import DeviceMesh, TensorLayout
-from reshard.layout.scope import layout_map_scope
+from reshard.layout.scope import add_scope_hook, layout_map_scope
 from reshard.restoring.options import RestoreOptions
 from reshard.version import __version__
 
@@ -216,3 +218,15 @@ def __getattr__(name: str) -> object:
 def __dir__() -> list[str]:
     """Every name, whether it is loaded or not."""
     return sorted({*globals(), *_LAZY})
+
+
+def _keras_scope() -> AbstractContextManager[None]:
+    """What a layout map's scope changes in Keras, where the program has imported Keras."""
+    if "keras" not in sys.modules:
+        return nullcontext()
+    from reshard.variables.lazy.keras_scope import keras_scope
+
+    return keras_scope()
+
+
+add_scope_hook(_keras_scope)

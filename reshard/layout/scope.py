@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from reshard.errors import LayoutError
@@ -18,7 +18,16 @@ class _Current(threading.local):
 
 
 _CURRENT = _Current()
-"""Per thread, as Keras keeps its own; a scope is entered by ``with`` and there is no other way in."""
+"""Per thread, as Keras keeps its own; only ``layout_map_scope`` changes it."""
+
+
+_HOOKS: list[Callable[[], AbstractContextManager[None]]] = []
+"""Each gives a context manager that every scope enters; one hook replaces two methods of Keras."""
+
+
+def add_scope_hook(hook: Callable[[], AbstractContextManager[None]]) -> None:
+    """Has every later scope enter what ``hook()`` returns, after its layout map is set."""
+    _HOOKS.append(hook)
 
 
 def current_layout_map() -> LayoutMap | None:
@@ -28,13 +37,13 @@ def current_layout_map() -> LayoutMap | None:
 
 @contextmanager
 def layout_map_scope(layout_map: LayoutMap) -> Iterator[LayoutMap]:
-    """Variables made inside are lazy: they get values, in shards, once ``layout_map`` can be asked for their path.
+    """Makes variables lazy: they get their values later, in shards, when their path is known.
 
-    The weights of Keras models come alive by themselves: in the constructor of Functional models, and of
-    Sequential ones that know their input; else when the model is first built, inside or outside of the
-    scope. ``reshard.variables.materialize`` brings those of plain objects to life.
+    The weights of Keras models get values without a further call: Functional models, and Sequential
+    models that know their input, in their constructor; others when they are first built, inside or outside
+    of the scope. ``reshard.variables.materialize`` gives values to the variables of plain objects.
 
-    Scopes nest, the innermost counts; each thread has its own; leaving one, also by an exception,
+    Scopes nest, and the innermost counts. Each thread has its own. Leaving a scope, also by an exception,
     restores the one before. The same as ``layout_map.scope()``. Yields the map. Raises LayoutError for
     anything but a LayoutMap, VariableError for a version of Keras whose private parts differ.
 
@@ -43,7 +52,6 @@ def layout_map_scope(layout_map: LayoutMap) -> Iterator[LayoutMap]:
     ...     current_layout_map() is layouts
     True
     """
-    from reshard.layout.bridges.keras_internals import keras_scope
     from reshard.layout.layout_map import LayoutMap
 
     if not isinstance(layout_map, LayoutMap):
@@ -53,7 +61,9 @@ def layout_map_scope(layout_map: LayoutMap) -> Iterator[LayoutMap]:
     before = _CURRENT.layout_map
     _CURRENT.layout_map = layout_map
     try:
-        with keras_scope():
+        with ExitStack() as entered:
+            for hook in _HOOKS:
+                entered.enter_context(hook())
             yield layout_map
     finally:
         _CURRENT.layout_map = before

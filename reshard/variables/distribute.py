@@ -1,4 +1,4 @@
-"""distribute_tensor: a tensor laid out over the devices of a mesh, eagerly or under tracing."""
+"""distribute_tensor: lays a tensor out over the devices of a mesh, eagerly or under tracing."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 def distribute_tensor(tensor: Any, layout: TensorLayout | Sharding) -> jax.Array:
-    """The same values, laid out as ``layout`` says.
+    """Lays out a tensor over devices; the values stay the same.
 
     Args:
-        tensor: a jax or numpy array, a number, a variable of Keras or flax, or, while ``jax.jit``
-            traces, what stands for one.
-        layout: a TensorLayout, or a jax Sharding. Over a mesh without devices, all of
-            ``jax.devices()`` are taken in their order.
+        tensor: a jax or numpy array, a number, a variable of Keras or flax, or a tracer under
+            ``jax.jit``.
+        layout: a TensorLayout, or a jax Sharding. A mesh without devices takes all of
+            ``jax.devices()`` in their order.
 
     Returns:
-        ``tensor`` itself where it lies so already, else a new array. Where processes share the mesh,
-        each gives the whole value and copies to its devices only what they hold. A symbolic
-        ``keras.KerasTensor`` is returned as it is: it has no values to lay out.
+        ``tensor`` itself where it has this layout already, else a new array. Where processes share the mesh,
+        each passes the whole value and copies only the shards of its own devices. A symbolic
+        ``keras.KerasTensor`` is returned unchanged: it has no values to lay out.
 
-    Under tracing this constrains the sharding, and dimensions may be split unevenly. Eagerly a
-    dimension that its mesh axes do not divide is a LayoutError, as are more axes than dimensions
-    and a mesh that ``jax.devices()`` does not fill. Raises VariableTypeError where ``tensor`` is not an
-    array or ``layout`` not a layout, VariableError for an array that was donated or deleted.
+    Under tracing this constrains the sharding, and dimensions may be split unevenly. Eagerly it raises
+    LayoutError for a dimension that its mesh axes do not divide, for more axes than dimensions,
+    and for a mesh whose size is not the number of ``jax.devices()``. Raises VariableTypeError where ``tensor``
+    is not an array or ``layout`` not a layout, VariableError for an array that was donated or deleted.
 
     >>> distribute_tensor([1, 2], TensorLayout((None,), DeviceMesh((1,), ("x",))))
     Traceback (most recent call last):
@@ -49,20 +49,20 @@ def distribute_tensor(tensor: Any, layout: TensorLayout | Sharding) -> jax.Array
     if isinstance(array, jax.Array) and array.is_deleted():
         raise VariableError(
             f"the array of shape {list(array.shape)} to distribute was deleted, or donated to a "
-            f"jitted function; use the array that took its place"
+            f"jitted function; use the array that the function returned"
         )
     return _place(array, _sharding(layout, traced=False))
 
 
 def on_devices(layout: TensorLayout) -> TensorLayout:
-    """The layout over a mesh with devices: its own, else all of ``jax.devices()`` in their order.
+    """The layout with a mesh that has devices: its own, else all of ``jax.devices()`` in their order.
 
-    Raises LayoutError without a mesh and where the number of devices is not that of the mesh.
+    Raises LayoutError without a mesh, and where the mesh needs another number of devices.
     """
     mesh = layout.device_mesh
     if mesh is None:
         raise LayoutError(
-            f"the layout {show_axes(layout.axes)} has no mesh, so no devices; give it one with "
+            f"the layout {show_axes(layout.axes)} has no mesh, and so no devices; give it one with "
             f"layout.with_mesh(mesh)"
         )
     if mesh.devices is not None:
@@ -87,8 +87,8 @@ def _array(tensor: Any) -> Any:
     if hasattr(tensor, "__jax_array__"):
         return tensor.__jax_array__()
     raise VariableTypeError(
-        f"expected an array to distribute, found a {type(tensor).__name__}: {tensor!r:.80}; make an "
-        f"array of it, or map over a tree's leaves with jax.tree.map"
+        f"expected an array to distribute, found a {type(tensor).__name__}: {tensor!r:.80}; make it an "
+        f"array, or map over a tree's leaves with jax.tree.map"
     )
 
 
@@ -112,7 +112,7 @@ def _sharding(layout: TensorLayout | Sharding, *, traced: bool) -> Sharding:
 def _named(layout: TensorLayout, *, traced: bool) -> NamedSharding:
     mesh = layout.device_mesh
     if traced and mesh is not None and mesh.devices is None and _is_current(mesh):
-        return layout.backend_layout  # Its devices are those of ``jax.set_mesh``.
+        return layout.backend_layout  # jax.set_mesh gives the devices
     return on_devices(layout).backend_layout
 
 
@@ -130,7 +130,7 @@ def _constrain(array: Any, sharding: Sharding) -> jax.Array:
     if isinstance(sharding, jax.sharding.NamedSharding):
         _check_rank(array.ndim, sharding)
         if sharding.mesh.are_all_axes_explicit:
-            constrain = jax.sharding.reshard  # Such shardings belong to the traced types.
+            constrain = jax.sharding.reshard  # explicit shardings are part of the traced types
     try:
         constrained: jax.Array = constrain(array, sharding)
     except ValueError as error:
@@ -168,7 +168,7 @@ def _place(array: Any, sharding: Sharding) -> jax.Array:
 
 
 def _place_own_part(array: Any, sharding: Sharding) -> jax.Array:
-    """For a mesh of several processes: ``device_put`` would compare the value between all of them."""
+    """Copies this process's shards only; ``device_put`` would compare the value between all processes."""
     import jax
     import numpy as np
 

@@ -60,7 +60,7 @@ def test_more_axes_than_dimensions(source):
 
 def test_a_layout_without_a_mesh(source):
     text = refused(reshard.LayoutError, source, layout=TensorLayout(("x",)))
-    assert "has no mesh, so no devices; give it one" in text
+    assert "has no mesh, and so no devices; give it one" in text
 
 
 def test_a_tree_of_layouts_that_does_not_fit_names_everything(source):

@@ -161,7 +161,7 @@ def test_shardings_that_say_too_little_are_refused() -> None:
     with pytest.raises(LayoutError, match="leaves a dimension unconstrained"):
         distribute_tensor(VALUE, free)
     with pytest.raises(
-        LayoutError, match=r"the layout \[data\] has no mesh, so no devices; give it one"
+        LayoutError, match=r"the layout \[data\] has no mesh, and so no devices; give it one"
     ):
         distribute_tensor(VALUE, layout("data", mesh=None))
     small = DeviceMesh((4,), ("data",))
@@ -172,7 +172,7 @@ def test_shardings_that_say_too_little_are_refused() -> None:
 @pytest.mark.parametrize(
     ("tensor", "message"),
     [
-        ([1, 2], r"expected an array to distribute, found a list: \[1, 2\]; make an array of it, or map over"),
+        ([1, 2], r"expected an array to distribute, found a list: \[1, 2\]; make it an array, or map over"),
         ({"a": 1}, "found a dict"),
         (None, "found a NoneType"),
         ("abc", "found a str"),

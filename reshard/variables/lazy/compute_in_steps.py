@@ -1,13 +1,13 @@
-"""Computes arrays in shards, with the very bits that eager jax would have given in one piece.
+"""Computes arrays in shards, with exactly the bits of unsharded eager jax.
 
 One program under ``jax.jit`` could change last bits: XLA folds constants of neighbouring operations
-together and contracts a multiplication and an addition into one rounding. So the function is traced
-and its operations run one after another, each compiled alone, as eager jax does, but with its
-result in shards from the beginning. Reshapes and the like round nothing: they join the operation
-whose result they take, so that what stands between never exists in one piece.
+together and fuses a multiplication and an addition into one rounding. So the function is traced
+and its operations run one after another, each compiled alone, as in eager jax, but with sharded
+results. Reshapes and the like do not round: they are compiled together with the operation whose result
+they take, so that the value between the two is never stored.
 
-At any time the values that are still needed exist, nothing else: beside the results, a shard or two
-of the one that is being made.
+Only values that are still needed are kept: the results so far, and a shard or two of the value that is
+being computed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from jax.sharding import NamedSharding
 
 Compiled = dict[Any, Callable[..., Any]]
-"""Compiled steps by what they compute and where."""
+"""Compiled steps, by their program and shardings."""
 
 MOVES = frozenset({"reshape", "transpose", "squeeze", "expand_dims", "rev"})
-"""Operations that move elements one to one and compute nothing."""
+"""Operations that only move elements."""
 
 
 def compute_in_steps(
@@ -35,15 +35,15 @@ def compute_in_steps(
     shardings_of: Callable[[Any], Sequence[NamedSharding]],
     compiled: Compiled | None = None,
 ) -> tuple[Any, list[jax.Array]]:
-    """The leaves of what ``function()`` returns, sharded, and their tree of ShapeDtypeStructs.
+    """The result of ``function()`` as a tree of ShapeDtypeStructs, and its leaves as sharded arrays.
 
     Args:
         function: runs once, under tracing.
-        shardings_of: given the tree of ShapeDtypeStructs, one sharding per leaf.
-        compiled: steps that were compiled for other values; added to.
+        shardings_of: takes the tree of ShapeDtypeStructs, gives one sharding per leaf.
+        compiled: steps that were compiled for other values; new ones are added.
 
-    Raises VariableError within ``jax.set_mesh`` of axes of type Explicit, and where the function reads
-    values that tracing does not know.
+    Raises VariableError within ``jax.set_mesh`` with axes of type Explicit, and where the function reads
+    values that are not known under tracing.
     """
     import jax
 
@@ -59,15 +59,15 @@ def compute_in_steps(
 
 @contextmanager
 def values_unknown() -> Iterator[None]:
-    """Says what is wrong where a function that is traced looks at the values which it computes."""
+    """Raises VariableError where a traced function looks at values that it computes."""
     import jax
 
     try:
         yield
     except jax.errors.JAXTypeError as error:
         raise VariableError(
-            "what makes variables in a layout map's scope is traced, so it may compute arrays but not look "
-            f"at their values, by if, float or numpy; use jax.numpy, or compute them before. {error}"
+            "a function that makes variables in a layout map's scope is traced: it may compute arrays, but not "
+            f"look at their values with if, float or numpy; use jax.numpy, or compute them before. {error}"
         ) from error
 
 
@@ -78,26 +78,26 @@ def _run(closed: Any, shardings: list[NamedSharding], compiled: Compiled) -> lis
     jaxpr, values = _numbers_outside(closed)
     values = {variable: _at_hand(value, shardings) for variable, value in values.items()}
     steps = _steps(jaxpr)
-    wishes = _wishes(jaxpr, steps, shardings)
+    wanted = _wanted_shardings(jaxpr, steps, shardings)
     uses = Counter(v for step in steps for v in step.invars)
     uses.update(v for v in jaxpr.outvars if not isinstance(v, Literal))
     for step in steps:
-        run = _compiled(step, tuple(wishes.get(v) for v in step.outvars), compiled)
+        run = _compiled(step, tuple(wanted.get(v) for v in step.outvars), compiled)
         made = run(*(values[v] for v in step.invars))
         values.update((v, a) for v, a in zip(step.outvars, made, strict=True) if uses[v])
         for variable in step.invars:
             uses[variable] -= 1
             if not uses[variable]:
                 del values[variable]
-        jax.block_until_ready(made)  # else many steps' temporary values could exist at once
+        jax.block_until_ready(made)  # otherwise temporary values of many steps could exist at once
     ends = [v.val if isinstance(v, Literal) else values[v] for v in jaxpr.outvars]
     return [jax.device_put(end, to) for end, to in zip(ends, shardings, strict=True)]
 
 
 def _numbers_outside(closed: Any) -> tuple[Any, dict[Any, Any]]:
-    """The program with the numbers in its text made inputs, and the values of all its inputs.
+    """The program with its literal numbers turned into inputs, and the values of all its inputs.
 
-    So it is in eager jax. A compiler that sees a divisor multiplies by its reciprocal instead.
+    Eager jax passes them as inputs too. A compiler that knows a divisor multiplies by its reciprocal instead.
     """
     from jax.extend.core import Literal, Var
 
@@ -116,7 +116,7 @@ def _numbers_outside(closed: Any) -> tuple[Any, dict[Any, Any]]:
 
 
 def _needed(jaxpr: Any) -> list[Any]:
-    """The equations that any result depends on."""
+    """The equations that a result depends on."""
     wanted = set(_variables(jaxpr.outvars))
     kept = []
     for equation in reversed(jaxpr.eqns):
@@ -127,7 +127,7 @@ def _needed(jaxpr: Any) -> list[Any]:
 
 
 def _steps(jaxpr: Any) -> list[Any]:
-    """One step per equation, save that a move joins the step of a value that nobody else takes."""
+    """One step per equation; a move joins the step of its input where nothing else uses that input."""
     uses = Counter(v for equation in jaxpr.eqns for v in equation.invars)
     uses.update(_variables(jaxpr.outvars))
     groups: list[list[Any]] = []
@@ -143,7 +143,7 @@ def _steps(jaxpr: Any) -> list[Any]:
 
 
 def _step(jaxpr: Any, group: list[Any]) -> Any:
-    """A program of some equations alone: takes what others made, gives what others take."""
+    """A program of these equations only: its inputs come from other steps, its outputs go to them."""
     taken = [v for equation in group for v in equation.invars]
     made = [v for equation in group for v in equation.outvars]
     inner = set(made) & set(taken)
@@ -162,24 +162,24 @@ def _variables(atoms: Sequence[Any]) -> list[Any]:
     return [atom for atom in atoms if not isinstance(atom, Literal)]
 
 
-def _wishes(
+def _wanted_shardings(
     jaxpr: Any, steps: list[Any], shardings: list[NamedSharding]
 ) -> dict[Any, NamedSharding]:
-    """Sharding of each value: that of the result which it turns into, where the shapes are the same."""
-    wishes: dict[Any, NamedSharding] = {}
+    """Sharding of each value: that of the result computed from it, where the shapes are the same."""
+    wanted: dict[Any, NamedSharding] = {}
     for variable, sharding in zip(jaxpr.outvars, shardings, strict=True):
         for known in _variables([variable]):
-            wishes.setdefault(known, sharding)
+            wanted.setdefault(known, sharding)
     for step in reversed(steps):
         for made in step.outvars:
-            for taken in step.invars if made in wishes else ():
+            for taken in step.invars if made in wanted else ():
                 if taken.aval.shape == made.aval.shape:
-                    wishes.setdefault(taken, wishes[made])
-    return wishes
+                    wanted.setdefault(taken, wanted[made])
+    return wanted
 
 
 def _compiled(step: Any, shardings: tuple[Any, ...], known: Compiled) -> Callable[..., Any]:
-    """The step as a compiled function; equal steps, as equal layers make them, share one."""
+    """The step as a compiled function; equal steps, such as those of equal layers, share one."""
     import jax
     from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
@@ -216,7 +216,7 @@ def _key(step: Any, shardings: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _at_hand(const: Any, shardings: list[NamedSharding]) -> Any:
-    """A value from outside, such as a random key; one bound to other devices is copied to these."""
+    """A constant of the program, such as a random key; one committed to other devices is copied to these."""
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -234,14 +234,14 @@ def _check_context() -> None:
     current: Any = jax.sharding.get_abstract_mesh()
     if not current.empty and AxisType.Explicit in current.axis_types:
         raise VariableError(
-            f"variables cannot come to life while jax.set_mesh is in force with axes of type Explicit "
+            f"variables cannot get values while jax.set_mesh is in force with axes of type Explicit "
             f"({', '.join(current.axis_names)}): initializers say nothing about shardings; call materialize or "
             f"create outside of it, the layout map may have such a mesh"
         )
 
 
 def _automatic(sharding: NamedSharding) -> NamedSharding:
-    """The same over axes of type Auto: a traced program says nothing about Explicit ones."""
+    """The same sharding over axes of type Auto: a traced program says nothing about Explicit axes."""
     from jax.sharding import AxisType, Mesh, NamedSharding
 
     mesh: Any = sharding.mesh
@@ -250,7 +250,7 @@ def _automatic(sharding: NamedSharding) -> NamedSharding:
 
 
 def _typed(array: jax.Array, sharding: NamedSharding) -> jax.Array:
-    """The same buffers under the axis types that were asked for."""
+    """The same buffers with the axis types of ``sharding``."""
     import jax
 
     if array.sharding == sharding:

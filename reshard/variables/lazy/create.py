@@ -1,4 +1,4 @@
-"""Objects whose constructors compute arrays: flax NNX modules, optimizer states, trees of arrays."""
+"""Makes objects whose constructors compute arrays in shards: flax NNX modules, optimizer states, trees of arrays."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from reshard.layout.layout_map import LayoutMap
 from reshard.layout.scope import current_layout_map
 from reshard.variables.lazy.compute_in_steps import compute_in_steps
 from reshard.variables.lazy.initial_value import is_numeric
-from reshard.variables.lazy.placement import sharding_of
+from reshard.variables.lazy.path_sharding import sharding_of
 from reshard.variables.sharded.tracing import being_traced
 
 Made = TypeVar("Made")
 
 
 def create(function: Callable[[], Made]) -> Made:
-    """What ``function()`` returns, with every array made in shards by the current layout map.
+    """Calls ``function`` and returns its result, with every array made in shards by the current layout map.
 
     For flax NNX modules, NNX optimizers and trees (dicts, lists, optax states) of jax arrays, whose
-    constructors compute at once: the function is traced, once, and its operations run in shards, so
-    that no full tensor exists and every bit is as without the scope. The path of an array is its
-    attributes, list indices and dict keys joined with dots, such as ``blk.lst.0.kernel``. The state of
-    NNX random number generators and PRNG keys are replicated, and so is what no key matches.
+    constructors compute at once. The function is traced, once, and its operations run in shards: no
+    full tensor exists, and every bit is the same as without the scope. The path of an array joins
+    attributes, list indices and dict keys with dots, such as ``blk.lst.0.kernel``. PRNG keys and the state
+    of NNX random number generators are replicated, and so is every array that no key matches.
 
-    Outside of every scope it just calls ``function``. Raises VariableTypeError where something
-    returned is no array, LayoutError for a layout that does not fit.
+    Outside of every scope it only calls ``function``. Raises VariableTypeError where a leaf of the result
+    is no array, LayoutError for a layout that does not fit.
     """
     layout_map = current_layout_map()
     if layout_map is None:
         return function()
     if being_traced():
         raise VariableError(
-            "variables cannot come to life while jax traces a function (jit, grad, vmap, scan…); call "
-            "create outside of it, and not within what another create runs"
+            "variables cannot get values while jax traces a function (jit, grad, vmap, scan…); call "
+            "create outside of it, and not in a function that another create runs"
         )
     return _NnxTree(function, layout_map).made() if _nnx() else _array_tree(function, layout_map)
 
@@ -58,9 +58,9 @@ def _array_tree(function: Callable[[], Made], layout_map: LayoutMap) -> Made:
 
 
 class _NnxTree:
-    """NNX objects are split into a static graph and a flat state; jax computes the state.
+    """Splits NNX objects into a static graph and a flat state, which jax computes.
 
-    What was made is split as a tuple of one, for nnx splits no bare array; paths leave the 0 away.
+    The result is split as a tuple of one element, since nnx does not split a bare array; paths omit that 0.
     """
 
     def __init__(self, function: Callable[[], Any], layout_map: LayoutMap) -> None:
@@ -122,8 +122,8 @@ def _check_arrays(made: Any, is_node: Callable[[Any], bool] = lambda _: False) -
             raise VariableTypeError(
                 f"create's function returned a {type(leaf).__name__} at "
                 f"{'.'.join(map(_part, path)) or 'its top'!r}, which is no array, tree of arrays or NNX "
-                f"object; an object that holds reshard.variables.Variable, and a Keras model, is made in "
-                f"the scope without create, and given to reshard.variables.materialize"
+                f"object; make a Keras model, or an object that holds reshard.variables.Variable, in the "
+                f"scope without create, and give it to reshard.variables.materialize"
             )
 
 

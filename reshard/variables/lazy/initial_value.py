@@ -1,4 +1,4 @@
-"""What a lazy variable will be: its shape, its dtype and where its numbers come from."""
+"""InitialValue: the shape and dtype of a variable, and the array or initializer that its value comes from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_ELEMENTS = (1 << 63) - 1
 
 
 class InitialValue(Struct, frozen=True):
-    """``call`` makes the whole value, or ``array`` is it; exactly one of them is set."""
+    """Exactly one of two is set: ``call`` computes the whole value, ``array`` is the value."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -32,7 +32,7 @@ class InitialValue(Struct, frozen=True):
     array: Any = None
 
     def whole(self, path: str) -> jax.Array:
-        """The value on the default device, computed as any program outside a scope would."""
+        """The value on the default device, computed eagerly."""
         import jax.numpy as jnp
 
         if self.call is None and _is_jax(self.array):
@@ -45,7 +45,7 @@ class InitialValue(Struct, frozen=True):
         return jnp.asarray(made)
 
     def sharded(self, sharding: NamedSharding, path: str, compiled: Compiled) -> jax.Array:
-        """The same numbers, of which each device computes or receives only its part."""
+        """The same value in shards; each device computes or receives only its own."""
         import jax
 
         if self.call is not None:
@@ -65,13 +65,13 @@ class InitialValue(Struct, frozen=True):
         if (shape, dtype) != (self.shape, self.dtype):
             has = "no array" if shape is None else f"shape {list(shape)} and dtype {dtype}"
             raise VariableError(
-                f"the initializer of {path!r} was to make shape {list(self.shape)} and dtype {self.dtype}, "
-                f"but made {has}; correct it, or the shape and dtype of the variable"
+                f"the initializer of {path!r} must return shape {list(self.shape)} and dtype {self.dtype}, "
+                f"but returned {has}; correct it, or the shape and dtype of the variable"
             )
 
 
 def initial_value(source: Any, shape: Any, dtype: Any, key: Any) -> InitialValue:
-    """Checks what a variable was given; ``source`` is an initializer or an array."""
+    """Checks the arguments of a variable; ``source`` is an initializer or an array."""
     if not callable(source):
         return _from_array(source, shape, dtype, key)
     if shape is None:
@@ -88,10 +88,9 @@ def initial_value(source: Any, shape: Any, dtype: Any, key: Any) -> InitialValue
 
 
 def _from_array(source: Any, shape: Any, dtype: Any, key: Any) -> InitialValue:
-
     if key is not None:
         raise VariableTypeError(
-            "a variable that is given its value takes no key; give an initializer"
+            "a variable with a given value takes no key; leave the key out, or give an initializer"
         )
     array = source if _is_sliceable(source) else _numbers(source)
     if array is None or not is_numeric(array.dtype):
@@ -112,7 +111,7 @@ def _is_jax(array: Any) -> bool:
 
 
 def _copied(part: Any, dtype: Any, path: str) -> np.ndarray[Any, Any]:
-    """The part in ``dtype``; whole numbers that it cannot hold are an error, as they would change."""
+    """The part in ``dtype``; VariableError for whole numbers that do not fit into it."""
     import jax.numpy as jnp
     import numpy as np
 
@@ -121,8 +120,8 @@ def _copied(part: Any, dtype: Any, path: str) -> np.ndarray[Any, Any]:
     whole = all(jnp.issubdtype(kind, jnp.integer) for kind in (given.dtype, dtype))
     if whole and not np.array_equal(made, given):
         raise VariableError(
-            f"the value of {path!r} has numbers that {dtype} cannot hold, between {given.min()} and "
-            f"{given.max()}; give a wider dtype (64 bits need jax_enable_x64)"
+            f"the value of {path!r} has numbers between {given.min()} and {given.max()}, which {dtype} cannot "
+            f"hold; give a wider dtype (64 bits need jax_enable_x64)"
         )
     return made
 
@@ -137,7 +136,7 @@ def _numbers(source: Any) -> Any:
 
 
 def is_numeric(dtype: Any) -> bool:
-    """Whether jax has arrays of the dtype: numbers of any kind, bool, and random keys."""
+    """Whether jax has arrays of the dtype: numbers, bool, and random keys."""
     import jax
     import jax.numpy as jnp
 
@@ -147,7 +146,7 @@ def is_numeric(dtype: Any) -> bool:
 
 @contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Adds to whatever an initializer raises which variable it was for."""
+    """Adds the variable's path to any exception that its initializer raises."""
     try:
         yield
     except Exception as error:
@@ -156,7 +155,7 @@ def _naming(path: str) -> Iterator[None]:
 
 
 def in_dtype(array: jax.Array, dtype: Any) -> jax.Array:
-    """The array in ``dtype``; random keys and numbers do not turn into each other."""
+    """The array in ``dtype``; VariableTypeError between random keys and numbers."""
     import jax
     import jax.numpy as jnp
 
@@ -168,7 +167,7 @@ def in_dtype(array: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _is_sliceable(source: Any) -> bool:
-    """Arrays, and datasets in files: nothing of them is read before a device needs it."""
+    """Whether it is an array, or a dataset in a file whose parts are read when a device needs them."""
     return all(hasattr(source, name) for name in ("shape", "dtype", "__getitem__"))
 
 
@@ -205,6 +204,6 @@ def _dtype(asked: Any, default: Any) -> Any:
     kept = np.dtype(jax.dtypes.canonicalize_dtype(wide))
     if asked is not None and kept != wide:
         raise VariableTypeError(
-            f"jax would silently make {kept} of the dtype {wide}; ask for {kept}, or enable jax_enable_x64"
+            f"jax would silently narrow the dtype {wide} to {kept}; give {kept}, or enable jax_enable_x64"
         )
     return kept

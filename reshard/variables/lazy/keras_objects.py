@@ -1,8 +1,8 @@
-"""Keras variables among the objects: their paths as dtensor's Keras named them, and their values.
+"""Finds the Keras variables below an object: their paths, as the Keras of dtensor named them, and their values.
 
-A variable that a Keras layer holds privately behind a public property (``Dense._kernel``) has the
-property's name. Functional and Sequential models are transparent: ``layer.name`` stands where an
-attribute would. A variable that hangs on no attribute has Keras' own path, with dots.
+A variable that a Keras layer holds privately behind a public property (``Dense._kernel``) takes the
+property's name. Below Functional and Sequential models a path has ``layer.name`` in place of an
+attribute. A variable that no attribute holds has Keras' own path, with dots.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from reshard.errors import VariableError
-from reshard.layout.bridges.keras_internals import (
+from reshard.layout.layout_map import LayoutMap
+from reshard.variables.distribute import distribute_tensor
+from reshard.variables.lazy.compute_in_steps import Compiled
+from reshard.variables.lazy.initial_value import InitialValue
+from reshard.variables.lazy.keras_internals import (
     CACHED_BY_KERAS,
     dtype_of,
     has_layout,
@@ -22,12 +26,8 @@ from reshard.layout.bridges.keras_internals import (
     lazy_initializer,
     value_of,
 )
-from reshard.layout.layout_map import LayoutMap
-from reshard.variables.distribute import distribute_tensor
-from reshard.variables.lazy.compute_in_steps import Compiled
-from reshard.variables.lazy.initial_value import InitialValue
 from reshard.variables.lazy.object_paths import Children, attributes, object_paths
-from reshard.variables.lazy.placement import sharding_of
+from reshard.variables.lazy.path_sharding import sharding_of
 from reshard.variables.lazy.variable import Variable
 
 
@@ -37,9 +37,9 @@ def in_use() -> bool:
 
 
 class KerasVariable:
-    """A Keras variable, as something to materialise.
+    """A Keras variable that can be materialised.
 
-    ``layout_map`` is that of the model which comes alive, for variables that no scope made lazy.
+    ``layout_map`` is the map of the model that gets its values, for variables that no scope made lazy.
     """
 
     def __init__(self, variable: Any, is_rng_state: bool, layout_map: LayoutMap | None) -> None:
@@ -49,7 +49,7 @@ class KerasVariable:
 
     @property
     def is_lazy(self) -> bool:
-        """Also where it was assigned a value since, as ``load_weights`` does: that is not in shards."""
+        """Whether it has no value in shards yet; ``load_weights`` may have assigned it another."""
         if lazy_initializer(self.variable) is not None:
             return True
         return self._layout_map is not None and not has_layout(self.variable)
@@ -79,9 +79,9 @@ class KerasVariable:
 
 
 def variables_with_keras(root: object, layout_map: LayoutMap | None = None) -> dict[str, Any]:
-    """Every variable below ``root``, Keras' and ours, as something to materialise, by its path.
+    """Every variable below ``root`` that can be materialised, of Keras and of this package, by its path.
 
-    With ``layout_map`` also those count as lazy that have a value, but no place yet.
+    With ``layout_map``, variables that have a value but no layout count as lazy too.
     """
     keras = keras_on_jax()
     found = object_paths(root, lambda node: isinstance(node, Variable | keras.Variable), _children)
@@ -95,7 +95,7 @@ def variables_with_keras(root: object, layout_map: LayoutMap | None = None) -> d
 
 
 def check_built(root: object) -> None:
-    """Refuse models with layers that have no weights yet: they would be made later, in one piece."""
+    """Raises VariableError for models with layers that have no weights yet: they would be made later, unsharded."""
     keras = keras_on_jax()
     models = object_paths(root, lambda node: isinstance(node, keras.Model), _children)
     for model in models.values():
@@ -107,8 +107,8 @@ def check_built(root: object) -> None:
             )
 
 
-def came_alive(root: object) -> bool:
-    """Whether there is a Keras model below ``root`` that a scope made: such models need nobody's help."""
+def has_claimed_model(root: object) -> bool:
+    """Whether a Keras model below ``root`` was made in a scope, so that it gets its values when it is built."""
     keras = keras_on_jax()
     if keras is None:
         return False
@@ -127,7 +127,7 @@ def _unbuilt_layers(model: Any) -> list[str]:
 
 
 def _hidden_variables(root: object, found: dict[str, Any]) -> list[Any]:
-    """Variables that the layers know of, but that hang on none of their attributes."""
+    """Variables that the layers list, but that none of their attributes holds."""
     keras = keras_on_jax()
     known = {id(variable) for variable in found.values()}
     layers = object_paths(root, lambda node: isinstance(node, keras.Layer), _children).values()
@@ -145,9 +145,9 @@ def _rng_states(root: object) -> set[int]:
 def _children(node: object) -> Children | None:
     keras = keras_on_jax()
     if isinstance(node, keras.KerasTensor):
-        return iter(())  # remembers every layer that it passed
+        return iter(())  # it refers to every layer that it passed
     if isinstance(node, keras.optimizers.Optimizer | keras.metrics.Metric):
-        return iter(())  # theirs are no weights: Keras makes them as always
+        return iter(())  # their variables are no weights; Keras makes them
     return _layer_children(node) if isinstance(node, keras.Layer) else None
 
 
@@ -166,6 +166,6 @@ def _public(layer: Any, name: str) -> str:
 
 
 def _free(path: str, taken: dict[str, Any]) -> str:
-    """Keras' own paths need not differ: the second ``a.b`` is ``a.b_1``."""
+    """A path that is not taken; Keras' own paths may repeat, and the second ``a.b`` becomes ``a.b_1``."""
     paths = (path, *(f"{path}_{n}" for n in range(1, len(taken) + 1)))
     return next(p for p in paths if p not in taken)

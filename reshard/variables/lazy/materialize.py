@@ -1,4 +1,4 @@
-"""Lazy variables come to life: each by the layout of its object path, all of them or none."""
+"""Gives lazy variables their values, each laid out by its object path; all of them or none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Root = TypeVar("Root")
 
 
 class LazyVariable(Protocol):
-    """What a variable must be able to do to be materialised, whoever's it is."""
+    """A variable that can be materialised: a ``Variable`` or a Keras variable."""
 
     @property
     def is_lazy(self) -> bool: ...
@@ -26,42 +26,42 @@ class LazyVariable(Protocol):
 
 
 def materialize(root: Root) -> Root:
-    """Brings every lazy variable below ``root`` to life, sharded by its object path; returns ``root``.
+    """Gives every lazy variable below ``root`` its value, sharded by its object path; returns ``root``.
 
     ``root`` is a plain object, dataclass, list, dict or tuple that holds ``Variable``s, or a Keras
-    model, or any mixture. A path is made of attribute names, list indices and dict keys, joined with
-    dots: ``d1.kernel``, ``blk.lst.0.kernel``; below Keras Functional and Sequential models of layer
-    names and attributes. A variable that is reached by several paths has the first. The layout is
-    that of the map whose scope the variable was made in; none: replicated on the map's mesh.
+    model, or any mixture. A path joins attribute names, list indices and dict keys with
+    dots: ``d1.kernel``, ``blk.lst.0.kernel``; below Keras Functional and Sequential models it joins layer
+    names and attributes. A variable with several paths takes the first. Its layout comes from the map in
+    whose scope it was made; without a matching key it is replicated on the map's mesh.
 
-    A Keras model of a scope comes alive by itself, and nothing is left to do; a layer that no model holds
-    does not. Works inside the scope and after it. If anything is wrong with any variable, none is changed.
-    Raises LayoutError for a layout that does not fit, VariableError where nothing is lazy or an
-    initializer makes something else than was asked for.
+    A Keras model made in a scope gets its values when it is built, without this call; a layer that no model
+    holds needs it. Works inside the scope and after it. If anything is wrong with any variable, none is
+    changed. Raises LayoutError for a layout that does not fit, VariableError where nothing is lazy or an
+    initializer returns another shape or dtype.
     """
     if being_traced():
         raise VariableError(
-            "variables cannot come to life while jax traces a function (jit, grad, vmap, scan…); call "
+            "variables cannot get values while jax traces a function (jit, grad, vmap, scan…); call "
             "materialize outside of it"
         )
     found = _variables(root)
     lazy = _lazy_of(found)
-    if not lazy and not keras_objects.came_alive(root):
+    if not lazy and not keras_objects.has_claimed_model(root):
         raise VariableError(_nothing_lazy(root, len(found)))
-    _bring_to_life(lazy)
+    _give_values(lazy)
     return root
 
 
-def awaken(model: Any, layout_map: LayoutMap) -> None:
-    """What a Keras model of a scope has for weights comes alive; a later call does what is new.
+def materialize_model(model: Any, layout_map: LayoutMap) -> None:
+    """Gives the weights of a Keras model made in a scope their values; a later call does the new ones.
 
-    Values that were there before, as of a layer made outside, are laid out too.
+    Values that exist already, such as those of a layer made outside of the scope, are laid out too.
     """
-    _bring_to_life(_lazy_of(keras_objects.variables_with_keras(model, layout_map)))
+    _give_values(_lazy_of(keras_objects.variables_with_keras(model, layout_map)))
 
 
 def check_layouts(model: Any, layout_map: LayoutMap) -> None:
-    """Raises what ``awaken`` would, where a layout does not fit; makes nothing."""
+    """Raises what ``materialize_model`` would raise for a layout that does not fit; makes nothing."""
     for path, variable in _lazy_of(keras_objects.variables_with_keras(model, layout_map)).items():
         variable.sharding_at(path)
 
@@ -70,7 +70,7 @@ def _lazy_of(found: dict[str, LazyVariable]) -> dict[str, LazyVariable]:
     return {path: variable for path, variable in found.items() if variable.is_lazy}
 
 
-def _bring_to_life(lazy: dict[str, LazyVariable]) -> None:
+def _give_values(lazy: dict[str, LazyVariable]) -> None:
     for path, variable in lazy.items():
         variable.sharding_at(path)
     compiled: Compiled = {}

@@ -1,8 +1,9 @@
-"""The graph of Python objects below a root, as paths: ``blk.lst.0.kernel``.
+"""Gives every object below a root a path, such as ``blk.lst.0.kernel``.
 
-Attributes (also of dataclasses and ``__slots__``) by name, lists and tuples by index, mappings by
-key, named tuples by field; sets have no order and are passed over. Depth first, in the order in which attributes were set; an object that
-is reached twice keeps the path that was first. Properties are not run: they may compute anything.
+A path joins names of attributes (also of dataclasses and ``__slots__``), indices of lists and tuples, keys
+of mappings and fields of named tuples; sets have no order and are skipped. The search runs depth first,
+in the order in which attributes were set, and an object with several paths keeps the first. Properties are
+not read: they may compute anything.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ CACHED_ATTRIBUTES = frozenset(
         "_captured_weight_regularizer",
     }
 )
-"""Attributes that only list what is somewhere else too, as the Keras of dtensor kept them."""
+"""Attributes that only repeat what others hold, as in the Keras of dtensor."""
 
 Children = Iterator[tuple[str, object]]
 
@@ -50,13 +51,13 @@ def object_paths(
 
     Args:
         root: where paths start.
-        is_leaf: what to collect.
-        children: names and children of kinds of objects that have ways of their own, else None.
+        is_leaf: says which objects to collect.
+        children: the named children of an object that needs special treatment; None for any other.
 
-    Raises VariableError where two leaves have the same path, as ``{"a.b": x, "a": {"b": y}}``.
+    Raises VariableError where two leaves have the same path, as in ``{"a.b": x, "a": {"b": y}}``.
     """
     found: dict[str, Any] = {}
-    seen: dict[int, object] = {}  # keeps what was seen alive, so that no id is used twice
+    seen: dict[int, object] = {}  # a reference to each object, so that no id is used again
     stack: list[tuple[str, object]] = [("", root)]
     while stack:
         path, node = stack.pop()
@@ -74,9 +75,7 @@ def object_paths(
 
 
 def _is_plain(node: object) -> bool:
-    return issubclass(
-        type(node), _PLAIN
-    )  # isinstance would ask a weak proxy for what it stands for
+    return issubclass(type(node), _PLAIN)  # isinstance would look through a weak proxy
 
 
 def _add(found: dict[str, Any], path: str, leaf: object) -> None:
@@ -99,11 +98,11 @@ def _children(node: object) -> Children:
 
 
 def attributes(node: object) -> Children:
-    """The attributes that an instance holds, in its slots and its ``__dict__``, without the cached ones."""
+    """The attributes in an instance's slots and ``__dict__``, without the cached ones."""
     for name, slot in _slots(type(node)):
-        with suppress(AttributeError):  # of a slot that was never set
+        with suppress(AttributeError):  # a slot that was never set
             yield name, slot.__get__(node)
-    with suppress(AttributeError):  # of an object that has slots alone
+    with suppress(AttributeError):  # an object with slots only
         for name, value in list(object.__getattribute__(node, "__dict__").items()):
             if name not in CACHED_ATTRIBUTES:
                 yield name, value
@@ -121,7 +120,7 @@ def _slots(kind: type) -> Iterator[tuple[str, Any]]:
 
 def _is_array(node: object) -> bool:
     jax = sys.modules.get("jax")
-    # Asks the type: an object may answer any attribute, and compute something to do so.
+    # The type is asked: looking up an attribute of the object may compute something.
     return hasattr(type(node), "__array_interface__") or (
         jax is not None and isinstance(node, jax.Array)
     )

@@ -1,4 +1,4 @@
-"""A variable of a plain Python object: one array, made at once or, in a scope, once its path is final."""
+"""Variable: one array of a plain Python object, lazy where it is made in a layout map's scope."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reshard.layout.layout_map import LayoutMap
 from reshard.layout.scope import current_layout_map
 from reshard.variables.lazy.compute_in_steps import Compiled
 from reshard.variables.lazy.initial_value import InitialValue, in_dtype, initial_value
-from reshard.variables.lazy.placement import sharding_of
+from reshard.variables.lazy.path_sharding import sharding_of
 from reshard.variables.sharded.tracing import is_traced
 
 if TYPE_CHECKING:
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from jax.sharding import Sharding
 
 Initializer = Any
-"""``initializer(shape, dtype)``, or ``initializer(key, shape, dtype)`` where there is a key."""
+"""Called as ``initializer(shape, dtype)``, or as ``initializer(key, shape, dtype)`` with a key."""
 
 
 class Variable:
     """One array of a model, which can be assigned; lazy where it is made in a layout map's scope.
 
-    Outside a scope it is made at once, on jax's default device. Inside, it has a shape and a dtype
-    but no value until ``materialize(root)`` makes it in shards, each device only its own.
+    Outside of a scope it is made at once, on jax's default device. Inside, it has a shape and a dtype
+    but no value until ``materialize(root)`` computes it in shards.
 
     Args:
         value_or_initializer: an array, or an initializer ``(shape, dtype)`` such as ``jnp.zeros``, or with
             ``key`` one of ``jax.nn.initializers``, called as ``(key, shape, dtype)``.
         shape: needed with an initializer.
-        dtype: that of an array that is given, else float32.
+        dtype: the default is that of the given array, float32 for an initializer.
         key: for initializers that draw random numbers.
         name: for messages.
 
@@ -62,7 +62,7 @@ class Variable:
             self._hold(self._initial.whole(name or "a variable"))
         elif is_traced(self._initial.array):
             raise VariableError(
-                f"{self} cannot wait in a layout map's scope with a traced value: it would outlive the jax "
+                f"{self} cannot keep a traced value in a layout map's scope: the value would outlive the jax "
                 f"transformation; make it outside of jit, or give an initializer"
             )
 
@@ -73,7 +73,7 @@ class Variable:
 
     @property
     def layout_map(self) -> LayoutMap | None:
-        """The map of the scope that it was made in; None outside of every scope."""
+        """The map in whose scope it was made; None outside of every scope."""
         return self._layout_map
 
     @property
@@ -107,7 +107,7 @@ class Variable:
         return self.value.sharding
 
     def assign(self, value: Any) -> None:
-        """Replaces the value by one of the same shape, in its dtype and its sharding.
+        """Replaces the value by one of the same shape, keeping dtype and sharding.
 
         Raises VariableError for another shape, while lazy, and under a jax transformation.
         """
@@ -122,12 +122,12 @@ class Variable:
         new = _array(self, value)
         if new.shape != before.shape:
             raise VariableError(
-                f"{self} cannot be assigned a value of shape {list(new.shape)}; give it the variable's"
+                f"{self} cannot be assigned a value of shape {list(new.shape)}; give one of the variable's shape"
             )
         self._value = jax.device_put(in_dtype(new, before.dtype), before.sharding)
 
     def made(self, path: str, compiled: Compiled) -> jax.Array:
-        """The value in shards by the layout of ``path``; the variable itself stays as it is."""
+        """The value in shards by the layout of ``path``; the variable itself does not change."""
         if self._initial is None or self._layout_map is None:
             raise VariableError(
                 f"{self} at {path!r} has its value already; it cannot be made twice"
@@ -148,7 +148,7 @@ class Variable:
 
     def _hold(self, value: jax.Array) -> None:
         self._value = value
-        self._initial = None  # what the initializer holds may be large
+        self._initial = None  # the initializer may hold a large array
 
     def __jax_array__(self) -> jax.Array:
         return self.value

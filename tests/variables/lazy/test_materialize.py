@@ -1,4 +1,4 @@
-"""Lazy variables of plain objects come to life by their paths."""
+"""Lazy variables of plain objects get values, laid out by their paths."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_a_mesh_without_devices_takes_all_there_are() -> None:
 
 
 def test_a_mesh_that_the_devices_do_not_fill_is_refused() -> None:
-    with pytest.raises(LayoutError, match=r"'a' cannot come to life: .*\(model=4\)"):
+    with pytest.raises(LayoutError, match=r"'a' cannot get its value: .*\(model=4\)"):
         refuse(LayoutMap(DeviceMesh((4,), ("model",))))
 
 
@@ -272,7 +272,7 @@ def test_a_layout_of_another_mesh_is_refused() -> None:
     made["d1.kernel"] = TensorLayout((None, "model"), four)
     with pytest.raises(
         LayoutError,
-        match=r"layout of 'd1\.kernel' is of another mesh: .* has devices \[0, 1, 2, 3\], but",
+        match=r"layout of 'd1\.kernel' has another mesh than the layout map: .* has devices \[0, 1, 2, 3\], the",
     ):
         refuse(made)
 
@@ -287,7 +287,7 @@ def test_other_axes_over_the_same_devices_are_no_other_mesh() -> None:
 
 def test_a_map_without_a_mesh_cannot_replicate() -> None:
     with pytest.raises(
-        LayoutError, match="'a' matches no key, so it is to be replicated, but the layout map"
+        LayoutError, match="'a' matches no key, so it is replicated, but the layout map"
     ):
         refuse(LayoutMap())
     with (
@@ -305,7 +305,7 @@ def test_an_initializer_of_another_shape_changes_nothing() -> None:
         }
     with pytest.raises(
         VariableError,
-        match=r"the initializer of 'w' was to make shape \[2, 3\] and dtype float32, but made shape \[3, 2\]",
+        match=r"the initializer of 'w' must return shape \[2, 3\] and dtype float32, but returned shape \[3, 2\]",
     ):
         materialize(root)
     assert root["a"].is_lazy

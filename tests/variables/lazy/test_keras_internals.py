@@ -9,7 +9,7 @@ import keras
 import pytest
 
 from reshard import DeviceMesh, LayoutMap, VariableError
-from reshard.layout.bridges import keras_internals
+from reshard.variables.lazy import keras_internals
 
 ROOT = Path(__file__).parents[3]
 
@@ -35,7 +35,7 @@ def renamed(self: Any, spec: Any) -> None:
 def test_another_keras_is_refused(
     monkeypatch: pytest.MonkeyPatch, change: Any, problem: str
 ) -> None:
-    keras_internals._check_parts.cache_clear()
+    keras_internals.check_parts.cache_clear()
     change(monkeypatch)
     layouts = LayoutMap(DeviceMesh((8,), ("x",)))
     add_weight = keras.Layer.add_weight

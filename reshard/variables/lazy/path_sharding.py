@@ -1,4 +1,4 @@
-"""Where a lazy variable goes: the layout of its path, on real devices."""
+"""The sharding of a lazy variable: the layout of its path, on real devices."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 def sharding_of(
     layout_map: LayoutMap, path: str, shape: Sequence[int], *, is_rng_state: bool = False
 ) -> NamedSharding:
-    """The sharding of the variable ``path``: of the layout that matches, else replicated.
+    """The sharding of the variable ``path``: that of the matching layout, else replicated.
 
-    A mesh without devices takes all of ``jax.devices()`` where their number fits. The state of random number generators is always replicated. Raises LayoutError where there is
-    no mesh, no device, or the layout does not fit ``shape``.
+    A mesh without devices takes all of ``jax.devices()`` where their number fits. The state of random
+    number generators is always replicated. Raises LayoutError where there is no mesh, no device, or the
+    layout does not fit ``shape``.
     """
     layout = None if is_rng_state else layout_map[path]
     mesh = layout_map.get_default_mesh()
@@ -36,7 +37,7 @@ def _default_mesh(mesh: DeviceMesh | None, path: str, is_rng_state: bool) -> Dev
     if mesh is None:
         why = "is the state of a random number generator" if is_rng_state else "matches no key"
         raise LayoutError(
-            f"{path!r} {why}, so it is to be replicated, but the layout map has no default mesh; make "
+            f"{path!r} {why}, so it is replicated, but the layout map has no default mesh; make "
             f"the map with LayoutMap(mesh)"
         )
     return mesh
@@ -55,7 +56,7 @@ def _on_devices(layout: TensorLayout, default: DeviceMesh | None, path: str) -> 
         placed = on_devices(layout)
         wanted = None if default is None else on_devices(TensorLayout((), default))
     except LayoutError as error:
-        raise LayoutError(f"{path!r} cannot come to life: {error}") from None
+        raise LayoutError(f"{path!r} cannot get its value: {error}") from None
     if wanted is not None and placed.device_mesh is not None and wanted.device_mesh is not None:
         _check_same_devices(placed.device_mesh, wanted.device_mesh, path)
     return placed
@@ -67,9 +68,9 @@ def _check_same_devices(mesh: DeviceMesh, default: DeviceMesh, path: str) -> Non
     )
     if found != wanted:
         raise LayoutError(
-            f"the layout of {path!r} is of another mesh: {mesh} has devices {_ids(found)}, but the default "
-            f"{_ids(wanted)} in {default}; jax cannot compute with both at once, so give both the "
-            f"same devices"
+            f"the layout of {path!r} has another mesh than the layout map: {mesh} has devices {_ids(found)}, "
+            f"the default {default} has {_ids(wanted)}; jax cannot compute with both at once, so give both "
+            f"the same devices"
         )
 
 
