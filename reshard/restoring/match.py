@@ -1,8 +1,14 @@
-"""Compares what is stored with what is asked for, and collects every difference."""
+"""Compares a stored leaf with the leaf of ``like`` that it is restored onto.
+
+A tensor is restored in its stored dtype, unless ``like`` has one in which every value stays what it is
+(bfloat16 → float32, int8 → int32). A cast that can lose something, and every change of kind (int → float),
+needs a ``cast`` rule.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from msgspec import Struct
 
@@ -10,20 +16,19 @@ from reshard.errors import MissingPackageError
 from reshard.formats.base import Leaf, StoredTensor
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.layout.cast_rule import kind_of, left_side_for
-from reshard.restoring.dtypes import is_lossless
 from reshard.restoring.mismatches import Mismatches
 from reshard.restoring.target_tree import TargetLeaf
 from reshard.variables.sharded.shards import narrowed_by_jax
 
 
-class Kept(Struct, frozen=True):
-    """A leaf of the checkpoint that is to be restored.
+class SourceLeaf(Struct, frozen=True):
+    """A leaf of the checkpoint that the rules keep.
 
     Attributes:
         name: in the restored tree.
-        stored: where it is a tensor.
-        cast: dtype that a rule asks for.
-        saturate: whether that cast makes values beyond the largest finite one that one.
+        stored: None for a leaf that is not a tensor.
+        cast: the dtype of the cast rule for it.
+        saturate: whether that cast clips values to the largest finite one.
     """
 
     name: str
@@ -34,17 +39,17 @@ class Kept(Struct, frozen=True):
 
     @property
     def text(self) -> str | None:
-        """The string, where it is one."""
+        """The string, for a string."""
         return self.leaf.text
 
     @property
     def value_type(self) -> str:
-        """What the saver called the value: ``"scalar"``, ``"None"``, ``"Dict"``, …"""
+        """The type that the saver recorded: ``"scalar"``, ``"None"``, ``"Dict"``, …"""
         return self.leaf.value_type
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it was a number of Python's."""
+        """Whether it was a Python number."""
         return (
             self.stored is not None and self.value_type == "scalar" and not self.stored.spec.shape
         )
@@ -56,7 +61,7 @@ class Kept(Struct, frozen=True):
 
     @property
     def has_data(self) -> bool:
-        """Whether it would be lost if nothing asked for it; None and empty containers would not."""
+        """Whether it holds data; None and empty containers do not."""
         return self.stored is not None or self.text is not None
 
     @property
@@ -70,101 +75,109 @@ class Kept(Struct, frozen=True):
 
     @property
     def key_implementation(self) -> str | None:
-        """The kind of PRNG keys, where it holds keys."""
+        """The implementation of PRNG keys; None for other leaves."""
         found = (self.leaf.meta.get("ext_metadata") or {}).get("random_key_impl")
         return str(found) if self.stored is not None and self.stored.is_key and found else None
 
 
-def restored_dtype(kept: Kept, asked: TargetLeaf | None) -> str:
-    """The dtype that a fitting tensor is restored in."""
-    stored = _spec_dtype(kept)
-    if kept.cast is not None:
-        return kept.cast
-    if asked is None or asked.dtype is None or asked.kind == "key":
+def restored_dtype(leaf: SourceLeaf, target: TargetLeaf | None) -> str:
+    """The dtype that a tensor is restored in, where it fits."""
+    stored = _spec_dtype(leaf)
+    if leaf.cast is not None:
+        return leaf.cast
+    if target is None or target.dtype is None or target.kind == "key":
         return stored
-    return asked.dtype
+    return target.dtype
 
 
-def check_fit(kept: Kept, asked: TargetLeaf, found: Mismatches) -> None:
-    """Adds to ``found`` in what a leaf and what is asked for it differ."""
-    if asked.kind == "string" or kept.stored is None:
-        if (asked.kind == "string") != (kept.text is not None):
-            found.add("kind", f"{kept.name} is {kept.what}, but {_wanted(asked)} is asked for")
-    elif asked.kind == "scalar":
-        _check_scalar(kept, kept.stored, asked, found)
-    elif asked.kind == "key":
-        _check_key(kept, kept.stored, asked, found)
+def check_fit(leaf: SourceLeaf, target: TargetLeaf, found: Mismatches) -> None:
+    """Adds every difference between a leaf and its target to ``found``."""
+    if target.kind == "string" or leaf.stored is None:
+        if (target.kind == "string") != (leaf.text is not None):
+            found.add(
+                "kind", f"{leaf.name} is {leaf.what}, but {_description(target)} is asked for"
+            )
+    elif target.kind == "scalar":
+        _check_scalar(leaf, leaf.stored, target, found)
+    elif target.kind == "key":
+        _check_key(leaf, leaf.stored, target, found)
     else:
-        _check_shape(kept, kept.stored.spec.shape, asked, found)
-        _check_dtype(kept, asked, found)
+        _check_shape(leaf, leaf.stored.spec.shape, target, found)
+        _check_dtype(leaf, target, found)
 
 
-def check_for_jax(kept: Kept, asked: TargetLeaf | None, found: Mismatches) -> None:
-    """Adds a tensor whose dtype jax would narrow without a word."""
-    dtype = restored_dtype(kept, asked)
+def check_for_jax(leaf: SourceLeaf, target: TargetLeaf | None, found: Mismatches) -> None:
+    """Adds a tensor whose dtype jax would silently narrow."""
+    dtype = restored_dtype(leaf, target)
     narrowed = narrowed_by_jax(numpy_dtype(dtype))
     if narrowed is not None:
-        is_free = asked is None and kept.is_numpy
+        is_free = target is None and leaf.is_numpy
         numpy = "take it out of the layout, so that it stays" if is_free else "restore it as"
         found.add(
             "dtype",
-            f"{kept.name} is {dtype}, which jax would narrow to {narrowed}; set jax_enable_x64, {numpy}"
-            f" a numpy array, or cast=[({left_side_for(kept.name)!r}, {narrowed!r})]",
+            f"{leaf.name} is {dtype}, which jax would narrow to {narrowed}; set jax_enable_x64, {numpy}"
+            f" a numpy array, or cast=[({left_side_for(leaf.name)!r}, {narrowed!r})]",
         )
 
 
-def _wanted(asked: TargetLeaf) -> str:
-    if asked.kind in ("string", "scalar"):
-        return f"a {type(asked.leaf).__name__}"
-    return f"{asked.dtype} of shape {list(asked.shape)}"
+def _description(target: TargetLeaf) -> str:
+    if target.kind in ("string", "scalar"):
+        return f"a {type(target.leaf).__name__}"
+    return f"{target.dtype} of shape {list(target.shape)}"
 
 
-def _check_shape(kept: Kept, stored: tuple[int, ...], asked: TargetLeaf, found: Mismatches) -> None:
-    if stored != asked.shape:
+def _check_shape(
+    leaf: SourceLeaf, stored: tuple[int, ...], target: TargetLeaf, found: Mismatches
+) -> None:
+    if stored != target.shape:
         found.add(
-            "shape", f"{kept.name} has shape {list(stored)}, but {list(asked.shape)} is asked for"
+            "shape", f"{leaf.name} has shape {list(stored)}, but {list(target.shape)} is asked for"
         )
 
 
-def _check_dtype(kept: Kept, asked: TargetLeaf, found: Mismatches) -> None:
-    stored, dtype = _spec_dtype(kept), str(asked.dtype)
-    if kept.cast is not None and kept.cast != dtype:
-        found.add("dtype", f"{kept.name} is cast to {kept.cast}, but {dtype} is asked for")
-    elif kept.stored is not None and kept.stored.is_key and dtype != stored:
-        found.add("dtype", f"{kept.name} is {kept.what}, but {_wanted(asked)} is asked for")
-    elif kept.cast is None and not is_lossless(stored, dtype):
+def _check_dtype(leaf: SourceLeaf, target: TargetLeaf, found: Mismatches) -> None:
+    stored, dtype = _spec_dtype(leaf), str(target.dtype)
+    if leaf.cast is not None and leaf.cast != dtype:
+        found.add("dtype", f"{leaf.name} is cast to {leaf.cast}, but {dtype} is asked for")
+    elif leaf.stored is not None and leaf.stored.is_key and dtype != stored:
+        found.add("dtype", f"{leaf.name} is {leaf.what}, but {_description(target)} is asked for")
+    elif leaf.cast is None and not is_lossless(stored, dtype):
         found.add(
             "dtype",
-            f"{kept.name} is {stored}, but {dtype} is asked for; cast=[({left_side_for(kept.name)!r}, {dtype!r})] converts it",
+            f"{leaf.name} is {stored}, but {dtype} is asked for; cast=[({left_side_for(leaf.name)!r}, {dtype!r})] converts it",
         )
 
 
-def _check_scalar(kept: Kept, stored: StoredTensor, asked: TargetLeaf, found: Mismatches) -> None:
-    kind = kind_of(kept.cast or stored.spec.dtype)
+def _check_scalar(
+    leaf: SourceLeaf, stored: StoredTensor, target: TargetLeaf, found: Mismatches
+) -> None:
+    kind = kind_of(leaf.cast or stored.spec.dtype)
     if math.prod(stored.spec.shape) != 1 or stored.spec.shape or stored.is_key:
-        found.add("kind", f"{kept.name} is {kept.what}, but {_wanted(asked)} is asked for")
-    elif kind != type(asked.leaf).__name__:
+        found.add("kind", f"{leaf.name} is {leaf.what}, but {_description(target)} is asked for")
+    elif kind != type(target.leaf).__name__:
         found.add(
             "dtype",
-            f"{kept.name} is {kept.cast or stored.spec.dtype}, but {_wanted(asked)} is asked for",
+            f"{leaf.name} is {leaf.cast or stored.spec.dtype}, but {_description(target)} is asked for",
         )
 
 
-def _check_key(kept: Kept, stored: StoredTensor, asked: TargetLeaf, found: Mismatches) -> None:
-    implementation = kept.key_implementation
+def _check_key(
+    leaf: SourceLeaf, stored: StoredTensor, target: TargetLeaf, found: Mismatches
+) -> None:
+    implementation = leaf.key_implementation
     if implementation is None:
         found.add(
-            "kind", f"{kept.name} is {kept.what}, but PRNG keys ({asked.dtype}) are asked for"
+            "kind", f"{leaf.name} is {leaf.what}, but PRNG keys ({target.dtype}) are asked for"
         )
         return
     shape, dtype = key_type(stored, implementation)
-    _check_shape(kept, shape, asked, found)
-    if dtype != asked.dtype:
-        found.add("dtype", f"{kept.name} holds PRNG keys {dtype}, but {asked.dtype} is asked for")
+    _check_shape(leaf, shape, target, found)
+    if dtype != target.dtype:
+        found.add("dtype", f"{leaf.name} holds PRNG keys {dtype}, but {target.dtype} is asked for")
 
 
 def require_jax(why: str) -> None:
-    """Raises MissingPackageError, with the reason, where jax is not installed."""
+    """Raises MissingPackageError, with the reason ``why``, where jax is not installed."""
     try:
         import jax  # noqa: F401
     except ImportError as error:
@@ -174,7 +187,7 @@ def require_jax(why: str) -> None:
 
 
 def key_type(stored: StoredTensor, implementation: str) -> tuple[tuple[int, ...], str]:
-    """Shape and dtype of the keys that this data makes; as the name says where jax does not know them."""
+    """Shape and dtype of the keys with this data; an implementation unknown to jax keeps its name and shape."""
     require_jax(f"{stored.spec.name!r} holds PRNG keys, which are restored as jax's own")
     import jax
 
@@ -186,5 +199,31 @@ def key_type(stored: StoredTensor, implementation: str) -> tuple[tuple[int, ...]
     return tuple(keys.shape), str(keys.dtype)
 
 
-def _spec_dtype(kept: Kept) -> str:
-    return "" if kept.stored is None else kept.stored.spec.dtype
+def _spec_dtype(leaf: SourceLeaf) -> str:
+    return "" if leaf.stored is None else leaf.stored.spec.dtype
+
+
+def is_lossless(stored: str, restored: str) -> bool:
+    """Whether every value of ``stored`` is one of ``restored``, of the same kind.
+
+    >>> is_lossless("bfloat16", "float32"), is_lossless("int8", "float32")
+    (True, False)
+    """
+    if stored == restored:
+        return True
+    if kind_of(stored) != kind_of(restored):
+        return False
+    if kind_of(stored) == "int":
+        return _range_within(stored, restored)
+    if kind_of(stored) == "complex":
+        return (stored, restored) == ("complex64", "complex128")
+    # Every floating type that exists is narrower than float32 in range and precision, or one of these.
+    return restored == "float64" or (restored == "float32" and stored != "float64")
+
+
+def _range_within(stored: str, restored: str) -> bool:
+    import ml_dtypes
+
+    info: Any = ml_dtypes.iinfo  # not annotated
+    inner, outer = info(numpy_dtype(stored)), info(numpy_dtype(restored))
+    return bool(outer.min <= inner.min and inner.max <= outer.max)

@@ -1,10 +1,16 @@
-"""Collects every mismatch between a checkpoint and ``like``, and raises one error."""
+"""Collects every mismatch between a checkpoint and ``like``, and raises one error.
+
+Where all names are missing but exist under another prefix (an item, or ``params/``), a hint says how to fit them.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from reshard.errors import TreeError
+from reshard.layout.prefixes import prefixes_above, surplus_prefix, with_folders
 
 Section = Literal["missing", "unexpected", "unplaced", "idle", "kind", "shape", "dtype"]
 
@@ -12,7 +18,7 @@ SHOWN = 20
 """Lines per section; the rest is counted."""
 
 SHOWN_WITH_HINT = 3
-"""The same, where a hint says what all of them have in common."""
+"""Lines per section after a hint, which explains all of them."""
 
 _TITLES: dict[Section, str] = {
     "missing": "asked for, but not in the checkpoint",
@@ -31,7 +37,7 @@ _REMEDIES: dict[Section, str] = {
 
 
 class Mismatches:
-    """Gathers what does not fit; ``refuse`` raises one TreeError for all of it."""
+    """Mismatches by section; ``refuse`` raises one TreeError for all of them."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -42,11 +48,11 @@ class Mismatches:
         self._found[section].append(line)
 
     def hint(self, text: str) -> None:
-        """What most of it comes from, if anything; it is said first, and the lists are short then."""
+        """Adds a likely cause of all mismatches, which comes first and shortens the lists; "" adds nothing."""
         self._hints += [text] if text else []
 
     def refuse(self) -> None:
-        """Raises TreeError where there is anything."""
+        """Raises TreeError if there is any mismatch."""
         sections = [self._section(s) for s in _TITLES if self._found[s]]
         if sections:
             raise TreeError(
@@ -62,3 +68,53 @@ class Mismatches:
             lines.append(f"    … and {len(found) - shown} more")
         remedy = f" ({_REMEDIES[section]})" if section in _REMEDIES else ""
         return "\n".join([f"  {_TITLES[section]}: {len(found)}{remedy}", *lines])
+
+
+def target_hint(names: Collection[str], stored: Sequence[str], items: Collection[str]) -> str:
+    """How to restore a target whose names are all missing; "" where no prefix makes them fit.
+
+    Args:
+        names: those of the target.
+        items: the checkpoint's items whose names are the first key of their leaves' names.
+    """
+    above = prefixes_above(names, stored)
+    if above:
+        hows = " or ".join(_how(prefix, stored, items) for prefix in above)
+        return f"{_every(names)} there below {' and below '.join(map(repr, above))}: {hows}"
+    surplus = surplus_prefix(names, stored)
+    if surplus is None:
+        return ""
+    return (
+        f"{_every(names)} there without {surplus!r}: rename=[('^', {surplus!r})] puts it before the names of the "
+        "checkpoint"
+    )
+
+
+def layout_hint(keys: Collection[str], stored: Sequence[str]) -> str:
+    """How to give a tree of layouts without any key of the checkpoint; "" where no prefix makes it fit."""
+    there = with_folders(stored)
+    above = prefixes_above(keys, there)
+    if above:
+        return f"the tree of layouts begins below {above[0]!r} of the checkpoint; put it below that key"
+    surplus = surplus_prefix(keys, there)
+    if surplus is None:
+        return ""
+    return f"the checkpoint's names begin below {surplus!r} of the tree of layouts; give what is below that key"
+
+
+def _every(names: Collection[str]) -> str:
+    return f"every one of the {len(names)} names is" if len(names) > 1 else "the name is"
+
+
+def _how(prefix: str, stored: Sequence[str], items: Collection[str]) -> str:
+    """The arguments that remove a prefix."""
+    first, _, rest = prefix.partition("/")
+    if first in items:
+        return f"pass item={first!r}" + (f" and {_rename(rest)}" if rest else "")
+    others = [name for name in stored if not name.startswith(prefix)]
+    select = f"select=['^{re.escape(prefix)}'] and " if others else ""
+    return f"pass {select}{_rename(prefix)}"
+
+
+def _rename(prefix: str) -> str:
+    return f"rename=[('^{re.escape(prefix)}', '')]"

@@ -1,8 +1,7 @@
-"""The kinds of output (numpy, jax, ShardedVariable), the regions that each needs, and how full buffers become it.
+"""What a tensor becomes (numpy, jax, ShardedVariable), which regions it needs, and how full buffers become it.
 
-A buffer that is filled is handed over at once. Where jax can adopt its memory (CPU devices, whole
-bytes, 64-byte alignment) it is the array from then on, shared by all replicas on this host; elsewhere
-it is copied to its devices and let go.
+A full buffer is placed at once. Where jax can adopt its memory (CPU devices, whole bytes, 64-byte alignment)
+the buffer becomes the array, shared by all replicas on this host; elsewhere it is copied to its devices and freed.
 """
 
 from __future__ import annotations
@@ -24,40 +23,40 @@ if TYPE_CHECKING:
     Place: TypeAlias = "jax.sharding.Sharding | DefaultDevice | HostMemory"
 
 
-class Form(Protocol):
+class Output(Protocol):
     """What one tensor becomes."""
 
     @property
-    def holds(self) -> tuple[Region, ...]:
-        """What this process needs of the tensor, each once."""
+    def regions(self) -> tuple[Region, ...]:
+        """The regions of the tensor that this process needs, each once."""
         ...
 
     @property
     def is_staged(self) -> bool:
-        """Whether a buffer is let go once it was placed; else its memory is the result."""
+        """Whether a buffer is copied and freed when it is placed; otherwise its memory is the result."""
         ...
 
     def place(self, number: int, array: Array) -> Any:
-        """Hands over the full buffer of ``holds[number]``; called once for each, from any thread."""
+        """Places the full buffer of ``regions[number]``; called once for each, from any thread."""
         ...
 
     def assemble(self, placed: Sequence[Any]) -> Any:
-        """The value, from what ``place`` gave for each hold."""
+        """The value, from the results of ``place`` for each region."""
         ...
 
 
 class DefaultDevice(Struct, frozen=True):
-    """Where jax puts what nobody placed; ``device`` is what ``jax.default_device`` takes."""
+    """Where jax puts uncommitted arrays; ``device`` is a value for ``jax.default_device``."""
 
     device: Any
 
 
 class HostMemory(Struct, frozen=True):
-    """The place of a shard that stays numpy."""
+    """The place of a numpy shard."""
 
 
 class NumpyArray(Struct, frozen=True):
-    """A numpy array of the whole tensor, or where ``is_scalar`` its one element as a Python value."""
+    """A numpy array of the whole tensor; with ``is_scalar`` its one element as a Python value."""
 
     shape: tuple[int, ...]
     is_scalar: bool = False
@@ -67,7 +66,7 @@ class NumpyArray(Struct, frozen=True):
         return False
 
     @property
-    def holds(self) -> tuple[Region, ...]:
+    def regions(self) -> tuple[Region, ...]:
         return (Region(Box.full(self.shape)),)
 
     def place(self, number: int, array: Array) -> Any:  # noqa: ARG002
@@ -78,12 +77,12 @@ class NumpyArray(Struct, frozen=True):
 
 
 class JaxArray(Struct, frozen=True):
-    """A jax array: ``devices[i]`` are those of this process that need ``holds[i]``."""
+    """A jax array; ``devices[i]`` are the devices of this process that need ``regions[i]``."""
 
     shape: tuple[int, ...]
     dtype: str
     sharding: jax.sharding.Sharding
-    holds: tuple[Region, ...]
+    regions: tuple[Region, ...]
     devices: tuple[tuple[jax.sharding.Sharding, ...], ...]
 
     @property
@@ -103,15 +102,15 @@ class JaxArray(Struct, frozen=True):
         )
 
 
-class Uncommitted(Struct, frozen=True):
-    """A jax array where jax puts what nobody placed, free to follow others to their devices."""
+class UncommittedArray(Struct, frozen=True):
+    """A jax array on the default device, which jax may move to the devices of others."""
 
     shape: tuple[int, ...]
     dtype: str
     device: DefaultDevice
 
     @property
-    def holds(self) -> tuple[Region, ...]:
+    def regions(self) -> tuple[Region, ...]:
         return (Region(Box.full(self.shape)),)
 
     @property
@@ -125,14 +124,14 @@ class Uncommitted(Struct, frozen=True):
         return placed[0]
 
 
-class InShards(Struct, frozen=True):
-    """A ShardedVariable: ``places[i]`` is where the shard of ``holds[i]`` goes."""
+class Shards(Struct, frozen=True):
+    """A ShardedVariable; the shard of ``regions[i]`` goes to ``places[i]``."""
 
     name: str
     dtype: str
     axis: int
     strategy: str
-    holds: tuple[Region, ...]
+    regions: tuple[Region, ...]
     places: tuple[Place, ...]
 
     @property
@@ -149,15 +148,15 @@ class InShards(Struct, frozen=True):
 
 
 class Key(Struct, frozen=True):
-    """PRNG keys, from the form of their data."""
+    """PRNG keys, from the output of their data."""
 
     name: str
     implementation: str
-    data: Form
+    data: Output
 
     @property
-    def holds(self) -> tuple[Region, ...]:
-        return self.data.holds
+    def regions(self) -> tuple[Region, ...]:
+        return self.data.regions
 
     @property
     def is_staged(self) -> bool:
@@ -185,7 +184,7 @@ def jax_array(
     sharding: jax.sharding.Sharding,
     rank: int | None = None,
 ) -> JaxArray:
-    """The form of an array of ``shape`` under ``sharding``, which may be that of its first ``rank`` dimensions.
+    """A jax array of ``shape``; ``sharding`` splits its first ``rank`` dimensions, all where ``rank`` is None.
 
     Raises LayoutError, naming the tensor, where the sharding cannot split it.
     """
@@ -201,13 +200,13 @@ def jax_array(
     kind = sharding.memory_kind
     devices: dict[Region, list[jax.sharding.Sharding]] = {}
     for device, index in found.items():
-        hold = Region(_box(index, shape))
-        devices.setdefault(hold, []).append(SingleDeviceSharding(device, memory_kind=kind))
+        region = Region(_box(index, shape))
+        devices.setdefault(region, []).append(SingleDeviceSharding(device, memory_kind=kind))
     return JaxArray(shape, dtype, sharding, tuple(devices), tuple(map(tuple, devices.values())))
 
 
 def default_device() -> DefaultDevice:
-    """Where jax puts what nobody placed, as this thread has it now: workers have other defaults."""
+    """The default device of this thread; worker threads may have another."""
     import jax
 
     config: Any = jax.config  # its options are not annotated
@@ -215,7 +214,7 @@ def default_device() -> DefaultDevice:
 
 
 def adopts(place: Place, dtype: str) -> bool:
-    """Whether an aligned buffer is the result itself, instead of being copied to ``place``."""
+    """Whether an aligned buffer becomes the result itself, without a copy."""
     if isinstance(place, HostMemory):
         return True
     is_whole_bytes = not dtype.startswith(("int4", "uint4", "int2", "uint2", "float4"))
@@ -235,10 +234,10 @@ def _platforms(place: jax.sharding.Sharding | DefaultDevice) -> set[str]:
 
 
 def put(array: Array, place: Place) -> Any:
-    """The array on its devices, complete: what was copied from may be let go.
+    """The array on its devices; any copy is complete, so ``array`` may be freed.
 
-    A dtype that jax would narrow was refused before, so that nothing may be narrowed here, where a
-    worker's settings are not those of the thread that asked.
+    The plan has refused dtypes that jax would narrow in the caller's thread. Worker threads do not share that
+    thread's settings, so 64 bits are enabled here.
     """
     import jax
 
@@ -255,7 +254,7 @@ def put(array: Array, place: Place) -> Any:
 
 
 def _box(index: Sequence[slice] | None, shape: tuple[int, ...]) -> Box:
-    """jax's index of a shard as a box; dimensions that it leaves out are whole."""
+    """jax's index of a shard as a box; dimensions that it omits are whole."""
     slices = tuple(index or ())
     pairs = [s.indices(n)[:2] for s, n in zip(slices, shape, strict=False)]
     pairs += [(0, n) for n in shape[len(pairs) :]]

@@ -1,4 +1,4 @@
-"""Which tensors become ShardedVariables, and which of its rows each shard holds."""
+"""Which tensors become ShardedVariables, and which rows each shard holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 from reshard.errors import LayoutError
 from reshard.formats.base import StoredTensor
 from reshard.geometry.dtypes import numpy_dtype
-from reshard.restoring.outputs import HostMemory, InShards, default_device
+from reshard.restoring.outputs import HostMemory, Shards, default_device
 from reshard.restoring.regions import Region
 from reshard.variables.sharded.shard_rows import STRATEGIES, ShardRows
 from reshard.variables.sharded.shards import narrowed_by_jax
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class Partitions(Struct, frozen=True):
-    """What a ``partition`` argument asks for.
+    """A ``partition`` argument, with those that go with it.
 
     Attributes:
-        rules: pattern and partition; the first whose pattern is found in a name counts.
-        for_all: a partition for every array that has the axis; None where there are rules, or nothing.
-        strategy: None keeps what the checkpoint recorded, 'div' where it recorded nothing.
+        rules: pairs of pattern and partition; the first pattern found in a name counts.
+        for_all: the partition of every array that has the axis; None with rules, or without a partition.
+        strategy: None keeps the recorded one, or 'div' where none was recorded.
         places: dealt to the shards in turn; empty for jax's default device.
     """
 
@@ -37,8 +37,8 @@ class Partitions(Struct, frozen=True):
     strategy: str | None = None
     places: tuple[jax.sharding.Sharding, ...] = ()
 
-    def wanted(self, name: str, shape: tuple[int, ...]) -> Any:
-        """The partition of a tensor, or None where it stays whole."""
+    def partition_of(self, name: str, shape: tuple[int, ...]) -> Any:
+        """The partition of a tensor; None for one that stays whole."""
         for pattern, partition in self.rules:
             if pattern.search(name):
                 return partition
@@ -49,8 +49,8 @@ class Partitions(Struct, frozen=True):
         """Patterns that match no name."""
         return [p.pattern for p, _ in self.rules if not any(map(p.search, names))]
 
-    def form(self, name: str, stored: StoredTensor, dtype: str, partition: Any) -> InShards:
-        """The shards of a tensor; LayoutError or VariableError, naming it, where it cannot be split so."""
+    def output(self, name: str, stored: StoredTensor, dtype: str, partition: Any) -> Shards:
+        """The shards of a tensor; LayoutError or VariableError, naming it, where it cannot be split that way."""
         shape = stored.spec.shape
         recorded = None if self.strategy == "div" else _mod_axis(stored)
         axis = _axis(name, stored, self.axis, recorded)
@@ -69,37 +69,37 @@ def in_shards(
     strategy: str,
     rows: Sequence[range],
     places: Sequence[Any] = (),
-) -> InShards:
-    """The form of a variable whose shards hold these rows along ``axis``, dealt to ``places`` in turn.
+) -> Shards:
+    """A variable whose shards hold ``rows`` along ``axis``; the shards are dealt to ``places`` in turn.
 
-    Without places they are numpy where jax would narrow the dtype.
+    Without places, shards of a dtype that jax would narrow are numpy.
     """
-    holds = tuple(Region.rows(shape, axis, held) for held in rows)
+    regions = tuple(Region.rows(shape, axis, held) for held in rows)
     default = default_device() if narrowed_by_jax(numpy_dtype(dtype)) is None else HostMemory()
     dealt = tuple(
         (places[n % len(places)] if places else None) or default for n in range(len(rows))
     )
-    return InShards(name, dtype, axis, strategy, holds, dealt)
+    return Shards(name, dtype, axis, strategy, regions, dealt)
 
 
 def recorded_strategy(stored: StoredTensor) -> str | None:
-    """'mod' or 'div' where the checkpoint recorded how look-ups find the table's rows."""
+    """How look-ups find the table's rows, 'mod' or 'div'; None where the checkpoint does not record it."""
     found = (stored.partition or {}).get("strategy")
     return found if found in STRATEGIES else None
 
 
 def _mod_axis(stored: StoredTensor) -> int | None:
-    """The axis along which a table was saved for 'mod' look-up, counted from the front."""
+    """The axis along which a table was split for 'mod' look-up, counted from the front."""
     axis = (stored.partition or {}).get("axis", 0)
     rank = len(stored.spec.shape)
     is_mod = recorded_strategy(stored) == "mod" and isinstance(axis, int) and rank > 0
     return axis % rank if is_mod else None
 
 
-def _axis(name: str, stored: StoredTensor, asked: int | None, recorded: int | None) -> int:
-    """The axis to split, counted from the front: of a 'mod' table it is the one that was recorded."""
+def _axis(name: str, stored: StoredTensor, given: int | None, recorded: int | None) -> int:
+    """The axis to split, counted from the front; a 'mod' table can only be split along the recorded one."""
     shape = stored.spec.shape
-    axis = asked if asked is not None else recorded or 0
+    axis = given if given is not None else recorded or 0
     if not -len(shape) <= axis < len(shape):
         raise LayoutError(
             f"{name!r} of shape {list(shape)} has no axis {axis} to partition; choose another axis, or narrow "
@@ -116,7 +116,7 @@ def _axis(name: str, stored: StoredTensor, asked: int | None, recorded: int | No
 def partitions_of(
     partition: Any, axis: int | None, strategy: str | None, devices: Sequence[Any] | None
 ) -> Partitions:
-    """The Partitions that the arguments stand for; LayoutError for what makes no sense."""
+    """Partitions from the arguments of a restore; LayoutError for arguments that make no sense."""
     if strategy is not None and strategy not in STRATEGIES:
         raise LayoutError(
             f"partition_strategy is {strategy!r}; expected 'div', 'mod', or None for what was recorded"

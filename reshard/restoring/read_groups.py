@@ -1,10 +1,10 @@
-"""Groups the regions of a tensor that are filled together, so that each chunk is read once.
+"""Groups the regions of a tensor that share chunks, so that each chunk is read once.
 
-Holds that need a common chunk are filled together. Along each dimension holds are merged where they
-overlap, and the tensor falls apart at each edge of a chunk that none of what is left reaches across::
+Along each dimension overlapping regions are merged, and the tensor is split at every chunk edge that no merged
+region crosses::
 
-    chunks   |   :   |   :   |        two holds a chunk, so every chunk edge parts units:
-    holds    | a | b | c | d |        (a, b) from the first chunk, (c, d) from the second
+    chunks    |   :   |   :   |       two regions per chunk, so every chunk edge splits:
+    regions   | a | b | c | d |       group (a, b) reads the first chunk, (c, d) the second
 """
 
 from __future__ import annotations
@@ -13,55 +13,51 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-
-from msgspec import Struct
+from typing import TypeAlias
 
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid, Index
 from reshard.restoring.regions import Region
 
-
-class Unit(Struct, frozen=True):
-    """Holds, by their numbers, that are filled from the same chunks."""
-
-    numbers: tuple[int, ...]
+ReadGroup: TypeAlias = tuple[int, ...]
+"""The numbers of regions that are filled from the same chunks."""
 
 
-def units(holds: Sequence[Region], storage: Grid) -> list[Unit]:
-    """The holds in groups that share no chunk, in row-major order; holds of nothing form one each."""
+def read_groups(regions: Sequence[Region], storage: Grid) -> list[ReadGroup]:
+    """Groups of regions that share no chunk, in row-major order; each empty region is a group of its own."""
     cuts = [
-        _parting([(h.box.start[d], h.box.stop[d]) for h in holds if h.size], stored)
+        _splitting_edges([(h.box.start[d], h.box.stop[d]) for h in regions if h.size], stored)
         for d, stored in enumerate(storage.cuts)
     ]
     grouped: dict[Index, list[int]] = defaultdict(list)
-    empty = []
-    for number, hold in enumerate(holds):
-        if not hold.size:
-            empty.append(Unit((number,)))
+    empty: list[ReadGroup] = []
+    for number, region in enumerate(regions):
+        if not region.size:
+            empty.append((number,))
             continue
-        place = tuple(bisect_right(c, a) - 1 for c, a in zip(cuts, hold.box.start, strict=True))
+        place = tuple(bisect_right(c, a) - 1 for c, a in zip(cuts, region.box.start, strict=True))
         grouped[place].append(number)
-    return [*(Unit(tuple(grouped[i])) for i in sorted(grouped)), *empty]
+    return [*(tuple(grouped[i]) for i in sorted(grouped)), *empty]
 
 
-def parts(unit: Unit, sizes: Sequence[int], at_most: int) -> Iterator[Unit]:
-    """The unit's holds in order, as many together as weigh no more than ``at_most``; at least one."""
+def split_group(group: ReadGroup, sizes: Sequence[int], most_bytes: int) -> Iterator[ReadGroup]:
+    """The group in parts of at most ``most_bytes``, each of at least one region; ``sizes`` are those of all regions."""
     taken: list[int] = []
-    weight = 0
-    for number in unit.numbers:
-        if taken and weight + sizes[number] > at_most:
-            yield Unit(tuple(taken))
-            taken, weight = [], 0
+    taken_bytes = 0
+    for number in group:
+        if taken and taken_bytes + sizes[number] > most_bytes:
+            yield tuple(taken)
+            taken, taken_bytes = [], 0
         taken.append(number)
-        weight += sizes[number]
-    yield Unit(tuple(taken))
+        taken_bytes += sizes[number]
+    yield tuple(taken)
 
 
-class HoldIndex:
-    """Which of a unit's holds a box touches, found by a bisect per dimension."""
+class RegionIndex:
+    """Finds the regions of a group that overlap a box, by one bisection per dimension."""
 
-    def __init__(self, holds: Sequence[Region], unit: Unit, shape: tuple[int, ...]) -> None:
-        filled = [(n, holds[n].box) for n in unit.numbers if holds[n].size]
+    def __init__(self, regions: Sequence[Region], group: ReadGroup, shape: tuple[int, ...]) -> None:
+        filled = [(n, regions[n].box) for n in group if regions[n].size]
         cuts = [
             tuple(
                 sorted({0, size, *(b.start[d] for _, b in filled), *(b.stop[d] for _, b in filled)})
@@ -75,24 +71,24 @@ class HoldIndex:
                 self._cells[index].append(number)
 
     def touching(self, box: Box) -> list[int]:
-        """Numbers of the holds whose boxes meet ``box``, in order."""
+        """Numbers of the regions whose boxes overlap ``box``, in order."""
         cells = itertools.product(*self._grid.overlapping(box))
         return sorted({n for index in cells for n in self._cells.get(index, ())})
 
 
-def chunk_indices(holds: Sequence[Region], unit: Unit, storage: Grid) -> list[Index]:
-    """The chunks that the unit's holds need, in row-major order."""
+def chunk_indices(regions: Sequence[Region], group: ReadGroup, storage: Grid) -> list[Index]:
+    """The chunks that the group's regions need, in row-major order."""
     found: set[Index] = set()
-    for number in unit.numbers:
-        if holds[number].size:
-            found.update(itertools.product(*storage.overlapping(holds[number].box)))
+    for number in group:
+        if regions[number].size:
+            found.update(itertools.product(*storage.overlapping(regions[number].box)))
     return sorted(found)
 
 
-def _parting(stretches: Sequence[tuple[int, int]], stored: Cuts) -> Cuts:
-    """The chunk edges of one dimension that no stretch reaches across."""
+def _splitting_edges(spans: Sequence[tuple[int, int]], stored: Cuts) -> Cuts:
+    """The chunk edges of one dimension that no span crosses."""
     merged: list[list[int]] = []
-    for start, stop in sorted(set(stretches)):
+    for start, stop in sorted(set(spans)):
         if merged and start < merged[-1][1]:
             merged[-1][1] = max(merged[-1][1], stop)
         else:

@@ -1,4 +1,4 @@
-"""Regions: the elements of a tensor that one buffer holds, and how pieces are copied into it."""
+"""Region: the elements of a tensor that one buffer holds. Buffer: its memory, and how pieces are copied into it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class Region(Struct, frozen=True):
-    """The elements of ``box``, along ``axis`` only every ``step``-th from its start.
+    """The elements of ``box``; along ``axis`` only every ``step``-th, from its start.
 
-    A shard of a 'mod' table holds every k-th row; everything else is a plain box.
+    A shard of a 'mod' table holds every k-th row; every other region is a plain box.
     """
 
     box: Box
@@ -33,7 +33,7 @@ class Region(Struct, frozen=True):
 
     @classmethod
     def rows(cls, shape: tuple[int, ...], axis: int, rows: range) -> Region:
-        """These rows along ``axis`` of a tensor of ``shape``; the range rises."""
+        """The rows of a rising range along ``axis`` of a tensor of ``shape``."""
         stop = rows[-1] + 1 if rows else rows.start
         return cls(
             Box(
@@ -66,44 +66,44 @@ class Region(Struct, frozen=True):
         )
 
 
-def _first(hold: Region, inside: Box) -> int:
-    """The first row of the hold that is not before ``inside``."""
-    start = hold.box.start[hold.axis]
-    return start + -(-(inside.start[hold.axis] - start) // hold.step) * hold.step
+def _first(region: Region, inside: Box) -> int:
+    """The first row of the region at or after the start of ``inside``."""
+    start = region.box.start[region.axis]
+    return start + -(-(inside.start[region.axis] - start) // region.step) * region.step
 
 
 class Buffer:
-    """Memory for one hold, filled piece by piece from any threads; pieces never overlap."""
+    """Memory for one region, filled piece by piece from any thread; pieces must not overlap."""
 
     def __init__(
-        self, hold: Region, source_dtype: str, dtype: str, *, saturate: bool = False
+        self, region: Region, source_dtype: str, dtype: str, *, saturate: bool = False
     ) -> None:
-        self.hold = hold
+        self.region = region
         self._dtype = dtype
         self._is_cast = source_dtype != dtype
         self._saturate = saturate
-        self._memory = aligned_empty(hold.size * storage_bytes(dtype))
+        self._memory = aligned_empty(region.size * storage_bytes(dtype))
         kind = numpy_dtype(dtype) if self._is_cast else opaque_dtype(storage_bytes(dtype))
-        self._elements: Array = self._memory.view(kind).reshape(hold.shape)
+        self._elements: Array = self._memory.view(kind).reshape(region.shape)
 
     @property
     def array(self) -> Array:
         """The buffer in its own dtype."""
-        array: Array = self._memory.view(numpy_dtype(self._dtype)).reshape(self.hold.shape)
+        array: Array = self._memory.view(numpy_dtype(self._dtype)).reshape(self.region.shape)
         return array
 
     def direct(self, box: Box) -> Bytes | None:
-        """The bytes where exactly the elements of ``box`` lie, one after another and as they are stored."""
-        hold = self.hold
-        if self._is_cast or hold.step != 1 or not hold.box.contains(box):
+        """The bytes of exactly the elements of ``box``; None where they are not contiguous, or are cast."""
+        region = self.region
+        if self._is_cast or region.step != 1 or not region.box.contains(box):
             return None
-        inside = self._elements[box.relative_to(hold.box.start).slices]
+        inside = self._elements[box.relative_to(region.box.start).slices]
         return inside.reshape(-1).view("u1") if inside.flags.c_contiguous else None
 
     def put(self, elements: Array, box: Box) -> CastStats:
-        """Copies what is held of ``elements``, which lie at ``box`` of the tensor."""
-        inside = self.hold.box.intersect(box)
-        if inside is None or not self.hold.count_in(inside):
+        """Copies the elements of this region from ``elements``, which are those of ``box``."""
+        inside = self.region.box.intersect(box)
+        if inside is None or not self.region.count_in(inside):
             return CastStats()
         taken, place = self._cut(elements, box, inside)
         if self._is_cast:
@@ -112,16 +112,16 @@ class Buffer:
         return CastStats()
 
     def _cut(self, elements: Array, box: Box, inside: Box) -> tuple[Array, Array]:
-        hold = self.hold
-        if hold.step == 1:
+        region = self.region
+        if region.step == 1:
             taken = elements[inside.relative_to(box.start).slices]
-            return taken, self._elements[inside.relative_to(hold.box.start).slices]
-        first, axis = _first(hold, inside), hold.axis
-        from_rows = slice(first - box.start[axis], inside.stop[axis] - box.start[axis], hold.step)
-        at = (first - hold.box.start[axis]) // hold.step
-        count = len(range(first, inside.stop[axis], hold.step))
+            return taken, self._elements[inside.relative_to(region.box.start).slices]
+        first, axis = _first(region, inside), region.axis
+        from_rows = slice(first - box.start[axis], inside.stop[axis] - box.start[axis], region.step)
+        at = (first - region.box.start[axis]) // region.step
+        count = len(range(first, inside.stop[axis], region.step))
         taken = elements[_at(inside.relative_to(box.start), axis, from_rows)]
-        place = _at(inside.relative_to(hold.box.start), axis, slice(at, at + count))
+        place = _at(inside.relative_to(region.box.start), axis, slice(at, at + count))
         return taken, self._elements[place]
 
 

@@ -1,4 +1,4 @@
-"""RestoreReport: what a restore took."""
+"""RestoreReport: what a restore read, verified and cast."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from reshard.restoring.tensor_state import Restored
 
 
 class RestoreReport(Struct, frozen=True):
-    """What a restore took, in this process.
+    """What a restore read, verified and cast, in this process.
 
     Attributes:
         tensors: how many were restored.
-        verified: how many of them have the digest that was recorded when they were written; others
-            were written without one, or only a part of them was needed here.
+        verified: how many of them were compared with their recorded digest; others have none, or this process
+            needed only a part of them.
         read_bytes: stored bytes that were read.
-        needed_bytes: stored bytes without which this process's elements cannot be had: of raw chunks
-            the elements themselves, of others each chunk once.
-        casts: what casts lost, by name.
+        needed_bytes: stored bytes that had to be read: of raw chunks the needed elements, of others each
+            needed chunk once.
+        casts: how many elements each cast changed, by name of the tensor.
         seconds: wall time, without opening the checkpoint.
-        warnings: what of the layout names no tensor, or names one twice; one sentence each.
-        numpy: names of the tensors that came back as numpy arrays.
+        warnings: one sentence for each rule of the layout that matches no tensor, and each tensor that several match.
+        numpy: names of the tensors that were restored as numpy arrays.
     """
 
     tensors: int
@@ -67,6 +67,8 @@ def make_report(
         seconds,
         found,
         tuple(
-            r.name for r in plan.reads if isinstance(r.form, NumpyArray) and not r.form.is_scalar
+            r.name
+            for r in plan.reads
+            if isinstance(r.output, NumpyArray) and not r.output.is_scalar
         ),
     )

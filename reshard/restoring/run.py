@@ -1,9 +1,8 @@
-"""Runs a restore: reads chunks on threads within the byte budget, and hands over each full buffer.
+"""Runs a restore: reads chunks on threads within the byte budget, and places each full buffer.
 
-What is counted against the budget is what a restore takes beside its result: decoders, band buffers,
-and buffers that are copied to devices (``Form.is_staged``). A unit whose buffers are staged is one
-job, so that they are let go when it ends; of any other unit the chunks are read in parallel, since its
-buffers become the result.
+The budget counts the memory beside the result: decoders, band buffers, and buffers that are copied to
+devices (``Output.is_staged``). A group with staged buffers is one job, which frees them when it ends. The
+chunks of any other group are read in parallel, since its buffers become the result.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ def run(
     verify: bool,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[Restored]:
-    """Restores every tensor; one result each, in order.
+    """Reads every tensor; one result each, in order.
 
-    Raises MemoryBudgetError before anything is read, else the first error of any chunk after the
-    running ones have ended, and CorruptError where a tensor has another digest than was recorded.
+    Raises MemoryBudgetError before anything is read; the first error of any chunk, after running jobs
+    have ended; CorruptError where the digest of a tensor differs from the recorded one.
     """
     check_memory(reads, limits.max_memory)
     states = [TensorState.of(read, limits.max_memory, verify) for read in reads]
@@ -48,7 +47,7 @@ def run(
     moved_bytes = 0
     ended = run_tasks(
         jobs(states, reader, limits.max_memory),
-        _Worker().carry_out,
+        _Worker().run,
         lambda job: job.memory_bytes,
         limits.max_memory,
         limits.workers,
@@ -63,11 +62,11 @@ def run(
 
 
 def _needed_elements_bytes(read: TensorRead) -> int:
-    return sum(hold.size for hold in read.form.holds) * read.stored.spec.itemsize
+    return sum(region.size for region in read.output.regions) * read.stored.spec.itemsize
 
 
 def _count(done: Done) -> str:
-    """Adds what was read to its tensors; the name of the last."""
+    """Adds the results of a job to their tensors; returns the name of the last."""
     for step, result in done:
         if step.read is not None and result is not None:
             step.opened.state.add(step.read.chunk.index, result)
@@ -75,15 +74,15 @@ def _count(done: Done) -> str:
 
 
 class _Worker:
-    """Carries out jobs; the threads' band buffers wait here between jobs."""
+    """Runs jobs; keeps the threads' band buffers between jobs."""
 
     def __init__(self) -> None:
         self._waiting: SimpleQueue[Bytes] = SimpleQueue()
 
-    def carry_out(self, job: Job) -> Done:
+    def run(self, job: Job) -> Done:
         memory = self._band_buffer()
         try:
-            return [(step, _carried_out(step, memory)) for step in job.steps]
+            return [(step, _run_step(step, memory)) for step in job.steps]
         finally:
             self._waiting.put(memory)
 
@@ -94,7 +93,7 @@ class _Worker:
             return aligned_empty(BAND_BYTES)
 
 
-def _carried_out(step: Step, memory: Bytes) -> ChunkResult | None:
+def _run_step(step: Step, memory: Bytes) -> ChunkResult | None:
     result = read_chunk(step.read, memory) if step.read is not None else None
     step.opened.end_chunk()
     return result

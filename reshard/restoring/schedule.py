@@ -1,4 +1,4 @@
-"""The order in which workers read the chunks of a restore."""
+"""Puts the chunks of a restore into jobs: large tensors first, small chunks together, within the budget."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from msgspec import Struct
 
 from reshard.engine.task import SourceChunk
 from reshard.formats.base import Reader
-from reshard.restoring.chunk_reads import ChunkRead
-from reshard.restoring.read_groups import HoldIndex, Unit, chunk_indices
+from reshard.restoring.read_chunk import ChunkRead
+from reshard.restoring.read_groups import ReadGroup, RegionIndex, chunk_indices
 from reshard.restoring.regions import Buffer
 from reshard.restoring.tensor_state import TensorState
 
 JOB_BYTES = 4 << 20
 JOB_CHUNKS = 64
-"""Small chunks travel together: handing one over costs as much as reading 100 KiB."""
+"""Small chunks share a job: handing a job over costs as much as reading 100 KiB."""
 
 
-class OpenUnit:
-    """A unit whose buffers are being filled; the worker that reads its last chunk hands them over."""
+class OpenGroup:
+    """A group whose buffers are being filled; the worker that reads the last chunk places them."""
 
-    def __init__(self, state: TensorState, unit: Unit, chunks: int) -> None:
+    def __init__(self, state: TensorState, group: ReadGroup, chunks: int) -> None:
         read = state.read
         self.state = state
         self._chunks_left = chunks
         self._lock = threading.Lock()
         self.buffers = {
             n: Buffer(
-                read.form.holds[n], read.stored.spec.dtype, read.dtype, saturate=read.saturate
+                read.output.regions[n], read.stored.spec.dtype, read.dtype, saturate=read.saturate
             )
-            for n in unit.numbers
+            for n in group
         }
 
     def end_chunk(self) -> None:
-        """To be called once per chunk; ``place`` is called when none is left."""
+        """Counts one chunk as read; places the buffers after the last."""
         with self._lock:
             self._chunks_left -= 1
             if self._chunks_left > 0:
@@ -43,32 +43,32 @@ class OpenUnit:
         self.place()
 
     def place(self) -> None:
-        """Hands every buffer over and lets go of it."""
-        form, placed = self.state.read.form, self.state.placed
+        """Places every buffer and drops it."""
+        output, placed = self.state.read.output, self.state.placed
         while self.buffers:
             number, buffer = self.buffers.popitem()
-            placed[number] = form.place(number, buffer.array)
+            placed[number] = output.place(number, buffer.array)
 
 
 class Step(Struct, frozen=True):
-    """One chunk of an open unit, or None where the unit needs none."""
+    """One chunk of a group; ``read`` is None where the group needs no chunk."""
 
-    opened: OpenUnit
+    opened: OpenGroup
     read: ChunkRead | None
     nbytes: int
 
 
 class Job(Struct, frozen=True):
-    """Steps that one worker carries out, one after the other; ``memory_bytes`` is taken until it ends."""
+    """Steps that one worker runs in order; they take ``memory_bytes`` until the last one ends."""
 
     steps: tuple[Step, ...]
     memory_bytes: int
 
 
 def jobs(states: Sequence[TensorState], reader: Reader, max_memory: int) -> Iterator[Job]:
-    """Every chunk that is needed; buffers are made as their first chunk comes up.
+    """A job for every needed chunk; buffers are allocated when the job with their first chunk is made.
 
-    Large tensors come first, so that none is left alone at the end; small ones travel together.
+    Large tensors come first, so that no worker is left with one at the end; small ones share jobs.
     """
     batch = _Batch()
     for steps, staged, stream in _bundles(states, reader):
@@ -84,7 +84,7 @@ def jobs(states: Sequence[TensorState], reader: Reader, max_memory: int) -> Iter
 
 
 class _Batch:
-    """Steps that are gathered for one job, and the memory that they take beside their results."""
+    """Steps collected for one job, and the memory that they take beside their results."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -95,7 +95,7 @@ class _Batch:
         return self._nbytes >= JOB_BYTES or len(self.steps) >= JOB_CHUNKS
 
     def need(self, staged: int, stream: int) -> int:
-        """Memory with these besides."""
+        """Memory of the batch with these added."""
         return self._staged + staged + max(self._stream, stream)
 
     def add(self, steps: Sequence[Step], staged: int, stream: int) -> None:
@@ -111,12 +111,12 @@ class _Batch:
 def _bundles(
     states: Sequence[TensorState], reader: Reader
 ) -> Iterator[tuple[list[Step], int, int]]:
-    """Steps that must stay in one job, with the bytes of staged buffers and of a stream that they take."""
+    """Steps that must stay in one job, with the bytes of their staged buffers and of one stream."""
     for state in _in_order(states):
         sizes, stream = state.read.staged_bytes, state.read.stream_bytes
-        for unit in state.units:
-            staged = sum(sizes[n] for n in unit.numbers)
-            steps = _steps(state, unit, reader)
+        for group in state.groups:
+            staged = sum(sizes[n] for n in group)
+            steps = _steps(state, group, reader)
             if staged:
                 yield list(steps), staged, stream
             else:
@@ -131,14 +131,14 @@ def _in_order(states: Sequence[TensorState]) -> list[TensorState]:
     return sorted(states, key=size, reverse=True)
 
 
-def _steps(state: TensorState, unit: Unit, reader: Reader) -> Iterator[Step]:
+def _steps(state: TensorState, group: ReadGroup, reader: Reader) -> Iterator[Step]:
     read, spec = state.read, state.read.stored.spec
-    holds = read.form.holds
-    indices = chunk_indices(holds, unit, spec.storage)
-    opened = OpenUnit(state, unit, len(indices))
+    regions = read.output.regions
+    indices = chunk_indices(regions, group, spec.storage)
+    opened = OpenGroup(state, group, len(indices))
     if not indices:
         yield Step(opened, None, 0)
-    touching = HoldIndex(holds, unit, spec.shape)
+    touching = RegionIndex(regions, group, spec.shape)
     for index in indices:
         chunk = SourceChunk(
             index,
@@ -149,9 +149,9 @@ def _steps(state: TensorState, unit: Unit, reader: Reader) -> Iterator[Step]:
         yield _step(state, opened, touching, chunk)
 
 
-def _step(state: TensorState, opened: OpenUnit, touching: HoldIndex, chunk: SourceChunk) -> Step:
+def _step(state: TensorState, opened: OpenGroup, touching: RegionIndex, chunk: SourceChunk) -> Step:
     read = state.read
     buffers = tuple(opened.buffers[n] for n in touching.touching(chunk.box))
     shape = read.stored.spec.shape if state.digest is not None else None
-    nbytes = sum(b.hold.count_in(chunk.box) for b in buffers) * read.stored.spec.itemsize
+    nbytes = sum(b.region.count_in(chunk.box) for b in buffers) * read.stored.spec.itemsize
     return Step(opened, ChunkRead(read.chunks, chunk, buffers, read.is_cast, shape), nbytes)

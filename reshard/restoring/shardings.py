@@ -1,7 +1,7 @@
 """The sharding of each tensor, from a ``layout`` argument in any of its forms.
 
-A LayoutMap or layout file names tensors by rules; a tree of TensorLayouts or jax shardings names them
-by its structure, of which a leaf stands for everything below it.
+A LayoutMap or layout file names tensors by rules. A tree of TensorLayouts or jax shardings names them by
+its structure; one of its leaves counts for every tensor below it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     import jax
 
 
-class Spot(Struct, frozen=True):
-    """Where one tensor goes.
+class TensorSharding(Struct, frozen=True):
+    """What a layout says of one tensor.
 
     Attributes:
-        sharding: None where nothing was said, so that jax's default device holds it.
-        is_named: whether the layout means this tensor, rather than all that it does not name.
-        rows: axis and number of shards, where a layout file partitions it.
+        sharding: None for jax's default device.
+        is_named: whether the layout names this tensor; False for its default.
+        rows: axis and number of shards, where a layout file partitions the tensor.
     """
 
     sharding: jax.sharding.Sharding | None = None
@@ -43,60 +43,60 @@ class Spot(Struct, frozen=True):
     rows: tuple[int, int] | None = None
 
 
-class Placement(Protocol):
-    """Where tensors go, by name."""
+class Shardings(Protocol):
+    """The shardings of tensors, by name."""
 
-    def spot(self, name: str, shape: tuple[int, ...], dtype: str) -> Spot:
-        """Raises LayoutError, naming the tensor, where the layout cannot split it."""
+    def of(self, name: str, shape: tuple[int, ...], dtype: str) -> TensorSharding:
+        """The sharding of a tensor; LayoutError, naming it, where the layout cannot split it."""
         ...
 
     def names(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:
-        """Whether the layout means this tensor, rather than all that it does not name.
+        """Whether the layout names this tensor.
 
-        Raises LayoutError where it must name every tensor.
+        Raises LayoutError for a tensor without a rule in a layout file that needs one for each.
         """
         ...
 
     def look_up(self, names: Sequence[str]) -> None:
-        """Look these names up at once; it is asked about them next."""
+        """Looks up these names in one pass, for the calls that follow."""
         ...
 
     def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
-        """What it says of none of these tensors, or twice of one; one sentence each."""
+        """One sentence for each rule that matches none of these tensors, and for each tensor that several match."""
         ...
 
     def lacking(self, names: Collection[str]) -> list[str]:
-        """Names of which it should say something, but does not."""
+        """Names that it must cover but does not."""
         ...
 
     def idle(self, names: Collection[str]) -> list[str]:
-        """What it names that is not among ``names``, where that is a mistake."""
+        """Names in the layout that are not among ``names``, where that is a mistake."""
         ...
 
 
-def placement_of(layout: Any) -> tuple[Placement | None, Changes]:
-    """The Placement that a ``layout`` argument stands for, and the changes that a layout file makes.
+def shardings_of(layout: Any) -> tuple[Shardings | None, Changes]:
+    """The shardings of a ``layout`` argument, and the changes that a layout file contains.
 
-    None where nothing is said of where tensors go. LayoutError for what is no layout.
+    None without a layout. LayoutError for anything that is no layout.
     """
     if layout is None:
         return None, Changes()
     if isinstance(layout, LayoutMap):
-        return _ByMap(layout), Changes()
+        return _FromMap(layout), Changes()
     is_file = (
         isinstance(layout, Mapping) and set(layout) <= set(KEYS) and not is_layout_tree(layout)
     )
     if is_file or isinstance(layout, str | os.PathLike | LayoutFile):
         found = layout_of(layout, None)
         if isinstance(found, LayoutFile):
-            return _ByFile(found) if found.has_layout else None, found.changes
-    return _ByTree.of(layout), Changes()
+            return _FromFile(found) if found.has_layout else None, found.changes
+    return _FromTree.read(layout), Changes()
 
 
 def real_sharding(sharding: Any, name: str) -> jax.sharding.Sharding:
-    """A sharding over devices: a mesh without any takes all of jax's in order.
+    """The sharding over devices; a mesh without devices takes all of jax's in order.
 
-    Raises LayoutError, naming the tensor, where there are more or fewer devices than places.
+    Raises LayoutError, naming the tensor, where the mesh needs more or fewer devices than there are.
     """
     try:
         return _real(sharding)
@@ -117,28 +117,28 @@ def _real(sharding: Any) -> jax.sharding.Sharding:
     return found
 
 
-def _is_spot(node: Any) -> bool:
+def _is_sharding(node: Any) -> bool:
     import jax
 
     return isinstance(node, TensorLayout | jax.sharding.Sharding) or is_struct(node)
 
 
-class _ByMap(Struct, frozen=True):
+class _FromMap(Struct, frozen=True):
     layouts: LayoutMap
 
-    def spot(self, name: str, shape: tuple[int, ...], dtype: str) -> Spot:  # noqa: ARG002
+    def of(self, name: str, shape: tuple[int, ...], dtype: str) -> TensorSharding:  # noqa: ARG002
         found = self.layouts[name]
         if found is None and self.layouts.device_mesh is None:
-            return Spot()
+            return TensorSharding()
         layout = found or TensorLayout((), self.layouts.device_mesh)
         layout.shard_shape(shape, name)
-        return Spot(real_sharding(layout, name), found is not None)
+        return TensorSharding(real_sharding(layout, name), found is not None)
 
     def names(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:  # noqa: ARG002
         return self.layouts[name] is not None
 
     def look_up(self, names: Sequence[str]) -> None:
-        pass  # Each name is looked up when it is asked about.
+        pass  # a map looks up one name at a time
 
     def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(layout_warnings(self.layouts, names))
@@ -147,20 +147,20 @@ class _ByMap(Struct, frozen=True):
         return []
 
     def idle(self, names: Collection[str]) -> list[str]:  # noqa: ARG002
-        return []  # A map is often made for more than one checkpoint.
+        return []  # a map is often made for several checkpoints
 
 
-class _ByFile(Struct, frozen=True):
+class _FromFile(Struct, frozen=True):
     file: LayoutFile
 
-    def spot(self, name: str, shape: tuple[int, ...], dtype: str) -> Spot:
+    def of(self, name: str, shape: tuple[int, ...], dtype: str) -> TensorSharding:
         found = layout_for(self.file, name, shape, dtype)
         if found.partition is not None:
             axis, shards = found.partition["axis"], found.partition["shards"]
-            return Spot(is_named=True, rows=(axis, shards))
+            return TensorSharding(is_named=True, rows=(axis, shards))
         if found.layout.device_mesh is None:
-            return Spot()
-        return Spot(real_sharding(found.layout, name), found.rule_index is not None)
+            return TensorSharding()
+        return TensorSharding(real_sharding(found.layout, name), found.rule_index is not None)
 
     def names(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:
         found = layout_for(self.file, name, shape, dtype)
@@ -179,14 +179,16 @@ class _ByFile(Struct, frozen=True):
         return []
 
 
-class _ByTree(Struct, frozen=True):
+class _FromTree(Struct, frozen=True):
     leaves: Mapping[str, Any]
 
     @classmethod
-    def of(cls, layout: Any) -> _ByTree:
-        found, _ = named_leaves(layout, "layout", lambda node: node is None or _is_spot(node))
+    def read(cls, layout: Any) -> _FromTree:
+        found, _ = named_leaves(layout, "layout", lambda node: node is None or _is_sharding(node))
         leaves = {n: getattr(x, "sharding", None) if is_struct(x) else x for n, x in found.items()}
-        wrong = {n: leaf for n, leaf in leaves.items() if leaf is not None and not _is_spot(leaf)}
+        wrong = {
+            n: leaf for n, leaf in leaves.items() if leaf is not None and not _is_sharding(leaf)
+        }
         for name, leaf in wrong.items():
             raise LayoutError(
                 f"layout is {leaf!r}{f' at {name!r}' if name else ''}; expected a LayoutMap, the path or content of a "
@@ -194,22 +196,26 @@ class _ByTree(Struct, frozen=True):
             )
         return cls(leaves)
 
-    def spot(self, name: str, shape: tuple[int, ...], dtype: str) -> Spot:  # noqa: ARG002
+    def of(self, name: str, shape: tuple[int, ...], dtype: str) -> TensorSharding:  # noqa: ARG002
         key = self._key(name)
         found = None if key is None else self.leaves[key]
         if isinstance(found, TensorLayout) and found.device_mesh is not None:
             found.shard_shape(shape, name)
-        return Spot(None if found is None else real_sharding(found, name), found is not None)
+        return TensorSharding(
+            None if found is None else real_sharding(found, name), found is not None
+        )
 
     def names(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:  # noqa: ARG002
         key = self._key(name)
-        return key is None or self.leaves[key] is not None  # it should, and ``lacking`` says so
+        return (
+            key is None or self.leaves[key] is not None
+        )  # ``lacking`` reports a name without a key
 
     def look_up(self, names: Sequence[str]) -> None:
-        pass  # It has no patterns.
+        pass  # a tree has no patterns
 
     def warnings(self, names: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002
-        return ()  # What it names in vain is an error.
+        return ()  # ``idle`` reports them as errors
 
     def lacking(self, names: Collection[str]) -> list[str]:
         return [name for name in names if self._key(name) is None]

@@ -1,18 +1,20 @@
-"""The leaves of ``like``, under the names that Orbax gives them.
+"""The tree that a restore returns: that of ``like``, or without it dicts and lists as stock Orbax gives them.
 
-A name is the path's keys, attribute names and positions joined with ``/``, so that an optax or NNX
-state finds what was saved of it: ``opt_state/0/mu/dense/kernel``.
+Leaves of ``like`` have the names that Orbax gives them: keys, attribute names and positions of the path, joined
+with ``/``, so that the leaves of an optax or NNX state match those of the checkpoint: ``opt_state/0/mu/dense/kernel``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
 from reshard.errors import TreeError
+from reshard.formats.base import PathKey
 from reshard.formats.live_trees import named_leaves
+from reshard.formats.sequences import is_list
 from reshard.variables.sharded.variable import ShardedVariable
 
 if TYPE_CHECKING:
@@ -25,10 +27,10 @@ class TargetLeaf(Struct, frozen=True):
     """One leaf of ``like``.
 
     Attributes:
-        leaf: as it stands in ``like``.
-        dtype: None where any of ``python_kind`` will do.
-        sharding: where ``like`` says so itself.
-        is_placed: whether the sharding was chosen, not merely where a live array happens to lie.
+        leaf: the leaf itself.
+        dtype: None for a Python number or a string.
+        sharding: that of the leaf; None where it has none, or is an uncommitted array.
+        is_placed: whether the caller chose the sharding; a live array has one in any case.
     """
 
     kind: Kind
@@ -40,7 +42,7 @@ class TargetLeaf(Struct, frozen=True):
 
 
 class TargetTree(Struct, frozen=True):
-    """The tree taken apart; ``leaves`` in the tree's order."""
+    """``like`` as leaves by name, in the tree's order, and the tree's structure."""
 
     leaves: Mapping[str, TargetLeaf]
     structure: Any
@@ -53,14 +55,14 @@ class TargetTree(Struct, frozen=True):
 
 
 def read_target(tree: Any) -> TargetTree:
-    """What the tree asks for.
+    """The leaves and the structure of ``like``.
 
-    Raises TreeError, naming every leaf that nothing can be restored onto, and where two have one name.
+    Raises TreeError, naming every leaf that nothing can be restored onto, and where two leaves have one name.
     """
     named, structure = named_leaves(tree, "tree (like)")
-    asked = {name: _asked(leaf) for name, leaf in named.items()}
+    targets = {name: _target_leaf(leaf) for name, leaf in named.items()}
     wrong = [f"{name or '(the whole tree)'} is {_kind_of(named[name])}"
-             for name, found in asked.items() if found is None]  # fmt: skip
+             for name, found in targets.items() if found is None]  # fmt: skip
     if wrong:
         count = "a leaf" if len(wrong) == 1 else f"{len(wrong)} leaves"
         more = f", and {len(wrong) - 10} more" if len(wrong) > 10 else ""
@@ -69,7 +71,7 @@ def read_target(tree: Any) -> TargetTree:
             "expected jax.ShapeDtypeStruct, jax or numpy arrays, ShardedVariables, numbers or strings"
         )
     return TargetTree(
-        {name: found for name, found in asked.items() if found is not None}, structure
+        {name: found for name, found in targets.items() if found is not None}, structure
     )
 
 
@@ -83,8 +85,8 @@ def _kind_of(leaf: Any) -> str:
     )
 
 
-def _asked(leaf: Any) -> TargetLeaf | None:
-    """None for what cannot be restored onto."""
+def _target_leaf(leaf: Any) -> TargetLeaf | None:
+    """None for a leaf that nothing can be restored onto."""
     import jax
     import numpy as np
 
@@ -98,9 +100,8 @@ def _asked(leaf: Any) -> TargetLeaf | None:
     if shape is None or dtype is None or isinstance(leaf, type | jax.core.Tracer):
         return None
     if isinstance(leaf, np.ndarray | np.generic):
-        return TargetLeaf(
-            "numpy", leaf, tuple(shape), leaf.dtype.name
-        )  # in this machine's byte order
+        # dtype.name is without a byte order: the result has that of this machine.
+        return TargetLeaf("numpy", leaf, tuple(shape), leaf.dtype.name)
     is_key = jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
     name = str(dtype) if is_key else str(np.dtype(dtype))
     sharding = getattr(leaf, "sharding", None)
@@ -109,3 +110,41 @@ def _asked(leaf: Any) -> TargetLeaf | None:
         sharding = None
     is_placed = sharding is not None and not isinstance(leaf, jax.Array)
     return TargetLeaf("key" if is_key else "jax", leaf, tuple(shape), name, sharding, is_placed)
+
+
+_EMPTY: dict[str, Any] = {"Dict": dict, "List": list, "Tuple": tuple}
+"""By Orbax's names of types; an empty namedtuple, whose class is not known, becomes None."""
+
+
+def nested(leaves: Iterable[tuple[tuple[PathKey, ...], Any]]) -> Any:
+    """The tree of these paths and values; a node whose keys are exactly 0, 1, … becomes a list.
+
+    A leaf with an empty path is the whole tree.
+    """
+    root: dict[PathKey, Any] = {}
+    for path, value in leaves:
+        if not path:
+            return value
+        node = root
+        for key in path[:-1]:
+            node = node.setdefault(key, _Node())
+        node[path[-1]] = value
+    return _built(root)
+
+
+def empty_value(value_type: str) -> Any:
+    """The value of a leaf without data: an empty container, or None."""
+    return _EMPTY.get(value_type, lambda: None)()
+
+
+class _Node(dict[PathKey, Any]):
+    """An inner node; restored values may be dicts too."""
+
+
+def _built(node: dict[PathKey, Any]) -> Any:
+    values = {key: _built(v) if isinstance(v, _Node) else v for key, v in node.items()}
+    return _as_list(values) if is_list(values) else {k.key: v for k, v in values.items()}
+
+
+def _as_list(values: dict[PathKey, Any]) -> list[Any]:
+    return [values[PathKey(str(i), True)] for i in range(len(values))]

@@ -1,4 +1,4 @@
-"""TensorRead: one tensor to restore, the memory it takes, and whether that fits the budget."""
+"""TensorRead: one tensor to restore, the memory that takes, and whether the budget allows it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from reshard.formats.codecs import decoder_bytes
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.cost import BAND_BYTES, CAST_SCRATCH_BYTES, TASK_OVERHEAD_BYTES
-from reshard.restoring.outputs import Form
-from reshard.restoring.read_groups import Unit, parts, units
+from reshard.restoring.outputs import Output
+from reshard.restoring.read_groups import ReadGroup, read_groups, split_group
 
 MIB = 1 << 20
 
 
 class TensorRead(Struct, frozen=True):
-    """A tensor of a checkpoint and what it becomes.
+    """A tensor of a checkpoint, and the output that it becomes.
 
     Attributes:
         name: in the restored tree.
         dtype: in the restored tree.
-        saturate: whether the cast makes values beyond the largest finite one that one.
+        saturate: whether the cast clips values to the largest finite one.
     """
 
     name: str
     stored: StoredTensor
     dtype: str
-    form: Form
+    output: Output
     saturate: bool = False
 
     @property
@@ -46,7 +46,7 @@ class TensorRead(Struct, frozen=True):
 
     @property
     def stream_bytes(self) -> int:
-        """Memory to read one chunk: decoder, band buffer, and what a cast takes."""
+        """Memory to read one chunk: decoder, band buffer, and scratch memory of a cast."""
         spec = self.stored.spec
         chunk_bytes = math.prod(spec.chunk_shape or spec.storage.largest) * spec.itemsize
         cast = CAST_SCRATCH_BYTES if self.is_cast else 0
@@ -58,32 +58,31 @@ class TensorRead(Struct, frozen=True):
         )
 
     @property
-    def hold_bytes(self) -> list[int]:
-        """Bytes of the buffer of each hold."""
+    def region_bytes(self) -> list[int]:
+        """Bytes of each region's buffer."""
         itemsize = storage_bytes(self.dtype)
-        return [hold.size * itemsize for hold in self.form.holds]
+        return [region.size * itemsize for region in self.output.regions]
 
     @property
     def staged_bytes(self) -> list[int]:
-        """What each hold's buffer takes beside the result."""
-        return self.hold_bytes if self.form.is_staged else [0] * len(self.form.holds)
+        """Bytes of each region's buffer that count against the budget; 0 where the buffer becomes the result."""
+        return self.region_bytes if self.output.is_staged else [0] * len(self.output.regions)
 
     @property
     def smallest_bytes(self) -> int:
-        """The smallest budget with which it can be restored: one chunk and one staged buffer."""
+        """The smallest budget that can restore it: one chunk and one staged buffer."""
         return self.stream_bytes + max(self.staged_bytes, default=0)
 
     @property
     def covers(self) -> bool:
         """Whether this process needs every element."""
-        return sum(h.size for h in self.form.holds) == math.prod(self.stored.spec.shape)
+        return sum(h.size for h in self.output.regions) == math.prod(self.stored.spec.shape)
 
-    def units(self, max_memory: int) -> tuple[list[Unit], bool]:
-        """Holds that are filled together, and whether the budget took apart any that share chunks."""
-        whole = units(self.form.holds, self.stored.spec.storage)
-        staged = self.staged_bytes
-        room = max_memory - self.stream_bytes
-        split = [part for unit in whole for part in parts(unit, staged, room)]
+    def read_groups(self, max_memory: int) -> tuple[list[ReadGroup], bool]:
+        """Groups within the budget, and whether it splits a group, so that chunks are read more than once."""
+        whole = read_groups(self.output.regions, self.stored.spec.storage)
+        staged, most_bytes = self.staged_bytes, max_memory - self.stream_bytes
+        split = [part for group in whole for part in split_group(group, staged, most_bytes)]
         return split, len(split) > len(whole)
 
 

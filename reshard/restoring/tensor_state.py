@@ -1,4 +1,4 @@
-"""The state of a tensor during a restore, and its result."""
+"""TensorState: a tensor while it is restored. Restored: its value, and what restoring it took."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from reshard.formats.codecs import is_seekable
 from reshard.formats.codecs.source import REMEDY
 from reshard.geometry.grid import Index
 from reshard.restoring.read_chunk import ChunkResult
-from reshard.restoring.read_groups import Unit
+from reshard.restoring.read_groups import ReadGroup
 from reshard.restoring.tensor_read import TensorRead
 
 
 class Restored(Struct, frozen=True):
-    """The value of one tensor, and what it took.
+    """The value of one tensor, and what restoring it took.
 
     Attributes:
         read_bytes: stored bytes that were read.
-        needed_bytes: stored bytes without which its elements cannot be had.
-        is_verified: whether its bytes have the digest that the checkpoint recorded.
+        needed_bytes: stored bytes that had to be read: of raw chunks the elements, others as a whole.
+        is_verified: whether its bytes were compared with the recorded digest.
     """
 
     value: Any
@@ -37,13 +37,13 @@ class TensorState(Struct):
     """A tensor while it is restored.
 
     Attributes:
-        digest: what its bytes must have, where that is known and all of them pass here once.
-        placed: what became of each hold's buffer.
-        seen: chunks that were read before, some again where the budget took a unit apart.
+        digest: the recorded one; None where there is none, or where not every element is read exactly once.
+        placed: the result of ``Output.place`` for each region.
+        seen: chunks that were read; a chunk is read again where the budget splits a group.
     """
 
     read: TensorRead
-    units: list[Unit]
+    groups: list[ReadGroup]
     digest: str | None
     placed: list[Any]
     seen: set[Index] = field(default_factory=set)
@@ -54,12 +54,12 @@ class TensorState(Struct):
 
     @classmethod
     def of(cls, read: TensorRead, max_memory: int, verify: bool) -> TensorState:
-        units, is_split = read.units(max_memory)
+        groups, is_split = read.read_groups(max_memory)
         digest = read.stored.digest if verify and read.covers and not is_split else None
-        return cls(read, units, digest, [None] * len(read.form.holds))
+        return cls(read, groups, digest, [None] * len(read.output.regions))
 
     def add(self, index: Index, result: ChunkResult) -> None:
-        """Counts a chunk that was read; one that was read before was needed only once."""
+        """Adds the result of a chunk; of a chunk read twice the needed bytes count once."""
         self.crc ^= result.crc
         self.cast = self.cast + result.cast
         self.read_bytes += result.read_bytes
@@ -68,9 +68,9 @@ class TensorState(Struct):
         self.seen.add(index)
 
     def restored(self) -> Restored:
-        """The value; CorruptError where its digest is not the recorded one."""
+        """The value; CorruptError where its digest differs from the recorded one."""
         self._check_digest()
-        value = self.read.form.assemble(self.placed)
+        value = self.read.output.assemble(self.placed)
         return Restored(
             value, self.read_bytes, self.needed_bytes, self.cast, self.digest is not None
         )

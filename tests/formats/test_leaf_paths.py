@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from reshard.errors import FormatError
 from reshard.formats.base import Leaf, PathKey
 from reshard.formats.leaf_paths import renamed, renamed_leaves
-from reshard.restoring.nested import nested
+from reshard.restoring.target_tree import nested
 
 
 def leaf(*keys: str | int, item: str = "", prefix: str = "") -> Leaf:

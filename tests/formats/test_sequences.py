@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from reshard.formats.base import PathKey
 from reshard.formats.sequences import is_list, lost_lists, settle_sequences, tree_order
-from reshard.restoring.nested import nested
+from reshard.restoring.target_tree import nested
 
 TREES = st.recursive(
     st.integers(), lambda t: st.lists(t, min_size=1, max_size=4) | st.dictionaries(st.text("ab01", max_size=2), t, min_size=1, max_size=3), max_leaves=12

@@ -1,4 +1,4 @@
-"""Units: no chunk is needed by two of them, and none of them could be smaller along one dimension."""
+"""Read groups: no two need the same chunk, and none could be smaller along one dimension."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.geometry.row_major import run_elements, run_offsets
-from reshard.restoring.read_groups import HoldIndex, Unit, chunk_indices, parts, units
+from reshard.restoring.read_groups import RegionIndex, chunk_indices, read_groups, split_group
 from reshard.restoring.regions import Region
 
 
@@ -30,51 +30,51 @@ def overlapping(storage, box):
 
 
 @given(cases())
-def test_no_chunk_is_needed_by_two_units(case):
-    _, storage, holds = case
-    found = units(holds, storage)
-    assert sorted(n for u in found for n in u.numbers) == list(range(len(holds)))
-    needed = [set(chunk_indices(holds, unit, storage)) for unit in found]
+def test_no_chunk_is_needed_by_two_groups(case):
+    _, storage, regions = case
+    found = read_groups(regions, storage)
+    assert sorted(n for u in found for n in u) == list(range(len(regions)))
+    needed = [set(chunk_indices(regions, group, storage)) for group in found]
     assert all(not (a & b) for a, b in itertools.combinations(needed, 2))
-    for unit, chunks in zip(found, needed, strict=True):
-        assert chunks == set().union(*(overlapping(storage, holds[n].box) for n in unit.numbers))
+    for group, chunks in zip(found, needed, strict=True):
+        assert chunks == set().union(*(overlapping(storage, regions[n].box) for n in group))
 
 
 @given(cases())
 def test_the_index_finds_what_a_scan_finds(case):
-    shape, storage, holds = case
-    unit = Unit(tuple(range(len(holds))))
-    index = HoldIndex(holds, unit, shape)
+    shape, storage, regions = case
+    group = tuple(range(len(regions)))
+    index = RegionIndex(regions, group, shape)
     for box in storage.boxes():
-        assert index.touching(box) == [n for n in unit.numbers if holds[n].box.intersect(box)]
+        assert index.touching(box) == [n for n in group if regions[n].box.intersect(box)]
 
 
-def test_rows_apart_are_units_apart_also_across_a_gap():
+def test_rows_of_different_chunks_are_different_groups_also_across_a_gap():
     storage = Grid.regular((12,), (3,))
-    holds = [Region(Box((0,), (3,))), Region(Box((3,), (6,))), Region(Box((9,), (12,)))]
-    assert [u.numbers for u in units(holds, storage)] == [(0,), (1,), (2,)]
-    holds = [Region(Box((0,), (2,))), Region(Box((4,), (6,)))]  # the edge at 3 lies in the gap
-    assert [u.numbers for u in units(holds, storage)] == [(0,), (1,)]
+    regions = [Region(Box((0,), (3,))), Region(Box((3,), (6,))), Region(Box((9,), (12,)))]
+    assert read_groups(regions, storage) == [(0,), (1,), (2,)]
+    regions = [Region(Box((0,), (2,))), Region(Box((4,), (6,)))]  # the edge at 3 lies in the gap
+    assert read_groups(regions, storage) == [(0,), (1,)]
 
 
-def test_holds_of_nothing_are_units_of_their_own_without_chunks():
+def test_empty_regions_are_groups_of_their_own_without_chunks():
     storage = Grid.regular((4,), (2,))
-    holds = [Region(Box((0,), (4,))), Region(Box((4,), (4,)))]
-    found = units(holds, storage)
-    assert [u.numbers for u in found] == [(0,), (1,)]
-    assert chunk_indices(holds, found[1], storage) == []
+    regions = [Region(Box((0,), (4,))), Region(Box((4,), (4,)))]
+    found = read_groups(regions, storage)
+    assert found == [(0,), (1,)]
+    assert chunk_indices(regions, found[1], storage) == []
 
 
-def test_rows_of_a_mod_table_are_one_unit():
+def test_rows_of_a_mod_table_are_one_group():
     storage = Grid.regular((9, 2), (3, 2))
-    holds = [Region.rows((9, 2), 0, range(s, 9, 4)) for s in range(4)]
-    assert [u.numbers for u in units(holds, storage)] == [(0, 1, 2, 3)]
+    regions = [Region.rows((9, 2), 0, range(s, 9, 4)) for s in range(4)]
+    assert read_groups(regions, storage) == [(0, 1, 2, 3)]
 
 
-def test_parts_stay_within_the_bytes_allowed_and_never_empty():
-    unit = Unit((0, 1, 2, 3))
-    assert [u.numbers for u in parts(unit, [4, 4, 4, 9], 8)] == [(0, 1), (2,), (3,)]
-    assert [u.numbers for u in parts(unit, [0, 0, 0, 0], 0)] == [(0, 1, 2, 3)]
+def test_parts_of_a_group_stay_within_the_bytes_and_are_never_empty():
+    group = (0, 1, 2, 3)
+    assert list(split_group(group, [4, 4, 4, 9], 8)) == [(0, 1), (2,), (3,)]
+    assert list(split_group(group, [0, 0, 0, 0], 0)) == [(0, 1, 2, 3)]
 
 
 @given(cases())

@@ -25,31 +25,33 @@ def grids(draw, shape):
 
 @st.composite
 def cases(draw):
-    """A tensor's shape, a hold of it, and the grid in whose pieces it arrives."""
+    """A tensor's shape, a region of it, and the grid in whose pieces it arrives."""
     shape = draw(SHAPES)
     if shape and draw(st.booleans()):
         axis = draw(st.integers(0, len(shape) - 1))
         step = draw(st.integers(1, 4))
         first = draw(st.integers(0, shape[axis]))
-        hold = Region.rows(shape, axis, range(first, shape[axis], step))
+        region = Region.rows(shape, axis, range(first, shape[axis], step))
     else:
         pairs = [sorted((draw(st.integers(0, n)), draw(st.integers(0, n)))) for n in shape]
-        hold = Region(Box(tuple(a for a, _ in pairs), tuple(b for _, b in pairs)))
-    return shape, hold, draw(grids(shape)), draw(st.randoms())
+        region = Region(Box(tuple(a for a, _ in pairs), tuple(b for _, b in pairs)))
+    return shape, region, draw(grids(shape)), draw(st.randoms())
 
 
-def taken(values, hold):
-    slices = [slice(a, b) for a, b in zip(hold.box.start, hold.box.stop, strict=True)]
-    if hold.step > 1:
-        slices[hold.axis] = slice(hold.box.start[hold.axis], hold.box.stop[hold.axis], hold.step)
+def taken(values, region):
+    slices = [slice(a, b) for a, b in zip(region.box.start, region.box.stop, strict=True)]
+    if region.step > 1:
+        slices[region.axis] = slice(
+            region.box.start[region.axis], region.box.stop[region.axis], region.step
+        )
     return values[tuple(slices)]
 
 
 @given(cases())
 def test_pieces_in_any_order_make_what_numpy_takes(case):
-    shape, hold, grid, random = case
+    shape, region, grid, random = case
     values = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
-    buffer = Buffer(hold, "int32", "int32")
+    buffer = Buffer(region, "int32", "int32")
     boxes = list(grid.boxes())
     random.shuffle(boxes)
     for box in boxes:
@@ -58,20 +60,20 @@ def test_pieces_in_any_order_make_what_numpy_takes(case):
             buffer.put(values[box.slices], box)
         else:
             direct[:] = np.ascontiguousarray(values[box.slices]).reshape(-1).view(np.uint8)
-    np.testing.assert_array_equal(buffer.array, taken(values, hold))
-    assert hold.shape == taken(values, hold).shape
-    assert sum(hold.count_in(box) for box in boxes) == hold.size
+    np.testing.assert_array_equal(buffer.array, taken(values, region))
+    assert region.shape == taken(values, region).shape
+    assert sum(region.count_in(box) for box in boxes) == region.size
 
 
 @given(cases())
 def test_a_cast_gives_what_numpy_gives(case):
-    shape, hold, grid, _ = case
+    shape, region, grid, _ = case
     values = np.linspace(-3, 3, math.prod(shape), dtype=np.float32).reshape(shape)
-    buffer = Buffer(hold, "float32", "float16")
+    buffer = Buffer(region, "float32", "float16")
     for box in grid.boxes():
         assert buffer.direct(box) is None
         buffer.put(values[box.slices], box)
-    np.testing.assert_array_equal(buffer.array, taken(values, hold).astype(np.float16))
+    np.testing.assert_array_equal(buffer.array, taken(values, region).astype(np.float16))
 
 
 def test_buffers_are_aligned_for_jax_to_adopt():
@@ -94,9 +96,9 @@ def test_direct_needs_one_stretch_of_one_buffer():
 
 def test_rows_of_every_shard_cover_a_table_once():
     shape = (13, 2)
-    holds = [Region.rows(shape, 0, range(s, 13, 5)) for s in range(5)]
-    assert [h.shape for h in holds] == [(3, 2), (3, 2), (3, 2), (2, 2), (2, 2)]
+    regions = [Region.rows(shape, 0, range(s, 13, 5)) for s in range(5)]
+    assert [h.shape for h in regions] == [(3, 2), (3, 2), (3, 2), (2, 2), (2, 2)]
     rows = itertools.chain.from_iterable(
-        range(h.box.start[0], h.box.stop[0], h.step) for h in holds
+        range(h.box.start[0], h.box.stop[0], h.step) for h in regions
     )
     assert sorted(rows) == list(range(13))

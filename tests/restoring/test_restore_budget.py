@@ -12,8 +12,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import reshard
-from reshard.restoring import outputs as forms
-from reshard.restoring import regions as holds
+from reshard.restoring import outputs, regions
 from tests.equal import assert_same
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import mesh, save_pytree
@@ -99,20 +98,19 @@ def _keep_devices(monkeypatch, count):
     """As in a process that has only the first devices; the array itself is never put together."""
 
     def local(name, shape, dtype, sharding, rank=None):
-        return _Part(forms.jax_array(name, shape, dtype, sharding, rank), count)
+        return _Part(outputs.jax_array(name, shape, dtype, sharding, rank), count)
 
-    monkeypatch.setattr("reshard.restoring.plan.jax_array", local)
+    monkeypatch.setattr("reshard.restoring.choose_output.jax_array", local)
 
 
 class _Part:
     is_staged = False
 
-    def __init__(self, form, count):
-        self.holds = form.holds[:count]
-        self._boxes = self.holds
+    def __init__(self, output, count):
+        self.regions = output.regions[:count]
 
     def place(self, number, array):
-        box = self._boxes[number].box
+        box = self.regions[number].box
         np.testing.assert_array_equal(array, VALUES[box.slices])
 
     def assemble(self, placed):
@@ -167,13 +165,13 @@ def test_too_small_a_budget_names_the_smallest_that_works(sources, kind):
 @pytest.mark.usefixtures("staged")
 def test_what_is_in_flight_stays_within_the_budget(sources, monkeypatch):
     alive = []
-    made = holds.Buffer.__init__
+    made = regions.Buffer.__init__
 
     def counted(self, *arguments, **named):
         made(self, *arguments, **named)
         alive.append(weakref.ref(self))
 
-    monkeypatch.setattr(holds.Buffer, "__init__", counted)
+    monkeypatch.setattr(regions.Buffer, "__init__", counted)
     most = 0
 
     def look(_progress):

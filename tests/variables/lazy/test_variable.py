@@ -116,7 +116,7 @@ def test_values_keep_their_dtype_or_take_the_one_that_is_asked() -> None:
             VariableTypeError,
             "give float32, or enable jax_enable_x64",
         ),
-        ((np.ones(3),), {"key": 3}, VariableTypeError, "takes no key; give an initializer"),
+        ((np.ones(3),), {"key": 3}, VariableTypeError, "takes no key; leave the key out"),
         ((object(),), {}, VariableTypeError, "must be numbers or an initializer, not object"),
         (("abc",), {}, VariableTypeError, "numbers or an initializer, not str: 'abc'"),
         (([[1, 2], [3]],), {}, VariableTypeError, "numbers or an initializer, not list"),

@@ -9,7 +9,7 @@ import pytest
 
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.layout.cast_rule import kind_of
-from reshard.restoring.dtypes import is_lossless
+from reshard.restoring.match import is_lossless
 
 NARROW = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "float8_e8m0fnu",
           "float8_e5m2fnuz", "float8_e3m4", "int8", "uint8", "int16", "uint16", "bool")  # fmt: skip

@@ -1,0 +1,69 @@
+"""RestoreRequest: the arguments of a restore, checked and normalised once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, get_args
+
+from msgspec import Struct
+
+from reshard.arguments import changes_of, check_choice
+from reshard.engine.limits import Limits, limits_of
+from reshard.layout.changes import Changes
+from reshard.restoring.match import require_jax
+from reshard.restoring.options import Missing, RestoreArguments, Unexpected
+from reshard.restoring.partitions import Partitions, partitions_of
+from reshard.restoring.shardings import Shardings, shardings_of
+from reshard.restoring.target_tree import TargetTree, read_target
+
+if TYPE_CHECKING:
+    from reshard.arguments import PairRules, Rules
+
+
+class RestoreRequest(Struct, frozen=True):
+    """What to restore, and as what.
+
+    Attributes:
+        changes: the select, drop, rename and cast rules, those of a layout file first.
+        like: None for every tensor, in dicts and lists.
+        shardings: None without a layout.
+        missing: ``"keep"`` takes what the checkpoint lacks from ``like``.
+        unexpected: ``"ignore"`` leaves out what ``like`` does not have.
+    """
+
+    limits: Limits
+    changes: Changes
+    like: TargetTree | None
+    shardings: Shardings | None
+    partitions: Partitions
+    missing: Missing
+    unexpected: Unexpected
+
+
+def restore_request(
+    like: Any,
+    layout: Any,
+    partition: Any,
+    select: Rules | None,
+    cast: PairRules | None,
+    options: RestoreArguments,
+) -> RestoreRequest:
+    """The request for these arguments of ``restore``.
+
+    Raises PlanError, LayoutError or TreeError for arguments that make no sense, MissingPackageError for those that
+    need jax where it is not installed.
+    """
+    check_choice("missing", options.missing, get_args(Missing))
+    check_choice("unexpected", options.unexpected, get_args(Unexpected))
+    if not (like is None and layout is None and partition is None):
+        require_jax("like, a layout and a partition make jax arrays")
+    limits = limits_of(options.max_memory, options.workers)
+    shardings, changes = shardings_of(layout)
+    return RestoreRequest(
+        limits,
+        changes + changes_of(select, options.drop, options.rename, cast),
+        None if like is None else read_target(like),
+        shardings,
+        partitions_of(partition, options.axis, options.partition_strategy, options.devices),
+        options.missing,
+        options.unexpected,
+    )

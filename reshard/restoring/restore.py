@@ -1,0 +1,75 @@
+"""A restore from end to end: plan, read, check, report, and put the values into a tree."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from reshard.errors import FormatError, LayoutWarning, StorageError
+from reshard.formats.base import PathKey, Reader
+from reshard.restoring.options import RestoreArguments
+from reshard.restoring.plan import RestorePlan, plan_restore
+from reshard.restoring.report import make_report
+from reshard.restoring.request import RestoreRequest
+from reshard.restoring.run import run
+from reshard.restoring.target_tree import nested
+from reshard.restoring.tensor_state import Restored
+
+
+def restore(
+    reader: Reader,
+    request: RestoreRequest,
+    options: RestoreArguments,
+    check_unchanged: Callable[[], None],
+) -> Any:
+    """The tree of restored values; see ``reshard.restore``.
+
+    Args:
+        check_unchanged: raises StorageError where the checkpoint is not the one that ``reader`` opened. It is
+            called before and after reading, and after an error, which may come from another checkpoint.
+    """
+    check_unchanged()
+    started = time.perf_counter()
+    plan = plan_restore(reader, request)
+    sentences = _layout_warnings(plan, request)
+    if options.report is None:
+        _warn(sentences)
+    try:
+        restored = run(plan.reads, reader, request.limits, options.verify, options.progress)
+    except (FormatError, StorageError):
+        check_unchanged()
+        raise
+    check_unchanged()
+    if options.report is not None:
+        options.report(make_report(plan, restored, time.perf_counter() - started, sentences))
+    return _tree(reader, plan, request, restored)
+
+
+def _layout_warnings(plan: RestorePlan, request: RestoreRequest) -> tuple[str, ...]:
+    shardings = request.shardings
+    return () if shardings is None else shardings.warnings([read.name for read in plan.reads])
+
+
+def _warn(sentences: Sequence[str]) -> None:
+    """Warns at the line that called this package."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("reshard."):
+        frame, level = frame.f_back, level + 1
+    for sentence in sentences:
+        warnings.warn(sentence, LayoutWarning, stacklevel=level)
+
+
+def _tree(
+    reader: Reader, plan: RestorePlan, request: RestoreRequest, restored: Sequence[Restored]
+) -> Any:
+    values = dict(plan.values)
+    values |= {read.name: done.value for read, done in zip(plan.reads, restored, strict=True)}
+    if request.like is not None:
+        return request.like.filled(values)
+    below_items = bool(reader.container.naming_items)
+    leaves = [source.leaf for source in plan.leaves]
+    paths = [((PathKey(leaf.item),) if below_items else ()) + leaf.path for leaf in leaves]
+    return nested((path, values[leaf.name]) for path, leaf in zip(paths, leaves, strict=True))
