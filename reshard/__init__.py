@@ -57,9 +57,10 @@ from reshard.errors import (
     VariableTypeError,
     VerificationError,
 )
+from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_map import LayoutMap
-from reshard.layout.mesh import DeviceMesh, TensorLayout
 from reshard.layout.scope import add_scope_hook, layout_map_scope
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.restoring.options import RestoreOptions
 from reshard.version import __version__
 
@@ -82,7 +83,7 @@ if TYPE_CHECKING:
     from reshard.restoring.report import RestoreReport
     from reshard.saving.save import SaveHandle, save
     from reshard.variables.distribute import distribute_tensor
-    from reshard.variables.sharded.indexed_slices import IndexedSlices
+    from reshard.variables.sharded.row_updates import IndexedSlices
     from reshard.variables.sharded.variable import ShardedVariable
     from reshard.verification.compare import TensorVerdict, Verification
     from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
@@ -178,7 +179,7 @@ _LAZY = {
     "DiffReport": "reshard.verification.diff_report",
     "Fingerprint": "reshard.verification.fingerprint",
     "FixedShardsPartitioner": "reshard.layout.partitioners",
-    "IndexedSlices": "reshard.variables.sharded.indexed_slices",
+    "IndexedSlices": "reshard.variables.sharded.row_updates",
     "LaidOut": "reshard.inspection.layout_preview",
     "LayoutPreview": "reshard.inspection.layout_preview",
     "LeafDiff": "reshard.verification.diff_report",

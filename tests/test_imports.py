@@ -24,7 +24,7 @@ HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras")
 # Each may import itself and what comes after it; those in one string stand beside each other.
 ORDER = (
     "__main__", "cli", "demo", "api", "checkpoint", "conversion saving restoring streaming verification inspection", "engine", "planning",
-    "formats", "storage", "variables", "arguments signatures", "layout", "patterns", "checksums", "geometry", "errors version",
+    "formats", "storage", "variables", "arguments signatures", "layout", "patterns", "checksums", "geometry", "errors record_text version",
 )  # fmt: skip
 # What the command line may import of reshard besides its top and errors: what the public records are made of.
 CLI_MODULES = (

@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterator
 
 from reshard.geometry.grid import Grid
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 
 SHAPE = (16384, 30720)

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from reshard import DeviceMesh, TensorLayout
 from reshard.geometry.grid import Grid, Index
-from reshard.layout.mesh import axis_names
+from reshard.layout.axes import axis_names
 
 MOST_ROWS = 8
 MOST_COLUMNS = 16

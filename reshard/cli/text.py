@@ -11,8 +11,8 @@ from reshard import DeviceMesh, TensorLayout
 from reshard.formats.base import Encoding
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
+from reshard.layout.axes import show_axes
 from reshard.layout.changes import Changes
-from reshard.layout.mesh import show_axes
 from reshard.layout.tensor_spec import TensorSpec
 
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})

@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
-from reshard.layout.record_text import counted, several, warned
 from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.move import Move, Plan
 from reshard.planning.multi_plan import MultiPlan
+from reshard.record_text import counted, several, warned
 
 
 class PlannedTensor(Struct, frozen=True):

@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
-from reshard.layout.record_text import counted, several, warned
 from reshard.planning.move import Strategy
+from reshard.record_text import counted, several, warned
 
 Proof = Literal["proved", "written", "encoded"]
 """How far equality was shown.

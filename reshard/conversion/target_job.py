@@ -19,7 +19,7 @@ from reshard.engine.error_context import about_target
 from reshard.engine.limits import Limits
 from reshard.engine.target_output import TargetOutput
 from reshard.formats.base import Reader, TargetCheckpoint
-from reshard.formats.orbax.write.writer import open_writer
+from reshard.formats.registry import open_writer
 from reshard.planning.move import Plan
 from reshard.storage.staging import Staging, staging_for
 

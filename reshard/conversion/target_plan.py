@@ -25,7 +25,7 @@ from reshard.formats.base import (
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes, is_seekable
 from reshard.formats.leaf_paths import Renamed, renamed_leaves
 from reshard.geometry.grid import Grid
-from reshard.layout.cast_rule import refuse_unstored
+from reshard.layout.changes import refuse_unstored
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.chunking import MAX_CHUNKS, chunk_shape
 from reshard.planning.move import CHECKSUM, Side

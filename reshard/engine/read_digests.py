@@ -28,7 +28,7 @@ from reshard.formats.codecs.source import Source
 from reshard.geometry.bands import band_capacity, bands, row_bytes
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
-from reshard.layout.cast_rule import Cast
+from reshard.layout.changes import Cast
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.cost import BAND_BYTES, CAST_SCRATCH_BYTES, TASK_OVERHEAD_BYTES
 

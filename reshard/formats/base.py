@@ -16,8 +16,8 @@ from msgspec import Struct, field
 from reshard.formats.slices.origin import Made
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid, Index
-from reshard.layout.mesh import TensorLayout
 from reshard.layout.partitioners import div_cuts
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 
 Compressor = Literal["none", "zstd", "blosc", "gzip", "tensorstore"]

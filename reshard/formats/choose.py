@@ -15,9 +15,9 @@ from typing import Any, Literal
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, PlanError, StorageError
 from reshard.formats.base import Item
 from reshard.formats.orbax.container import is_marked, is_orbax, read_container
-from reshard.formats.orbax.inside import Inside
 from reshard.formats.registry import is_checkpoint, local_path, refuse_missing
 from reshard.formats.steps import LARGEST_STEP, StepName, run_steps, steps_text, uncommitted
+from reshard.storage.inside import Inside
 from reshard.storage.local import storage_error
 
 Step = int | Literal["latest"]

@@ -17,7 +17,7 @@ from reshard.errors import (
     StorageError,
     TargetExistsError,
 )
-from reshard.formats.base import Reader, Record
+from reshard.formats.base import Reader, Record, TargetCheckpoint, Writer
 from reshard.formats.orbax.container import MARKERS, is_finished, is_orbax
 from reshard.formats.orbax.metadata_price import leaf_count as orbax_leaves
 from reshard.formats.orbax.reader import open_orbax
@@ -91,6 +91,20 @@ def open_reader(uri: str, record: Record = "checked", *, staged: bool = False) -
         return _recognise(uri, Path(path)).open(path, record)
     except OSError as error:  # whatever the system has against looking at a path
         raise storage_error("read", error.filename or uri, error) from error
+
+
+def open_writer(target: TargetCheckpoint, *, ocdbt: bool = False) -> Writer:
+    """A writer of a checkpoint that stock Orbax restores; nothing is written yet.
+
+    Args:
+        ocdbt: keep all arrays of an item in one OCDBT database instead of plain files.
+
+    Raises FormatError, naming the tensor, for names that collide or are unsafe and for arrays that
+    the format cannot hold; LayoutError where a layout does not divide its tensor.
+    """
+    from reshard.formats.orbax.write import writer
+
+    return writer.open_writer(target, ocdbt=ocdbt)
 
 
 def _refuse_staged(uri: str, path: str) -> None:

@@ -9,9 +9,9 @@ from msgspec import Struct
 from reshard.formats.base import Container, Encoding, Item, Leaf, Reader, Style
 from reshard.formats.checksum_warnings import record_warnings, unvouched
 from reshard.geometry.sizes import format_bytes
-from reshard.layout.mesh import DeviceMesh
-from reshard.layout.record_text import counted, several, warned
+from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.record_text import counted, several, warned
 
 
 class TensorInfo(Struct, frozen=True):

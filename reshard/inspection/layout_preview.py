@@ -14,10 +14,10 @@ from reshard.geometry.sizes import format_bytes
 from reshard.inspection.checkpoint_info import CheckpointInfo
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
-from reshard.layout.record_text import counted, several, warned
 from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.rules import Rewrite, rewrites
 from reshard.planning.target_layouts import Layout, layout_warnings, look_up, split
+from reshard.record_text import counted, several, warned
 
 
 class LaidOut(Struct, frozen=True):

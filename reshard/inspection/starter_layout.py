@@ -12,11 +12,11 @@ from typing import Any
 
 from reshard.geometry.sizes import format_bytes
 from reshard.inspection.checkpoint_info import CheckpointInfo
+from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import MissingAxes
+from reshard.layout.layout_text import flow, quoted
 from reshard.layout.merged_rules import Axes, merged_rules
-from reshard.layout.mesh import DeviceMesh
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.layout.yaml_flow import flow, quoted
 from reshard.planning.target_layouts import SameAxes, layout_warnings, split
 
 PROPOSED_MESH = DeviceMesh((8,), ("model",))

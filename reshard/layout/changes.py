@@ -1,8 +1,27 @@
-"""Changes: the select, drop, rename and cast rules of a conversion, as the user wrote them."""
+"""Cast rules: which tensors a rule is about, and what it makes of them.
+
+A rule is ``WHAT=DTYPE`` or ``WHAT=DTYPE:saturate``. WHAT is a dtype where it is one of the words
+``bool``, ``int``, ``float`` and ``complex`` or a dtype's whole name; then the rule is about every
+tensor of that dtype. Any other text is a regular expression that is searched in names: ``(float)`` or
+``^float$`` look for the name.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
+
+from reshard.errors import PlanError
+from reshard.geometry.dtypes import DTYPES, STORED_DTYPES
+
+if TYPE_CHECKING:
+    from reshard.patterns.compile import Counts
+
+KINDS = ("bool", "int", "float", "complex")
+SATURATE = ":saturate"
 
 
 class Changes(Struct, frozen=True):
@@ -10,7 +29,7 @@ class Changes(Struct, frozen=True):
 
     Attributes:
         rename: pairs of pattern and replacement, which may use groups (``\\1``).
-        cast: pairs of a pattern, or what stands for dtypes, and a dtype name (``cast_rule`` says how).
+        cast: pairs of a pattern, or what stands for dtypes, and a dtype name (see above).
     """
 
     select: tuple[str, ...] = ()
@@ -29,3 +48,94 @@ class Changes(Struct, frozen=True):
             self.rename + later.rename,
             self.cast + later.cast,
         )
+
+
+class Cast(Struct, frozen=True):
+    """What becomes of one tensor's elements.
+
+    Attributes:
+        saturate: whether values beyond the largest finite one become that one.
+    """
+
+    dtype: str
+    saturate: bool = False
+
+
+class CastRule(Struct, frozen=True):
+    """One rule, understood.
+
+    Attributes:
+        what: as it was written.
+        dtypes: those of which it takes every tensor; empty where ``what`` is a regular expression.
+        to: the dtype that it casts to.
+        saturate: whether values beyond the largest finite one become that one.
+    """
+
+    what: str
+    dtypes: frozenset[str]
+    to: str
+    saturate: bool
+
+    @property
+    def text(self) -> str:
+        """As messages name it: the pattern in quotes, a dtype without."""
+        what = self.what if self.dtypes else repr(self.what)
+        return f"cast {what}={self.to}{SATURATE if self.saturate else ''}"
+
+
+@lru_cache
+def kind_of(dtype: str) -> str:
+    """``"bool"``, ``"int"`` (signed or not), ``"float"`` (bfloat16 and float8 too) or ``"complex"``."""
+    if dtype.startswith("uint"):
+        return "int"
+    return next((kind for kind in KINDS if dtype.startswith(kind)), "float")
+
+
+def names_dtypes(what: str) -> bool:
+    """Whether the left side of a rule stands for dtypes, and not for a pattern.
+
+    >>> names_dtypes("float"), names_dtypes("bfloat16"), names_dtypes("(float)")
+    (True, True, False)
+    """
+    return what in KINDS or what in DTYPES
+
+
+def left_side_for(name: str) -> str:
+    """What names this tensor on the left side of a rule that a message proposes."""
+    return f"^{name}$" if names_dtypes(name) else name
+
+
+def parse_cast(what: str, to: str, counts: Counts | None = None) -> CastRule:
+    """The rule. Raises PlanError for a pattern that does not compile and for no such dtype."""
+    from reshard.patterns.compile import compile_pattern, shown
+
+    dtype, saturate = parse_target(what, to)
+    dtypes = frozenset(d for d in DTYPES if what in (d, kind_of(d))) if names_dtypes(what) else ()
+    if not dtypes:
+        compile_pattern(what, f"cast {shown(what)}", PlanError, counts)
+    return CastRule(what, frozenset(dtypes), dtype, saturate)
+
+
+def parse_target(what: str, to: str) -> tuple[str, bool]:
+    """The dtype of a rule's right side, and whether it saturates; PlanError where it is none."""
+    dtype = to.removesuffix(SATURATE)
+    if dtype not in DTYPES:
+        raise PlanError(
+            f"cast {what!r}={to!r}: no such dtype; expected one of: {', '.join(STORED_DTYPES)}"
+            f" (floating ones also with {SATURATE})"
+        )
+    if dtype != to and kind_of(dtype) != "float":
+        raise PlanError(
+            f"cast {what!r}={to!r}: only floating dtypes saturate; leave {SATURATE!r} out"
+        )
+    return dtype, dtype != to
+
+
+def refuse_unstored(rules: Sequence[tuple[str, str]]) -> None:
+    """PlanError for a rule that casts to a dtype which no checkpoint stores."""
+    for what, to in rules:
+        dtype, _ = parse_target(what, to)
+        if dtype not in STORED_DTYPES:
+            raise PlanError(
+                f"cast {what!r}={to!r}: no checkpoint stores {dtype}; expected one of: {', '.join(STORED_DTYPES)}"
+            )

@@ -30,17 +30,18 @@ from typing import Any, Literal, TypeVar, cast, get_args
 from reshard.errors import LayoutError
 from reshard.geometry.dtypes import STORED_DTYPES
 from reshard.geometry.sizes import parse_bytes
-from reshard.layout.cast_rule import SATURATE, kind_of
-from reshard.layout.changes import Changes
+from reshard.layout.axes import Axis, known_axes, used_axes
+from reshard.layout.changes import SATURATE, Changes, kind_of
+from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_text import Document, Steps, read_document
 from reshard.layout.layout_value import Value
-from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout, known_axes, used_axes
 from reshard.layout.partitioners import (
     FixedShardsPartitioner,
     MaxSizePartitioner,
     MinSizePartitioner,
     Partitioner,
 )
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.patterns.compile import Pattern, compile_pattern, shown
 from reshard.patterns.found_rules import FoundRules
 

@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
 from reshard.errors import LayoutError
+from reshard.layout.axes import AxesLike
 from reshard.layout.bridges.jax_sharding import is_from_jax
-from reshard.layout.device_mesh import MeshLike, as_mesh
-from reshard.layout.mesh import AxesLike, DeviceMesh, TensorLayout
+from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh
 from reshard.layout.scope import layout_map_scope
+from reshard.layout.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
     from jax.sharding import NamedSharding, PartitionSpec

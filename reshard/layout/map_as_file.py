@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from reshard.errors import LayoutError
+from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import LayoutFile, Rule, Unmatched, layout_to_mapping
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.patterns.compile import compile_pattern, shown
 
 _FORMS = {"search": "{}", "match": r"\A(?:{})", "fullmatch": r"\A(?:{})\Z"}

@@ -21,7 +21,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.layout.mesh import Axis
+from reshard.layout.axes import Axis
 
 Axes = tuple[Axis, ...]
 

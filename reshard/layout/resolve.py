@@ -15,9 +15,11 @@ from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.geometry.grid import Grid
+from reshard.layout.axes import Axis, show_axes
+from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import LayoutFile, PartitionRule, Rule, named
-from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout, show_axes
 from reshard.layout.partitioners import div_cuts
+from reshard.layout.tensor_layout import TensorLayout
 
 
 class Resolved(Struct, frozen=True):

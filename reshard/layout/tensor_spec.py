@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Grid
-from reshard.layout.mesh import TensorLayout, show_axes
+from reshard.layout.axes import show_axes
+from reshard.layout.tensor_layout import TensorLayout
 
 
 class TensorSpec(Struct, frozen=True):

@@ -13,9 +13,10 @@ from reshard.errors import LayoutError, MissingPackageError
 from reshard.formats.limits import MAX_PATH_KEYS
 from reshard.layout.axes import known_axes, show_axes, used_axes
 from reshard.layout.bridges.jax_sharding import is_from_jax, layout_from_sharding
+from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import LayoutFile
 from reshard.layout.layout_map import LayoutMap
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 
 _PRNG = "key<"

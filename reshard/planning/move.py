@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
-from reshard.layout.record_text import counted, several
 from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.placement import Placement
+from reshard.record_text import counted, several
 
 CHECKSUM = "+crc32c"
 """Ends a codec's name where a checksum follows the bytes, which are the same without it."""

@@ -11,8 +11,7 @@ from msgspec import Struct, field
 
 from reshard.formats.base import Reader, StoredTensor
 from reshard.formats.slices.origin import Made, Origin
-from reshard.layout.cast_rule import Cast, kind_of
-from reshard.layout.changes import Changes
+from reshard.layout.changes import Cast, Changes, kind_of
 from reshard.planning.rules import Rewrite, rewrites
 
 RulesFrom = Literal["given", "recorded"]

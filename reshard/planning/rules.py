@@ -15,14 +15,14 @@ from itertools import compress
 from msgspec import Struct
 
 from reshard.errors import PlanError
-from reshard.layout.cast_rule import (
+from reshard.layout.changes import (
     CastRule,
+    Changes,
     kind_of,
     left_side_for,
     parse_cast,
     refuse_unstored,
 )
-from reshard.layout.changes import Changes
 from reshard.layout.prefixes import pattern_hint
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.patterns.compile import Counts, Pattern, Replacement, compile_pattern, shown

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.geometry.grid import Grid
-from reshard.layout.device_mesh import MeshLike, as_mesh, is_jax_mesh
+from reshard.layout.axes import known_axes, show_axes, used_axes
+from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh, is_jax_mesh, parse_mesh
 from reshard.layout.layout_file import (
     REPLICATE_THEM,
     LayoutFile,
@@ -20,16 +21,9 @@ from reshard.layout.layout_file import (
     parse_layout,
 )
 from reshard.layout.layout_map import LayoutMap
-from reshard.layout.mesh import (
-    DeviceMesh,
-    TensorLayout,
-    known_axes,
-    parse_mesh,
-    show_axes,
-    used_axes,
-)
 from reshard.layout.prefixes import pattern_hint
 from reshard.layout.resolve import layout_for, overlaps, unmatched_rules
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.layout_tree import LayoutTree, is_layout_tree, layout_tree
 

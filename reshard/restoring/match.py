@@ -15,7 +15,7 @@ from msgspec import Struct
 from reshard.errors import MissingPackageError
 from reshard.formats.base import Leaf, StoredTensor
 from reshard.geometry.dtypes import numpy_dtype
-from reshard.layout.cast_rule import kind_of, left_side_for
+from reshard.layout.changes import kind_of, left_side_for
 from reshard.restoring.mismatches import Mismatches
 from reshard.restoring.target_tree import TargetLeaf
 from reshard.variables.sharded.shards import narrowed_by_jax

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
-from reshard.layout.record_text import counted, several, warned
+from reshard.record_text import counted, several, warned
 from reshard.restoring.outputs import NumpyArray
 from reshard.restoring.plan import RestorePlan
 from reshard.restoring.tensor_state import Restored

@@ -19,8 +19,8 @@ from reshard.layout.changes import Changes
 from reshard.layout.devices import on_all_devices
 from reshard.layout.layout_file import KEYS, LayoutFile
 from reshard.layout.layout_map import LayoutMap
-from reshard.layout.mesh import TensorLayout
 from reshard.layout.resolve import layout_for
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.planning.layout_tree import is_layout_tree, is_struct, leaf_above
 from reshard.planning.target_layouts import layout_of, layout_warnings
 from reshard.variables.distribute import on_devices

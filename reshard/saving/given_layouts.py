@@ -13,12 +13,13 @@ from msgspec.structs import replace
 
 from reshard.errors import LayoutError, TreeError
 from reshard.geometry.grid import Grid
+from reshard.layout.axes import show_axes
 from reshard.layout.bridges.jax_sharding import layout_from_sharding
-from reshard.layout.device_mesh import as_mesh, is_jax_mesh
+from reshard.layout.device_mesh import DeviceMesh, as_mesh, is_jax_mesh
 from reshard.layout.layout_file import LayoutFile
 from reshard.layout.layout_map import LayoutMap
-from reshard.layout.mesh import DeviceMesh, TensorLayout, show_axes
 from reshard.layout.resolve import layout_for
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.target_layouts import Layout, SameAxes, Split, layout_of, look_up, split
 from reshard.saving.tensors import LiveTensor

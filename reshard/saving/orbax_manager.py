@@ -25,10 +25,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from reshard.errors import TreeError
-from reshard.formats.orbax.write.files import write_file
 from reshard.formats.slices.slice_file import FILE_NAME
 from reshard.saving.slice_record import SliceRecord, record_slices
-from reshard.storage.local import storage_errors
+from reshard.storage.local import storage_errors, write_file
 
 NAMES = ("SliceSave", "SliceRestore", "SliceHandler")
 

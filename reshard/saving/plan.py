@@ -19,7 +19,7 @@ from reshard.formats.base import (
     TargetTensor,
     Writer,
 )
-from reshard.formats.orbax.write.writer import open_writer
+from reshard.formats.registry import open_writer
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes

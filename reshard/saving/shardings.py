@@ -16,7 +16,8 @@ from reshard.formats.orbax.write.sharding import sharding_value
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.bridges.jax_sharding import layout_from_sharding
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
     import jax

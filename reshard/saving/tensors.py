@@ -17,8 +17,8 @@ from reshard.errors import TreeError
 from reshard.formats.base import Leaf
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
-from reshard.layout.mesh import TensorLayout
 from reshard.layout.partitioners import div_cuts
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.saving.shardings import Spread, box_of, spread
 from reshard.saving.tree import LiveLeaf
 from reshard.variables.sharded.variable import ShardedVariable

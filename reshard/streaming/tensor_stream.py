@@ -14,7 +14,7 @@ from reshard.formats.codecs.source import REMEDY
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
 from reshard.geometry.row_major import stretch
-from reshard.layout.cast_rule import SATURATE
+from reshard.layout.changes import SATURATE
 from reshard.streaming.stored_state import stored_state
 
 

@@ -6,10 +6,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError, VariableError, VariableTypeError
+from reshard.layout.axes import show_axes
 from reshard.layout.bridges.jax_sharding import layout_from_sharding, mesh_from_jax
-from reshard.layout.device_mesh import same_axes
+from reshard.layout.device_mesh import DeviceMesh, same_axes
 from reshard.layout.devices import on_all_devices
-from reshard.layout.mesh import DeviceMesh, TensorLayout, show_axes
+from reshard.layout.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
     import jax

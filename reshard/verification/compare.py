@@ -11,11 +11,10 @@ from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import digests_with_casts, tensor_digests
 from reshard.formats.base import Reader, StoredTensor
-from reshard.formats.orbax.folder_record import FileVerdict
-from reshard.layout.cast_rule import Cast, kind_of
-from reshard.layout.changes import Changes
-from reshard.layout.record_text import counted, several, warned
+from reshard.formats.slices.file_verdict import FileVerdict
+from reshard.layout.changes import Cast, Changes, kind_of
 from reshard.planning.pairing import Pairing, RulesFrom, pair_by_name
+from reshard.record_text import counted, several, warned
 
 Status = Literal[
     "equal",

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from reshard.engine.cast import converted
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
-from reshard.layout.cast_rule import kind_of
+from reshard.layout.changes import kind_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

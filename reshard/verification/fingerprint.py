@@ -26,7 +26,7 @@ from reshard.formats.orbax.reader import OrbaxReader
 from reshard.formats.registry import local_path, open_reader
 from reshard.formats.slices.file_digests import size_of
 from reshard.geometry.sizes import format_bytes
-from reshard.layout.record_text import counted, several
+from reshard.record_text import counted, several
 
 
 class Fingerprint(Struct, frozen=True):

@@ -25,15 +25,11 @@ from reshard.errors import (
 )
 from reshard.formats.base import Reader
 from reshard.formats.checksum_warnings import Unvouched, record_warnings, unvouched
-from reshard.formats.orbax.folder_record import (
-    FileVerdict,
-    FolderRecord,
-    file_verdicts,
-    folder_records,
-)
+from reshard.formats.orbax.folder_record import FolderRecord, file_verdicts, folder_records
 from reshard.formats.orbax.reader import OrbaxReader
 from reshard.formats.registry import local_path, open_reader
 from reshard.formats.slices.file_digests import size_of
+from reshard.formats.slices.file_verdict import FileVerdict
 from reshard.formats.slices.origin import Made
 from reshard.layout.changes import Changes
 from reshard.planning.pairing import Pairing, pair_by_record, pair_by_rules

@@ -8,7 +8,9 @@ from reshard.engine.task import CastStats
 from reshard.formats.base import Container, Encoding, Item, Leaf, PathKey
 from reshard.geometry.grid import Grid
 from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
-from reshard.layout.mesh import AxesLike, DeviceMesh, TensorLayout
+from reshard.layout.axes import AxesLike
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Side
 from reshard.planning.placement import Placement

@@ -22,7 +22,7 @@ from reshard.cli.json_output import (
 )
 from reshard.conversion.plan import MultiConversionPlan
 from reshard.engine.task import CastStats
-from reshard.formats.orbax.folder_record import FileVerdict
+from reshard.formats.slices.file_verdict import FileVerdict
 from reshard.inspection.layout_preview import preview
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import parse_layout

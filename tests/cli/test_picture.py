@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from reshard.cli.picture import Frame, Split, draw, draw_mesh, holders
 from reshard.geometry.grid import Grid
-from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout, device_boxes
+from reshard.layout.axes import Axis
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout, device_boxes
 from tests.cli.specimens import SERVED, TRAINED
 
 

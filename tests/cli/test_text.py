@@ -21,7 +21,8 @@ from reshard.cli.text import (
 )
 from reshard.formats.base import Encoding
 from reshard.geometry.grid import Grid
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from tests.cli.specimens import SERVED, TRAINED
 

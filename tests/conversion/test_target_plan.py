@@ -16,7 +16,8 @@ from reshard.formats.base import Container, Encoding, Extent, Item, Leaf, PathKe
 from reshard.formats.compression import parse_compression
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.changes import Changes
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.chunking import MAX_CHUNKS
 from reshard.planning.target_layouts import layout_of

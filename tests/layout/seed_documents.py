@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reshard.layout.axes import AxesLike
+from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_map import Ambiguous, LayoutMap, Match
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.tensor_layout import TensorLayout
 
 MESH = DeviceMesh((4, 2), ("batch", "model"))
 ONE_D, TWO_D, FOUR_D = ("model",), (None, "model"), (None, None, None, "model")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from reshard.errors import LayoutError
 from reshard.geometry.dtypes import STORED_DTYPES
 from reshard.layout.changes import Changes
+from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import (
     LayoutFile,
     PartitionRule,
@@ -22,7 +23,6 @@ from reshard.layout.layout_file import (
     parse_layout,
 )
 from reshard.layout.layout_text import parse_yaml
-from reshard.layout.mesh import DeviceMesh
 from reshard.layout.partitioners import (
     FixedShardsPartitioner,
     MaxSizePartitioner,

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from reshard.errors import LayoutError
+from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_map import LayoutMap
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.tensor_layout import TensorLayout
 
 MESH = DeviceMesh((4, 2), ("data", "model"))
 ROWS, COLUMNS = TensorLayout(("model", None), MESH), TensorLayout((None, "model"), MESH)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import LayoutError, StorageError
-from reshard.layout.layout_text import MAX_BYTES, parse_json, parse_yaml, read_document
+from reshard.layout.layout_text import MAX_BYTES, flow, parse_json, parse_yaml, read_document
 
 
 def test_data_and_lines() -> None:
@@ -114,3 +114,24 @@ def test_files_too_large_or_not_text(tmp_path: Path) -> None:
     path.write_bytes(b"a: \xff")
     with pytest.raises(LayoutError, match=r"l.yaml: not UTF-8 text, at byte 3"):
         read_document(path)
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
+    ["null", "Yes", "on", "y", "~", "", " ", "1", "1e3", "0x1", "- a", "#", "a: b", "it's", '"', "\\", "\x85", "\n"]
+)  # fmt: skip
+PLAIN = st.recursive(
+    st.none() | st.integers(-9, 9) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(PLAIN)
+def test_flow_is_read_back(value: object) -> None:
+    text = flow(value)
+    assert "\n" not in text
+    assert parse_yaml(f"a: {text}\n", "here").data == {"a": value}
+
+
+def test_words_need_no_quotes() -> None:
+    assert flow({"axes": [None, "model", ["x", "no"]]}) == "{axes: [null, model, [x, 'no']]}"

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from reshard.errors import LayoutError
 from reshard.geometry.box import Box
-from reshard.layout.mesh import MAX_DEVICES, DeviceMesh, TensorLayout, device_boxes, parse_mesh
+from reshard.layout.device_mesh import MAX_DEVICES, DeviceMesh, parse_mesh
+from reshard.layout.tensor_layout import TensorLayout, device_boxes
 
 MESH = DeviceMesh((4, 2), ("data", "model"))
 

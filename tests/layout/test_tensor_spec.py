@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from reshard.geometry.grid import Grid
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 
 

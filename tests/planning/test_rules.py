@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from reshard.errors import PlanError
 from reshard.geometry.dtypes import DTYPES, STORED_DTYPES
 from reshard.geometry.grid import Grid
-from reshard.layout.cast_rule import kind_of
-from reshard.layout.changes import Changes
+from reshard.layout.changes import Changes, kind_of
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.rules import Rewrite, check_rules, rewrites
 

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 
 from reshard.geometry.grid import Grid
-from reshard.layout.mesh import AxesLike, DeviceMesh, TensorLayout
+from reshard.layout.axes import AxesLike
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Side
 from reshard.planning.placement import Placement

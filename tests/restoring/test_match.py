@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reshard.geometry.dtypes import numpy_dtype
-from reshard.layout.cast_rule import kind_of
+from reshard.layout.changes import kind_of
 from reshard.restoring.match import is_lossless
 
 NARROW = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "float8_e8m0fnu",

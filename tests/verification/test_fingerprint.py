@@ -17,8 +17,8 @@ from orbax.checkpoint import v1
 import reshard
 from reshard.cli.app import run
 from reshard.errors import CorruptError, StorageError, TargetExistsError
-from reshard.formats.orbax.write import files
 from reshard.formats.slices.parse import read_slices
+from reshard.storage import local
 from tests.orbax_trees import (
     expected_arrays,
     save_manager_items,
@@ -268,7 +268,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_it_is_read(plain, mon
     def read_only(*_):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(files.os, "open", read_only)
+    monkeypatch.setattr(local.os, "open", read_only)
     with pytest.raises(StorageError, match="Read-only file system"):
         reshard.fingerprint(plain)
     monkeypatch.undo()

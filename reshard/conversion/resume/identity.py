@@ -18,11 +18,12 @@ from msgspec import Struct
 from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.target_plan import codec_name
 from reshard.formats.base import TargetCheckpoint
-from reshard.formats.orbax.folder_record import PARTIAL_NAME
-from reshard.formats.slices.slice_file import FILE_NAME
+from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME
+from reshard.layout.axes import show_axes
+from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import LayoutFile, layout_to_mapping
 from reshard.layout.layout_map import LayoutMap
-from reshard.layout.mesh import DeviceMesh, TensorLayout, show_axes
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.planning.layout_tree import LayoutTree
 from reshard.planning.move import Move, Plan
 from reshard.planning.target_layouts import Layout, SameAxes

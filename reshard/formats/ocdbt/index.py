@@ -27,10 +27,10 @@ from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Extent
 from reshard.formats.json.safe_json import read_bytes, shorten
 from reshard.formats.limits import MAX_MANIFEST_BYTES, MAX_NODES
+from reshard.formats.ocdbt.file_sizes import FileSizes
 from reshard.formats.ocdbt.manifest import MANIFEST, read_root
 from reshard.formats.ocdbt.node import Entry, Node
-from reshard.formats.orbax.file_sizes import FileSizes
-from reshard.formats.orbax.inside import Inside
+from reshard.storage.inside import Inside
 from reshard.storage.local import storage_errors
 
 PROCESS_PREFIX = "ocdbt.process_"

@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from reshard.errors import FormatError, StorageError, TargetExistsError
 from reshard.formats.ocdbt.index import find_databases
 from reshard.formats.orbax.chunk_files import ChunkFiles
-from reshard.formats.orbax.folder_record import PARTIAL_NAME, folder_records, is_data_file
+from reshard.formats.orbax.folder_record import folder_records, is_data_file
 from reshard.formats.orbax.item_tensors import OpenItem
 from reshard.formats.orbax.reader import OrbaxReader
-from reshard.formats.orbax.write.files import write_file
 from reshard.formats.slices.file_digests import digest_of_file, files_below
 from reshard.formats.slices.parse import parse_slices, read_slices
 from reshard.formats.slices.slice_file import (
     FILE_NAME,
+    PARTIAL_NAME,
     SliceEntry,
     SliceFile,
     digest_of,
@@ -32,7 +32,7 @@ from reshard.formats.slices.slice_file import (
 )
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.storage.local import storage_errors
+from reshard.storage.local import storage_errors, write_file
 from reshard.storage.syncing import fsync
 
 

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
 
 from msgspec import Struct
 
@@ -24,14 +23,10 @@ from reshard.formats.slices.file_digests import (
     digest_of_file,
     files_below,
 )
+from reshard.formats.slices.file_verdict import FileStatus, FileVerdict
 from reshard.formats.slices.parse import read_slices
-from reshard.formats.slices.slice_file import FILE_NAME, SliceFile
+from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME, SliceFile
 from reshard.storage.local import size_if_there
-
-PARTIAL_NAME = f".{FILE_NAME}.reshard-partial"
-"""A slices.json that is still being written."""
-
-FileStatus = Literal["recorded", "different", "missing", "unexpected", "unreadable", "added"]
 
 _READ = re.compile(
     r"_|[.]z|zarr|checkpoint|commit_success|manifest|ocdbt|orbax|slices[.]json|descriptor",
@@ -41,31 +36,6 @@ _READ = re.compile(
 
 _ITEM_FILES = ("_METADATA", "_sharding", "_strings.json", MANIFEST)
 _ARRAY_METADATAS = "array_metadatas"
-
-
-class FileVerdict(Struct, frozen=True):
-    """What comparing one file with its record gave.
-
-    Attributes:
-        name: its path below the checkpoint.
-        status: "unexpected" where a file was put in that a reader may take into account, "added" where
-            none does (a README), which is no damage.
-        stored: CRC-64/NVME of its bytes, 16 hex digits; None where it was not read.
-        recorded: what was recorded of it.
-        detail: what is wrong, in words.
-        side: which of the two checkpoints that were compared it belongs to.
-    """
-
-    name: str
-    status: FileStatus
-    stored: str | None = None
-    recorded: str | None = None
-    detail: str = ""
-    side: Literal["A", "B"] = "A"
-
-    @property
-    def is_difference(self) -> bool:
-        return self.status not in ("recorded", "added")
 
 
 class FolderRecord(Struct, frozen=True):

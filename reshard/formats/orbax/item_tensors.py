@@ -25,14 +25,14 @@ from reshard.formats.orbax.tree_metadata import (
     read_strings,
     read_tree_metadata,
 )
-from reshard.formats.orbax.values import Values, read_extent
 from reshard.formats.slices.file_digests import check_bytes
+from reshard.formats.values import Values, read_extent
 from reshard.formats.zarr.codec_chains import BY_TENSORSTORE
 from reshard.formats.zarr.metadata import ZARR2_FILE, ZARR3_FILE, ZarrArray, parse_zarr
 from reshard.formats.zarr.tensorstore_array import tensorstore_encoding
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import same_axes
-from reshard.layout.mesh import TensorLayout
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:

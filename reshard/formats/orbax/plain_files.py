@@ -15,7 +15,7 @@ from typing import Any
 
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Extent
-from reshard.formats.orbax.inside import Inside
+from reshard.storage.inside import Inside
 from reshard.storage.local import reason_and_remedy, storage_error
 
 _KEY_BYTES = 150

@@ -24,7 +24,6 @@ from reshard.formats.orbax.container import (
     read_container,
 )
 from reshard.formats.orbax.folder_record import check_metadata_files
-from reshard.formats.orbax.inside import Inside
 from reshard.formats.orbax.item_tensors import ArrayFiles, OpenItem, open_item
 from reshard.formats.orbax.sharding_file import SHARDING
 from reshard.formats.orbax.tree_metadata import ARRAY_METADATAS, STRINGS
@@ -32,6 +31,7 @@ from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import FILE_NAME
 from reshard.formats.zarr.shard_index import ShardIndexes
 from reshard.geometry.grid import Index
+from reshard.storage.inside import Inside
 from reshard.storage.local import reason_and_remedy
 
 if TYPE_CHECKING:

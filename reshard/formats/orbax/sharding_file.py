@@ -26,7 +26,9 @@ from msgspec import Struct
 from reshard.errors import CorruptError, LayoutError
 from reshard.formats.json.json_cursor import JsonCursor
 from reshard.formats.json.safe_json import expect, expect_sizes, parse_json, shorten
-from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout
+from reshard.layout.axes import Axis
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout
 
 SHARDING = "_sharding"
 

@@ -24,9 +24,10 @@ from reshard.formats.slices.slice_file import (
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import DTYPES
 from reshard.geometry.grid import Cuts, Grid
+from reshard.layout.axes import Axis
 from reshard.layout.changes import Changes
-from reshard.layout.device_mesh import MAX_AXES
-from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout
+from reshard.layout.device_mesh import MAX_AXES, DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.storage.local import reason_and_remedy
 
 MAX_FILE_BYTES = 1 << 30

@@ -52,10 +52,14 @@ from reshard.errors import FormatError
 from reshard.formats.slices.origin import Made, Origin
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.slice_info import SaveSliceInfo
+from reshard.layout.tensor_layout import TensorLayout
 
 FILE_NAME = "slices.json"
+
+PARTIAL_NAME = f".{FILE_NAME}.reshard-partial"
+"""A slices.json that is still being written."""
 FORMAT = "reshard.slices"
 VERSION = 1
 

@@ -14,7 +14,7 @@ from collections import OrderedDict
 
 from reshard.errors import CorruptError
 from reshard.formats.base import Extent
-from reshard.formats.orbax.values import read_extent
+from reshard.formats.values import read_extent
 from reshard.formats.zarr.metadata import ShardIndexing
 
 MISSING = (1 << 64) - 1

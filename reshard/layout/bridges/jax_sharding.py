@@ -11,8 +11,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError
+from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.devices import DevicesLike
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec

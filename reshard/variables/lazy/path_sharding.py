@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError
-from reshard.layout.device_mesh import same_axes
+from reshard.layout.device_mesh import DeviceMesh, same_axes
 from reshard.layout.layout_map import LayoutMap
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.variables.distribute import on_devices
 
 if TYPE_CHECKING:

@@ -8,10 +8,23 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reshard.variables.sharded.shape import Shape
 from reshard.variables.sharded.shards import narrowed_by_jax
 
 _registering = Lock()
+
+
+class Shape(tuple[int, ...]):
+    """A tuple of sizes, with ``as_list()`` as ``tf.TensorShape`` has it.
+
+    >>> Shape((3, 2)) == (3, 2), Shape((3, 2)).as_list()
+    (True, [3, 2])
+    """
+
+    __slots__ = ()
+
+    def as_list(self) -> list[int]:
+        """The sizes as a list."""
+        return list(self)
 
 
 def register_pytree(kind: Any) -> None:

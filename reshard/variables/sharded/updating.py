@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError, VariableTypeError
-from reshard.variables.sharded.indexed_slices import IndexedSlices
+from reshard.variables.sharded.row_updates import IndexedSlices
 from reshard.variables.sharded.shard_rows import Part, ShardRows, as_slice
 from reshard.variables.sharded.shards import are_numpy, kept_numpy, narrowed_by_jax, unwritable
 from reshard.variables.sharded.values import check_rank_one, checked_indices, checked_values

@@ -14,14 +14,12 @@ from msgspec import Struct
 from reshard.errors import VariableError
 from reshard.geometry.box import Box
 from reshard.layout.slice_info import SaveSliceInfo
-from reshard.variables.sharded.indexed_slices import IndexedSlices
 from reshard.variables.sharded.indexing import take_index
 from reshard.variables.sharded.lookup import check_norm, check_same_strategy, clipped, rows_of
 from reshard.variables.sharded.operators import ArrayOperators
-from reshard.variables.sharded.pytree import register_pytree
+from reshard.variables.sharded.pytree import Shape, register_pytree
 from reshard.variables.sharded.reading import filled, gathered
-from reshard.variables.sharded.row_updates import RowUpdates
-from reshard.variables.sharded.shape import Shape
+from reshard.variables.sharded.row_updates import IndexedSlices, RowUpdates
 from reshard.variables.sharded.shard_rows import ShardRows
 from reshard.variables.sharded.shards import (
     are_numpy,

@@ -124,7 +124,7 @@ def test_shares_say_where_each_shard_lay() -> None:
 
 def test_shares_of_many_shards_are_capped() -> None:
     source = spec("a", (1024, 1024), (("data", "model"), None))
-    from reshard.layout.mesh import DeviceMesh
+    from reshard.layout.device_mesh import DeviceMesh
 
     wide = DeviceMesh((64,), ("x",))
     plan = planned((source, spec("a", (1024, 1024), (None, "x"), wide)))

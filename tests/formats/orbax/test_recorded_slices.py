@@ -8,7 +8,8 @@ import pytest
 from reshard.errors import CorruptError
 from reshard.formats.orbax.reader import open_orbax
 from reshard.formats.slices.slice_file import SliceEntry, SliceFile, render_slices
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout
 from tests.formats.orbax.by_hand import write_item, zarr2
 
 LAYOUT = TensorLayout((None, "m"), DeviceMesh((2,), ("m",)))

@@ -20,7 +20,8 @@ from reshard.formats.slices.slice_file import (
 )
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout
 
 MESH = DeviceMesh((4, 2), ("data", "model"))
 DIGEST = "0123456789abcdef"

@@ -27,7 +27,8 @@ from reshard.layout.bridges.jax_sharding import (
     mesh_from_jax,
     mesh_to_jax,
 )
-from reshard.layout.mesh import DeviceMesh, TensorLayout, device_boxes
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout, device_boxes
 
 DEVICES = jax.devices()
 NAMES = ("a", "b", "c")

@@ -13,7 +13,8 @@ import reshard
 from reshard.formats.orbax.write.sharding import sharding_value
 from reshard.formats.slices.slice_file import SliceEntry, SliceFile, render_slices
 from reshard.geometry.grid import Grid
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.target_layouts import SameAxes, layout_of, split
 from tests.orbax_trees import save_standard, small_tree

@@ -20,7 +20,8 @@ from reshard_server.pages.plans.mesh_picture import (
 
 import reshard
 from reshard.cli.picture import holders
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout
 from tests.server.api.conftest import Served
 from tests.server.pages.browser import Browser
 

@@ -19,7 +19,6 @@ from reshard.formats.orbax.write.container_metadata import (
     checkpoint_metadata,
 )
 from reshard.formats.orbax.write.copy_items import copied_folders
-from reshard.formats.orbax.write.files import make_folder, write_file
 from reshard.formats.orbax.write.item_tree import ItemTree, WrittenLeaf
 from reshard.formats.orbax.write.metadata import metadata_files, string_document
 from reshard.formats.slices.file_digests import digests_of_files, files_below
@@ -31,6 +30,7 @@ from reshard.formats.slices.slice_file import (
     render_slices,
     split_of,
 )
+from reshard.storage.local import make_folder, write_file
 
 
 def finish_checkpoint(

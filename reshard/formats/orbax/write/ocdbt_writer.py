@@ -15,11 +15,11 @@ from reshard.errors import FormatError, StorageError
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.orbax.param_names import check_path
 from reshard.formats.orbax.write.copy_items import copy_items
-from reshard.formats.orbax.write.files import make_folder
 from reshard.formats.orbax.write.finish import finish_checkpoint
 from reshard.formats.orbax.write.item_tree import ItemTree
 from reshard.formats.zarr.zarr3_json import chunk_key, zarr_json
 from reshard.geometry.grid import Index
+from reshard.storage.local import make_folder
 
 _REMEDY = "make room there, or choose another target, and run again"
 

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from reshard.layout.mesh import Axis, DeviceMesh, TensorLayout
+from reshard.layout.axes import Axis
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout
 
 _ONE_DEVICE = {
     "sharding_type": "NamedSharding",

@@ -10,11 +10,11 @@ from reshard.errors import FormatError
 from reshard.formats.base import TargetCheckpoint, Writer
 from reshard.formats.orbax.param_names import check_files
 from reshard.formats.orbax.write.copy_items import copy_items
-from reshard.formats.orbax.write.files import make_folder, write_file
 from reshard.formats.orbax.write.finish import check_tree, finish_checkpoint
 from reshard.formats.orbax.write.item_tree import ItemTree, item_trees
 from reshard.formats.zarr.zarr3_json import chunk_folders, chunk_key, zarr_json
 from reshard.geometry.grid import Index
+from reshard.storage.local import make_folder, write_file
 
 
 def open_writer(target: TargetCheckpoint, *, ocdbt: bool = False) -> Writer:

@@ -26,7 +26,8 @@ from reshard.formats.base import (
 )
 from reshard.formats.orbax.write.writer import open_writer
 from reshard.geometry.grid import Grid
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 
 ONE_TREE = Container("v0", (Item("", "", True),))

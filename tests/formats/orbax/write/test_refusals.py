@@ -7,7 +7,8 @@ from reshard.errors import FormatError, LayoutError, StorageError
 from reshard.formats.base import Encoding, TargetCheckpoint, TargetTensor
 from reshard.formats.orbax.write.writer import open_writer
 from reshard.geometry.grid import Grid
-from reshard.layout.mesh import DeviceMesh, TensorLayout
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 
 W = np.zeros(4, "f4")

@@ -24,7 +24,7 @@ from reshard.formats.orbax.write.writer import open_writer
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.dtypes import DTYPES, numpy_dtype
-from reshard.layout.mesh import DeviceMesh
+from reshard.layout.device_mesh import DeviceMesh
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")
 

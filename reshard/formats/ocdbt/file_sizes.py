@@ -6,7 +6,7 @@ from pathlib import Path
 
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Extent
-from reshard.formats.orbax.inside import Inside
+from reshard.storage.inside import Inside
 from reshard.storage.local import reason_and_remedy
 
 
