@@ -1,7 +1,7 @@
-"""Which chunks a live tensor is stored in, and which process writes each.
+"""The shape of a live tensor's chunks, and which process writes each.
 
-A chunk is written by a process that holds all of it; where chunks that serve everybody span several
-processes' shards, they are made smaller until none does.
+A chunk is written by a process that holds all of it. Chunks that span the shards of several processes are made
+smaller until none does.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from reshard.saving.given_layouts import bare_spec
 from reshard.saving.tensors import LiveTensor
 
 
-class Piece(Struct, frozen=True):
-    """One chunk of one tensor, written by one process."""
+class OwnChunk(Struct, frozen=True):
+    """A chunk of a tensor that this process writes."""
 
     name: str
     index: Index
@@ -30,15 +30,18 @@ class Piece(Struct, frozen=True):
 
 
 def storage_chunk(
-    tensor: LiveTensor, wanted: Sequence[Layout], chunk_bytes: int, process_count: int
+    tensor: LiveTensor, readers: Sequence[Layout], chunk_bytes: int, process_count: int
 ) -> tuple[int, ...]:
     """Shape of the tensor's chunks.
 
-    Raises PlanError where no chunks worth their file serve all of ``wanted``, LayoutError where one
-    of them does not fit the tensor.
+    Args:
+        readers: layouts of later readers, whose shards should be whole chunks.
+
+    Raises PlanError where only tiny chunks would serve all readers, LayoutError where a layout does not fit
+    the tensor.
     """
-    grids = _grids(tensor, wanted) if wanted else []
-    for merge_below in _merge_limits(TINY_BYTES if wanted else MERGE_BELOW_BYTES):
+    grids = _grids(tensor, readers) if readers else []
+    for merge_below in _merge_limits(TINY_BYTES if readers else MERGE_BELOW_BYTES):
         chunk = _chunk(tensor, grids, merge_below, chunk_bytes)
         grid = Grid.regular(tensor.shape, chunk)
         if process_count == 1 or all(writers(tensor, box) for box in grid.boxes()):
@@ -49,11 +52,11 @@ def storage_chunk(
     )
 
 
-def _grids(tensor: LiveTensor, wanted: Sequence[Layout]) -> list[Grid]:
-    """Whose boxes are to be whole chunks; rows that are dealt out ("mod") have none of their own."""
-    asked = [_slices(tensor, layout) for layout in wanted]
-    dealt = any(shard.step > 1 for shard in tensor.shards)
-    return asked if dealt else [tensor.chunked_as, *asked]
+def _grids(tensor: LiveTensor, readers: Sequence[Layout]) -> list[Grid]:
+    """The grids whose boxes should be whole chunks; the shards of a "mod" table are no boxes."""
+    grids = [_slices(tensor, layout) for layout in readers]
+    is_mod = any(shard.step > 1 for shard in tensor.shards)
+    return grids if is_mod else [tensor.chunked_as, *grids]
 
 
 def _merge_limits(largest: int) -> Iterator[int]:
@@ -82,8 +85,9 @@ def _slices(tensor: LiveTensor, layout: Layout) -> Grid:
 def _checked(tensor: LiveTensor, grid: Grid, chunk: tuple[int, ...]) -> tuple[int, ...]:
     if grid.count > MAX_CHUNKS:
         raise PlanError(
-            f"{tensor.name!r} of shape {list(tensor.shape)} would be written in {grid.count} chunks, but no "
-            f"file system bears more than {MAX_CHUNKS} per tensor well; allow larger ones (chunk_bytes)"
+            f"{tensor.name!r} of shape {list(tensor.shape)} would be written in {grid.count} chunks, but at most "
+            f"{MAX_CHUNKS} per tensor are allowed, since file systems slow down with more; allow larger ones "
+            "(chunk_bytes)"
         )
     return chunk
 
@@ -99,15 +103,15 @@ def writers(tensor: LiveTensor, box: Box) -> tuple[int, ...]:
     return found or ()
 
 
-def my_pieces(
+def own_chunks(
     tensors: Sequence[tuple[LiveTensor, Grid]], process: int, process_count: int
-) -> list[Piece]:
+) -> list[OwnChunk]:
     """The chunks that this process writes.
 
-    Of several that hold a chunk, the one with the fewest bytes so far writes it, the lowest of
-    those; every process comes to the same answer.
+    Of several processes that hold a chunk, the one with the fewest bytes so far writes it, and of equal ones
+    the lowest; every process comes to the same answer.
     """
-    mine: list[Piece] = []
+    mine: list[OwnChunk] = []
     loads = [0] * process_count
     for tensor, grid in tensors:
         itemsize = storage_bytes(tensor.dtype)
@@ -116,7 +120,7 @@ def my_pieces(
             owner = _least_loaded(tensor, box, loads)
             loads[owner] += box.size * itemsize
             if owner == process:
-                mine.append(Piece(tensor.name, index, box))
+                mine.append(OwnChunk(tensor.name, index, box))
     return mine
 
 

@@ -1,7 +1,6 @@
-"""Layouts given beside a tree: recorded of arrays that no device mesh has laid out yet.
+"""Layouts that are given beside a tree, to be recorded for numpy arrays.
 
-An array on several devices has a layout of its own, which is the truth; one given for it must say
-the same. jax arrays on one device keep their sharding too. numpy arrays take what is given.
+A jax array has a layout of its own, also on one device; a layout given for it must be the same.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from reshard.planning.target_layouts import Layout, SameAxes, Split, layout_of, 
 from reshard.saving.tensors import LiveTensor
 from reshard.saving.tree import flatten, key_path
 
-Given = Layout | Mapping[str, TensorLayout] | None
+GivenLayouts = Layout | Mapping[str, TensorLayout] | None
 """Layouts by rule, or by the tensors' names."""
 
 
-def given_layout(layout: Any) -> Given:
-    """What the user gave as ``layout``: a LayoutMap, a layout file, or a tree of layouts.
+def given_layouts(layout: Any) -> GivenLayouts:
+    """The ``layout`` argument of ``save``: a LayoutMap, a layout file, or a tree of layouts.
 
-    Raises LayoutError where it is neither, TreeError for a tree that jax cannot flatten.
+    Raises LayoutError for anything else, TreeError for a tree that jax cannot flatten.
     """
     if layout is None or isinstance(layout, LayoutMap | LayoutFile | str):
         return layout_of(layout, None)
@@ -57,16 +56,16 @@ def _one(name: str, value: Any) -> TensorLayout:
         raise LayoutError(f"the layout given for {name!r}: {error}") from None
 
 
-def wanted_layouts(layouts: Any) -> tuple[Layout, ...]:
-    """``chunks_for`` as layouts: each a LayoutMap, a layout file, or a mesh (the same axes over it)."""
+def reader_layouts(layouts: Any) -> tuple[Layout, ...]:
+    """The ``chunks_for`` argument: LayoutMaps, layout files, or meshes (the tensors' own axes over them)."""
     if isinstance(layouts, str | Mapping) or not isinstance(layouts, Iterable):
         raise LayoutError(
             f"chunks_for is {layouts!r}; expected a list of LayoutMaps, layout files or DeviceMeshes"
         )
-    return tuple(_wanted(layout) for layout in layouts)
+    return tuple(_reader_layout(layout) for layout in layouts)
 
 
-def _wanted(layout: Any) -> Layout:
+def _reader_layout(layout: Any) -> Layout:
     if isinstance(layout, DeviceMesh) or is_jax_mesh(layout):
         return SameAxes(as_mesh(layout))
     found = layout_of(layout, None)
@@ -77,11 +76,11 @@ def _wanted(layout: Any) -> Layout:
     return found
 
 
-def laid_out(tensors: Sequence[LiveTensor], given: Given) -> list[LiveTensor]:
-    """The tensors with the layouts given for those that have none of their own.
+def with_given_layouts(tensors: Sequence[LiveTensor], given: GivenLayouts) -> list[LiveTensor]:
+    """The tensors, of which those without a layout of their own take the given ones.
 
-    Raises TreeError, naming all of them, where a layout contradicts an array's own sharding and
-    where a layout is given for no tensor; LayoutError where one does not fit its tensor.
+    Raises TreeError, naming all of them, where a layout contradicts an array's own sharding or is given for
+    a tensor that is not there; LayoutError where one does not fit its tensor.
     """
     if given is None:
         return list(tensors)
@@ -97,7 +96,7 @@ def _takes_layout(tensor: LiveTensor) -> bool:
     return bool(kind == "np.ndarray") and tensor.partition is None
 
 
-def _with_layout(tensor: LiveTensor, given: Given) -> LiveTensor:
+def _with_layout(tensor: LiveTensor, given: GivenLayouts) -> LiveTensor:
     found = _split(tensor, given)
     if found is None:
         return tensor
@@ -111,7 +110,7 @@ def _with_layout(tensor: LiveTensor, given: Given) -> LiveTensor:
     )
 
 
-def _split(tensor: LiveTensor, given: Given) -> Split | None:
+def _split(tensor: LiveTensor, given: GivenLayouts) -> Split | None:
     if isinstance(given, Mapping) and not isinstance(given, LayoutMap):
         layout = given.get(tensor.name)
         return None if layout is None else Split(layout, layout.grid(tensor.shape, tensor.name))
@@ -119,12 +118,12 @@ def _split(tensor: LiveTensor, given: Given) -> Split | None:
 
 
 def bare_spec(tensor: LiveTensor) -> TensorSpec:
-    """The tensor as its layout cuts it, before its chunks are chosen."""
+    """The tensor's spec before its chunks are chosen."""
     whole = Grid.whole(tensor.shape)
     return TensorSpec(tensor.name, tensor.shape, tensor.dtype, whole, layout=tensor.layout)
 
 
-def _refuse_unknown(given: Given, tensors: Sequence[LiveTensor]) -> None:
+def _refuse_unknown(given: GivenLayouts, tensors: Sequence[LiveTensor]) -> None:
     if isinstance(given, LayoutMap) or not isinstance(given, Mapping):
         return
     unknown = sorted(given.keys() - {t.name for t in tensors})
@@ -135,13 +134,13 @@ def _refuse_unknown(given: Given, tensors: Sequence[LiveTensor]) -> None:
         )
 
 
-def _refuse_contradictions(given: Given, tensors: Sequence[LiveTensor]) -> None:
+def _refuse_contradictions(given: GivenLayouts, tensors: Sequence[LiveTensor]) -> None:
     lines = []
     for tensor in tensors:
-        asked = _asked(tensor, given)
-        if tensor.layout is not None and asked is not None and not _same(asked, tensor):
+        named = _named_layout(tensor, given)
+        if tensor.layout is not None and named is not None and not _same(named, tensor):
             lines.append(
-                f"  {tensor.name!r} is laid out {_show(tensor.layout)}, not {_show(asked)}"
+                f"  {tensor.name!r} is laid out {_show(tensor.layout)}, not {_show(named)}"
             )
     if lines:
         raise TreeError(
@@ -156,8 +155,8 @@ def _refuse_contradictions(given: Given, tensors: Sequence[LiveTensor]) -> None:
         )
 
 
-def _asked(tensor: LiveTensor, given: Given) -> TensorLayout | None:
-    """The layout that was named for this very tensor, if any."""
+def _named_layout(tensor: LiveTensor, given: GivenLayouts) -> TensorLayout | None:
+    """The layout that names this tensor; None where a default or no layout applies."""
     if isinstance(given, LayoutMap | Mapping):
         return given.get(tensor.name)
     if isinstance(given, LayoutFile) and given.has_layout:
@@ -166,12 +165,12 @@ def _asked(tensor: LiveTensor, given: Given) -> TensorLayout | None:
     return None
 
 
-def _same(asked: TensorLayout, tensor: LiveTensor) -> bool:
+def _same(named: TensorLayout, tensor: LiveTensor) -> bool:
     own = tensor.layout
-    if own is None or asked.device_mesh is None or own.device_mesh is None:
+    if own is None or named.device_mesh is None or own.device_mesh is None:
         return True
-    meshes = [(m.shape, m.axis_names) for m in (asked.device_mesh, own.device_mesh)]
-    return meshes[0] == meshes[1] and _padded(asked, tensor) == _padded(own, tensor)
+    meshes = [(m.shape, m.axis_names) for m in (named.device_mesh, own.device_mesh)]
+    return meshes[0] == meshes[1] and _padded(named, tensor) == _padded(own, tensor)
 
 
 def _padded(layout: TensorLayout, tensor: LiveTensor) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""One whole chunk on the host: a view of the shard that it lies in, or put together from several."""
+"""One whole chunk in host memory: a view of the shard that contains it, or a copy from several shards."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 Part = tuple[Shard, Box, tuple[slice, ...]]
-"""A shard, what of its data belongs to a chunk, and where in the chunk."""
+"""A shard, the part of its data that belongs to a chunk, and the place of that part in the chunk."""
 
 
 def parts(tensor: LiveTensor, box: Box) -> list[Part]:
-    """What each shard has of ``box``."""
+    """The part of ``box`` that each shard holds."""
     found = ((shard, shard.within(box)) for shard in tensor.touching(box))
     return [(shard, *hit) for shard, hit in found if hit is not None]
 
@@ -46,9 +46,9 @@ def host_chunk(tensor: LiveTensor, spec: TensorSpec, box: Box) -> Array:
 
 
 def chunk_bytes_needed(tensor: LiveTensor, target: TargetTensor, *, ocdbt: bool) -> int:
-    """Upper bound of the memory that one of the tensor's chunks takes until it is written.
+    """Upper bound of the memory that a chunk of the tensor takes until it is written.
 
-    A database is handed a copy of each encoded chunk, and keeps two more until they are on disk.
+    A database gets a copy of each encoded chunk, and keeps two more until they are on disk.
     """
     spec = target.spec
     stored = math.prod(_stored_shape(spec)) * spec.itemsize
@@ -58,7 +58,7 @@ def chunk_bytes_needed(tensor: LiveTensor, target: TargetTensor, *, ocdbt: bool)
 
 
 def _kinds(grid: Grid) -> list[Box]:
-    """A first and a last chunk: whether a chunk is a view depends on its shape, not on its place."""
+    """The first and the last chunk: whether a chunk is a view depends only on its shape."""
     if not grid.count:
         return []
     return [grid.box((0,) * len(grid.shape)), grid.box(tuple(n - 1 for n in grid.parts))]
@@ -82,7 +82,7 @@ def _is_one(found: list[Part], box: Box, stored: tuple[int, ...]) -> bool:
 
 
 def _is_run(shard: Shard, local: Box) -> bool:
-    """Whether the elements lie one after another in the shard's memory."""
+    """Whether the elements are contiguous in the shard's memory."""
     data = shard.data
     if data is None:
         return True

@@ -1,9 +1,8 @@
-"""Shards on the host: views of host memory where they are there already, copies where they are not.
+"""Shards in host memory: views where the data is there already, copies from devices where it is not.
 
-A view of a jax array on the CPU keeps its memory alive and keeps jax from giving it to a donating
-computation, which then takes new memory instead: what was seen stays what it was. jax keeps the host
-copy of an array with the array, for ever; so each is asked for through a new array object over the
-same device memory, which is dropped after use.
+A view of a jax array on the CPU keeps its memory alive, and a computation that donates the array takes
+new memory instead, so the view never changes. jax keeps the host copy of an array as long as the array; so each
+copy is made through a new array object over the same device memory, which is dropped after use.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from reshard.geometry.box import Box
-from reshard.saving.tensors import LiveTensor, Shard
+from reshard.saving.tensors import LiveTensor
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -47,24 +46,24 @@ def elements(data: Any, box: Box) -> Array:
 
 
 def _again(data: Any) -> Any:
-    """Another jax array of the same device memory, without what jax keeps with the first."""
+    """Another jax array over the same device memory, without a cached host copy."""
     import jax
 
     return jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
 
 
 def _cut(data: Any, box: Box) -> Any:
-    """A part, cut out on the device; where it starts is an argument, so that jax compiles it once."""
+    """A part, cut out on the device; its start is an argument, so that jax compiles this once."""
     import jax
 
     return jax.lax.dynamic_slice(data, box.start, box.shape)
 
 
-def kept(tensors: dict[str, LiveTensor], wanted: set[int]) -> dict[str, LiveTensor]:
-    """The tensors with data that later changes of the tree do not reach.
+def keep_data(tensors: dict[str, LiveTensor], wanted: set[int]) -> dict[str, LiveTensor]:
+    """The tensors with data that later changes of the tree do not affect.
 
-    ``wanted`` holds the ids of the shards' data that will be written here; the rest is let go. All
-    copies from devices are under way before the first is waited for.
+    ``wanted`` has the ids of the data that this process writes; other data is dropped. All copies from
+    devices are started before the first is waited for.
     """
     mine = [s.data for t in tensors.values() for s in t.shards if id(s.data) in wanted]
     again = {id(data): _under_way(data) for data in mine}
@@ -89,12 +88,7 @@ def _under_way(data: Any) -> Any:
 
 
 def _held(data: Any) -> Array:
-    """numpy arrays may be written to by their owner, jax arrays may not."""
+    """A copy of a numpy array, which its owner may change; a view of a jax array, which nobody can."""
     import numpy as np
 
     return np.array(data) if isinstance(data, np.ndarray) else np.asarray(data)
-
-
-def host_bytes(shard: Shard, box: Box, itemsize: int) -> int:
-    """Memory that ``elements`` takes beyond what is there."""
-    return 0 if shard.data is None or on_host(shard.data) else box.size * itemsize

@@ -1,4 +1,4 @@
-"""Slice metadata beside Orbax's own saving: for programs that keep their CheckpointManager.
+"""Adds slices.json to checkpoints that Orbax saves, for programs that keep their CheckpointManager.
 
 ::
 
@@ -7,12 +7,12 @@
     manager = ocp.CheckpointManager(directory)
     manager.save(step, args=SliceSave(state))       # instead of ocp.args.StandardSave(state)
 
-Orbax writes the data, as it would; ``slices.json`` is added to the item before the step is committed,
-and becomes visible with it. To readers it is a standard checkpoint, with this package or without. A
-manager ties an item to one handler, so the one that saves restores by ``manager.restore(step)`` or with
-``SliceRestore(target)``; any other takes ``ocp.args.StandardRestore``.
+Orbax writes the data as always; ``slices.json`` is added to the item before the step is committed,
+and becomes visible with it. Readers see a standard checkpoint, with this package or without. A
+manager ties an item to one handler, so the manager that saves restores by ``manager.restore(step)`` or with
+``SliceRestore(target)``; any other manager takes ``ocp.args.StandardRestore``.
 
-The classes are made when they are first asked for, since they derive from Orbax's.
+The classes derive from Orbax's, so they are made on first use: Orbax is not imported before.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ def _sums_file(process: int) -> str:
 
 
 def _check_save_args(save_args: Any) -> None:
-    """A cast while saving would make the stored bytes differ from those that are summed up."""
+    """Refuses casts while saving: the stored bytes would differ from those whose digests are recorded."""
     import jax
 
     if any(getattr(leaf, "dtype", None) is not None for leaf in jax.tree.leaves(save_args)):
         raise TreeError(
             "save_args cast arrays while they are saved, so the digests of the live arrays would not be "
-            "those of what is stored; cast the arrays first, or use ocp.args.StandardSave"
+            "those of the stored bytes; cast the arrays first, or use ocp.args.StandardSave"
         )
 
 
 async def _write_sums(record: SliceRecord, directory: Any, process: int) -> None:
-    """This process's part of the digests, for the process that commits."""
+    """Writes this process's contributions to the digests, for the process that commits."""
     path = Path(getattr(directory, "path", directory)) / _sums_file(process)
     document = {name: f"{value:x}" for name, value in record.sums().items()}
     write_file(str(path), json.dumps(document).encode())
 
 
 def _write_slices(record: SliceRecord, directory: Path) -> None:
-    """slices.json, from what every process summed up."""
+    """Writes slices.json, from the contributions of all processes."""
     sums: dict[str, int] = {}
     parts = sorted(directory.glob(_sums_file(0)[:-1] + "*"))
     with storage_errors("read", directory):
@@ -83,16 +83,16 @@ def _classes() -> SimpleNamespace:
     import orbax.checkpoint as ocp
 
     class SliceHandler(ocp.StandardCheckpointHandler):  # type: ignore[misc]
-        """Orbax's standard handler, which also writes slices.json; takes the same arguments."""
+        """Orbax's standard handler, with the same arguments; it also writes slices.json."""
 
         def __init__(self, **options: Any) -> None:
             super().__init__(**options)
             self._record: SliceRecord | None = None
-            # What is recorded as the handler: readers need not know this class.
+            # Readers of the checkpoint find Orbax's own handler recorded, not this class.
             self.typestr = ocp.StandardCheckpointHandler.typestr
 
         async def async_save(self, directory: Any, *, args: Any) -> Any:
-            """Save as Orbax does; the digests are summed up in the background with its writes."""
+            """Saves as Orbax does; the digests are computed in the background, beside its writes."""
             process = jax.process_index()
             self._record = record_slices(args.item, process, jax.process_count())
             futures = await super().async_save(directory, args=args)

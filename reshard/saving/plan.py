@@ -1,4 +1,4 @@
-"""What a save will write, before it writes: tensors, their chunks, and which of them this process has."""
+"""Plans a save: the tensors, their chunks, and which chunks this process writes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from msgspec.structs import replace
 from reshard.errors import FormatError, LayoutError, MemoryBudgetError, TreeError
 from reshard.formats.base import (
     Container,
-    Encoding,
     Item,
-    Style,
     TargetCheckpoint,
     TargetTensor,
     Writer,
@@ -24,53 +22,34 @@ from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.target_layouts import Layout
-from reshard.saving.chunks import Piece, my_pieces, storage_chunk
-from reshard.saving.given_layouts import Given, laid_out
+from reshard.saving.chunks import OwnChunk, own_chunks, storage_chunk
+from reshard.saving.given_layouts import GivenLayouts, with_given_layouts
 from reshard.saving.host_chunk import chunk_bytes_needed
-from reshard.saving.shardings import check_sayable
+from reshard.saving.options import SaveOptions
+from reshard.saving.shardings import sharding_problem
 from reshard.saving.tensors import LiveTensor, live_tensor
 from reshard.saving.tree import LiveLeaf, live_leaves, refuse
 
 
-class SaveOptions(Struct, frozen=True):
-    """How to save.
-
-    Attributes:
-        chunk_bytes: chunks above this are subdivided.
-        chunks_for: layouts that chunks must serve besides the saved one.
-        item: the tree's item and the folder it gets; "" where it has none.
-    """
-
-    max_memory: int
-    workers: int
-    encoding: Encoding
-    chunk_bytes: int
-    chunks_for: tuple[Layout, ...] = ()
-    style: Style = "v0"
-    ocdbt: bool = False
-    overwrite: bool = False
-    item: str = ""
-
-
 class SavePlan(Struct, frozen=True):
-    """A save as this process will do its part of it.
+    """What this process writes of a save.
 
     Attributes:
-        tensors: the live ones, by name; their data is this process's own.
-        pieces: what this process writes.
-        need_bytes: memory of the piece that takes most.
+        target: the whole checkpoint.
+        tensors: live tensors by name, with the data that this process holds.
+        chunks: the chunks that this process writes.
+        need_bytes: memory that the largest chunk of each tensor takes, by name.
     """
 
     target: TargetCheckpoint
     writer: Writer
     tensors: Mapping[str, LiveTensor]
-    pieces: tuple[Piece, ...]
+    chunks: tuple[OwnChunk, ...]
     need_bytes: Mapping[str, int]
 
     @property
     def lines(self) -> bytes:
-        """The plan in text, a line per leaf: equal in all processes that do the same."""
+        """The plan as text, one line per leaf; equal in all processes that save the same tree."""
         lines = [self._line(leaf.name) for leaf in self.target.leaves]
         return "\n".join(lines).encode()
 
@@ -86,21 +65,23 @@ class SavePlan(Struct, frozen=True):
         )
 
 
-def plan_save(tree: Any, given: Given, options: SaveOptions, process: int, count: int) -> SavePlan:
-    """Plan a save; nothing is written and no element is moved.
+def plan_save(
+    tree: Any, given: GivenLayouts, options: SaveOptions, process: int, count: int
+) -> SavePlan:
+    """Plans a save; nothing is written and no element is copied.
 
-    Raises TreeError, LayoutError, PlanError or FormatError for what makes no sense, each naming the
-    tensors, MemoryBudgetError where a single chunk does not fit.
+    Raises TreeError, LayoutError, PlanError or FormatError, naming the tensors, for a tree or layout that cannot
+    be saved; MemoryBudgetError where a single chunk does not fit into ``max_memory``.
     """
     leaves = live_leaves(tree)
-    tensors = laid_out(live_tensors(leaves, count), given)
+    tensors = with_given_layouts(live_tensors(leaves, count), given)
     target = target_checkpoint(leaves, tensors, options, count)
     specs = [target.tensors[t.name].spec for t in tensors]
-    mine = my_pieces([(t, s.storage) for t, s in zip(tensors, specs, strict=True)], process, count)
+    mine = own_chunks([(t, s.storage) for t, s in zip(tensors, specs, strict=True)], process, count)
     by_name = {t.name: t for t in tensors}
     need = {
         name: chunk_bytes_needed(by_name[name], target.tensors[name], ocdbt=options.ocdbt)
-        for name in dict.fromkeys(piece.name for piece in mine)
+        for name in dict.fromkeys(chunk.name for chunk in mine)
     }
     _refuse_too_large(need, options.max_memory)
     writer = _writer(target, options)
@@ -108,12 +89,12 @@ def plan_save(tree: Any, given: Given, options: SaveOptions, process: int, count
 
 
 def live_tensors(leaves: Sequence[LiveLeaf], count: int) -> list[LiveTensor]:
-    """The tensors of the leaves that have one, of a group of ``count`` processes.
+    """The tensors among the leaves, in a group of ``count`` processes.
 
-    Raises TreeError, naming them, for arrays whose sharding says no boxes.
+    Raises TreeError, naming them, for arrays whose sharding does not cut them into boxes.
     """
     arrays = [leaf for leaf in leaves if leaf.leaf.tensor]
-    found = {a.leaf.name: check_sayable(getattr(a.array, "sharding", None)) for a in arrays}
+    found = {a.leaf.name: sharding_problem(getattr(a.array, "sharding", None)) for a in arrays}
     refuse({name: f"cannot be cut into boxes: {why}" for name, why in found.items() if why})
     return [live_tensor(leaf, count) for leaf in arrays]
 
@@ -121,9 +102,9 @@ def live_tensors(leaves: Sequence[LiveLeaf], count: int) -> list[LiveTensor]:
 def target_checkpoint(
     leaves: Sequence[LiveLeaf], tensors: Sequence[LiveTensor], options: SaveOptions, count: int
 ) -> TargetCheckpoint:
-    """What will be on disk."""
+    """The checkpoint as it will be stored."""
     made = {t.name: _target_tensor(t, options, count) for t in tensors}
-    # Two leaves of one name are refused by the writer, which needs to see both.
+    # Leaves are found by path: the writer refuses two leaves of one name, and must see both.
     by_path = {t.leaf.path: t.leaf for t in tensors}
     item = options.item
     ordered = [replace(by_path.get(x.leaf.path, x.leaf), item=item) for x in leaves]
@@ -160,7 +141,7 @@ def _refuse_too_large(need: Mapping[str, int], max_memory: int) -> None:
 
 
 def total_bytes(target: TargetCheckpoint) -> int:
-    """Bytes of all chunks, padding included, uncompressed."""
+    """Uncompressed bytes of all chunks, padding included."""
     return sum(
         t.spec.storage.count
         * math.prod(t.spec.chunk_shape or t.spec.shape)

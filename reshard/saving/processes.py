@@ -1,11 +1,11 @@
-"""A group of processes that save together: what one learns, all learn, and one's failure is all's.
+"""A group of processes that save together: they exchange results at every step, and an error in one ends all.
 
-Messages go through the key-value store of jax's coordination service, which every process of
-``jax.distributed`` is connected to. It needs no device, so it works from a background thread while
-the devices compute. jax has no public name for its client; this module alone knows where it is.
+Messages go through the key-value store of jax's coordination service, to which every process of
+``jax.distributed`` is connected. It needs no device, so it works from a background thread while
+the devices compute. jax has no public name for its client; only this module knows where it is.
 
-Every step of a save is one exchange: each process posts what came of its work, or the error, and
-reads what all others posted. Nobody waits longer than ``timeout_s`` for another.
+Every step of a save is one exchange: each process posts its result, or its error, and reads the posts of all
+others. No process waits longer than ``timeout_s`` for another.
 """
 
 from __future__ import annotations
@@ -42,41 +42,41 @@ class Group(Protocol):
         """How many there are."""
         ...
 
-    def together(self, step: str, work: Callable[[], bytes]) -> list[bytes]:
-        """Do ``work`` here, and give what it gave in every process, in their order.
+    def exchange(self, step: str, work: Callable[[], bytes]) -> list[bytes]:
+        """Runs ``work`` here, and returns the results of all processes, in their order.
 
-        Raises this process's own error, else the first other's, of its class and naming it.
+        Raises this process's own error, else that of the first other process, naming it, in the same class.
         """
         ...
 
 
-class Alone(Struct, frozen=True):
+class SingleProcess(Struct, frozen=True):
     """A process without others."""
 
     index: int = 0
     count: int = 1
 
-    def together(self, step: str, work: Callable[[], bytes]) -> list[bytes]:  # noqa: ARG002
-        """What ``work`` gave."""
+    def exchange(self, step: str, work: Callable[[], bytes]) -> list[bytes]:  # noqa: ARG002
+        """The result of ``work``."""
         return [work()]
 
 
-class Together(Struct, frozen=True):
+class DistributedGroup(Struct, frozen=True):
     """The processes of ``jax.distributed``.
 
     Attributes:
         client: of jax's coordination service.
-        about: begins every key; no other save has it.
+        prefix: begins every key; no other save has the same.
     """
 
     index: int
     count: int
     client: Any
-    about: str
+    prefix: str
     timeout_s: float
 
-    def together(self, step: str, work: Callable[[], bytes]) -> list[bytes]:
-        """Post what came of ``work``, then wait for everybody's."""
+    def exchange(self, step: str, work: Callable[[], bytes]) -> list[bytes]:
+        """Posts the result of ``work``, then waits for those of the others."""
         try:
             posted = _DONE + work()
         except BaseException as error:
@@ -115,9 +115,9 @@ class Together(Struct, frozen=True):
         return zlib.decompress(packed)
 
     def _forget_before(self, step: str) -> None:
-        """Who posted this step has read the one before, so what was posted there is of no use."""
+        """Deletes this process's posts of the step before: all others have read them when they post this step."""
         for before in STEPS[: STEPS.index(step)][-1:]:
-            self._call("key_value_delete", f"{self.about}/{before}/{self.index}/")
+            self._call("key_value_delete", f"{self.prefix}/{before}/{self.index}/")
 
     def _call(self, method: str, *arguments: Any) -> None:
         try:
@@ -129,23 +129,23 @@ class Together(Struct, frozen=True):
             ) from error
 
     def _key(self, step: str, process: int, part: int | str) -> str:
-        return f"{self.about}/{step}/{process}/{part}"
+        return f"{self.prefix}/{step}/{process}/{part}"
 
 
 def group_of(path: str, timeout_s: float) -> Group:
-    """The processes that save to ``path``; one where jax is not distributed.
+    """The processes that save to ``path``; a SingleProcess where jax is not distributed.
 
-    Saves to one path are told apart by counting them in the service, per process, so that every
-    process must make them in the same order, as it must for jax's own collectives.
+    Saves to the same path are numbered in the service, per process, so every process must start
+    them in the same order, as with jax's own collectives.
     """
     import jax
 
     if jax.process_count() == 1:
-        return Alone()
+        return SingleProcess()
     client, index = _client(), jax.process_index()
     key = f"reshard.save/{zlib.crc32(path.encode()):08x}/{path}"
     number = client.key_value_increment(f"{key}/count/{index}", 1)
-    return Together(index, jax.process_count(), client, f"{key}/{number}", timeout_s)
+    return DistributedGroup(index, jax.process_count(), client, f"{key}/{number}", timeout_s)
 
 
 def _client() -> Any:
@@ -178,7 +178,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def check_same(payloads: Sequence[bytes]) -> None:
-    """Refuse processes whose plans differ; a payload is lines, one per tensor."""
+    """Raises TreeError where the plans of processes differ; a payload has one line per tensor."""
     first = payloads[0].decode().splitlines()
     for process, payload in enumerate(payloads[1:], 1):
         if payload == payloads[0]:

@@ -1,7 +1,8 @@
-"""A save from end to end: agree, stage, write, commit; by one process or by a group of them.
+"""The steps of a save: plan, stage, write, publish; in one process or in a group.
 
-Only process 0 makes the staging folder and publishes it. The others write their chunks into it, on a
-file system that all share.
+Every step is an exchange between the processes (``Group.exchange``), so that an error in one of them ends the
+save in all. Only process 0 makes the staging folder and publishes it; the others write their chunks into it, on
+a file system that all share.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from reshard.checksums.tensor_digest import CRC64NVME, finish
+from reshard.checksums.tensor_digest import CRC64NVME
+from reshard.checksums.tensor_digest import finish as finish_digest
 from reshard.errors import StorageError
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.sizes import format_bytes
-from reshard.saving.given_layouts import Given
+from reshard.saving.given_layouts import GivenLayouts
 from reshard.saving.host_chunk import parts
-from reshard.saving.host_copy import kept
-from reshard.saving.plan import SaveOptions, SavePlan, plan_save, total_bytes
-from reshard.saving.processes import Group, check_same, group_of
+from reshard.saving.host_copy import keep_data
+from reshard.saving.options import SaveOptions
+from reshard.saving.plan import SavePlan, plan_save, total_bytes
+from reshard.saving.processes import Group, check_same
 from reshard.saving.step_folder import step_folder
-from reshard.saving.write import PieceWriter, for_each
+from reshard.saving.write import ChunkWriter, for_each
 from reshard.storage.host import free_bytes
 from reshard.storage.local import storage_errors
 from reshard.storage.publishing import publish
@@ -35,8 +39,8 @@ from reshard.storage.target_checks import check_new
 from reshard.storage.writeback import Writeback
 
 
-class Run(Struct):
-    """A save under way: planned and staged, nothing written yet."""
+class OpenSave(Struct):
+    """A save that is planned and staged; ``closing`` releases the staging folder."""
 
     group: Group
     plan: SavePlan
@@ -44,96 +48,77 @@ class Run(Struct):
     staging: Staging
     closing: ExitStack
 
-    def keep(self) -> None:
-        """Take hold of the data, so that the tree may change or its arrays be donated."""
-        try:
-            self._hold()
-        except BaseException as error:  # noqa: BLE001  raised again, here and in every process
-            with self.closing:
-                self.group.together("written", partial(_raise, error))
 
-    def _hold(self) -> None:
-        wanted = {
-            id(shard.data)
-            for piece in self.plan.pieces
-            for shard, _, _ in parts(self.plan.tensors[piece.name], piece.box)
-        }
-        tensors = kept(dict(self.plan.tensors), wanted)
-        plan = self.plan
-        self.plan = SavePlan(plan.target, plan.writer, tensors, plan.pieces, plan.need_bytes)
-
-    def finish(self) -> None:
-        """Write, and publish; the target appears whole or not at all."""
-        with self.closing:
-            payloads = self.group.together("written", self._write)
-            digests = _digests(self.plan, payloads)
-            self.group.together("published", lambda: self._publish(digests))
-
-    def _write(self) -> bytes:
-        plan, root = self.plan, self.staging.root
-        if self.group.index == 0:
-            plan.writer.prepare(root)
-        with Writeback() as writeback:
-            pieces = PieceWriter(plan, plan.tensors, str(root), self.options.max_memory, writeback)
-            for_each(plan.pieces, pieces.write, self.options.workers)
-        if self.group.index:
-            files = [plan.writer.chunk_file(p.name, p.index) for p in plan.pieces]
-            sync_files(root, [file for file in files if file is not None])
-        return json.dumps({name: f"{value:x}" for name, value in pieces.sums.items()}).encode()
-
-    def _publish(self, digests: dict[str, str]) -> bytes:
-        if self.group.index == 0:
-            self.plan.writer.finish(self.staging.root, digests)
-            publish(self.staging, overwrite=self.options.overwrite, check=refuse_other_content)
-        return b""
-
-
-def _raise(error: BaseException) -> bytes:
-    raise error
-
-
-def begin(
-    path: str,
+def plan_together(
+    group: Group,
     tree: Any,
-    given: Given,
+    given: GivenLayouts,
     options: SaveOptions,
-    timeout_s: float,
-    step: int | None = None,
-) -> Run:
-    """Plan the save and take the staging folder, or refuse; nothing is written yet.
-
-    With ``step`` the path is a training run's folder. Process 0 alone looks how its steps are called, since
-    the others may see an older state of a shared folder.
-    """
-    group = group_of(path if step is None else f"{path}/{step}", timeout_s)
+    target: str,
+    step: int | None,
+) -> SavePlan:
+    """This process's plan, which must equal that of every other process; nothing is written."""
     plans: list[SavePlan] = []
 
     def planned() -> bytes:
         plans.append(plan_save(tree, given, options, group.index, group.count))
-        place = f"the path {path!r}" if step is None else f"step {step} of the path {path!r}"
+        place = f"the path {target!r}" if step is None else f"step {step} of the path {target!r}"
         return b"\n".join([place.encode(), plans[0].lines])
 
-    check_same(group.together("planned", planned))
+    check_same(group.exchange("planned", planned))
+    return plans[0]
+
+
+def open_save(
+    group: Group, plan: SavePlan, options: SaveOptions, target: str, step: int | None
+) -> OpenSave:
+    """Takes the staging folder of the target, or refuses the target; nothing is written yet.
+
+    With ``step`` the target is the folder of a training run. Only process 0 looks up how its steps are named,
+    since the others may see an older state of a shared folder.
+    """
     closing = ExitStack()
     stagings: list[Staging] = []
 
     def opened() -> bytes:
         if group.index:
             return b""
-        # The caller may go to another folder while the rest is written.
-        target = Path(path).absolute()
+        folder = Path(target)
         if step is not None:
-            target = step_folder(target, step, overwrite=options.overwrite)
-        stagings.append(_stage(target, plans[0], options, closing))
-        return os.fsencode(target)
+            folder = step_folder(folder, step, overwrite=options.overwrite)
+        stagings.append(_stage(folder, plan, options, closing))
+        return os.fsencode(folder)
 
     try:
-        target, *_ = group.together("staged", opened)
+        folder, *_ = group.exchange("staged", opened)
     except BaseException:
         closing.close()
         raise
-    staging = stagings[0] if stagings else staging_for(Path(os.fsdecode(target)))
-    return Run(group, plans[0], options, staging, closing)
+    staging = stagings[0] if stagings else staging_for(Path(os.fsdecode(folder)))
+    return OpenSave(group, plan, options, staging, closing)
+
+
+def snapshot(opened: OpenSave) -> None:
+    """Copies or keeps the data, so that the tree may change and its arrays may be donated."""
+    try:
+        plan = opened.plan
+        wanted = {
+            id(shard.data)
+            for chunk in plan.chunks
+            for shard, _, _ in parts(plan.tensors[chunk.name], chunk.box)
+        }
+        opened.plan = replace(plan, tensors=keep_data(dict(plan.tensors), wanted))
+    except BaseException as error:  # noqa: BLE001  raised again, here and in every process
+        with opened.closing:
+            opened.group.exchange("written", partial(_raise, error))
+
+
+def finish(opened: OpenSave) -> None:
+    """Writes the chunks and publishes the checkpoint, which appears whole or not at all."""
+    with opened.closing:
+        contributions = opened.group.exchange("written", partial(_write, opened))
+        digests = _digests(opened.plan, contributions)
+        opened.group.exchange("published", partial(_publish, opened, digests))
 
 
 def _stage(target: Path, plan: SavePlan, options: SaveOptions, closing: ExitStack) -> Staging:
@@ -144,11 +129,11 @@ def _stage(target: Path, plan: SavePlan, options: SaveOptions, closing: ExitStac
 
 
 def _check_space(target: Path, plan: SavePlan, options: SaveOptions) -> None:
-    """Raw output has a known size; compressed output may be smaller, so it is not judged."""
+    """Refuses raw output that does not fit; the size of compressed output is not known before."""
     if options.encoding.compressor != "none":
         return
     with storage_errors("look at", target):
-        free = free_bytes(target.absolute().parent)
+        free = free_bytes(target.parent)
     need = total_bytes(plan.target)
     if need > free:
         raise StorageError(
@@ -157,13 +142,38 @@ def _check_space(target: Path, plan: SavePlan, options: SaveOptions) -> None:
         )
 
 
-def _digests(plan: SavePlan, payloads: list[bytes]) -> dict[str, str]:
-    """Each tensor's digest, from what every process added to it."""
+def _write(opened: OpenSave) -> bytes:
+    """Writes this process's chunks; their contributions to the tensors' digests, as JSON."""
+    plan, root, group = opened.plan, opened.staging.root, opened.group
+    if group.index == 0:
+        plan.writer.prepare(root)
+    with Writeback() as writeback:
+        writer = ChunkWriter(plan, str(root), opened.options.max_memory, writeback)
+        for_each(plan.chunks, writer.write, opened.options.workers)
+    if group.index:
+        files = [plan.writer.chunk_file(c.name, c.index) for c in plan.chunks]
+        sync_files(root, [file for file in files if file is not None])
+    return json.dumps({name: f"{value:x}" for name, value in writer.sums.items()}).encode()
+
+
+def _digests(plan: SavePlan, contributions: list[bytes]) -> dict[str, str]:
+    """Each tensor's digest, from the contributions of all processes."""
     sums = dict.fromkeys(plan.target.tensors, 0)
-    for payload in payloads:
-        for name, value in json.loads(payload).items():
+    for contribution in contributions:
+        for name, value in json.loads(contribution).items():
             sums[name] ^= int(value, 16)
     return {
-        name: f"{finish(CRC64NVME, value, plan.target.tensors[name].spec.nbytes):016x}"
+        name: f"{finish_digest(CRC64NVME, value, plan.target.tensors[name].spec.nbytes):016x}"
         for name, value in sums.items()
     }
+
+
+def _publish(opened: OpenSave, digests: dict[str, str]) -> bytes:
+    if opened.group.index == 0:
+        opened.plan.writer.finish(opened.staging.root, digests)
+        publish(opened.staging, overwrite=opened.options.overwrite, check=refuse_other_content)
+    return b""
+
+
+def _raise(error: BaseException) -> bytes:
+    raise error

@@ -1,4 +1,4 @@
-"""What a jax sharding says of an array: which processes hold which box, and what is recorded of it."""
+"""How a jax array is sharded: which processes hold which box, and what a checkpoint records of it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     import jax
 
 
-class Spread(Struct, frozen=True):
-    """How an array of one shape lies on its devices.
+class ArraySharding(Struct, frozen=True):
+    """The sharding of arrays of one shape.
 
     Attributes:
-        holders: the processes that hold each box, in rising order; boxes by where they start.
-        layout: mesh and axes, or None where the sharding names none.
-        recorded: JSON of Orbax's ``_sharding``, or None where the layout alone says it.
-        memory_kind: where it is not the device's default memory.
+        holders: the processes that hold each box, in rising order; boxes in the order of their starts.
+        layout: mesh and axes; None for a sharding without a mesh.
+        recorded: JSON of Orbax's ``_sharding``; None where the layout says everything.
+        memory_kind: None for the device's default memory.
     """
 
     holders: Mapping[Box, tuple[int, ...]]
@@ -40,18 +40,19 @@ class Spread(Struct, frozen=True):
 
     @property
     def grid(self) -> Grid:
-        """The boxes; jax shards are all of one shape."""
+        """The grid of the boxes; all shards of a jax array have one shape."""
         last = max(self.holders, key=lambda box: box.start)
         first = next(iter(self.holders))
         return Grid.regular(last.stop, [max(1, n) for n in first.shape])
 
 
 @lru_cache(maxsize=4096)
-def spread(
-    sharding: jax.sharding.Sharding, shape: tuple[int, ...], named: jax.sharding.Sharding
-) -> Spread:
-    """How ``sharding`` lays out an array of ``shape``; ``named`` is what is recorded (of a PRNG key:
-    the key's own, while ``sharding`` is that of its data).
+def array_sharding(
+    sharding: jax.sharding.Sharding, shape: tuple[int, ...], recorded: jax.sharding.Sharding
+) -> ArraySharding:
+    """The boxes that ``sharding`` gives an array of ``shape``, and what is recorded of ``recorded``.
+
+    The two differ for PRNG keys: the sharding of the keys is recorded, that of their data has the boxes.
 
     Raises LayoutError for shardings whose devices do not hold boxes of one tensor.
     """
@@ -62,7 +63,9 @@ def spread(
         held[box].add(device.process_index)
     ordered = sorted(held, key=lambda box: box.start)
     holders = {box: tuple(sorted(held[box])) for box in ordered}
-    return Spread(holders, _layout(named), _recorded(named, boxes, ordered), _memory(sharding))
+    return ArraySharding(
+        holders, _layout(recorded), _recorded(recorded, boxes, ordered), _memory(sharding)
+    )
 
 
 def box_of(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
@@ -92,16 +95,16 @@ def _recorded(
         return None
     devices = list(sharding.device_set)
     if len(devices) == 1:
-        # Orbax reads it back only where a device of that name is, as it does of its own checkpoints.
+        # Orbax restores it only where a device of that name exists, as with its own checkpoints.
         document = {"sharding_type": "SingleDeviceSharding", "device_str": str(devices[0])}
         return json.dumps(document)
     return _equivalent(boxes, ordered)
 
 
 def _equivalent(boxes: Mapping[Any, Box], ordered: Sequence[Box]) -> str | None:
-    """A NamedSharding that gives each device the same box, for shardings that have no mesh.
+    """A NamedSharding that gives each device the same box, for shardings without a mesh.
 
-    None where boxes are not held equally often, which jax does not do.
+    None where some boxes have more holders than others, which does not happen in jax.
     """
     parts = [len({box.start[dim] for box in ordered}) for dim in range(ordered[0].rank)]
     copies, rest = divmod(len(boxes), len(ordered))
@@ -115,8 +118,8 @@ def _equivalent(boxes: Mapping[Any, Box], ordered: Sequence[Box]) -> str | None:
     return sharding_value(TensorLayout(axes, mesh), len(axes))
 
 
-def check_sayable(sharding: jax.sharding.Sharding | None) -> str:
-    """Why an array of this sharding cannot be saved, or "" where it can."""
+def sharding_problem(sharding: jax.sharding.Sharding | None) -> str:
+    """Why an array with this sharding cannot be saved; "" where it can."""
     try:
         _layout(sharding) if sharding is not None else None
     except LayoutError as error:

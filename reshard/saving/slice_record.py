@@ -1,4 +1,4 @@
-"""Slice metadata of a tree that somebody else writes: entries, and digests from the live arrays."""
+"""The slices.json of a tree whose data Orbax writes: entries, and digests of the live arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reshard.formats.orbax.write.item_tree import item_trees
 from reshard.formats.slices.slice_file import render_slices
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.saving.host_copy import elements, kept
+from reshard.saving.host_copy import elements, keep_data
 from reshard.saving.plan import live_tensors
 from reshard.saving.tensors import LiveTensor, Shard
 from reshard.saving.tree import live_leaves
@@ -22,17 +22,17 @@ from reshard.variables.sharded.variable import ShardedVariable
 
 
 class SliceRecord(Struct, frozen=True):
-    """A tree's slices, and this process's hold of the data that it sums up.
+    """The slices of a tree, and the data of which this process computes digests.
 
     Attributes:
-        shards: of each tensor, those that this process sums up.
+        shards: the shards of each tensor whose digests this process computes.
     """
 
     target: TargetCheckpoint
     shards: Mapping[str, tuple[Shard, ...]]
 
     def sums(self) -> dict[str, int]:
-        """What this process's shards add to each tensor's CRC-64/NVME (its linear part)."""
+        """The contribution of this process's shards to each tensor's CRC-64/NVME (its linear part)."""
         return {
             name: _sum(self.target.tensors[name].spec, shards)
             for name, shards in self.shards.items()
@@ -42,8 +42,8 @@ class SliceRecord(Struct, frozen=True):
         """The bytes of slices.json.
 
         Args:
-            sums: of all processes together.
-            files: the item's other metadata files, whose digests it keeps.
+            sums: those of all processes, added up.
+            files: the item's other metadata files, whose digests are recorded.
         """
         (tree,) = item_trees(self.target)
         digests = {
@@ -54,7 +54,7 @@ class SliceRecord(Struct, frozen=True):
 
 
 def record_slices(tree: Any, process: int, count: int) -> SliceRecord:
-    """Take hold of a tree as Orbax stores it: the shards of a ShardedVariable are its children.
+    """Records the slices of a tree as Orbax stores it, and keeps its data; shards of a ShardedVariable are children.
 
     Raises TreeError, naming every leaf that cannot be recorded.
     """
@@ -67,10 +67,10 @@ def record_slices(tree: Any, process: int, count: int) -> SliceRecord:
         [by_path.get(leaf.leaf.path, leaf.leaf) for leaf in leaves],
         {},
     )
-    item_trees(target)  # refuses names that cannot be told apart
+    item_trees(target)  # refuses names that collide
     mine = {t.name: [s for s in t.shards if s.holders[0] == process] for t in tensors}
     wanted = {id(shard.data) for shards in mine.values() for shard in shards}
-    held = kept({t.name: t for t in tensors}, wanted)
+    held = keep_data({t.name: t for t in tensors}, wanted)
     boxes = {name: {s.box for s in shards} for name, shards in mine.items()}
     shards = {n: tuple(s for s in t.shards if s.box in boxes[n]) for n, t in held.items()}
     return SliceRecord(target, shards)

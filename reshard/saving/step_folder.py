@@ -1,4 +1,4 @@
-"""The folder of a step to save: called as the run's other steps are, and refused where the step is there."""
+"""The folder of a step to save: named like the run's other steps, and refused where the step exists."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from reshard.errors import StorageError, TargetExistsError
 from reshard.formats.registry import is_checkpoint
 from reshard.formats.steps import StepName, run_steps
 
-STEP_ITEM = "default"
-"""What CheckpointManager calls the item of a step that was saved without naming any."""
-
 
 def step_folder(run: Path, step: int, *, overwrite: bool) -> Path:
-    """Where a step of the run in the local folder ``run`` goes.
+    """The folder of a step of the run in the local folder ``run``.
 
-    Raises StorageError where ``run`` is a checkpoint or its steps cannot be told, TargetExistsError
-    where the step is there and may not be replaced.
+    Raises StorageError where ``run`` is a checkpoint, or its names do not tell how steps are named;
+    TargetExistsError where the step exists and may not be replaced.
     """
     if is_checkpoint(str(run)):
         raise StorageError(
@@ -42,7 +39,7 @@ def step_folder(run: Path, step: int, *, overwrite: bool) -> Path:
 
 
 def _name(step: int, there: Sequence[StepName]) -> str:
-    """The name that CheckpointManager would give it, as far as the other names tell its options."""
+    """The name that CheckpointManager would give the step, with its options guessed from the other names."""
     if not there:
         return str(step)
     padded = {

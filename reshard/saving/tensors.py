@@ -1,6 +1,6 @@
-"""Live tensors: which process holds which elements of each, and where they are here.
+"""Live tensors: which processes hold which elements, and the data that this process holds.
 
-Replicas count once. A shard is a box, or, of a "mod" table, every k-th row of one.
+Replicas count once. A shard is a box; of a "mod" table it is every k-th row of a box.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.partitioners import div_cuts
 from reshard.layout.tensor_layout import TensorLayout
-from reshard.saving.shardings import Spread, box_of, spread
+from reshard.saving.shardings import ArraySharding, array_sharding, box_of
 from reshard.saving.tree import LiveLeaf
 from reshard.variables.sharded.variable import ShardedVariable
 
 FIRST = (0,)
-"""Who holds what every process has for itself: the first one writes it."""
+"""The holder of data that every process has its own copy of: process 0 writes it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shard:
-    """Elements of a tensor: ``box``, or of dimension ``axis`` every ``step``-th index of it.
+    """Elements of a tensor: those of ``box``; along ``axis`` only every ``step``-th.
 
     Attributes:
         holders: the processes that hold them, in rising order.
-        data: them, as a numpy array or a jax array on one device; None where they are elsewhere.
+        data: the elements, as a numpy array or a jax array on one device; None where other processes hold them.
     """
 
     box: Box
@@ -43,7 +43,7 @@ class Shard:
     step: int = 1
 
     def within(self, box: Box) -> tuple[Box, tuple[slice, ...]] | None:
-        """What it has of ``box``: where in ``data``, and where in an array of the box; or None."""
+        """The part of ``box`` that it holds: its box in ``data`` and its slices in an array of ``box``; None for none."""
         common = self.box.intersect(box)
         if common is None:
             return None
@@ -71,10 +71,10 @@ class LiveTensor(Struct, frozen=True):
 
     Attributes:
         shards: disjoint and complete.
-        grid: where the shards are the boxes of a grid, row-major; else None.
-        chunked_as: the grid that chunks start from where the shards are no grid.
-        layout: what is recorded: its own, or the one given for it.
-        slices: what is recorded where the layout does not say it.
+        grid: the grid whose boxes the shards are, row-major; None where they form no grid.
+        chunked_as: the grid from which the chunks are derived.
+        layout: the layout to record: its own, or the given one.
+        slices: the slices to record where the layout does not say them.
         partition: strategy, axis and number of shards of a ShardedVariable.
     """
 
@@ -93,7 +93,7 @@ class LiveTensor(Struct, frozen=True):
         return self.leaf.name
 
     def touching(self, box: Box) -> Iterator[Shard]:
-        """The shards that have something of ``box``, and perhaps others."""
+        """The shards that overlap ``box``, and perhaps others."""
         if self.grid is None:
             yield from self.shards
             return
@@ -108,17 +108,17 @@ def live_tensor(leaf: LiveLeaf, process_count: int) -> LiveTensor:
 
     array = leaf.array
     if isinstance(array, ShardedVariable):
-        return _of_sharded(leaf.leaf, array)
+        return _from_variable(leaf.leaf, array)
     if isinstance(array, jax.Array):
-        return _of_jax(leaf.leaf, array, process_count)
+        return _from_jax(leaf.leaf, array, process_count)
     whole = Grid.whole(array.shape)
     shard = Shard(Box.full(array.shape), FIRST, array)
     return LiveTensor(leaf.leaf, array.shape, array.dtype.name, (shard,), whole, whole)
 
 
-def _of_jax(leaf: Leaf, array: Any, process_count: int) -> LiveTensor:
+def _from_jax(leaf: Leaf, array: Any, process_count: int) -> LiveTensor:
     is_key = leaf.meta.get("ext_metadata") is not None
-    data, found = spread_of(array, is_key=is_key)
+    data, found = data_and_sharding(array, is_key=is_key)
     shards = _shards(data, found, shared=process_count > 1 and data.is_fully_addressable)
     grid = found.grid
     meta = {**leaf.meta, "sharding": found.recorded, "memory_kind": found.memory_kind}
@@ -127,15 +127,15 @@ def _of_jax(leaf: Leaf, array: Any, process_count: int) -> LiveTensor:
     return LiveTensor(leaf, data.shape, data.dtype.name, shards, grid, grid, found.layout, slices)
 
 
-def spread_of(array: Any, *, is_key: bool) -> tuple[Any, Spread]:
-    """The array (of a PRNG key, its data), and how it lies on its devices."""
+def data_and_sharding(array: Any, *, is_key: bool) -> tuple[Any, ArraySharding]:
+    """The array (for PRNG keys, their data), and how it is sharded."""
     import jax
 
     data = jax.random.key_data(array) if is_key else array
-    return data, spread(data.sharding, data.shape, array.sharding)
+    return data, array_sharding(data.sharding, data.shape, array.sharding)
 
 
-def _shards(array: Any, found: Spread, *, shared: bool) -> tuple[Shard, ...]:
+def _shards(array: Any, found: ArraySharding, *, shared: bool) -> tuple[Shard, ...]:
     """One shard per box; ``shared`` where every process has the array for itself."""
     local: dict[Box, Any] = {}
     for shard in sorted(array.addressable_shards, key=lambda s: s.device.id):
@@ -146,7 +146,7 @@ def _shards(array: Any, found: Spread, *, shared: bool) -> tuple[Shard, ...]:
     )
 
 
-def _of_sharded(leaf: Leaf, variable: ShardedVariable) -> LiveTensor:
+def _from_variable(leaf: Leaf, variable: ShardedVariable) -> LiveTensor:
     shape = variable.shape
     strategy, count = variable.partition_strategy, len(variable.variables)
     shards = tuple(
@@ -174,7 +174,7 @@ def _even(shape: tuple[int, ...], axis: int, count: int) -> Grid:
 
 
 def _slices_of(variable: ShardedVariable) -> Grid | tuple[Box, ...]:
-    """A grid, unless a shard without rows would be lost in it."""
+    """The grid of the shards; loose boxes where a shard has no rows, which a grid cannot express."""
     shape, boxes = variable.shape, variable.boxes
     if not all(box.size for box in boxes):
         return tuple(boxes)
@@ -184,7 +184,7 @@ def _slices_of(variable: ShardedVariable) -> Grid | tuple[Box, ...]:
 
 
 def _of_rows(name: str, data: Any, rows: range, variable: ShardedVariable) -> Iterator[Shard]:
-    """A shard of the variable, in the boxes in which its own devices hold it; of numpy as a whole."""
+    """A shard of the variable, as the boxes that its devices hold; a numpy shard is one box."""
     if not getattr(data, "is_fully_addressable", True):
         raise TreeError(
             f"{name!r} is a ShardedVariable with a shard on devices of other processes; every process "
@@ -208,7 +208,7 @@ def _held(data: Any) -> tuple[Shard, ...]:
 
     if isinstance(data, np.ndarray):
         return (Shard(Box.full(data.shape), FIRST, data),)
-    _, found = spread_of(data, is_key=False)
+    _, found = data_and_sharding(data, is_key=False)
     return _shards(data, found, shared=True)
 
 

@@ -1,7 +1,7 @@
-"""A live tree as leaves: their paths, what stock Orbax would record of each, and their arrays.
+"""A live tree as leaves: their paths, the metadata that stock Orbax would record, and their arrays.
 
-Nodes are whatever jax takes for nodes, paths as Orbax names them. A ShardedVariable is one leaf.
-Everything that cannot be saved is refused together, before anything is written.
+Nodes are those of jax, paths are named as in Orbax. A ShardedVariable is one leaf. All leaves that cannot be
+saved are refused in one error, before anything is written.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     import numpy as np
 
 SHOWN_PROBLEMS = 20
-"""Leaves that an error lists; the rest it counts."""
+"""Leaves that an error lists; it counts the others."""
 
 
 class LiveLeaf(Struct, frozen=True):
-    """A leaf and its array: jax, numpy, a ShardedVariable, or None where the leaf has none."""
+    """A leaf and its array: of jax or numpy, a ShardedVariable, or None for a leaf without one."""
 
     leaf: Leaf
     array: Any = None
 
 
-class _Found(Struct, frozen=True):
-    """What a leaf's value is: an array and what is recorded of it, or why it cannot be saved."""
+class _Value(Struct, frozen=True):
+    """The value of a leaf: its metadata and array, or why it cannot be saved."""
 
     meta: Mapping[str, Any]
     array: Any = None
@@ -47,13 +47,13 @@ def live_leaves(tree: Any) -> tuple[LiveLeaf, ...]:
     pairs = [(_path(keys), value) for keys, value in flatten(tree)]
     if len(pairs) == 1 and not pairs[0][0]:
         raise _no_tree(tree)
-    found = [_found(value) for _, value in pairs]
+    found = [_value_of(value) for _, value in pairs]
     refuse({_name(path): f.problem for (path, _), f in zip(pairs, found, strict=True) if f.problem})
     return tuple(_live(path, f) for (path, _), f in zip(pairs, found, strict=True))
 
 
 def flatten(tree: Any) -> list[tuple[tuple[Any, ...], Any]]:
-    """jax's key paths and values, empty containers and whole ShardedVariables among them."""
+    """jax's key paths and values; empty containers and whole ShardedVariables are values too."""
     import jax
 
     try:
@@ -113,7 +113,7 @@ def _no_tree(tree: Any) -> TreeError:
 
 
 def refuse(problems: Mapping[str, str]) -> None:
-    """A TreeError of all leaves that have a problem, by name; nothing where there is none."""
+    """Raises one TreeError for all leaves with a problem, by name; does nothing without problems."""
     if not problems:
         return
     lines = [f"  {name!r} {problem}" for name, problem in problems.items()]
@@ -125,16 +125,16 @@ def refuse(problems: Mapping[str, str]) -> None:
     )
 
 
-def _live(path: tuple[PathKey, ...], found: _Found) -> LiveLeaf:
+def _live(path: tuple[PathKey, ...], found: _Value) -> LiveLeaf:
     leaf = Leaf(_name(path), path, tensor=found.array is not None, meta=found.meta)
     return LiveLeaf(leaf, found.array)
 
 
-def _found(value: Any) -> _Found:
+def _value_of(value: Any) -> _Value:
     for fits, found in _KINDS:
         if fits(value):
             return found(value)
-    return _Found({}, problem=_unknown(value))
+    return _Value({}, problem=_unknown(value))
 
 
 def _unknown(value: Any) -> str:
@@ -156,20 +156,20 @@ def _is_empty(value: Any) -> bool:
     return value is None or opened is not None
 
 
-def _empty(value: Any) -> _Found:
-    """As Orbax: an empty named tuple, and any other node without children, is read as None."""
+def _empty(value: Any) -> _Value:
+    """As in Orbax: an empty named tuple, and any other node without children, is restored as None."""
     named = isinstance(value, tuple) and hasattr(value, "_fields")
     kinds = {"List": list, "Tuple": tuple, "Dict": Mapping}
     kind = next((k for k, t in kinds.items() if isinstance(value, t) and not named), "None")
-    return _Found(_kind(kind, skipped=True))
+    return _Value(_kind(kind, skipped=True))
 
 
-def _sharded(value: ShardedVariable) -> _Found:
+def _sharded(value: ShardedVariable) -> _Value:
     for shard in value.variables:
-        found = _found(shard)
+        found = _value_of(shard)
         if found.problem or found.array is None:
-            return _Found({}, problem=f"has a shard that {found.problem or 'is no array'}")
-    return _Found(_kind("np.ndarray"), value)
+            return _Value({}, problem=f"has a shard that {found.problem or 'is no array'}")
+    return _Value(_kind("np.ndarray"), value)
 
 
 def _is_tracer(value: Any) -> bool:
@@ -178,8 +178,8 @@ def _is_tracer(value: Any) -> bool:
     return isinstance(value, jax.core.Tracer)
 
 
-def _tracer(_: Any) -> _Found:
-    return _Found({}, problem="is a tracer of jax, which has no value yet; save outside of jax.jit")
+def _tracer(_: Any) -> _Value:
+    return _Value({}, problem="is a tracer of jax, which has no value yet; save outside of jax.jit")
 
 
 def _is_jax(value: Any) -> bool:
@@ -188,18 +188,18 @@ def _is_jax(value: Any) -> bool:
     return isinstance(value, jax.Array)
 
 
-def _jax(value: Any) -> _Found:
+def _jax(value: Any) -> _Value:
     import jax
 
     if value.is_deleted():
         problem = (
             "was deleted or donated, so its value is gone; save it before, or what replaced it"
         )
-        return _Found({}, problem=problem)
+        return _Value({}, problem=problem)
     if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         ext = {"random_key_impl": str(jax.random.key_impl(value))}
-        return _Found(_kind("jax.Array", ext_metadata=ext), value)
-    return _Found(_kind("jax.Array"), value, _dtype_problem(value.dtype))
+        return _Value(_kind("jax.Array", ext_metadata=ext), value)
+    return _Value(_kind("jax.Array"), value, _dtype_problem(value.dtype))
 
 
 def _is_shape(value: Any) -> bool:
@@ -208,8 +208,8 @@ def _is_shape(value: Any) -> bool:
     return isinstance(value, jax.ShapeDtypeStruct)
 
 
-def _shape(_: Any) -> _Found:
-    return _Found(
+def _shape(_: Any) -> _Value:
+    return _Value(
         {}, problem="is a jax.ShapeDtypeStruct, a shape without data; save the array itself"
     )
 
@@ -220,37 +220,37 @@ def _is_numpy(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic) and not isinstance(value, str)
 
 
-def _numpy(value: Any) -> _Found:
+def _numpy(value: Any) -> _Value:
     import numpy as np
 
     if isinstance(value, np.ma.MaskedArray):
-        return _Found({}, problem="is a masked array, whose mask would be lost; fill it first")
-    return _Found(_kind("np.ndarray"), np.asarray(value), _dtype_problem(value.dtype))
+        return _Value({}, problem="is a masked array, whose mask would be lost; fill it first")
+    return _Value(_kind("np.ndarray"), np.asarray(value), _dtype_problem(value.dtype))
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | complex)
 
 
-def _number(value: Any) -> _Found:
+def _number(value: Any) -> _Value:
     import numpy as np
 
     array = np.asarray(value)
     if array.dtype.name not in DTYPES:
-        return _Found({}, problem="is a whole number beyond 64 bits; save it as text")
+        return _Value({}, problem="is a whole number beyond 64 bits; save it as text")
     # Orbax has no scalar of complex numbers.
-    return _Found(_kind("np.ndarray" if isinstance(value, complex) else "scalar"), array)
+    return _Value(_kind("np.ndarray" if isinstance(value, complex) else "scalar"), array)
 
 
-def _text(value: str) -> _Found:
-    return _Found(_kind("string", string=str(value)))
+def _text(value: str) -> _Value:
+    return _Value(_kind("string", string=str(value)))
 
 
 def _is_jax_like(value: Any) -> bool:
     return hasattr(value, "__jax_array__") and not isinstance(value, type)
 
 
-def _jax_like(value: Any) -> _Found:
+def _jax_like(value: Any) -> _Value:
     import jax
 
     return _made(value, value.__jax_array__, jax.Array)
@@ -260,21 +260,21 @@ def _is_array_like(value: Any) -> bool:
     return hasattr(value, "__array__") and not isinstance(value, type)
 
 
-def _array_like(value: Any) -> _Found:
+def _array_like(value: Any) -> _Value:
     import numpy as np
 
     return _made(value, lambda: np.asarray(value), np.ndarray)
 
 
-def _made(value: Any, make: Callable[[], Any], kind: type) -> _Found:
-    """What an object makes of itself, by its own code, in which anything may go wrong."""
+def _made(value: Any, make: Callable[[], Any], kind: type) -> _Value:
+    """The array that an object converts itself to; its own code may raise anything."""
     try:
         array = make()
-    except Exception as error:  # noqa: BLE001  said of the leaf
-        return _Found(
+    except Exception as error:  # noqa: BLE001  reported for the leaf
+        return _Value(
             {}, problem=f"cannot be turned into an array: {error or type(error).__name__}"
         )
-    return _found(array) if isinstance(array, kind) else _Found({}, problem=_unknown(value))
+    return _value_of(array) if isinstance(array, kind) else _Value({}, problem=_unknown(value))
 
 
 def _dtype_problem(dtype: np.dtype[Any]) -> str:
@@ -287,7 +287,7 @@ def _dtype_problem(dtype: np.dtype[Any]) -> str:
     return ""
 
 
-_KINDS: tuple[tuple[Callable[[Any], bool], Callable[[Any], _Found]], ...] = (
+_KINDS: tuple[tuple[Callable[[Any], bool], Callable[[Any], _Value]], ...] = (
     (lambda value: isinstance(value, ShardedVariable), _sharded),
     (_is_tracer, _tracer),
     (_is_jax, _jax),
@@ -299,4 +299,4 @@ _KINDS: tuple[tuple[Callable[[Any], bool], Callable[[Any], _Found]], ...] = (
     (_is_jax_like, _jax_like),
     (_is_array_like, _array_like),
 )
-"""Tests in order, each with what it makes of a value: an array counts as one before anything else."""
+"""Pairs of a test and a conversion; the first test that fits counts, so arrays come before array-likes."""

@@ -1,4 +1,4 @@
-"""Writing this process's chunks: several threads, memory in flight bounded, checksums on the way."""
+"""Writes this process's chunks on several threads, within the memory budget, and adds up the digests."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from reshard.engine.error_context import about_tensor
 from reshard.errors import StorageError
 from reshard.formats.codecs import encode_chunk
 from reshard.geometry.box import Box
-from reshard.saving.chunks import Piece
+from reshard.saving.chunks import OwnChunk
 from reshard.saving.host_chunk import host_chunk
 from reshard.saving.plan import SavePlan
-from reshard.saving.tensors import LiveTensor
 from reshard.storage.local import open_new, storage_errors, write_all
 from reshard.storage.writeback import Writeback
 
 
 class _Budget:
-    """Bytes in flight, never more than allowed."""
+    """A bound on the bytes in flight."""
 
     def __init__(self, max_bytes: int) -> None:
         self._free = max_bytes
@@ -30,7 +29,7 @@ class _Budget:
 
     @contextmanager
     def taken(self, nbytes: int) -> Iterator[None]:
-        """Waits until ``nbytes`` are free, and holds them for the block."""
+        """Waits until ``nbytes`` are free, and takes them for the block."""
         with self._changed:
             self._changed.wait_for(lambda: nbytes <= self._free)
             self._free -= nbytes
@@ -42,19 +41,11 @@ class _Budget:
                 self._changed.notify_all()
 
 
-class PieceWriter:
-    """Writes pieces below ``root`` and sums them up; safe from any thread."""
+class ChunkWriter:
+    """Writes chunks below ``root`` and adds up their digests; safe from any thread."""
 
-    def __init__(
-        self,
-        plan: SavePlan,
-        tensors: Mapping[str, LiveTensor],
-        root: str,
-        max_memory: int,
-        writeback: Writeback,
-    ) -> None:
+    def __init__(self, plan: SavePlan, root: str, max_memory: int, writeback: Writeback) -> None:
         self._plan = plan
-        self._tensors = tensors
         self._root = root
         self._budget = _Budget(max_memory)
         self._writeback = writeback
@@ -63,25 +54,25 @@ class PieceWriter:
 
     @property
     def sums(self) -> Mapping[str, int]:
-        """What the pieces add to each tensor's CRC-64/NVME (its linear part)."""
+        """The contribution of the written chunks to each tensor's CRC-64/NVME (its linear part)."""
         return self._sums
 
-    def write(self, piece: Piece) -> None:
-        """Encode and store one chunk; StorageError where the file system refuses."""
-        tensor = self._tensors[piece.name]
-        target = self._plan.target.tensors[piece.name]
-        with about_tensor(piece.name), self._budget.taken(self._plan.need_bytes[piece.name]):
-            chunk = host_chunk(tensor, target.spec, piece.box)
-            inner = chunk[Box.full(piece.box.shape).slices]
-            added = linear_of_box(CRC64NVME, inner, piece.box, tensor.shape)
-            self._store(piece, encode_chunk(target.encoding, chunk.reshape(-1).view("u1").data))
+    def write(self, own: OwnChunk) -> None:
+        """Encodes and stores one chunk; StorageError where the file system refuses."""
+        tensor = self._plan.tensors[own.name]
+        target = self._plan.target.tensors[own.name]
+        with about_tensor(own.name), self._budget.taken(self._plan.need_bytes[own.name]):
+            chunk = host_chunk(tensor, target.spec, own.box)
+            inner = chunk[Box.full(own.box.shape).slices]
+            added = linear_of_box(CRC64NVME, inner, own.box, tensor.shape)
+            self._store(own, encode_chunk(target.encoding, chunk.reshape(-1).view("u1").data))
         with self._lock:
-            self._sums[piece.name] ^= added
+            self._sums[own.name] ^= added
 
-    def _store(self, piece: Piece, encoded: tuple[bytes | memoryview, ...]) -> None:
-        file = self._plan.writer.chunk_file(piece.name, piece.index)
+    def _store(self, own: OwnChunk, encoded: tuple[bytes | memoryview, ...]) -> None:
+        file = self._plan.writer.chunk_file(own.name, own.index)
         if file is None:
-            self._plan.writer.put(piece.name, piece.index, b"".join(encoded))
+            self._plan.writer.put(own.name, own.index, b"".join(encoded))
             return
         path = f"{self._root}/{file}"
         fd = open_new(path)
@@ -96,71 +87,69 @@ class PieceWriter:
         self._writeback.begin(path, size)
 
 
-def for_each(pieces: tuple[Piece, ...], work: Callable[[Piece], None], workers: int) -> None:
-    """``work`` on every piece, on ``workers`` threads; raises the first error, and then does no more.
+def for_each(chunks: tuple[OwnChunk, ...], work: Callable[[OwnChunk], None], workers: int) -> None:
+    """Calls ``work`` for every chunk, on ``workers`` threads; stops at the first error, and raises it.
 
-    Threads of its own: an executor takes no work once the interpreter begins to exit, which a save
-    in the background must outlast.
+    It has its own threads: an executor takes no work when the interpreter exits, and a save in the
+    background must go on then.
     """
-    crew = _Crew(pieces, work)
+    threads = _Threads(chunks, work)
     started: list[threading.Thread] = []
     try:
-        _start(crew, min(workers, len(pieces)), started)
+        _start(threads, min(workers, len(chunks)), started)
         for thread in started:
             thread.join()
     except BaseException:
-        crew.stop()
+        threads.stop()
         for thread in started:
             thread.join()
         raise
-    if crew.error is not None:
-        raise crew.error
+    if threads.error is not None:
+        raise threads.error
 
 
-def _start(crew: _Crew, count: int, started: list[threading.Thread]) -> None:
-    """``count`` threads, or as many as the system gives; where it gives none the caller does the work."""
+def _start(threads: _Threads, count: int, started: list[threading.Thread]) -> None:
+    """Starts up to ``count`` threads; where the system gives none, the caller does the work."""
     for number in range(count):
-        thread = threading.Thread(target=crew.run, name=f"reshard.save-{number}")
+        thread = threading.Thread(target=threads.run, name=f"reshard.save-{number}")
         try:
             thread.start()
         except RuntimeError:
             break
         started.append(thread)
     if not started:
-        crew.run()
+        threads.run()
 
 
-class _Crew:
-    """Threads that take pieces in turn until there are none, or one of them failed."""
+class _Threads:
+    """Threads that take one chunk after another until none is left, or one fails."""
 
-    def __init__(self, pieces: tuple[Piece, ...], work: Callable[[Piece], None]) -> None:
-        self._pieces = iter(pieces)
+    def __init__(self, chunks: tuple[OwnChunk, ...], work: Callable[[OwnChunk], None]) -> None:
+        self._left = iter(chunks)
         self._work = work
         self._lock = threading.Lock()
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """One thread's share."""
-        while (piece := self._next()) is not None:
+        """The loop of one thread."""
+        while (own := self._next()) is not None:
             try:
-                self._work(piece)
+                self._work(own)
             except MemoryError:
-                self._fail(
-                    StorageError(f"no memory for a chunk of {piece.name!r}; lower max_memory")
-                )
+                self._fail(StorageError(f"no memory for a chunk of {own.name!r}; lower max_memory"))
             except BaseException as error:  # noqa: BLE001  raised again in the waiting thread
                 self._fail(error)
 
     def stop(self) -> None:
-        """No further piece is begun."""
+        """Makes the threads stop after their current chunks."""
         with self._lock:
-            self._pieces = iter(())
+            self._left = iter(())
 
-    def _next(self) -> Piece | None:
+    def _next(self) -> OwnChunk | None:
         with self._lock:
-            return next(self._pieces, None)
+            return next(self._left, None)
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
             self.error = self.error or error
-            self._pieces = iter(())
+            self._left = iter(())

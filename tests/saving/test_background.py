@@ -139,7 +139,7 @@ def test_what_cannot_be_kept_is_not_begun(tmp_path, monkeypatch):
     def no_memory(*_):
         raise MemoryError("no memory for a copy")
 
-    monkeypatch.setattr("reshard.saving.run.kept", no_memory)
+    monkeypatch.setattr("reshard.saving.run.keep_data", no_memory)
     with pytest.raises(MemoryError, match="no memory for a copy"):
         reshard.save(tmp_path / "c", {"x": np.ones(3)}, wait=False)
     assert not list(tmp_path.iterdir())

@@ -18,7 +18,7 @@ from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.saving import host_copy
-from reshard.saving.chunks import my_pieces, storage_chunk, writers
+from reshard.saving.chunks import own_chunks, storage_chunk, writers
 from reshard.saving.host_chunk import host_chunk
 from reshard.saving.host_copy import elements
 from reshard.saving.tensors import LiveTensor, Shard, live_tensor
@@ -104,7 +104,7 @@ def spreads(draw):
 def test_each_chunk_is_written_once_by_a_process_that_holds_all_of_it(tensors):
     grids = [Grid.regular(t.shape, storage_chunk(t, (), 1 << 28, 4)) for t in tensors]
     named = list(zip(tensors, grids, strict=True))
-    written = [my_pieces(named, process, 4) for process in range(4)]
+    written = [own_chunks(named, process, 4) for process in range(4)]
     indices = sorted(p.index for p in itertools.chain(*written))
     assert indices == sorted(i for g in grids for i in g.indices())
     for tensor, grid in named:
@@ -122,16 +122,16 @@ def test_replicas_share_the_work():
         )
         for n in range(10)
     ]
-    found = [my_pieces([(t, whole) for t in tensors], process, 2) for process in (0, 1)]
-    assert [len(pieces) for pieces in found] == [5, 5]
+    found = [own_chunks([(t, whole) for t in tensors], process, 2) for process in (0, 1)]
+    assert [len(chunks) for chunks in found] == [5, 5]
 
 
 def test_devices_are_named_only_where_their_order_says_something():
-    from reshard.saving.shardings import spread
+    from reshard.saving.shardings import array_sharding
 
     plain, turned = put(random(8), "data"), jax.device_put(random(8), jax.devices()[5])
-    assert spread(plain.sharding, (8,), plain.sharding).recorded is None
-    recorded = spread(turned.sharding, (8,), turned.sharding).recorded
+    assert array_sharding(plain.sharding, (8,), plain.sharding).recorded is None
+    recorded = array_sharding(turned.sharding, (8,), turned.sharding).recorded
     wanted = {"sharding_type": "SingleDeviceSharding", "device_str": str(jax.devices()[5])}
     assert recorded is not None
     assert json.loads(recorded) == wanted

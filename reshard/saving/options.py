@@ -1,0 +1,94 @@
+"""SaveOptions: the options of a save, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from reshard.arguments import bytes_of, check_choice, check_positive
+from reshard.engine.limits import limits_of
+from reshard.errors import PlanError
+from reshard.formats.base import Encoding, Style
+from reshard.formats.compression import parse_compression
+from reshard.planning.chunking import SPLIT_ABOVE_BYTES
+from reshard.planning.target_layouts import Layout
+from reshard.saving.given_layouts import reader_layouts
+
+STEP_ITEM = "default"
+"""The item of a step that CheckpointManager saves without naming any."""
+
+
+class SaveOptions(Struct, frozen=True):
+    """How to save.
+
+    Attributes:
+        max_memory: bytes of the chunks that are on their way to disk.
+        workers: threads that write.
+        chunk_bytes: chunks above this are subdivided.
+        timeout_s: how long the processes of a group wait for one another at each step.
+        chunks_for: layouts of later readers, whose shards should be whole chunks.
+        item: the tree's item and its folder; "" for a tree without an item.
+    """
+
+    max_memory: int
+    workers: int
+    encoding: Encoding
+    chunk_bytes: int
+    timeout_s: float
+    chunks_for: tuple[Layout, ...] = ()
+    style: Style = "v0"
+    ocdbt: bool = False
+    overwrite: bool = False
+    item: str = ""
+
+
+def save_options(
+    *,
+    is_step: bool,
+    chunks_for: Iterable[Any],
+    compression: str,
+    chunk_bytes: int | str | None,
+    max_memory: int | str | None,
+    workers: int | None,
+    ocdbt: bool,
+    style: Style,
+    overwrite: bool,
+    timeout: float,
+) -> SaveOptions:
+    """The options from the arguments of ``save``; PlanError or LayoutError for values that make no sense."""
+    import jax
+
+    limits, largest = limits_of(max_memory, workers), bytes_of("chunk_bytes", chunk_bytes)
+    largest = SPLIT_ABOVE_BYTES if largest is None else largest
+    encoding = _encoding(compression)
+    check_positive("chunk_bytes", largest, "bytes, such as 256MiB")
+    check_choice("style", style, ("v0", "v1"))
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise PlanError(f"timeout is {timeout!r}; expected seconds, such as 1800")
+    if ocdbt and jax.process_count() > 1:
+        raise PlanError(
+            "ocdbt=True: one database cannot be written by several processes; leave it out"
+        )
+    return SaveOptions(
+        limits.max_memory,
+        limits.workers,
+        encoding,
+        largest,
+        timeout,
+        reader_layouts(chunks_for),
+        style,
+        ocdbt,
+        overwrite,
+        STEP_ITEM if is_step and style == "v0" else "",
+    )
+
+
+def _encoding(compression: str) -> Encoding:
+    found = parse_compression(compression)
+    if found is None:
+        raise PlanError(
+            "compression 'keep' is for converting; live arrays have none: choose none, zstd, gzip or blosc"
+        )
+    return found
