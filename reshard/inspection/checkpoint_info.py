@@ -1,4 +1,4 @@
-"""CheckpointInfo: what a checkpoint holds."""
+"""CheckpointInfo: the content of a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reshard.record_text import counted, several, warned
 
 
 class TensorInfo(Struct, frozen=True):
-    """One tensor: what it is, how it is stored, and the digest that was recorded of it, if any."""
+    """One tensor: its spec, how it is stored, and its recorded digest, if any."""
 
     spec: TensorSpec
     encoding: Encoding
@@ -32,8 +32,8 @@ class CheckpointInfo(Struct, frozen=True):
 
     Attributes:
         tensors: by name, in the tree's order.
-        leaves: every leaf, tensors among them, in the tree's order.
-        warnings: what a person should know, one sentence each.
+        leaves: every leaf, tensors included, in the tree's order.
+        warnings: one sentence each.
     """
 
     uri: str

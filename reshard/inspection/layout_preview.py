@@ -24,9 +24,9 @@ class LaidOut(Struct, frozen=True):
     """A tensor with the slices that a layout gives it.
 
     Attributes:
-        source: as the checkpoint has it.
-        target: name, shape, dtype and layout as asked; its storage is not decided here.
-        slices: who needs what in the target.
+        source: the tensor in the checkpoint.
+        target: name, shape, dtype and layout of the target; its chunks are not decided here.
+        slices: the slices of the target.
         partition: strategy, amount and axis, where it is split by count or size.
     """
 
@@ -40,12 +40,12 @@ class LaidOut(Struct, frozen=True):
 
     @property
     def is_partitioned(self) -> bool:
-        """Whether it is split by count or size, so that no mesh says which device holds what."""
+        """Whether it is split by count or size instead of by mesh axes."""
         return self.partition is not None
 
     @property
     def target_bytes(self) -> int:
-        """Decoded bytes of the whole tensor, as asked."""
+        """Decoded bytes of the whole target tensor."""
         return self.target.nbytes
 
     @property
@@ -55,7 +55,7 @@ class LaidOut(Struct, frozen=True):
 
 
 class LayoutPreview(Struct, frozen=True):
-    """Every tensor that a layout keeps, and what there is to watch out for."""
+    """Every tensor that a layout keeps, and warnings."""
 
     tensors: tuple[LaidOut, ...]
     warnings: tuple[str, ...]
@@ -67,7 +67,7 @@ class LayoutPreview(Struct, frozen=True):
 
 
 def preview(info: CheckpointInfo, layout: Layout | None) -> LayoutPreview:
-    """How ``layout`` lays out those tensors of ``info`` that its own changes keep.
+    """Lays out the tensors of ``info`` that the layout's own changes keep.
 
     Raises LayoutError or PlanError where a plan with this layout would.
     """

@@ -1,7 +1,7 @@
 """Writes a first layout file for a checkpoint, from the axes that it records.
 
-Laying out the checkpoint by that file gives every tensor the axes that it has. Where no axes were
-recorded (numpy arrays, one device) the file proposes some.
+The file gives every tensor its recorded axes. Where the checkpoint records none (numpy arrays, one device), the
+file proposes some.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.target_layouts import SameAxes, layout_warnings, split
 
 PROPOSED_MESH = DeviceMesh((8,), ("model",))
-"""Where neither the checkpoint nor the caller names one."""
+"""The mesh where neither the checkpoint nor the caller names one."""
 
 
 def starter_text(info: CheckpointInfo, mesh: DeviceMesh | None, missing_axes: MissingAxes) -> str:
-    """The layout file for the checkpoint's tensors over ``mesh``, or over their own.
+    """The layout file for the checkpoint's tensors over ``mesh``, or over their own mesh.
 
     Raises LayoutError where the axes of a tensor do not fit the mesh.
     """
@@ -44,7 +44,7 @@ def starter_text(info: CheckpointInfo, mesh: DeviceMesh | None, missing_axes: Mi
 
 
 def _own_mesh(specs: Sequence[TensorSpec]) -> DeviceMesh | None:
-    """The mesh of most bytes, without devices; None where none was recorded."""
+    """The mesh with the most bytes, without devices; None where none was recorded."""
     sizes: Counter[DeviceMesh] = Counter()
     for spec in specs:
         if spec.layout is not None and spec.layout.device_mesh is not None:
@@ -58,7 +58,7 @@ def _kept(spec: TensorSpec, same: SameAxes) -> Axes:
 
 
 def _proposed(spec: TensorSpec, mesh: DeviceMesh) -> Axes:
-    """The largest dimension that the mesh's last axis divides, of several the last; vectors stay whole."""
+    """Splits the largest dimension that the mesh's last axis divides, of equal ones the last; vectors stay whole."""
     axis, parts = mesh.axis_names[-1], mesh.shape[-1]
     fitting = [(size, dim) for dim, size in enumerate(spec.shape) if size and size % parts == 0]
     if len(spec.shape) < 2 or not fitting:
@@ -107,14 +107,14 @@ def _mesh(mesh: DeviceMesh) -> dict[str, Any]:
 
 
 def _shown(axes: Axes, covered: Sequence[TensorSpec]) -> list[Any]:
-    """The axes as a layout file has them, with an entry for each dimension where all have as many."""
+    """The axes as a layout file has them, with an entry for each dimension where all tensors have the same rank."""
     ranks = {len(spec.shape) for spec in covered}
     padding = [None] * (ranks.pop() - len(axes)) if len(ranks) == 1 else []
     return [list(axis) if isinstance(axis, tuple) else axis for axis in axes] + padding
 
 
 def _covered(specs: Sequence[TensorSpec]) -> str:
-    """How many tensors and bytes, and the largest of them."""
+    """The number of tensors and bytes, and the largest tensor as an example."""
     largest = max(specs, key=lambda spec: spec.nbytes)
     count = f"{len(specs):,} tensor{'s' * (len(specs) > 1)}"
     example = f"{quoted(largest.name)} {list(largest.shape)}"

@@ -1,4 +1,4 @@
-"""The boxes of each tensor that one device of a layout holds."""
+"""The box of each tensor that one shard of a layout holds."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from reshard.planning.target_layouts import Layout, Split, look_up, split
 
 
 class Part(Struct, frozen=True):
-    """What a shard holds of one tensor.
+    """The box of one tensor that a shard holds.
 
     Attributes:
         name: in the shard.
-        box: within the full tensor.
-        saturate: whether the cast makes values beyond the largest finite one that one.
+        box: in the coordinates of the full tensor.
+        saturate: whether the cast clips values to the largest finite one.
     """
 
     name: str
@@ -47,8 +47,8 @@ class Shard(Struct, frozen=True):
 def shard_parts(reader: Reader, layout: Layout | None, changes: Changes, number: int) -> Shard:
     """The parts of shard ``number``, in the tree's order; whole tensors are in every shard.
 
-    A tensor over a smaller mesh, or in fewer parts than there are shards, is not in those behind them.
-    Raises LayoutError where there is no such shard, and whatever the layout and the changes lead to.
+    The number of shards is that of the tensor with the most; a tensor with fewer is missing from the last shards.
+    Raises LayoutError where there is no such shard, and the errors of the layout and the changes.
     """
     own = layout.changes if isinstance(layout, LayoutFile) else Changes()
     tensors = reader.tensors

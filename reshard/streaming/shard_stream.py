@@ -14,21 +14,21 @@ from reshard.streaming.shard_parts import Part, Shard
 from reshard.streaming.tensor_stream import TensorStream
 
 GATHERED_BYTES = 256 << 10
-"""Small tensors travel together: handing a piece over costs as much as making this."""
+"""Small tensors are joined up to this size: handing over a piece costs as much as copying this many bytes."""
 
 
 class ShardStream:
-    """A safetensors file of slices, in any number of goes.
+    """One shard as a safetensors file, which can be read in ranges and more than once.
 
     Made by ``OpenedCheckpoint.stream_shard``. Its metadata has one entry, ``reshard.slices``: JSON with the
-    shard's number, their count, and where each tensor lies in the full one.
+    number of the shard, the number of all shards, and the offset of each slice in its full tensor.
 
     Attributes:
-        shard, shards: which one of how many.
-        names: of its tensors, in the order in which their bytes lie.
-        header: what stands before the tensors' bytes.
-        nbytes: of the whole file.
-        state: the same state, the same bytes.
+        shard, shards: the number of the shard, and of all shards.
+        names: of its tensors, in the order of their bytes.
+        header: the bytes before those of the tensors.
+        nbytes: size of the whole file.
+        state: a digest; the same state means the same bytes.
     """
 
     def __init__(self, reader: Reader, shard: Shard, max_memory: int) -> None:
@@ -50,14 +50,14 @@ class ShardStream:
 
     @property
     def memory_bytes(self) -> int:
-        """All buffers and decoders of one go together, at most."""
+        """The most memory that one read takes for buffers and decoders."""
         return max((s.memory_bytes for s in self._streams), default=0) + 2 * GATHERED_BYTES
 
     def __iter__(self) -> Iterator[bytes]:
         return self.read()
 
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """Bytes ``start:stop`` of the file, as ``TensorStream.read`` gives them."""
+        """Bytes ``start:stop`` of the file, in pieces, as in ``TensorStream.read``."""
         stop = self.nbytes if stop is None else min(stop, self.nbytes)
         return _gathered(self._pieces(min(max(0, start), stop), stop))
 

@@ -13,27 +13,27 @@ _EXAMPLE = "'0:128,:'"
 _SHOWN = 80
 
 
-def box_of(name: str, shape: Sequence[int], asked: Box | str | None) -> Box:
-    """The box that is asked for of a tensor of ``shape``; None and ``""`` stand for all of it.
+def box_of(name: str, shape: Sequence[int], given: Box | str | None) -> Box:
+    """The box of a tensor of ``shape`` that a slice means; None and ``""`` mean the whole tensor.
 
-    Text is ``start:stop`` for each dimension, in which either may be left out; dimensions that are not
-    named are whole. Raises LayoutError, naming the tensor, for anything else and for what reaches outside.
+    Text has ``start:stop`` for each dimension, and either number may be left out; missing dimensions are
+    whole. Raises LayoutError, naming the tensor, for anything else and for a box outside of the tensor.
 
     >>> box_of("w", (256, 64), "0:128")
     Box(start=(0, 0), stop=(128, 64))
     """
-    if asked is None or (isinstance(asked, str) and not asked.strip()):
+    if given is None or (isinstance(given, str) and not given.strip()):
         return Box.full(shape)
-    box = _parsed(name, shape, asked) if isinstance(asked, str) else asked
+    box = _parsed(name, shape, given) if isinstance(given, str) else given
     if not isinstance(box, Box):
         raise LayoutError(
-            f"the slice of {name!r} is {asked!r}; expected text such as {_EXAMPLE}, or a Box"
+            f"the slice of {name!r} is {given!r}; expected text such as {_EXAMPLE}, or a Box"
         )
     if box.rank != len(shape) or any(
         not 0 <= a <= b <= n for a, b, n in zip(box.start, box.stop, shape, strict=True)
     ):
         raise LayoutError(
-            f"the slice {box} reaches outside of {name!r}, which has the shape {list(shape)}; ask for what it has"
+            f"the slice {box} reaches outside of {name!r}, which has the shape {list(shape)}; choose a slice inside it"
         )
     return box
 

@@ -1,4 +1,4 @@
-"""A digest of the stored state of bytes, which changes when part of a tensor may have changed."""
+"""A digest of where the bytes of a box are stored; it changes when they may have changed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _VERSION = "reshard stream 1"
 
 
 def stored_state(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> str:
-    """Digest of what is asked for and of where it lies, 32 hex digits.
+    """Digest of a request and of the files and offsets of its bytes, 32 hex digits.
 
-    A file is known by its name, size and time of change (ns). Raises StorageError where one cannot be
-    looked at, CorruptError where a chunk that must be there is not.
+    A file is identified by its name, size and modification time (ns). Raises StorageError where a file cannot
+    be looked at, CorruptError where a chunk is missing that must not be.
     """
     found = hashlib.sha256()
     for line in _lines(reader, stored, box, dtype):

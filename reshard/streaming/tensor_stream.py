@@ -1,4 +1,4 @@
-"""TensorStream: any box of any tensor as bytes, in bounded memory, reading only what is needed."""
+"""TensorStream: any box of any tensor as bytes, in bounded memory, reading only the chunks that it needs."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from reshard.streaming.stored_state import stored_state
 
 
 class TensorStream:
-    """The elements of a box of a stored tensor, row-major and little-endian, in any number of goes.
+    """The elements of a box of a stored tensor, row-major and little-endian; they can be read more than once.
 
-    Made by ``OpenedCheckpoint.stream``. Types below 8 bits take a whole byte each, as they are stored.
+    Made by ``OpenedCheckpoint.stream``. Elements below 8 bits take a whole byte each, as stored.
 
     Attributes:
         name: of the tensor.
         full_shape: of the whole tensor.
-        box: what is streamed of it.
-        dtype: of the bytes.
-        digest: CRC-64/NVME of the bytes, 16 hex digits, where the checkpoint recorded it: of whole tensors
-            in the dtype in which they are stored; else None.
-        state: digest of the request and of where its stored bytes lie: the same state, the same bytes.
+        box: the box that is streamed.
+        dtype: of the streamed elements.
+        digest: CRC-64/NVME of the bytes, 16 hex digits, where the checkpoint recorded one: only for whole tensors
+            in their stored dtype; else None.
+        state: digest of the request and of where its bytes are stored; the same state means the same bytes.
     """
 
     def __init__(
@@ -58,28 +58,28 @@ class TensorStream:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the box."""
+        """Shape of the box."""
         return self.box.shape
 
     @property
     def nbytes(self) -> int:
-        """How many bytes there are."""
+        """Bytes of the box."""
         return self.box.size * storage_bytes(self.dtype)
 
     @property
     def memory_bytes(self) -> int:
-        """All buffers and decoders of one go together."""
+        """Memory that one read takes for buffers and decoders."""
         return self._plan.memory_bytes
 
     def __iter__(self) -> Iterator[bytes]:
         return self.read()
 
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """Bytes ``start:stop`` in order, in pieces of any length; nothing that lies elsewhere is read.
+        """Bytes ``start:stop`` in order, in pieces of any length; only the chunks of this range are read.
 
-        The last piece comes after everything was checked: CorruptError where a chunk's bytes are wrong or
-        the whole has another digest than was recorded, SourceChangedError where the checkpoint was changed
-        meanwhile, StorageError where it cannot be read.
+        The last piece comes after all checks: CorruptError where a chunk's bytes are wrong or
+        the digest of the whole differs from the recorded one, SourceChangedError where the checkpoint was
+        changed meanwhile, StorageError where it cannot be read.
         """
         stop = self.nbytes if stop is None else min(stop, self.nbytes)
         start = min(max(0, start), stop)
@@ -103,7 +103,7 @@ class TensorStream:
         if stored_state(self._reader, stored, self.box, self._cast) != self.state:
             raise SourceChangedError(
                 f"the files of {self.name!r} were changed while it was read; ask for it again, and let nothing write "
-                "into a checkpoint that is read"
+                "into a checkpoint while it is read"
             )
         if digest is not None and f"{crc:016x}" != digest:
             raise CorruptError(
@@ -128,7 +128,7 @@ class TensorStream:
 
 
 class _Run(BoxStream):
-    """One go through the elements up to ``end``."""
+    """One read of the elements up to ``end``."""
 
     def __init__(self, reader: Reader, streaming: Streaming, plan: StreamPlan, end: int) -> None:
         scratch = aligned_empty(plan.scratch_bytes)

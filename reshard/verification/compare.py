@@ -31,23 +31,23 @@ AGREEING: frozenset[Status] = frozenset({"equal", "recorded", "checksum"})
 
 
 class TensorVerdict(Struct, frozen=True):
-    """What comparing one tensor gave.
+    """The result of comparing one tensor.
 
     Attributes:
-        name: in B, or in A of what only A has.
-        status: "recorded" where stored bytes have the digest that was recorded when they were
-            written; "checksum" where none was recorded, but every chunk has the CRC32C that is stored
+        name: in B; in A for a tensor that only A has.
+        status: "recorded" where the stored bytes have the digest that was recorded when they were
+            written; "checksum" where none was recorded, but every chunk matches the CRC32C stored
             with it; "not recorded" where there is nothing to compare with; "damaged" where stored
-            bytes cannot be read, or are not those that were recorded.
-        digest_a: CRC-64/NVME of what is stored in A, cast as B is where it was cast; 16 hex digits.
-        digest_b: of what is stored in B, or what A recorded of itself where there is no B.
+            bytes cannot be read, or differ from their record.
+        digest_a: CRC-64/NVME of the bytes in A, after the cast where B was cast; 16 hex digits.
+        digest_b: that of the bytes in B; without B the digest that A recorded.
         detail: what differs, in words.
-        source: the name in A; None of what only B has, and without B.
+        source: the name in A; None for a tensor that only B has, and without B.
         comparison: "cast" where A's tensor was cast from ``source_dtype`` to ``target_dtype`` and every
-            bit of that compared with B; "exact" where every stored bit was.
-        source_dtype: in A, of what both have.
-        target_dtype: in B.
-        saturate: whether the cast made values beyond the largest finite one that one.
+            bit of the result compared with B; "exact" where every stored bit was compared.
+        source_dtype: the dtype in A, for tensors that both have.
+        target_dtype: the dtype in B.
+        saturate: whether the cast clipped values to the largest finite one.
     """
 
     name: str
@@ -73,14 +73,14 @@ class TensorVerdict(Struct, frozen=True):
 
 
 class Verification(Struct, frozen=True):
-    """What comparing two checkpoints, or one with its record, gave.
+    """The result of comparing two checkpoints, or one with its record.
 
     Attributes:
         files: every file that was compared with a record, of A and of B.
-        damage: why a checkpoint that has a record of itself could not be read, if so.
-        warnings: what a person should know, one sentence each.
-        dropped: tensors of A that B has not because of the rules; no difference.
-        rules: by which B was made of A; None where tensors were compared name by name.
+        damage: why a checkpoint with a record of itself could not be read; empty where it could.
+        warnings: one sentence each.
+        dropped: tensors of A that the rules leave out of B; they are no difference.
+        rules: the rules by which B was made of A; None where tensors were compared name by name.
         rules_from: whether the caller gave the rules or B recorded them.
     """
 
@@ -96,9 +96,9 @@ class Verification(Struct, frozen=True):
 
     def __repr__(self) -> str:
         tensors, files = counted(len(self.tensors), "tensor"), counted(len(self.files), "file")
-        told = "equal" if self.b is not None else "as recorded"
-        verdict = f"{self.differences:,} differ" if self.differences else told
-        if not self.is_told:
+        same = "equal" if self.b is not None else "as recorded"
+        verdict = f"{self.differences:,} differ" if self.differences else same
+        if not self.is_compared:
             verdict = "nothing was recorded to compare with"
         against = "its own record" if self.b is None else repr(self.b)
         unlike = [
@@ -115,10 +115,10 @@ class Verification(Struct, frozen=True):
         return tensors + sum(f.is_difference for f in self.files) + len(self.damage)
 
     @property
-    def is_told(self) -> bool:
-        """Whether anything could be compared."""
-        told = any(t.status != "not recorded" for t in self.tensors)
-        return told or bool(self.differences) or not self.tensors
+    def is_compared(self) -> bool:
+        """Whether there was anything to compare with."""
+        compared = any(t.status != "not recorded" for t in self.tensors)
+        return compared or bool(self.differences) or not self.tensors
 
 
 def compare_stored(
@@ -128,10 +128,10 @@ def compare_stored(
     progress: Callable[[Progress], None] | None = None,
     pairing: Pairing | None = None,
 ) -> Verification:
-    """Reads both and compares tensor by tensor: name, shape, dtype, and every bit.
+    """Reads two checkpoints and compares them tensor by tensor: name, shape, dtype, and every bit.
 
     Args:
-        pairing: which tensors, and which of them cast; None for those of one name as they are.
+        pairing: which tensors to compare, and which of them after a cast; None for tensors of the same name.
     """
     pairing = pair_by_name(a) if pairing is None else pairing
     found = _read(a, b, pairing, limits, progress)
@@ -147,12 +147,13 @@ def compare_stored(
     )
 
 
-class _Found(Struct, frozen=True):
-    """What reading both gave, by A's names, but ``in_b`` by B's.
+class _Digests(Struct, frozen=True):
+    """The digests of both checkpoints, by A's names; ``in_b`` is by B's.
 
     Attributes:
-        unlike: what sets a pair apart before it is read, "" where nothing does.
+        unlike: how a pair differs before it is read; "" where it does not.
         in_a: digests, after the cast where there is one.
+        damaged: the errors of reading.
     """
 
     unlike: Mapping[str, str]
@@ -167,8 +168,8 @@ def _read(
     pairing: Pairing,
     limits: Limits,
     progress: Callable[[Progress], None] | None,
-) -> _Found:
-    """Reads those tensors of both of which only the bits can tell whether they are equal."""
+) -> _Digests:
+    """Reads the pairs whose shapes and dtypes agree."""
     pairs = {n: partner for n, partner in pairing.names_in_b.items() if partner in b.tensors}
     unlike = {
         n: _unlike(a.tensors[n], b.tensors[m], pairing.casts.get(n)) for n, m in pairs.items()
@@ -184,7 +185,7 @@ def _read(
     b_damage = {**_not_as_recorded(b, in_b), **b_damage}
     damaged = {names[n]: f"B: {text}" for n, text in b_damage.items()}
     damaged |= {n: f"A: {text}" for n, text in a_damage.items()}
-    return _Found(unlike, {**in_a.stored, **in_a.cast}, in_b, damaged)
+    return _Digests(unlike, {**in_a.stored, **in_a.cast}, in_b, damaged)
 
 
 def _not_as_recorded(reader: Reader, found: Mapping[str, str]) -> dict[str, str]:
@@ -195,7 +196,7 @@ def _not_as_recorded(reader: Reader, found: Mapping[str, str]) -> dict[str, str]
     }
 
 
-def _verdicts(a: Reader, b: Reader, pairing: Pairing, found: _Found) -> Iterator[TensorVerdict]:
+def _verdicts(a: Reader, b: Reader, pairing: Pairing, found: _Digests) -> Iterator[TensorVerdict]:
     for name, partner in pairing.names_in_b.items():
         if partner not in b.tensors:
             yield TensorVerdict(
@@ -218,7 +219,7 @@ def _no_partner(name: str, a: Reader, pairing: Pairing) -> str:
 
 
 def _verdict(
-    a: Reader, b: Reader, name: str, partner: str, cast: Cast | None, found: _Found
+    a: Reader, b: Reader, name: str, partner: str, cast: Cast | None, found: _Digests
 ) -> TensorVerdict:
     digests = found.in_a.get(name), found.in_b.get(partner)
     status: Status = "equal"
@@ -243,11 +244,11 @@ def _verdict(
     )
 
 
-_OTHER_CAST = "the stored bits are not what the cast gives"
+_OTHER_CAST = "the stored bits differ from the result of the cast"
 
 
 def _unlike(a: StoredTensor, b: StoredTensor, cast: Cast | None) -> str:
-    """What already sets two tensors apart before a byte is read; "" where nothing does."""
+    """How two tensors differ before a byte is read; "" where they do not."""
     if a.spec.shape != b.spec.shape:
         return f"shape {list(a.spec.shape)} in A, {list(b.spec.shape)} in B"
     if a.is_key != b.is_key:
@@ -264,7 +265,7 @@ def _unlike(a: StoredTensor, b: StoredTensor, cast: Cast | None) -> str:
 def compare_recorded(
     a: Reader, limits: Limits, progress: Callable[[Progress], None] | None = None
 ) -> Verification:
-    """Reads a checkpoint and compares with the digests it recorded when it was written."""
+    """Reads a checkpoint and compares it with the digests in its record."""
     damage: dict[str, str] = {}
     stored = tensor_digests(a, limits, None, progress, damage=damage, stage="reading")
     return Verification(
@@ -279,7 +280,7 @@ def compare_recorded(
     )
 
 
-_CHANGED = "the stored bits are not those that were recorded when it was written"
+_CHANGED = "the stored bits differ from those recorded when it was written"
 
 
 def _recorded(name: str, stored: str, tensor: StoredTensor) -> TensorVerdict:

@@ -1,7 +1,7 @@
 """Compares two checkpoints element by element, whatever their meshes and chunks.
 
-Where chunks of both sides have common edges, a tensor falls into blocks. A block reads every chunk
-of it once if the budget allows (see ``pair_plan``), fills bands of both sides, and compares them (see
+A tensor is split into blocks at the edges that chunks of both sides have in common. Each block reads its
+chunks once if the budget allows (see ``pair_plan``), fills bands of both sides, and compares them (see
 ``elements``)::
 
     chunks of A   |   |   |   |       chunks of B   |     |     |
@@ -34,11 +34,11 @@ from reshard.verification.elements import Comparing, Differences
 from reshard.verification.pair_blocks import Block, Matched, compare_blocks
 from reshard.verification.pair_plan import Pair, check_pairs, plan_pair
 
-Tell = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 
 
 def diff_checkpoints(
-    a: str, b: str, changes: Changes, limits: Limits, progress: Tell | None = None
+    a: str, b: str, changes: Changes, limits: Limits, progress: OnProgress | None = None
 ) -> DiffReport:
     """Compares two checkpoints; see ``reshard.diff``."""
     check_leaves_to_read(limits.max_memory, a, b, bytes_per_tensor=BYTES_PER_DIFFERENCE)
@@ -46,9 +46,9 @@ def diff_checkpoints(
 
 
 def diff_readers(
-    a: Reader, b: Reader, changes: Changes, limits: Limits, progress: Tell | None = None
+    a: Reader, b: Reader, changes: Changes, limits: Limits, progress: OnProgress | None = None
 ) -> DiffReport:
-    """Compares what ``changes`` select of two open checkpoints."""
+    """Compares the tensors and leaves of two open checkpoints that ``changes`` select."""
     started = time.monotonic()
     left = left_to_read(limits.max_memory, a, b, bytes_per_tensor=BYTES_PER_DIFFERENCE)
     leaves = _Leaves.of(a), _Leaves.of(b)
@@ -69,7 +69,7 @@ def diff_readers(
 
 
 class _Leaves(Struct, frozen=True):
-    """Every leaf of a checkpoint by name, tensors too."""
+    """Every leaf of a checkpoint by name, tensors included."""
 
     tensors: Mapping[str, StoredTensor]
     leaves: Mapping[str, Leaf]
@@ -82,7 +82,7 @@ class _Leaves(Struct, frozen=True):
         return name in self.tensors or name not in self.leaves
 
     def what(self, name: str) -> str | None:
-        """What a leaf is, in words; None where there is none."""
+        """A description of the leaf; None where there is none."""
         if name in self.tensors:
             spec = self.tensors[name].spec
             return f"{spec.dtype} of shape {list(spec.shape)}"
@@ -99,7 +99,7 @@ def _selected(a: _Leaves, b: _Leaves, changes: Changes) -> list[str]:
 
 
 def _matched(name: str, a: Reader, b: Reader) -> Matched | None:
-    """None where their elements cannot be compared one by one."""
+    """The pair of tensors; None where their elements cannot be compared one by one."""
     one, other = a.tensors.get(name), b.tensors.get(name)
     if one is None or other is None or _unlike(one, other):
         return None
@@ -125,12 +125,12 @@ def _compared(
     readers: tuple[Reader, Reader],
     max_memory: int,
     workers: int,
-    progress: Tell | None,
+    progress: OnProgress | None,
 ) -> list[Differences]:
-    """What differs in each pair of tensors.
+    """The differences of each pair of tensors.
 
-    Raises the first error of any task after the running ones have ended: CorruptError, naming tensor
-    and chunk, where stored bytes are wrong, StorageError where they cannot be read.
+    Raises the first error of any task, after running tasks have ended: CorruptError, naming tensor
+    and chunk, where stored bytes are wrong; StorageError where they cannot be read.
     """
     found = [Differences()] * len(matched)
     total = sum(m.nbytes for m in matched)
@@ -150,14 +150,14 @@ def _compared(
 
 
 def _memory(task: Sequence[Block]) -> int:
-    """Blocks of a task follow one another."""
+    """The memory of its largest block: a task runs one block after another."""
     return max(block.plan.memory_bytes for block in task)
 
 
 def _tasks(
     matched: Sequence[Matched], max_memory: int, workers: int
 ) -> Iterator[tuple[Block, ...]]:
-    """Every block; small ones travel together."""
+    """Every block; small ones share a task."""
     batch: list[Block] = []
     nbytes = 0
     for block in _blocks(matched, max_memory, workers):
@@ -171,7 +171,7 @@ def _tasks(
 
 
 def _blocks(matched: Sequence[Matched], max_memory: int, workers: int) -> Iterator[Block]:
-    """Large tensors come first, so that none is left alone at the end."""
+    """Every block; large tensors come first, so that no worker is left with one at the end."""
 
     def size(number: int) -> int:
         nbytes = matched[number].nbytes
@@ -220,7 +220,7 @@ def _alone(name: str, a: StoredTensor | None, b: StoredTensor | None) -> TensorD
 
 
 def _index(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Where the element of that row-major number is."""
+    """The index of the element with that row-major number."""
     strides = row_major(shape, 1)
     return tuple(number // step % size for step, size in zip(strides, shape, strict=True))
 

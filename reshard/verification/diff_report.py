@@ -15,23 +15,22 @@ DiffStatus = Literal["equal", "different", "only in A", "only in B"]
 class TensorDiff(Struct, frozen=True):
     """How a tensor of A differs from that of B.
 
-    ``elements`` and all that follows is None where the two were not compared: one of them is missing,
-    their shapes differ, or only one of them is a PRNG key.
+    ``elements`` and the attributes after it are None where elements were not compared: a tensor is missing,
+    the shapes differ, or only one tensor is a PRNG key.
 
     Attributes:
-        status: "equal" where names, shapes, dtypes and all bits are.
+        status: "equal" where names, shapes, dtypes and all bits are equal.
         shape_a, shape_b, dtype_a, dtype_b: None where the tensor is missing.
         detail: what differs besides elements, in words.
-        compared_as: "bits" of PRNG keys, "integers" (of any size, exact), "float64" or "complex128"; it
-            holds the values of both dtypes exactly.
+        compared_as: the type of the comparison, which holds the values of both dtypes exactly: "bits" for
+            PRNG keys, "integers" (of any size), "float64" or "complex128".
         elements: how many differ: in their bits where the dtypes are the same, else in their values.
-        nonfinite: how many of these are NaN or infinite in A or in B.
-        nans_a, nans_b, infinities_a, infinities_b: how many elements are NaN, or infinite, differing or not.
-        largest: the largest ``|a - b|`` where a and b are finite; None where no finite elements differ, and
-            of keys.
-        index: where that is, the first in row-major order; where there is none, of the first element that differs.
-        relative: ``‖a - b‖₂ / ‖a‖₂`` over the elements that are finite in A and in B; 0.0 where nothing
-            differs there, inf where only A is all zeros; None of keys.
+        nonfinite: how many of the differing elements are NaN or infinite in A or in B.
+        nans_a, nans_b, infinities_a, infinities_b: how many of all elements are NaN, or infinite.
+        largest: the largest ``|a - b|`` over finite elements; None where no finite elements differ, and for keys.
+        index: the first element, in row-major order, with that difference; without one, the first that differs.
+        relative: ``‖a - b‖₂ / ‖a‖₂`` over the elements that are finite in A and in B; 0.0 where none of
+            them differs, inf where A is all zeros and B is not; None for keys.
     """
 
     name: str
@@ -67,11 +66,11 @@ class TensorDiff(Struct, frozen=True):
 
 
 class LeafDiff(Struct, frozen=True):
-    """How a leaf that is no tensor, in one checkpoint at least, differs.
+    """How a leaf differs that is not a tensor in both checkpoints.
 
     Attributes:
-        a, b: what it is, such as ``"'adam'"`` of a string, ``"None"``, ``"Dict"``, ``"float32 of shape
-            [3]"``; None where it is missing.
+        a, b: a description, such as ``"'adam'"`` for a string, ``"None"``, ``"Dict"`` or ``"float32 of shape
+            [3]"``; None where the leaf is missing.
     """
 
     name: str
@@ -89,8 +88,8 @@ class DiffReport(Struct, frozen=True):
     """How two checkpoints differ.
 
     Attributes:
-        tensors: by name, those of A in its order, then what only B has.
-        leaves: the same of strings, None, empty containers, and of what is a tensor in one of them only.
+        tensors: by name, those of A in its order, then those that only B has.
+        leaves: the same for strings, None, empty containers, and leaves that are a tensor in only one of the two.
         seconds: wall time.
     """
 

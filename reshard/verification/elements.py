@@ -1,15 +1,15 @@
 """Compares the elements of two tensors: how many differ, the largest difference, the sums for the norm.
 
-Two tensors of one dtype are compared bit by bit. Where dtypes differ, values are compared, in a type
-that holds those of both exactly: all integers and bools as integers of any size, numbers that are not
-all integers as float64 (a 64-bit integer with the part of it that float64 does not hold), complex ones
-as complex128. PRNG keys are only bits.
+Two tensors of the same dtype are compared bit by bit. Where dtypes differ, values are compared, in a type
+that holds both exactly: integers and bools as integers of any size; integers with floating point as float64,
+where the part of a 64-bit integer that float64 cannot hold is kept beside it; complex numbers as complex128.
+PRNG keys are compared only as bits.
 
-The size of a difference is computed in the same type. NaN and infinite elements have none: they are
+The size of a difference is computed in the same type. NaN and infinite elements have no size: they are
 counted, and left out of the largest difference and of both sums.
 
-Sums of squares are made slab by slab in float64 and added up as whole numbers, without rounding, so
-that the order in which the slabs come changes nothing.
+Sums of squares are computed slab by slab in float64 and added up as whole numbers, without rounding, so
+that the order of the slabs does not matter.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
 ComparedAs = Literal["bits", "integers", "float64", "complex128"]
 
 SLAB_ELEMENTS = 16 << 10
-"""Temporaries of a slab stay in cache."""
+"""Small enough for the temporaries of a slab to stay in cache."""
 
 COMPARE_BYTES = 4 << 20
 """Temporaries of one slab, whatever the dtypes (measured)."""
 
 _UNIT = 2400
-"""Sums count in units of 2 ** -_UNIT: less than the square of the smallest float64."""
+"""Sums are in units of 2 ** -_UNIT, which is less than the square of the smallest float64."""
 
 
 class Differences(Struct, frozen=True):
-    """What comparing some elements gave; ``x + y`` is what comparing both parts gives, in any order.
+    """The differences of some elements; ``x + y`` is the result for both parts, in any order.
 
     Attributes:
         elements: how many differ.
-        nonfinite: how many of these are NaN or infinite on one side at least.
-        nans, infinities: how many elements are NaN, or infinite, in A and in B, differing or not.
+        nonfinite: how many of the differing elements are NaN or infinite on at least one side.
+        nans, infinities: how many of all elements are NaN, or infinite, in A and in B.
         largest: the largest absolute difference; None where no two finite elements differ.
-        at: row-major number of the element where that is, or else of the first that differs.
+        at: row-major number of the element with that difference; without one, of the first that differs.
         squares: exact sum of the squared differences, in units of 2 ** -2400.
-        squares_a: of the squared elements of A that are finite, as are those of B in their place.
+        squares_a: the same for the squared elements of A, where A and B are finite.
     """
 
     elements: int = 0
@@ -66,7 +66,7 @@ class Differences(Struct, frozen=True):
     squares_a: int = 0
 
     def __add__(self, other: Differences) -> Differences:
-        """Of two largest differences that are equal the first in row-major order counts."""
+        """Both parts together; of equal largest differences the first in row-major order counts."""
         found = min((self, other), key=_order)
         return Differences(
             self.elements + other.elements,
@@ -81,7 +81,7 @@ class Differences(Struct, frozen=True):
 
     @property
     def relative(self) -> float:
-        """The norm of the difference over the norm of A: 0.0 where the difference is 0, else inf where A is 0."""
+        """The norm of the difference over the norm of A; 0.0 for no difference, inf where only A is 0."""
         return _root_of_ratio(self.squares, self.squares_a)
 
 
@@ -111,7 +111,7 @@ class Comparing(Struct, frozen=True):
 
     Attributes:
         a, b: names of the dtypes.
-        compared_as: what holds the values of both exactly.
+        compared_as: the type that holds the values of both exactly.
     """
 
     a: str
@@ -120,7 +120,7 @@ class Comparing(Struct, frozen=True):
 
     @classmethod
     def of(cls, a: str, b: str, *, is_key: bool = False) -> Comparing:
-        """The way for two dtypes; keys have the same."""
+        """The comparison of two dtypes; those of two keys are the same."""
         kinds = {kind_of(a), kind_of(b)}
         if is_key:
             return cls(a, b, "bits")
@@ -129,7 +129,7 @@ class Comparing(Struct, frozen=True):
         return cls(a, b, "float64" if "float" in kinds else "integers")
 
     def elements(self, a: Bytes, b: Bytes) -> Differences:
-        """What differs between two runs of elements, as they are stored; ``at`` counts from their start."""
+        """The differences of two runs of stored elements; ``at`` counts from their start."""
         found = Differences()
         for start in range(0, len(a) // storage_bytes(self.a), SLAB_ELEMENTS):
             one, other = _slab(a, self.a, start), _slab(b, self.b, start)
@@ -156,7 +156,7 @@ def _slab(memory: Bytes, dtype: str, start: int) -> Array:
 
 
 def _unlike_bits(a: Array, b: Array) -> Array:
-    """Which elements have other bits."""
+    """A mask of the elements whose bits differ."""
     if a.itemsize == 16:
         halves: Array = a.view("u8") != b.view("u8")
         either: Array = halves[::2] | halves[1::2]
@@ -205,7 +205,7 @@ def _as_integers(elements: Array) -> Array:
 
 
 def _distances(x: Array, y: Array) -> Array:
-    """The exact ``|x - y|``: uint64, or whole numbers of Python where that is too small."""
+    """The exact ``|x - y|``: uint64, or Python integers where uint64 is too small."""
     import numpy as np
 
     if x.dtype != y.dtype:
@@ -238,7 +238,7 @@ def _floats(
 
 
 def _rest(elements: Array) -> Array | float:
-    """What rounding to float64 takes away of 64-bit integers; exact."""
+    """The exact difference between 64-bit integers and their float64 values."""
     import numpy as np
 
     if elements.dtype not in (np.int64, np.uint64):
@@ -250,7 +250,7 @@ def _rest(elements: Array) -> Array | float:
 
 
 def _alike(x: Array) -> Differences:
-    """Of elements that are equal only the sum of squares is wanted, and what is not finite."""
+    """The counts and the sum of squares of elements that are equal."""
     import numpy as np
 
     squares = _plain_squares(x)
@@ -292,7 +292,7 @@ def _unlike(x: Array, y: Array, difference: Array, differ: Array) -> Differences
 
 
 def _squared_differences(x: Array, y: Array, difference: Array, where: Array) -> int:
-    """The sum, in which two large numbers of unlike signs do not become infinite."""
+    """The sum, without overflow where two large numbers have different signs."""
     import numpy as np
 
     found = difference[where]
@@ -315,7 +315,7 @@ def _squares(values: Array) -> int:
 
 
 def _plain_squares(values: Array) -> float | None:
-    """The sum in float64; None where squares become too large or too small for it, or a value is not finite."""
+    """The sum in float64; None where squares overflow or underflow, or a value is not finite."""
     import numpy as np
 
     parts = values.view(np.float64)

@@ -1,4 +1,4 @@
-"""Records digests in a checkpoint that has none, after reading it once."""
+"""Reads a checkpoint once and records digests of its tensors and files in slices.json."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from reshard.record_text import counted, several
 
 
 class Fingerprint(Struct, frozen=True):
-    """What was recorded.
+    """The recorded digests.
 
     Attributes:
         tensors: CRC-64/NVME of each tensor's row-major bytes, by name, 16 hex digits.
-        files: how many other files have a digest now.
+        files: how many other files have a recorded digest.
         nbytes: decoded bytes of all tensors.
-        written: the slices.json files that are there now.
+        written: the slices.json files that were written.
         seconds: wall time.
     """
 
@@ -62,7 +62,7 @@ def fingerprint_checkpoint(
     overwrite: bool,
     progress: Callable[[Progress], None] | None = None,
 ) -> Fingerprint:
-    """Reads every tensor and every other file, and publishes the record; see ``reshard.fingerprint``."""
+    """Reads every tensor and every other file, and publishes their digests; see ``reshard.fingerprint``."""
     started = time.monotonic()
     root = Path(local_path(uri)).absolute()
     check_leaves_to_read(limits.max_memory, uri)
@@ -78,7 +78,8 @@ def fingerprint_checkpoint(
     folders = folders_to_record(root, reader)
     with room_for_records(root, folders):
         digests = tensor_digests(reader, limits, progress=progress, stage="reading")
-        written = publish_records(root, folders, digests, _telling(root, folders, progress))
+        read = _file_progress(root, folders, progress)
+        written = publish_records(root, folders, digests, read)
     return Fingerprint(
         uri,
         digests,
@@ -89,7 +90,7 @@ def fingerprint_checkpoint(
     )
 
 
-def _telling(
+def _file_progress(
     root: Path, folders: Sequence[RecordedFolder], progress: Callable[[Progress], None] | None
 ) -> Callable[[str], None]:
     sizes = {

@@ -1,4 +1,4 @@
-"""Blocks of two tensors that can be compared alone, because chunks of both end at their edges."""
+"""Compares blocks of two tensors; chunks of both end at the edges of a block, so each block stands alone."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Matched(Struct, frozen=True):
     """Two stored tensors of one shape.
 
     Attributes:
-        blocks: the grid of the edges that chunks of both have in common.
-        edges: all edges of chunks of either, for each dimension.
+        blocks: the grid of the chunk edges that both have in common.
+        edges: all chunk edges of both, for each dimension.
     """
 
     a: StoredTensor
@@ -50,7 +50,7 @@ class Matched(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True):
-    """A block of the pair of tensors ``number``, and how it is streamed."""
+    """A block of the tensor pair with this number, and how it is streamed."""
 
     number: int
     pair: Pair
@@ -63,7 +63,7 @@ def compare_blocks(
     readers: tuple[Reader, Reader],
     pool: ArenaPool,
 ) -> list[tuple[Block, Differences]]:
-    """What differs in each block, one after the other."""
+    """The differences of each block; blocks are compared one after another."""
     nbytes = max(_buffer_bytes(block.plan) for block in blocks)
     beside = max(block.plan.memory_bytes for block in blocks) - nbytes
     arena = pool.acquire(nbytes, max(0, beside))

@@ -2,7 +2,7 @@
 
 Each side is streamed as ``stream_plan`` describes: chunks that several bands need stay open, so that
 each is decoded once. Where the budget does not allow that for both sides, bands become larger and
-chunks of one side, or of both, are decoded again for each band; whichever decodes least is taken.
+chunks of one side, or of both, are decoded again for each band; the plan that decodes least is taken.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PairPlan(Struct, frozen=True):
         keeps_open: for each side, whether a chunk stays open until the last band that needs it.
         band_bytes: the largest band of both sides together.
         scratch_bytes: a buffer that both sides use in turn.
-        decoded_bytes: what is decoded, or read where it is raw, repetition included.
+        decoded_bytes: bytes that are decoded, or read where chunks are raw, counting repetitions.
         memory_bytes: all buffers and decoders together.
     """
 
@@ -53,7 +53,7 @@ class Pair(Struct, frozen=True):
 
     @classmethod
     def of(cls, a: StoredTensor, b: StoredTensor, box: Box) -> Pair:
-        """The box of both, in the dtypes in which they are stored."""
+        """The box of both tensors, in their stored dtypes."""
         return cls(Streaming(a, box, a.spec.dtype), Streaming(b, box, b.spec.dtype))
 
     @property
@@ -66,7 +66,7 @@ class Pair(Struct, frozen=True):
 
     @property
     def element_bytes(self) -> int:
-        """Of an element of both."""
+        """Bytes of one element of each."""
         return self.a.stored.spec.itemsize + self.b.stored.spec.itemsize
 
     @property
@@ -79,12 +79,12 @@ class Pair(Struct, frozen=True):
 
     @property
     def fixed_bytes(self) -> int:
-        """What is taken besides decoders and bands."""
+        """Memory besides decoders and bands."""
         return self.scratch_bytes + COMPARE_BYTES + TASK_OVERHEAD_BYTES
 
     @property
     def smallest_bytes(self) -> int:
-        """The least with which the box can be compared."""
+        """The smallest budget that can compare the box."""
         least = min(LEAST_BAND_BYTES, max(1, self.box.size) * self.element_bytes)
         return self.fixed_bytes + sum(s.decoder_bytes for s in self.sides) + least
 
@@ -114,10 +114,10 @@ def _chunks(stored: StoredTensor) -> str:
 
 
 def plan_pair(pair: Pair, max_memory: int, share: int, most_open: int) -> PairPlan:
-    """The way that decodes least; within ``share`` if that costs no repetition, else within ``max_memory``.
+    """The plan that decodes least; within ``share`` if that needs no repetition, else within ``max_memory``.
 
     Args:
-        share: bytes for one task where every worker has one.
+        share: bytes for one task when every worker has one.
         most_open: chunks that may be open at once, of both sides together.
     """
     if pair.nbytes <= BAND_BYTES:
@@ -134,37 +134,39 @@ def plan_pair(pair: Pair, max_memory: int, share: int, most_open: int) -> PairPl
 
 
 def _best(pair: Pair, max_memory: int, most_open: int) -> PairPlan | None:
-    ways = (
-        _way(pair, (keeps_a, keeps_b), max_memory, most_open)
+    plans = (
+        _within(pair, (keeps_a, keeps_b), max_memory, most_open)
         for keeps_a, keeps_b in itertools.product((True, False), repeat=2)
     )
-    fitting = [way for way in ways if way is not None]
-    return min(fitting, key=lambda way: (way.decoded_bytes, way.memory_bytes), default=None)
+    fitting = [plan for plan in plans if plan is not None]
+    return min(fitting, key=lambda plan: (plan.decoded_bytes, plan.memory_bytes), default=None)
 
 
-def _way(pair: Pair, keeps: tuple[bool, bool], max_memory: int, most_open: int) -> PairPlan | None:
+def _within(
+    pair: Pair, keeps: tuple[bool, bool], max_memory: int, most_open: int
+) -> PairPlan | None:
     small = _cut(pair, BAND_BYTES)
-    # Bands end where chunks of either side do, so that those of the other may reach beyond.
-    lanes = [
+    # Bands end at chunk edges of either side, so chunks of the other side may extend beyond a band.
+    decoders = [
         side.open_at_once(small, True) if keep else 1
         for side, keep in zip(pair.sides, keeps, strict=True)
     ]
-    if any(keeps) and sum(lanes) > most_open:
+    if any(keeps) and sum(decoders) > most_open:
         return None
-    room = max_memory - _beside(pair, lanes)
+    left_bytes = max_memory - _beside(pair, decoders)
     again = [side for side, keep in zip(pair.sides, keeps, strict=True) if not keep]
-    most = room if any(map(_repeats, again)) else BAND_BYTES
-    found = _planned(pair, keeps, min(room, most), lanes) if room > 0 else None
+    most = left_bytes if any(map(_repeats, again)) else BAND_BYTES
+    found = _planned(pair, keeps, min(left_bytes, most), decoders) if left_bytes > 0 else None
     return found if found is not None and found.memory_bytes <= max_memory else None
 
 
 def _repeats(side: Streaming) -> bool:
-    """Whether a chunk that is opened again for each band is read or decoded again."""
+    """Whether opening a chunk again for each band reads or decodes it again."""
     return side.stored.encoding.checksum or not is_seekable(side.stored.encoding)
 
 
 def _planned(
-    pair: Pair, keeps: tuple[bool, bool], band_bytes: int, lanes: Sequence[int]
+    pair: Pair, keeps: tuple[bool, bool], band_bytes: int, decoders: Sequence[int]
 ) -> PairPlan:
     cut = _cut(pair, band_bytes)
     band = cut.size(pair.box.shape) * pair.element_bytes
@@ -172,20 +174,20 @@ def _planned(
         pair.box.size * side.stored.spec.itemsize * (1 if keep else _passes(side, cut))
         for side, keep in zip(pair.sides, keeps, strict=True)
     )
-    return PairPlan(cut, keeps, band, pair.scratch_bytes, decoded, _beside(pair, lanes) + band)
+    return PairPlan(cut, keeps, band, pair.scratch_bytes, decoded, _beside(pair, decoders) + band)
 
 
 def _cut(pair: Pair, band_bytes: int) -> Cut:
     return Cut.of(pair.box.shape, band_bytes // pair.element_bytes)
 
 
-def _beside(pair: Pair, lanes: Sequence[int]) -> int:
-    decoders = (n * side.decoder_bytes for n, side in zip(lanes, pair.sides, strict=True))
-    return pair.fixed_bytes + sum(decoders)
+def _beside(pair: Pair, decoders: Sequence[int]) -> int:
+    sizes = (n * side.decoder_bytes for n, side in zip(decoders, pair.sides, strict=True))
+    return pair.fixed_bytes + sum(sizes)
 
 
 def _passes(side: Streaming, cut: Cut) -> int:
-    """How many times each chunk is decoded or read, at most, if it is opened again for each band."""
+    """How many times each chunk is decoded or read, at most, when each band opens it again."""
     shape = side.box.shape
     if cut.size(shape) >= side.box.size:
         return 1

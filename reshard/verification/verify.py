@@ -1,7 +1,7 @@
-"""Verifies from end to end: each file against its record, each tensor, and whatever cannot be read.
+"""Verifies one checkpoint against its record, or two against each other: files first, then tensors.
 
-Damage to one thing does not hide damage to another: metadata that is not what was recorded is
-reported, and read all the same as far as it makes sense.
+Damage in one place does not hide damage in another: metadata that differs from its record is reported, and
+the tensors are read with it as far as possible.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Side(Struct, frozen=True):
     """A checkpoint to verify.
 
     Attributes:
-        reader: None where it cannot be opened although it recorded itself; then ``damage`` says why.
-        files: its files against its record.
-        made: how it was made of another, where it recorded that.
+        reader: None where it has a record of itself but cannot be opened; then ``damage`` says why.
+        files: its files, compared with its record.
+        made: the source and rules of its conversion, where it recorded them.
     """
 
     uri: str
@@ -83,22 +83,23 @@ def verify_checkpoints(
     progress: Callable[[Progress], None] | None = None,
     rules: Changes | None = None,
 ) -> Verification:
-    """Compares two checkpoints, or one with its record; all damage is reported, none is raised.
+    """Compares two checkpoints, or one with its record; damage is reported, not raised.
 
     Args:
-        rules: by which B was made of A; None for those that B records, if it was made of A's tree.
+        rules: the rules by which B was made of A; None for those that B records, if it was made of A's tree.
 
-    Raises PlanError for rules that make no sense for A, and what opening raises where a checkpoint has no record of itself; MemoryBudgetError.
+    Raises PlanError for rules that make no sense for A; the errors of opening, for a checkpoint without a record
+    of itself; MemoryBudgetError.
     """
     check_leaves_to_read(limits.max_memory, *(uri for uri in (a, b) if uri is not None))
     sides = [_open_side(a, "A", progress)]
     if b is not None:
         sides.append(_open_side(b, "B", progress))
-    found = _tensors(sides, limits, progress, rules)
+    found = _compare_tensors(sides, limits, progress, rules)
     warnings = (
         *found.warnings,
         *record_warnings(*_unvouched([side.reader for side in sides], found)),
-        *(w for side in sides for w in _added(side)),
+        *(w for side in sides for w in _added_files(side)),
     )
     return replace(
         found,
@@ -111,7 +112,7 @@ def verify_checkpoints(
 
 
 def _unvouched(readers: Sequence[Reader | None], found: Verification) -> Iterator[Unvouched]:
-    """Tensors of each side that neither their own record nor the other side's vouches for."""
+    """Tensors of each side without a digest in their own record or, where equal, in that of the other side."""
     a, b = (*readers, None)[:2]
     equal = [v for v in found.tensors if v.status == "equal" and v.comparison == "exact"]
     pairs = [(v.source or v.name, v.name) for v in equal]
@@ -125,18 +126,18 @@ def _is_recorded(reader: Reader | None, name: str) -> bool:
     return reader is not None and name in reader.tensors and reader.tensors[name].digest is not None
 
 
-def _added(side: Side) -> tuple[str, ...]:
-    """A sentence about files that lie beside a checkpoint since it was recorded."""
+def _added_files(side: Side) -> tuple[str, ...]:
+    """A warning about files that were added beside the checkpoint and are no part of it."""
     added = [f.name for f in side.files if f.status == "added"]
     if not added:
         return ()
     more = f" and {len(added) - 1:,} more" if len(added) > 1 else ""
     return (
-        f"{side.uri!r} was added to since it was recorded, which changes nothing: {added[0]!r}{more}",
+        f"{side.uri!r} has files that were added after its record, which no reader uses: {added[0]!r}{more}",
     )
 
 
-def _tensors(
+def _compare_tensors(
     sides: Sequence[Side],
     limits: Limits,
     progress: Callable[[Progress], None] | None,
@@ -152,7 +153,7 @@ def _tensors(
             case [a, *_] if a is not None:
                 return compare_recorded(a, limits, progress)
     except PlanError as error:
-        # Damaged metadata may ask for any amount of memory; sound metadata needs what it needs.
+        # Damaged metadata may demand any amount of memory; with sound metadata the error is real.
         if not any(s.is_damaged for s in sides):
             raise
         return Verification("", None, (), damage=(f"the tensors were not read: {error}",))
@@ -173,7 +174,7 @@ def _open_side(
     if not records:
         return Side(uri, open_reader(uri), ())
     reader, damage = _opened(uri, records)
-    read = _telling(root, records, progress)
+    read = _file_progress(root, records, progress)
     is_chunk = reader.chunk_files.__contains__ if isinstance(reader, OrbaxReader) else None
     files = tuple(replace(f, side=side) for f in file_verdicts(root, records, is_chunk, read))
     made = next((r.file.made for r in records if r.file is not None and not r.folder), None)
@@ -184,14 +185,14 @@ def _opened(uri: str, records: Sequence[FolderRecord]) -> tuple[Reader | None, t
     try:
         return open_reader(uri, "unchecked"), ()
     except IncompleteCheckpointError:
-        raise  # unfinished output is no damage
+        raise  # unfinished output is not damage
     except ReshardError as error:
         if isinstance(error, NotACheckpointError) and all(record.folder for record in records):
-            raise  # a folder of checkpoints, not one
+            raise  # a folder of checkpoints, not a checkpoint
         return None, (f"{uri} cannot be opened as a checkpoint: {error}",)
 
 
-def _telling(
+def _file_progress(
     root: Path, records: Sequence[FolderRecord], progress: Callable[[Progress], None] | None
 ) -> Callable[[str], None]:
     names = [r.below(n) for r in records if r.file is not None for n in r.file.every_file]

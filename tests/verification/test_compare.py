@@ -91,7 +91,7 @@ def test_bytes_that_changed_since_they_were_recorded_are_a_difference(pair):
     found = compare_recorded(pair[0], LIMITS)
     assert verdicts(found)["v"] == (
         "different",
-        "the stored bits are not those that were recorded when it was written",
+        "the stored bits differ from those recorded when it was written",
     )
     assert (found.tensors[0].digest_b, found.differences) == ("0123456789abcdef", 1)
 
@@ -111,7 +111,7 @@ def test_a_side_that_changed_since_it_was_recorded_is_damaged_even_where_both_ag
     change(pair[0], "v", digest="0123456789abcdef")
     assert verdicts(compare_stored(*pair, LIMITS))["v"] == (
         "damaged",
-        "A: the stored bits are not those that were recorded when it was written (0123456789abcdef)",
+        "A: the stored bits differ from those recorded when it was written (0123456789abcdef)",
     )
 
 

@@ -135,7 +135,7 @@ def test_a_target_that_is_not_this_cast_is_found(trained, tmp_path):
     (verdict,) = found.tensors
     assert (verdict.status, verdict.detail) == (
         "different",
-        "the stored bits are not what the cast gives",
+        "the stored bits differ from the result of the cast",
     )
     kernel.view(np.uint16)[3, 3] ^= 1
     good = save_standard(tmp_path / "good", {"params": {"dense": {"kernel": jnp.asarray(kernel)}}})

@@ -90,5 +90,5 @@ def verify(
         print_all(verification_view(found, show_all))
     if found.differences:
         raise typer.Exit(DIFFERENT)
-    if not found.is_told:
+    if not found.is_compared:
         raise typer.Exit(FAILED)

@@ -164,7 +164,7 @@ REFUSED: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"checkpoint": "data/raw", "shard": 0, "slice": ":"}, 422, "slice", "slice goes with name; leave it out"),
     ({**RAW, "name": "v"}, 404, "name", "data/raw has no tensor 'v'; it has 1 (w)"),
     ({**RAW, "slice": "0:9999"}, 422, "slice",
-     "the slice [0:9999, 0:2048] reaches outside of 'w', which has the shape [1024, 2048]; ask for what it has"),
+     "the slice [0:9999, 0:2048] reaches outside of 'w', which has the shape [1024, 2048]; choose a slice inside it"),
     ({**RAW, "slice": "1"}, 422, "slice", "where start:stop was expected"),
     ({**RAW, "dtype": "float7"}, 422, "dtype", "no such dtype"),
     ({**RAW, "checkpoint": "data/nothing"}, 404, "checkpoint", "there is nothing at 'data/nothing'"),
