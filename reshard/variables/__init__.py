@@ -1,4 +1,4 @@
-"""Live arrays in pieces."""
+"""Variables whose values are made and kept in shards."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""NumPy's indexing of a variable in shards, touching only the shards that hold what is asked for.
+"""NumPy's indexing of a variable in shards, which reads only the shards that it needs.
 
-An index is taken in two steps. First each dimension is narrowed to what is needed of it: shards give
-rows ``beside`` slices of the other dimensions, in rising order, and come together as a small array of
-the variable's rank. Then the index, restated for that array, does the rest: integers drop their
-dimension, masks and integer arrays pick, slices with a negative step turn it round.
+Indexing has two steps. First each dimension is narrowed to the needed part: rows of the shards, in rising order,
+and ``beside`` slices of the other dimensions, are read into a small array of the variable's rank. Then the
+index, rewritten for that array, does the rest: integers drop their dimension, masks and integer arrays select,
+slices with a negative step reverse.
 
-NumPy itself decides whether an index is valid: it is first tried on an array of the variable's shape
+NumPy itself decides whether an index is valid: it is first applied to an array of the variable's shape
 whose elements have no bytes.
 """
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 
 class Narrowed(Struct, frozen=True):
-    """What is needed along one dimension, as a rising range or array, and how to index that."""
+    """The needed indices of one dimension, as a rising range or array, and the index to apply to them."""
 
     needed: Any
     then: Any
 
 
 def take_index(shards: Sequence[Array], axis: int, rows: ShardRows, index: Any, name: str) -> Array:
-    """``variable[index]`` as NumPy would answer.
+    """``variable[index]`` by NumPy's rules.
 
     Raises VariableIndexError, VariableTypeError or VariableError where NumPy raises IndexError,
-    TypeError or ValueError. Traced indices cannot be looked at: there jax.numpy's rules hold.
+    TypeError or ValueError. For traced indices, whose values are not known, jax.numpy's rules hold.
     """
     items = index if isinstance(index, tuple) else (index,)
     if any(map(_is_traced, items)):
@@ -62,7 +62,7 @@ def _is_traced(item: Any) -> bool:
 
 
 def _concrete(item: Any, name: str) -> Any:
-    """An item with arrays as numpy arrays and whole numbers as int."""
+    """An item of an index, with arrays as numpy arrays and whole numbers as int."""
     import jax.numpy as jnp
     import numpy as np
 
@@ -95,7 +95,7 @@ def _check(items: tuple[Any, ...], shape: tuple[int, ...], name: str) -> None:
 
 
 def _expanded(items: tuple[Any, ...], rank: int) -> list[Any]:
-    """One item for each dimension, among the ones that take none (None, True, False)."""
+    """One item for each dimension, and the items without a dimension (None, True, False)."""
     taken = sum(map(_dims_taken, items))
     items = items if any(i is Ellipsis for i in items) else (*items, Ellipsis)
     expanded: list[Any] = []
@@ -117,7 +117,7 @@ def _whole(dims: int) -> list[slice]:
 
 
 def _without_mask(item: Any) -> Iterable[Any]:
-    """A mask as the integer arrays of what it picks, which NumPy defines it to be."""
+    """A mask as the integer arrays of its true elements, which is how NumPy defines it."""
     import numpy as np
 
     if isinstance(item, np.ndarray) and item.dtype == bool:
@@ -140,12 +140,12 @@ def _narrowed(item: Any, size: int, sharded: bool) -> Narrowed:
     import numpy as np
 
     if isinstance(item, slice):
-        asked = range(*item.indices(size))
-        if len(asked) == 1:
-            asked = range(asked[0], asked[0] + 1)  # the step may be too large for jax
-        if asked.step > 0 or not asked:
-            return Narrowed(asked or range(0), slice(None))
-        return Narrowed(asked[::-1], slice(None, None, -1))
+        wanted = range(*item.indices(size))
+        if len(wanted) == 1:
+            wanted = range(wanted[0], wanted[0] + 1)  # the step may be too large for jax
+        if wanted.step > 0 or not wanted:
+            return Narrowed(wanted or range(0), slice(None))
+        return Narrowed(wanted[::-1], slice(None, None, -1))
     if isinstance(item, int):
         return Narrowed(range(item % size, item % size + 1), 0)
     if not sharded:

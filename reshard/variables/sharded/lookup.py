@@ -1,7 +1,7 @@
-"""Rows of a table by their ids, eagerly and under tracing.
+"""Looks up rows of a table by their ids, eagerly and under tracing.
 
-Ids that are known bring the rows from the shards that hold them. Traced ids are looked up in every
-shard, and each row is taken from the shard that owns it, so the shards are never put together.
+Eager look-ups read only the shards that hold the rows. Traced ids are looked up in every
+shard, and each row is taken from the shard that holds it, so the shards are never joined.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 def rows_of(
     shards: Sequence[Array], axis: int, rows: ShardRows, ids: Any, name: str, method: str
 ) -> Array:
-    """The entries at ``ids`` of dimension 0: an array of shape ``ids.shape + shape[1:]``.
+    """The rows at ``ids`` of dimension 0: an array of shape ``ids.shape + shape[1:]``.
 
-    Ids out of range raise VariableIndexError; traced ones give what ``jnp.take`` fills in, and are
-    looked up by jax.
+    Raises VariableIndexError for ids out of range; for traced ids they give the fill value of ``jnp.take``.
     """
     ids = checked_index_type(ids, name, method)
     on_jax = [as_jax_array(shard, name) for shard in shards] if is_traced(ids) else None
@@ -42,20 +41,20 @@ def rows_of(
     return flat.reshape(*found.shape, *shards[0].shape[1:])
 
 
-def check_same_strategy(asked: str | None, rows: ShardRows, name: str) -> None:
-    """Refuse to read a table that was dealt out by one strategy as if by the other."""
-    if asked is None:
+def check_same_strategy(given: str | None, rows: ShardRows, name: str) -> None:
+    """Raises VariableError for a strategy other than the one that split the table."""
+    if given is None:
         return
-    check_strategy(asked)
-    if asked != rows.strategy:
+    check_strategy(given)
+    if given != rows.strategy:
         raise VariableError(
-            f"{name!r} is split by {rows.strategy!r}; a look-up by {asked!r} would find other rows. "
-            f"Leave partition_strategy out, or split the table by {asked!r}"
+            f"{name!r} is split by {rows.strategy!r}; a look-up by {given!r} would find other rows. "
+            f"Leave partition_strategy out, or split the table by {given!r}"
         )
 
 
 def check_norm(max_norm: Any, dtype: Any, name: str) -> None:
-    """Refuse norms of rows that have none, and what is no number."""
+    """Raises an error for a norm that is no number of at least 0, and for a table that is not floating point."""
     import jax.numpy as jnp
 
     if not jnp.issubdtype(dtype, jnp.floating):
@@ -70,7 +69,7 @@ def check_norm(max_norm: Any, dtype: Any, name: str) -> None:
 
 
 def clipped(found: Any, max_norm: Any, id_rank: int, name: str) -> Array:
-    """Rows whose L2 norm is above ``max_norm``, scaled down to it."""
+    """The rows, of which those with an L2 norm above ``max_norm`` are scaled down to it."""
     import jax
 
     if isinstance(max_norm, jax.Array):
@@ -88,7 +87,7 @@ def _selected(shards: Sequence[jax.Array], rows: ShardRows, ids: jax.Array) -> j
     ids = ids.astype(int)  # narrow types cannot hold every row's number
     owner, place = rows.owners(ids, jnp)
     owner = jnp.where((ids >= 0) & (ids < rows.total), owner, -1)
-    # From no rows at all, jnp.take gives the value that it gives for a row that is not there.
+    # A look-up outside of a table of one row gives jnp.take's fill value.
     found = jnp.take(
         jnp.zeros((1, *shards[0].shape[1:]), shards[0].dtype), ids * 0 + 1, axis=0, mode="fill"
     )
@@ -102,7 +101,7 @@ def _selected(shards: Sequence[jax.Array], rows: ShardRows, ids: jax.Array) -> j
 def _beside(
     shards: Sequence[Array], axis: int, rows: ShardRows, ids: Any, name: str, method: str
 ) -> Array:
-    """Of a table whose shards hold columns: the same rows of each."""
+    """The rows of a table whose shards hold columns: the same rows of each shard, joined."""
     import jax.numpy as jnp
     import numpy as np
 

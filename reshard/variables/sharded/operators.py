@@ -1,4 +1,4 @@
-"""Operators of a variable in shards: it is put together, and jax or numpy, which holds it, does the rest."""
+"""Operators of a variable in shards: the shards are joined into one array of jax or numpy, which computes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class ArrayOperators:
-    """The operators of the array that the variable is; each answers with such an array.
+    """The operators of an array; each returns an array.
 
-    ``==`` compares elements, so a variable cannot be hashed. ``variable += x`` binds the name to an
+    ``==`` compares elements, so a variable cannot be hashed. ``variable += x`` rebinds the name to an
     array; ``assign_add`` changes the variable.
     """
 
@@ -25,7 +25,7 @@ class ArrayOperators:
     dtype: Any
     _whole: Any
 
-    __array_priority__ = 100  # numpy arrays leave their operators to this class, as to jax's own
+    __array_priority__ = 100  # numpy arrays then call the operators of this class
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -157,7 +157,7 @@ def _one(operation: Callable[[Any], Any], value: Any) -> Array:
 
 
 def _whole(value: Any) -> Any:
-    """The array that a variable is; other operands as they are, those of jax as arrays of jax."""
+    """A variable as one array, other variables of jax as jax arrays, anything else unchanged."""
     import jax.numpy as jnp
 
     if isinstance(value, ArrayOperators):
@@ -166,10 +166,10 @@ def _whole(value: Any) -> Any:
 
 
 def _check_meets_jax(value: Any) -> None:
-    """Refuse a variable of numpy that jax would narrow to compute with it."""
+    """Raises VariableTypeError for a numpy variable whose dtype jax would narrow."""
     held = narrowed_by_jax(value.dtype) if isinstance(value, ArrayOperators) else None
     if held is not None:
         raise VariableTypeError(
             f"{value.name!r} has dtype {value.dtype}, which jax would narrow to {held} to compute with a jax "
-            f"array; set jax_enable_x64, or make a numpy array of the other with numpy.asarray"
+            f"array; set jax_enable_x64, or convert the jax array with numpy.asarray"
         )

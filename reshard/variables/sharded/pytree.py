@@ -1,4 +1,4 @@
-"""ShardedVariable as a jax pytree: its shards are the children, what they are called is fixed."""
+"""ShardedVariable and its Shape as jax pytrees: the children of a variable are its shards."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Shape(tuple[int, ...]):
 
 
 def register_pytree(kind: Any) -> None:
-    """Make jax see through instances of ``kind``; done once, when the first one is made."""
+    """Registers ``kind`` as a pytree with jax, when its first instance is made."""
     if "_is_pytree" in vars(kind):
         return
     from jax.tree_util import register_pytree_with_keys
 
-    with _registering:  # two threads may make the first one
+    with _registering:  # two threads may make the first instance
         if "_is_pytree" not in vars(kind):
             _register_shape()
             register_pytree_with_keys(kind, _flatten_with_keys, _unflatten_of(kind), _flatten)
@@ -42,13 +42,15 @@ def register_pytree(kind: Any) -> None:
 
 @cache
 def _register_shape() -> None:
-    """jax sees the sizes in a shape, as in any tuple; what is made of them is a tuple."""
+    """Registers Shape: its children are the sizes, as in any tuple, and unflattening makes a tuple."""
     from jax.tree_util import SequenceKey, register_pytree_with_keys
 
     def with_keys(shape: Shape) -> tuple[list[tuple[Any, Any]], None]:
         return [(SequenceKey(n), size) for n, size in enumerate(shape)], None
 
-    register: Any = register_pytree_with_keys  # annotated as if a node came back as its own class
+    register: Any = (
+        register_pytree_with_keys  # its annotations demand that unflattening makes a Shape
+    )
     register(Shape, with_keys, lambda _, sizes: tuple(sizes))
 
 
@@ -67,5 +69,5 @@ def _flatten_with_keys(variable: Any) -> tuple[list[tuple[Any, Any]], Any]:
 
 
 def _unflatten_of(kind: Any) -> Any:
-    # jax puts tracers, shapes or None in place of arrays, so nothing is checked here.
+    # Nothing is checked: jax may put tracers, shapes or None in place of the arrays.
     return lambda static, shards: kind._of(tuple(shards), static)

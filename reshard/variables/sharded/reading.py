@@ -1,4 +1,4 @@
-"""Rows of a variable brought together from the shards that hold them, and only from those."""
+"""Reads rows of a variable from the shards that hold them, and only from those."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def gathered(shards: Sequence[Array], axis: int, rows: ShardRows) -> Array:
-    """The whole variable as one array: of jax where the first shard is, or a new one of numpy."""
+    """The whole variable as one array: a jax array on the devices of the first shard, or a new numpy array."""
     every = [slice(None)] * shards[0].ndim
     return read(shards, axis, rows.parts_of_range(range(rows.total)), every)
 
 
 def filled(shards: Sequence[Array], axis: int, rows: ShardRows) -> np.ndarray[Any, Any]:
-    """The whole variable as one numpy array; no device ever holds the whole."""
+    """The whole variable as one numpy array; no device holds all of it at any time."""
     import numpy as np
 
     _check_addressable(shards)
@@ -37,10 +37,10 @@ def filled(shards: Sequence[Array], axis: int, rows: ShardRows) -> np.ndarray[An
 def read(
     shards: Sequence[Array], axis: int, parts: Sequence[Part], beside: Sequence[slice]
 ) -> Array:
-    """The wanted rows as one array of the variable's rank, cut by ``beside`` along other axes.
+    """The rows of ``parts`` as one array of the variable's rank, sliced by ``beside`` along other axes.
 
-    Every shard is cut where it lies; where the parts lie on different devices they then move to
-    those of the first. Of numpy shards it is a new array, which may be written to.
+    Every shard is sliced on its own device; parts on different devices then move to those of the first.
+    For numpy shards the result is a new array, which can be written to.
     """
     parts = parts or [Part(0, range(0), range(0))]
     xp = array_module(shards)
@@ -54,14 +54,14 @@ def read(
 
 
 def on_one_device(arrays: Sequence[Any]) -> list[Any]:
-    """The arrays where jax can compute with them together: on the devices of the first."""
+    """The arrays on the devices of the first, so that jax can compute with all of them."""
     if are_numpy(arrays):
         return list(arrays)
     known = [_known(a) for a in arrays]
-    if any(a is None for a in known):  # jax.jit has all its arguments on the same devices
+    if any(a is None for a in known):  # under jax.jit all arguments are on the same devices
         return list(arrays)
     _check_addressable(known)
-    placed = [a for a in known if hasattr(a, "devices")]  # what jax has of numpy follows the others
+    placed = [a for a in known if hasattr(a, "devices")]  # numpy arrays follow the others
     if len(set(map(_devices, placed))) <= 1:
         return list(arrays)
     target = min(placed[0].devices(), key=lambda d: d.id)
@@ -69,14 +69,14 @@ def on_one_device(arrays: Sequence[Any]) -> list[Any]:
 
 
 def _known(array: Any) -> Any:
-    """The array with values behind it: ``grad`` computes on such; None under ``jit``."""
+    """The concrete array behind a tracer of ``grad``; None under ``jit``, where there is none."""
     import jax
 
     return array.to_concrete_value() if isinstance(array, jax.core.Tracer) else array
 
 
 def _devices(array: jax.Array) -> Any:
-    """Equal for arrays that jax computes with together: in a mesh the order counts too."""
+    """Equal for arrays that jax can combine; in a mesh the order of devices counts too."""
     devices = array.devices()
     return (
         frozenset(devices) if len(devices) == 1 else getattr(array.sharding, "mesh", array.sharding)
@@ -88,7 +88,7 @@ def _moved(array: Any, device: Any) -> Any:
 
     if isinstance(array, jax.core.Tracer):
         return jax.device_put(array, device)
-    with jax.core.eval_context():  # a function that is traced meanwhile gets it as moved already
+    with jax.core.eval_context():  # moved now, not as part of a function that is being traced
         return jax.device_put(array, device)
 
 
@@ -120,7 +120,7 @@ def _piece(xp: Any, shard: Any, axis: int, places: Any, beside: Sequence[slice])
 
 
 def _order(parts: Sequence[Part]) -> np.ndarray[Any, Any] | None:
-    """Where each wanted row is among the parts one after another; None where already in place."""
+    """The position of each wanted row among the joined parts; None where they are in order already."""
     import numpy as np
 
     at = np.concatenate([np.asarray(p.at, np.int64) for p in parts])

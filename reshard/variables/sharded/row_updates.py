@@ -1,6 +1,6 @@
-"""The scatter methods of a variable: new values for some of its rows."""
+"""IndexedSlices, and the scatter methods of a variable: new values for some of its rows."""
 
-# ruff: noqa: ARG002  arguments that upstream has and that mean nothing here
+# ruff: noqa: ARG002  TensorFlow's arguments without a meaning here
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from reshard.errors import VariableTypeError
 
 
 class IndexedSlices(Struct, frozen=True):
-    """``values[i]`` belongs to row ``indices[i]``; what the ``scatter_*`` methods take.
+    """New rows for the ``scatter_*`` methods: ``values[i]`` belongs to row ``indices[i]``.
 
-    ``indices`` are whole numbers in one dimension, ``values`` has as many rows. What they must fit is
-    the variable, which checks it.
+    ``indices`` are whole numbers in one dimension, ``values`` has as many rows. The variable checks both.
     """
 
     values: Any
@@ -23,7 +22,7 @@ class IndexedSlices(Struct, frozen=True):
 
 
 def indexed_slices(delta: Any, values: Any, name: str, method: str) -> IndexedSlices:
-    """From either way of calling: ``(indices, values)``, or one object that carries both."""
+    """IndexedSlices from the arguments ``(indices, values)``, or from one object with both."""
     if values is not None and not isinstance(values, bool):
         return IndexedSlices(values, delta)
     if hasattr(delta, "indices") and hasattr(delta, "values"):
@@ -35,14 +34,14 @@ def indexed_slices(delta: Any, values: Any, name: str, method: str) -> IndexedSl
 
 
 class RowUpdates:
-    """``scatter_*``, over the one method that changes rows.
+    """The ``scatter_*`` methods, all of which call ``_scatter``.
 
-    Each is called with ``(indices, values)`` or with one ``IndexedSlices(values, indices)``.
-    ``indices`` are places in dimension 0, as those of ``sparse_read`` are, whichever axis the shards lie
-    along; ``values`` have the variable's dtype, and its shape with as many entries in dimension 0. An index that comes twice takes both values, in their order.
+    They take ``(indices, values)`` or one ``IndexedSlices(values, indices)``. ``indices`` count rows of
+    dimension 0, as in ``sparse_read``, along whichever axis the variable is split; ``values`` have the variable's
+    dtype and, but for dimension 0, its shape. An index that occurs twice takes both values, in their order.
 
     Raises VariableIndexError for an index out of range, VariableTypeError for another dtype,
-    VariableError for another shape and under tracing; then nothing has changed.
+    VariableError for another shape and under tracing; an error leaves the variable unchanged.
     """
 
     name: Any
@@ -51,7 +50,7 @@ class RowUpdates:
     def scatter_add(
         self, sparse_delta: Any, values: Any = None, use_locking: bool = False, name: str | None = None
     ) -> Self:  # fmt: skip
-        """Add rows."""
+        """Adds rows."""
         delta = indexed_slices(sparse_delta, values, self.name, "scatter_add")
         changed: Self = self._scatter("scatter_add", "add", delta)
         return changed
@@ -59,7 +58,7 @@ class RowUpdates:
     def scatter_sub(
         self, sparse_delta: Any, values: Any = None, use_locking: bool = False, name: str | None = None
     ) -> Self:  # fmt: skip
-        """Subtract rows."""
+        """Subtracts rows."""
         delta = indexed_slices(sparse_delta, values, self.name, "scatter_sub")
         changed: Self = self._scatter("scatter_sub", "sub", delta)
         return changed
@@ -67,7 +66,7 @@ class RowUpdates:
     def scatter_mul(
         self, sparse_delta: Any, values: Any = None, use_locking: bool = False, name: str | None = None
     ) -> Self:  # fmt: skip
-        """Multiply rows."""
+        """Multiplies rows."""
         delta = indexed_slices(sparse_delta, values, self.name, "scatter_mul")
         changed: Self = self._scatter("scatter_mul", "mul", delta)
         return changed
@@ -75,7 +74,7 @@ class RowUpdates:
     def scatter_div(
         self, sparse_delta: Any, values: Any = None, use_locking: bool = False, name: str | None = None
     ) -> Self:  # fmt: skip
-        """Divide rows, whole numbers towards zero."""
+        """Divides rows; integer division rounds towards zero."""
         delta = indexed_slices(sparse_delta, values, self.name, "scatter_div")
         changed: Self = self._scatter("scatter_div", "div", delta)
         return changed
@@ -83,7 +82,7 @@ class RowUpdates:
     def scatter_max(
         self, sparse_delta: Any, values: Any = None, use_locking: bool = False, name: str | None = None
     ) -> Self:  # fmt: skip
-        """Keep the larger of the old and new elements of rows."""
+        """Keeps the larger of the old and new elements of rows."""
         delta = indexed_slices(sparse_delta, values, self.name, "scatter_max")
         changed: Self = self._scatter("scatter_max", "max", delta)
         return changed
@@ -91,7 +90,7 @@ class RowUpdates:
     def scatter_min(
         self, sparse_delta: Any, values: Any = None, use_locking: bool = False, name: str | None = None
     ) -> Self:  # fmt: skip
-        """Keep the smaller of the old and new elements of rows."""
+        """Keeps the smaller of the old and new elements of rows."""
         delta = indexed_slices(sparse_delta, values, self.name, "scatter_min")
         changed: Self = self._scatter("scatter_min", "min", delta)
         return changed
@@ -99,7 +98,7 @@ class RowUpdates:
     def scatter_update(
         self, sparse_delta: Any, values: Any = None, use_locking: bool = False, name: str | None = None
     ) -> Self:  # fmt: skip
-        """Replace rows; of an index that comes twice the last value stays."""
+        """Replaces rows; the last value of a repeated index counts."""
         delta = indexed_slices(sparse_delta, values, self.name, "scatter_update")
         changed: Self = self._scatter("scatter_update", "update", delta)
         return changed
@@ -107,7 +106,7 @@ class RowUpdates:
     def batch_scatter_update(
         self, sparse_delta: Any, values: Any = None, use_locking: bool = False, name: str | None = None
     ) -> Self:  # fmt: skip
-        """Replace rows, as ``scatter_update`` does: upstream's batches have one dimension."""
+        """Replaces rows like ``scatter_update``; TensorFlow's batches have one dimension too."""
         delta = indexed_slices(sparse_delta, values, self.name, "batch_scatter_update")
         changed: Self = self._scatter("batch_scatter_update", "update", delta)
         return changed

@@ -7,7 +7,7 @@ Row ``i`` of ``n`` over ``k`` shards::
     shard 1: 3 4 5            shard 1: 1 4 7      at place i // k
     shard 2: 6 7              shard 2: 2 5
 
-'div' shards may have any sizes, none too; 'mod' leaves no choice.
+'div' shards may have any sizes, 0 too; 'mod' determines the sizes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ STRATEGIES = ("div", "mod")
 
 
 class Part(Struct, frozen=True):
-    """What one shard gives to a list of wanted rows: its rows at ``places``, to go to ``at``.
+    """The rows that one shard contributes to a list of wanted rows: those at ``places`` go to positions ``at``.
 
-    Both are ranges, or arrays of as many whole numbers.
+    Both are ranges, or arrays of whole numbers, of equal length.
     """
 
     shard: int
@@ -43,12 +43,12 @@ class Part(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ShardRows:
-    """The rows of a variable by shard: ``sizes`` rows each, dealt out by ``strategy``.
+    """The rows of each shard of a variable: ``sizes`` rows each, assigned by ``strategy``.
 
     >>> ShardRows((3, 3, 2), "mod").of(1)
     range(1, 8, 3)
 
-    Raises VariableError for another strategy and for sizes that 'mod' cannot give.
+    Raises VariableError for an unknown strategy and for sizes that 'mod' does not give.
     """
 
     sizes: tuple[int, ...]
@@ -68,7 +68,7 @@ class ShardRows:
 
     @classmethod
     def even(cls, total: int, shards: int, strategy: str = "div") -> ShardRows:
-        """``total`` rows over ``shards``, the first ``total % shards`` with one row more."""
+        """``total`` rows over ``shards``; the first ``total % shards`` have one row more."""
         return cls(even_sizes(total, shards), strategy)
 
     @cached_property
@@ -78,19 +78,19 @@ class ShardRows:
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        """Place of each shard's first row where the shards lie one after another."""
+        """The first row of each shard, for 'div'."""
         return tuple(accumulate(self.sizes[:-1], initial=0))
 
     def of(self, shard: int) -> range:
-        """The rows that ``shard`` holds, in the order in which it holds them."""
+        """The rows of ``shard``, in its order."""
         if self.strategy == "mod":
             return range(shard, self.total, len(self.sizes))
         return range(self.starts[shard], self.starts[shard] + self.sizes[shard])
 
     def owners(self, rows: Any, xp: Any) -> tuple[Any, Any]:
-        """Shard, and place within it, of each row number; ``xp`` is numpy or jax.numpy.
+        """The shard of each row number and the place in that shard; ``xp`` is numpy or jax.numpy.
 
-        What is said of a row that is not in ``0 <= row < total`` means nothing.
+        The answer for a row outside of ``0 <= row < total`` is meaningless.
         """
         if self.strategy == "mod":
             return rows % len(self.sizes), rows // len(self.sizes)
@@ -100,13 +100,13 @@ class ShardRows:
         return shard, rows - starts[shard]
 
     def parts_of_range(self, wanted: range) -> list[Part]:
-        """The parts of rising rows, found without looking at each."""
+        """The parts of a rising range of rows, in time independent of its length."""
         if self.strategy == "mod":
             return list(self._mod_parts(wanted))
         return list(self._div_parts(wanted))
 
     def parts_of(self, wanted: np.ndarray[Any, Any]) -> list[Part]:
-        """The parts of row numbers in any order, repeated or not, in ``0 <= row < total``."""
+        """The parts of row numbers ``0 <= row < total`` in any order, with or without repetitions."""
         import numpy as np
 
         shard, place = self.owners(wanted, np)
@@ -123,7 +123,7 @@ class ShardRows:
                 yield Part(shard, range(held.start - start, held[-1] - start + 1, held.step), at)
 
     def _mod_parts(self, wanted: range) -> Iterator[Part]:
-        # Every period-th wanted row is in the same shard, and so at evenly spaced places.
+        # Every period-th wanted row is in the same shard, at evenly spaced places.
         shards = len(self.sizes)
         period = shards // math.gcd(wanted.step, shards)
         for first in range(min(period, len(wanted))):
@@ -133,7 +133,7 @@ class ShardRows:
 
 
 def even_sizes(total: int, shards: int) -> tuple[int, ...]:
-    """Rows of each of ``shards``, the first ``total % shards`` with one row more.
+    """The number of rows of each shard; the first ``total % shards`` have one row more.
 
     >>> even_sizes(13, 5)
     (3, 3, 3, 2, 2)
@@ -143,7 +143,7 @@ def even_sizes(total: int, shards: int) -> tuple[int, ...]:
 
 
 def check_strategy(strategy: Any) -> None:
-    """Refuse what is neither 'div' nor 'mod'."""
+    """Raises VariableError for anything but 'div' and 'mod'."""
     if not isinstance(strategy, str) or strategy not in STRATEGIES:
         raise VariableError(f"a partition strategy is 'div' or 'mod', not {strategy!r}")
 

@@ -1,4 +1,4 @@
-"""What a list of shards must be before it is a variable: arrays of one dtype that fit together."""
+"""Checks that a list of arrays can be the shards of a variable: one dtype, fitting shapes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def checked_shards(variables: Any, axis: int, name: str) -> tuple[tuple[Array, ...], int]:
     """``variables`` as the variable's own arrays, and ``axis`` counted from the front.
 
-    numpy arrays are copied and stay numpy; among jax arrays they become jax arrays. Python lists are
-    arrays too. Raises VariableTypeError unless it is a non-empty sequence of arrays, and VariableError
-    where ranks, dtypes or sizes beside ``axis`` differ, or shards are scalars.
+    numpy arrays are copied and stay numpy; beside jax arrays they become jax arrays. Python lists are converted
+    to arrays. Raises VariableTypeError unless ``variables`` is a non-empty sequence of arrays, VariableError
+    where ranks, dtypes or sizes of other axes differ, or shards are scalars.
     """
     if not isinstance(name, str):
         raise VariableTypeError(f"the name of a variable must be text, not {name!r}")
@@ -36,7 +36,7 @@ def checked_shards(variables: Any, axis: int, name: str) -> tuple[tuple[Array, .
 
 
 def live_shards(shards: Sequence[Any], axis: int, name: str) -> tuple[Array, ...]:
-    """The shards of a variable, checked again: all of numpy or all of jax. Nothing is copied needlessly."""
+    """The shards of a variable, checked again, as all numpy or all jax arrays."""
     check_fit(shards, axis, name)
     if are_numpy(shards):
         return tuple(shards)
@@ -44,7 +44,7 @@ def live_shards(shards: Sequence[Any], axis: int, name: str) -> tuple[Array, ...
 
 
 def are_numpy(arrays: Sequence[Any]) -> bool:
-    """Whether all of them are numpy arrays, so that numpy computes with them."""
+    """Whether all of them are numpy arrays."""
     import numpy as np
 
     return all(isinstance(array, np.ndarray) for array in arrays)
@@ -59,7 +59,7 @@ def array_module(arrays: Sequence[Any]) -> Any:
 
 
 def kept_numpy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A copy that nobody can write to: a variable changes by new arrays, as those of jax do."""
+    """A read-only copy: a variable changes by replacing its arrays, as with jax."""
     import numpy as np
 
     copied: np.ndarray[Any, Any] = unwritable(np.array(array))
@@ -67,7 +67,7 @@ def kept_numpy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def unwritable(array: Any) -> Any:
-    """A numpy array as a view that cannot be written to; anything else as it is."""
+    """A read-only view of a numpy array; anything else unchanged."""
     import numpy as np
 
     if not isinstance(array, np.ndarray):
@@ -115,7 +115,7 @@ def _as_float32(found: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
 
 
 def check_fit(shards: Sequence[Any], axis: int, name: str) -> int:
-    """``axis`` counted from the front, where the shards are arrays that can be read and fit together."""
+    """``axis`` counted from the front; an error where shards are no arrays or do not fit together."""
     for shard in shards:
         _check_array(shard, name)
     _check_same("dtype", [str(s.dtype) for s in shards], name)
@@ -131,19 +131,19 @@ def check_fit(shards: Sequence[Any], axis: int, name: str) -> int:
 
 
 def sizes_along(axis: int, shards: Sequence[Any], name: str) -> tuple[int, ...]:
-    """Rows of each shard; VariableError where a function of jax left something without that axis."""
+    """Rows of each shard; VariableError where a jax transformation replaced a shard by something without that axis."""
     try:
         return tuple(shard.shape[axis] for shard in shards)
     except (AttributeError, IndexError):
         found = _brief([getattr(s, "shape", type(s).__name__) for s in shards])
         raise VariableError(
-            f"the shards of {name!r} are no arrays along axis {axis} but {found}, which stand for them "
-            f"in a tree; see .variables"
+            f"the shards of {name!r} are no arrays along axis {axis} but {found}, which a jax function put in "
+            f"their place; see .variables"
         ) from None
 
 
 def checked_axis(shape: Sequence[int], axis: Any, name: str) -> int:
-    """``axis`` counted from the front; scalars and axes that ``shape`` lacks are refused."""
+    """``axis`` counted from the front; an error for a scalar and for an axis out of range."""
     if not shape:
         raise VariableError(f"{name!r} is a scalar; a variable in shards needs an axis to split")
     axis = whole_number(given := axis)
@@ -169,13 +169,13 @@ def as_jax_array(value: Any, name: str, device: Any = None) -> jax.Array:
     check_jax_keeps(value.dtype, name)
     if isinstance(value, jax.Array):
         return value if device is None else jax.device_put(value, device)
-    # jax may keep a numpy array's memory as its own; a later write to it would show in the variable.
+    # Without a copy jax may share the memory of a numpy array, and a later write would change the variable.
     held: jax.Array = jax.device_put(np.array(value), device)
     return held
 
 
 def whole_number(value: Any) -> int | None:
-    """``value`` as an int; None where it is none, as True and 2.0."""
+    """``value`` as an int; None for anything that is no whole number, also for True and 2.0."""
     try:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -183,15 +183,15 @@ def whole_number(value: Any) -> int | None:
 
 
 def check_not_deleted(value: Any, name: str, what: str) -> None:
-    """Refuse an array whose memory jax has taken back."""
+    """Raises VariableError for an array that was donated or deleted."""
     import jax
 
     if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer):
         return
     if value.is_deleted():
         raise VariableError(
-            f"{what} {name!r} was donated or deleted, so its values are gone; use what the function "
-            f"that it was donated to returned"
+            f"{what} {name!r} was donated or deleted, so its values are gone; use the result of the function "
+            f"that it was donated to"
         )
 
 
@@ -209,7 +209,7 @@ def _check_array(value: Any, name: str) -> None:
 
 
 def check_jax_keeps(dtype: Any, name: str) -> None:
-    """Refuse to hand jax a dtype that it would narrow without a word."""
+    """Raises VariableTypeError for a dtype that jax would silently narrow."""
     held = narrowed_by_jax(dtype)
     if held is not None:
         raise VariableTypeError(
@@ -219,7 +219,7 @@ def check_jax_keeps(dtype: Any, name: str) -> None:
 
 
 def narrowed_by_jax(dtype: Any) -> str | None:
-    """What jax would make of the dtype now, or None where it keeps it."""
+    """The dtype to which jax would narrow this one now; None where jax keeps it."""
     import jax
 
     if jax.numpy.issubdtype(dtype, jax.dtypes.extended):

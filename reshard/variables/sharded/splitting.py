@@ -1,4 +1,4 @@
-"""Into how many shards an array is cut, from a count, a partitioner or parts per dimension."""
+"""Splits an array into shards, whose number comes from a count, a partitioner or parts per dimension."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from reshard.variables.sharded.shards import Array
 
 MAX_SHARDS = 1 << 20
-"""More would cost gigabytes for the arrays' own bookkeeping."""
+"""More would cost gigabytes for the array objects alone."""
 
 
 def shard_count(partition: Any, shape: Sequence[int], dtype: Any, axis: int, name: str) -> int:
-    """How many shards ``partition`` asks for along ``axis``: at least one.
+    """The number of shards along ``axis``, at least one.
 
-    ``partition`` is a count, a partitioner, or parts per dimension as partitioners give them.
-    Raises VariableTypeError for anything else, and VariableError where it makes no sense.
+    ``partition`` is a count, a partitioner, or a list of parts per dimension.
+    Raises VariableTypeError for anything else, VariableError for a number that makes no sense.
     """
     given = partition(tuple(shape), dtype, axis) if callable(partition) else partition
     if hasattr(given, "__len__") and not isinstance(given, str | bytes):
         given = _parts_along(list(given), shape, axis, name)
     found = whole_number(given)
     if found == 0 and callable(partition) and not shape[axis]:
-        found = 1  # FixedShardsPartitioner's answer for no rows, which one shard holds too
+        found = 1  # FixedShardsPartitioner answers 0 for an axis without rows
     if found is None:
         raise VariableTypeError(
             f"the partition of {name!r} must be a number of shards, a partitioner or a list of "
@@ -41,7 +41,7 @@ def shard_count(partition: Any, shape: Sequence[int], dtype: Any, axis: int, nam
 
 
 def cut(array: Any, rows: ShardRows, axis: int, name: str, devices: Any) -> list[Array]:
-    """The shards of ``array``, dealt to ``devices`` in turn (None: where the array is, or numpy)."""
+    """The shards of ``array``, dealt to ``devices`` in turn; None leaves them on the array's device, or numpy."""
     targets = _targets(devices, name)
     cuts = [(slice(None),) * axis + (as_slice(rows.of(n)),) for n in range(len(rows.sizes))]
     check_not_deleted(array, name, "the array to split as")

@@ -1,8 +1,8 @@
 """Refuses to change a variable while jax traces.
 
-Under ``jit`` nothing is computed yet: a change would happen once, while the function is traced, put
-tracers that soon die into the variable, and be missing from every later call. ``grad`` and ``vmap``
-compute at once, but a change would be no part of what they differentiate or map.
+Under ``jit`` nothing is computed while the function is traced: a change would put tracers into the
+variable once, and later calls would not repeat it. ``grad`` and ``vmap`` compute at once, but they would neither
+differentiate nor map the change.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from reshard.errors import VariableError
 
 
 def refuse_tracing(name: str, method: str, *arrays: Any) -> None:
-    """Raise VariableError where jax traces the caller, or where ``arrays`` hold a tracer."""
+    """Raises VariableError where jax traces the caller, or where ``arrays`` contain a tracer."""
     from jax.tree_util import tree_leaves
 
     if any(map(is_traced, tree_leaves(arrays))) or being_traced():
@@ -24,7 +24,7 @@ def refuse_tracing(name: str, method: str, *arrays: Any) -> None:
 
 
 def is_traced(array: Any) -> bool:
-    """Whether it is one of jax's stand-ins for an array, not an array with values."""
+    """Whether it is a tracer of jax, not an array with values."""
     import jax
 
     return isinstance(array, jax.core.Tracer)

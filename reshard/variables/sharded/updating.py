@@ -1,7 +1,6 @@
-"""New shards from old ones and new values; the old ones are never touched.
+"""Makes new shards from old ones and new values; the old ones do not change.
 
-Each function answers with every new shard, or raises before any is made to count. The caller then
-swaps them all in at once.
+Each function returns all new shards or raises an error; the caller then replaces all shards at once.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from reshard.variables.sharded.shards import Array
 
 Combine = Callable[[Any, Any], Any]
-"""A whole old shard, and the values that came for it, to the new shard."""
+"""Makes the new shard of an old one and its values."""
 
 
 def replaced(
@@ -37,10 +36,10 @@ def replaced(
 def scattered(
     shards: Sequence[Any], axis: int, rows: ShardRows, delta: IndexedSlices, operation: str, name: str, method: str
 ) -> tuple[Array, ...]:  # fmt: skip
-    """Every shard with the entries of dimension 0 that ``delta`` names changed by ``operation``.
+    """Every shard, with the rows of dimension 0 in ``delta`` changed by ``operation``.
 
-    ``operation`` is one of add, sub, mul, div, max, min and update. A row that is named more than
-    once takes each value in turn.
+    ``operation`` is one of add, sub, mul, div, max, min and update. A repeated row takes each of its values in
+    turn.
     """
     dtype, shape = shards[0].dtype, list(shards[0].shape)
     shape[axis] = rows.total
@@ -63,7 +62,7 @@ def scattered(
 
 
 def _parts(axis: int, rows: ShardRows, indices: Any) -> list[Part]:
-    """What each shard is given: the rows that it holds, or its columns of every row."""
+    """The part of the delta for each shard: the rows that it holds, or its columns of every row."""
     if axis == 0:
         return rows.parts_of(indices)
     columns = [_along(axis, as_slice(rows.of(number))) for number in range(len(rows.sizes))]
@@ -73,7 +72,7 @@ def _parts(axis: int, rows: ShardRows, indices: Any) -> list[Part]:
 def _combined(shard: Any, part: Any, combine: Combine) -> Array:
     import numpy as np
 
-    # What stands for a shard after donation or jax.tree.map says nothing: jax takes over where it can.
+    # A shard that is no array, after donation or jax.tree.map, becomes a jax array where jax keeps the dtype.
     stays = isinstance(shard, np.ndarray) or (
         _place(shard) is None and narrowed_by_jax(part.dtype) is not None
     )
@@ -88,7 +87,7 @@ def _changed_numpy(shard: Any, places: Any, new: Any, operation: str) -> Array:
     import numpy as np
 
     changed, new = np.array(shard), np.asarray(new)
-    with np.errstate(all="ignore"):  # infinities and overflow are answers, as in jax
+    with np.errstate(all="ignore"):  # infinities and overflow are valid results, as in jax
         if operation == "update":
             changed[places] = new
         elif operation == "div":
@@ -106,7 +105,7 @@ _NUMPY = {
 
 
 def _quotient(left: Any, right: Any) -> Any:
-    """As ``lax.div``: whole numbers towards zero."""
+    """Divides like ``lax.div``: integer division rounds towards zero."""
     import jax.numpy as jnp
     import numpy as np
 
@@ -131,7 +130,7 @@ def _changed(shard: jax.Array, places: Any, new: Any, operation: str) -> jax.Arr
 
 
 def _divided(shard: jax.Array, places: Any, new: jax.Array) -> jax.Array:
-    """In rounds of different rows, since to divide by a product would round differently."""
+    """Divides in rounds without repeated rows; dividing by a product would round differently."""
     from jax import lax
 
     for turn in _rounds(places):
@@ -141,7 +140,7 @@ def _divided(shard: jax.Array, places: Any, new: jax.Array) -> jax.Array:
 
 
 def _rounds(places: Any) -> list[Any]:
-    """Positions of the first mention of each place, then of the second, and so on."""
+    """Positions of the first occurrence of each place, then of the second, and so on."""
     import numpy as np
 
     order = np.argsort(places, kind="stable")
@@ -159,7 +158,7 @@ def _last_of_each(indices: Any) -> Any:
 
 
 def check_arithmetic(dtype: Any, name: str, method: str) -> None:
-    """Refuse to compute with truth values."""
+    """Raises VariableTypeError for arithmetic with bool values."""
     import numpy as np
 
     if dtype == np.bool_:
@@ -177,7 +176,7 @@ def _check_divisors(values: Any, name: str) -> None:
 
 
 def _place(shard: Any) -> Sharding | None:
-    # To assign needs no old values, so that what stands for them after donation or jax.tree.map will do.
+    # Assigning needs no old values, so a shard may be no array, after donation or jax.tree.map.
     return getattr(shard, "sharding", None)
 
 
@@ -186,7 +185,7 @@ def _along(axis: int, index: Any) -> tuple[Any, ...]:
 
 
 def _whole_on_each(sharding: Sharding) -> Sharding:
-    """The same devices, for arrays that their mesh need not divide."""
+    """A replicated sharding over the same devices, for arrays that the mesh may not divide."""
     from jax.sharding import NamedSharding, PartitionSpec
 
     if not isinstance(sharding, NamedSharding):
@@ -195,11 +194,11 @@ def _whole_on_each(sharding: Sharding) -> Sharding:
 
 
 def _brought(values: Any, sharding: Sharding | None) -> jax.Array:
-    """``values`` in memory of jax's own, on the devices of ``sharding``."""
+    """A copy of ``values`` as a jax array on the devices of ``sharding``."""
     import jax
     import numpy as np
 
     if not isinstance(values, jax.Array):
-        values = np.array(values)  # jax may otherwise keep the caller's memory as its own
+        values = np.array(values)  # without a copy jax may share the caller's memory
     brought: jax.Array = jax.device_put(values, sharding)
     return brought

@@ -1,4 +1,4 @@
-"""What is given to a variable: values of its dtype and the expected shape, indices of its rows."""
+"""Checks values and indices that are given to a variable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from reshard.errors import VariableError, VariableIndexError, VariableTypeError
 from reshard.variables.sharded.shards import check_not_deleted
 
-# A Python number may become any of its own kind or a later one.
+# A Python number may take a dtype of its own kind or of a later one in this order.
 _KINDS = ("bool", "integer", "floating", "complexfloating")
 
 
@@ -52,7 +52,7 @@ def checked_indices(indices: Any, rows: int, name: str, method: str) -> Any:
 
 
 def checked_index_type(indices: Any, name: str, method: str) -> Any:
-    """``indices`` as an array of whole numbers, traced or not; an empty list is one too."""
+    """``indices`` as an array of whole numbers, traced or not; an empty list is allowed."""
     import jax.numpy as jnp
     import numpy as np
 
@@ -69,7 +69,7 @@ def checked_index_type(indices: Any, name: str, method: str) -> Any:
 
 
 def check_rank_one(indices: Any, name: str, method: str) -> None:
-    """Refuse indices that are no plain list."""
+    """Raises VariableError for indices of more or fewer than one dimension."""
     if indices.ndim != 1:
         raise VariableError(
             f"{method} of {name!r} expects indices of one dimension, not of shape {list(indices.shape)}"
@@ -115,7 +115,7 @@ def _kind(dtype: Any) -> str | None:
 
 
 def _plain(array: Any, name: str, method: str) -> Any:
-    """Something with a dtype as a jax array, or a numpy array in which every element counts."""
+    """An object with a dtype as a jax or numpy array; masked arrays are refused."""
     import jax
 
     check_not_deleted(array, name, f"an array given to {method} of")
@@ -123,7 +123,7 @@ def _plain(array: Any, name: str, method: str) -> Any:
 
 
 def to_numpy(value: Any, name: str, method: str) -> Any:
-    """Whatever numpy makes an array of; VariableError where it makes none."""
+    """The value as a numpy array; VariableError where numpy cannot convert it."""
     import numpy as np
 
     if isinstance(value, np.ma.MaskedArray):

@@ -1,6 +1,6 @@
-"""ShardedVariable: one large variable, held as several arrays along an axis."""
+"""ShardedVariable: one large variable, kept as several arrays along an axis."""
 
-# ruff: noqa: ARG002  arguments that upstream has and that mean nothing here
+# ruff: noqa: ARG002  TensorFlow's arguments without a meaning here
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
 
 class Static(Struct, frozen=True):
-    """What a variable is besides its shards; part of the tree's structure to jax.
+    """The parts of a variable that are not shards; jax treats them as tree structure.
 
-    ``numpy_dtype`` is that of shards which jax would narrow, else empty.
+    ``numpy_dtype`` is the dtype of numpy shards that jax would narrow; otherwise empty.
     """
 
     name: str
@@ -63,13 +63,13 @@ class Static(Struct, frozen=True):
 
 
 class ShardedVariable(ArrayOperators, RowUpdates):
-    """One variable held in shards along ``axis``; the shards may lie on different devices.
+    """One variable in shards along ``axis``; the shards may be on different devices.
 
-    ``variables`` are jax or numpy arrays, or Python lists, of one dtype whose shapes differ only along
-    ``axis``; sizes may differ and may be 0. numpy arrays are copied and stay numpy, of any dtype: what
-    is read and computed from them is numpy too, until it meets jax. With ``partition_strategy="div"`` the variable is its shards one after
-    another. With "mod" row ``i`` is row ``i // k`` of shard ``i % k`` of k, and everything here
-    (``shape``, slices, ``numpy()``) still counts rows by ``i``.
+    ``variables`` are jax or numpy arrays, or Python lists, of one dtype, whose shapes differ only along
+    ``axis``; sizes may be 0. numpy arrays are copied and stay numpy, of any dtype: values that are read or
+    computed from them are numpy too, until they are combined with jax arrays. With
+    ``partition_strategy="div"`` the variable is the concatenation of its shards. With "mod" row ``i`` is row
+    ``i // k`` of shard ``i % k`` of k; ``shape``, slices and ``numpy()`` still count rows by ``i``.
 
     >>> import numpy as np
     >>> table = ShardedVariable([np.ones((2, 3), "f4"), np.ones((1, 3), "f4")], name="table")
@@ -77,8 +77,8 @@ class ShardedVariable(ArrayOperators, RowUpdates):
     (3, 3)
 
     A jax pytree whose children are the shards; ``jax.jit`` takes it where all shards are on the same
-    devices. A dtype that jax would narrow, such as float64 without ``jax_enable_x64``, is refused where
-    numpy shards go to jax. Raises VariableTypeError (a TypeError) unless given a
+    devices. Numpy shards of a dtype that jax would narrow, such as float64 without ``jax_enable_x64``, cannot be
+    passed to jax. Raises VariableTypeError (a TypeError) for anything but a
     non-empty sequence of arrays, VariableError (a ValueError) where they do not fit together.
     """
 
@@ -88,9 +88,9 @@ class ShardedVariable(ArrayOperators, RowUpdates):
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
         kind: Any = cls
-        register_pytree(kind)  # however an instance comes to be, jax knows what it is
+        register_pytree(kind)  # here, since unpickling does not call __init__
         made = super().__new__(cls)
-        made._changing = RLock()  # of two threads that change it, none loses what it did
+        made._changing = RLock()  # updates of two threads do not overwrite each other
         return made
 
     def __init__(
@@ -117,12 +117,12 @@ class ShardedVariable(ArrayOperators, RowUpdates):
         partition_strategy: str = "div",
         devices: Sequence[Any] | None = None,
     ) -> Self:
-        """Cut ``array`` into a variable: the first ``rows % shards`` shards have one row more.
+        """Splits ``array`` into a variable; the first ``rows % shards`` shards have one row more.
 
-        ``partition`` is a number of shards, a partitioner (``FixedShardsPartitioner(4)``) or parts
+        ``partition`` is a number of shards, a partitioner (``FixedShardsPartitioner(4)``) or a list of parts
         per dimension. Shards are dealt to ``devices`` (devices or shardings) in turn; None leaves
-        them where the array is: a numpy array or a list is then split into numpy shards. More shards than
-        rows leave the last ones without rows.
+        them on the array's device, and splits a numpy array or a list into numpy shards. With more shards than
+        rows the last shards have no rows.
         """
         import jax
 
@@ -146,22 +146,22 @@ class ShardedVariable(ArrayOperators, RowUpdates):
 
     @property
     def variables(self) -> list[Array]:
-        """The shards, in order; those of numpy cannot be written to."""
+        """The shards, in order; numpy shards are read-only."""
         return list(self._shards)
 
     @property
     def name(self) -> str:
-        """What the variable is called, in messages and in slice metadata."""
+        """The variable's name, in messages and in slice metadata."""
         return self._static.name
 
     @property
     def axis(self) -> int:
-        """The dimension along which the shards lie, counted from the front."""
+        """The dimension that is split, counted from the front."""
         return self._static.axis
 
     @property
     def partition_strategy(self) -> str:
-        """How rows are dealt to shards: "div" or "mod"."""
+        """How rows are assigned to shards: "div" or "mod"."""
         return self._static.strategy
 
     @property
@@ -184,14 +184,14 @@ class ShardedVariable(ArrayOperators, RowUpdates):
 
     @property
     def rows(self) -> tuple[range, ...]:
-        """Per shard, which rows (indices along ``axis``) of the variable it holds, in its order."""
+        """For each shard, its rows (indices along ``axis``), in its order."""
         return tuple(map(self._rows.of, range(len(self._shards))))
 
     @property
     def boxes(self) -> tuple[Box, ...]:
-        """Per shard, its box of the variable; one without rows has an empty box.
+        """For each shard, its box of the variable; empty for a shard without rows.
 
-        The shards of a "mod" table are no boxes: VariableError. ``rows`` says what they hold.
+        Raises VariableError for a "mod" table, whose shards are no boxes; use ``rows`` there.
         """
         if self.partition_strategy == "mod":
             raise VariableError(
@@ -203,24 +203,24 @@ class ShardedVariable(ArrayOperators, RowUpdates):
 
     @property
     def offsets(self) -> tuple[tuple[int, ...], ...]:
-        """Per shard, where its box begins; VariableError for a "mod" table."""
+        """For each shard, the start of its box; VariableError for a "mod" table."""
         return tuple(box.start for box in self.boxes)
 
     @property
     def save_slice_infos(self) -> list[SaveSliceInfo]:
-        """Per shard, which slice of the variable it is; VariableError for a "mod" table."""
+        """For each shard, its slice of the variable; VariableError for a "mod" table."""
         shape = self.shape
         return [SaveSliceInfo.from_box(self.name, shape, box) for box in self.boxes]
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The whole variable as a new numpy array, put together on the host."""
+        """The whole variable as a new numpy array, joined in host memory."""
         check_fit(self._shards, self.axis, self.name)
         return filled(self._shards, self.axis, self._rows)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:
             raise VariableError(
-                f"{self.name!r} is held in shards, so one array of it is always a copy"
+                f"{self.name!r} is kept in shards, so one array of it is always a copy; leave copy=False out"
             )
         whole = self.numpy()
         return whole if dtype is None else whole.astype(dtype, copy=False)
@@ -235,40 +235,40 @@ class ShardedVariable(ArrayOperators, RowUpdates):
         return gathered(self._live, self.axis, self._rows)
 
     def __getitem__(self, index: Any) -> Array:
-        """Part of the variable by NumPy's rules; only the shards that hold some of it are read.
+        """Part of the variable by NumPy's rules; only the needed shards are read.
 
-        Integers, slices, ``...``, None, masks and integer arrays. Raises VariableIndexError (an
-        IndexError) where NumPy does. With traced indices jax.numpy's rules hold instead.
+        Takes integers, slices, ``...``, None, masks and integer arrays. Raises VariableIndexError (an
+        IndexError) where NumPy raises IndexError. With traced indices jax.numpy's rules hold instead.
         """
         return take_index(self._live, self.axis, self._rows, index, self.name)
 
     def assign(
         self, value: Any, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
     ) -> Self:  # fmt: skip
-        """Replace everything by ``value``, of the same shape and dtype; all of it or nothing.
+        """Replaces the whole value by ``value``, of the same shape and dtype, or raises and changes nothing.
 
         Raises VariableTypeError for another dtype, VariableError for another shape and under
-        tracing. The other arguments of this and of all methods below are upstream's, and change nothing.
+        tracing. The other arguments of this and of all methods below are TensorFlow's, and have no effect.
         """
         return self._replace("assign", value, lambda _, new: new)
 
     def assign_add(
         self, delta: Any, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
     ) -> Self:  # fmt: skip
-        """Add ``delta``, of the same shape and dtype; raises as ``assign`` does."""
+        """Adds ``delta``, of the same shape and dtype; raises the errors of ``assign``."""
         return self._replace("assign_add", delta, operator.add)
 
     def assign_sub(
         self, delta: Any, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
     ) -> Self:  # fmt: skip
-        """Subtract ``delta``, of the same shape and dtype; raises as ``assign`` does."""
+        """Subtracts ``delta``, of the same shape and dtype; raises the errors of ``assign``."""
         return self._replace("assign_sub", delta, operator.sub)
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Array:
         """The rows at ``indices``, whole numbers in one dimension, in that order.
 
-        Raises VariableIndexError for one out of range; a traced one gives NaN, the least whole
-        number, or of an unsigned type the largest, instead.
+        Raises VariableIndexError for an index out of range. A traced one gives NaN, the smallest integer, or
+        for an unsigned dtype the largest, instead.
         """
         indices = checked_index_type(indices, self.name, "sparse_read")
         check_rank_one(indices, self.name, "sparse_read")
@@ -279,9 +279,8 @@ class ShardedVariable(ArrayOperators, RowUpdates):
     ) -> Array:
         """The rows at ``ids``, of any shape: an array of shape ``ids.shape + self.shape[1:]``.
 
-        The table's own strategy is the only one that finds its rows: to name the other is a
-        VariableError. Rows with an L2 norm above ``max_norm`` are scaled down to it. Out of range as
-        in ``sparse_read``.
+        ``partition_strategy`` must be the table's own or None; any other raises VariableError. Rows with an L2
+        norm above ``max_norm`` are scaled down to it. Ids out of range are treated as in ``sparse_read``.
         """
         check_same_strategy(partition_strategy, self._rows, self.name)
         ids = checked_index_type(ids, self.name, "embedding_lookup")
@@ -328,11 +327,11 @@ class ShardedVariable(ArrayOperators, RowUpdates):
 
     @property
     def _live(self) -> tuple[Array, ...]:
-        # jax.tree.map and the like may have left shards that are not arrays, or not all of one kind.
+        # jax.tree.map may have replaced shards by something else, or by a mix of numpy and jax arrays.
         return live_shards(self._shards, self.axis, self.name)
 
     def _refuse_narrowed(self) -> None:
-        """Refuse what jax made of numpy shards whose dtype it does not keep, as under ``jit``."""
+        """Raises VariableTypeError where jax has narrowed numpy shards, as under ``jit``."""
         if not self._static.numpy_dtype:
             return
         import jax
@@ -347,9 +346,9 @@ class ShardedVariable(ArrayOperators, RowUpdates):
 
 
 def adopted(shards: Sequence[Any], name: str, axis: int, strategy: str) -> ShardedVariable:
-    """The variable of arrays that nobody else holds: numpy arrays are not copied.
+    """A variable of arrays that nothing else refers to, so numpy arrays are not copied.
 
-    Raises as ``ShardedVariable`` does.
+    Raises the errors of ``ShardedVariable``.
     """
     if not are_numpy(shards):
         return ShardedVariable(shards, name, axis=axis, partition_strategy=strategy)
