@@ -44,7 +44,7 @@ class Crc(Struct, frozen=True):
     """A reflected CRC with all-ones initial value and final inversion, computed by awscrt.
 
     Attributes:
-        name: what awscrt calls it.
+        name: its name in awscrt.
         width: bits of a value, 64 or 32.
     """
 
@@ -109,7 +109,7 @@ def fold(crc: Crc, values: NDArray[Any], stride: int) -> int:
 
 
 def fold_last(crc: Crc, values: NDArray[Any], stride: int) -> NDArray[Any]:
-    """What ``fold`` gives, along the last of several axes."""
+    """``fold`` along the last of several axes."""
     return _fold_many(crc, values, stride, 1)[0][..., 0]
 
 

@@ -1,6 +1,6 @@
-"""CRC of a tensor's row-major bytes from pieces that pass in any order.
+"""CRC of a tensor's row-major bytes, from pieces in any order.
 
-A piece lies in the tensor as runs of contiguous bytes at regular strides. Adjacent dimensions are
+A piece is runs of contiguous bytes at regular strides in the tensor. Adjacent dimensions are
 merged until runs are as long as they can be; then the cheapest of four ways is taken:
 
 one     the piece is one run: one call.
@@ -54,20 +54,20 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _BATCH_BYTES = 128 << 10
-"""Copied runs alive at once: they stay in cache."""
+"""Bytes of runs that are copied at once: they stay in cache."""
 
 _GATHER_BYTES = 16 << 10
-"""Bytes looked up at once: their indices and entries, 16 bytes each, stay in cache."""
+"""Bytes that are looked up at once: their indices and entries, 16 bytes each, stay in cache."""
 
 _VALUES_AT_ONCE = 4096
-"""Runs whose values are folded together: enough to hide the cost of a numpy call."""
+"""Runs that are folded together: enough to hide the cost of a numpy call."""
 
 _SCATTERED_BYTES = 64
 """Pieces whose runs in memory are shorter are copied element by element, not run by run."""
 
 
 def linear_of_box(crc: Crc, piece: Array, box: Box, shape: tuple[int, ...]) -> int:
-    """What ``piece``, lying at ``box`` in a row-major tensor of ``shape``, adds to the tensor's CRC.
+    """The contribution of ``piece``, at ``box`` of a row-major tensor of ``shape``, to the tensor's CRC.
 
     The XOR over disjoint boxes that cover the tensor, given to ``finish`` with the tensor's bytes,
     is the CRC of the whole. ``piece`` has the box's shape and any strides; it is not changed.
@@ -89,7 +89,7 @@ def linear_of_box(crc: Crc, piece: Array, box: Box, shape: tuple[int, ...]) -> i
 
 
 def _linear_of_piece(crc: Crc, piece: Array, shape: tuple[int, ...], runs: Runs) -> int:
-    """Linear part of the piece as it lies in the tensor, relative to the end of its last run."""
+    """Linear part of the piece at its place in the tensor, relative to the end of its last run."""
     if piece.flags.c_contiguous:
         rows = piece.reshape(-1).view(np.uint8).reshape(*runs.counts, runs.run_bytes)
         return _linear(crc, rows, runs.strides, runs.way)
@@ -104,7 +104,7 @@ def _linear_of_piece(crc: Crc, piece: Array, shape: tuple[int, ...], runs: Runs)
 
 
 def _linear_of_scattered(crc: Crc, piece: Array, shape: tuple[int, ...]) -> int:
-    """The same for a piece whose neighbours in the tensor are not neighbours in memory."""
+    """The same for a piece that is not contiguous in memory where it is contiguous in the tensor."""
     if piece.nbytes <= SCRATCH_BYTES:
         return _linear_of_piece(
             crc, _scratch.dense(piece), shape, runs_of(piece.shape, shape, piece.itemsize)
@@ -122,7 +122,7 @@ def _linear_of_scattered(crc: Crc, piece: Array, shape: tuple[int, ...]) -> int:
 
 
 def _linear(crc: Crc, rows: NDArray[np.uint8], strides: tuple[int, ...], way: Way) -> int:
-    """Linear part of ``(*counts, run_bytes)`` bytes whose runs lie at ``strides``."""
+    """Linear part of ``(*counts, run_bytes)`` bytes whose runs are at ``strides``."""
     if way == "one" or not strides:
         return crc.linear(rows)
     at_once = _rows_at_once(rows.shape, strides, way)

@@ -42,9 +42,9 @@ def bands(
 ) -> Iterator[Band]:
     """The bands of chunks with common leading ``shape``, in row-major order.
 
-    ``row_bytes[d]`` is what one index of dimension ``d`` weighs, all chunks together; the dimension
-    that is cut is before ``first_open_dim``. A band holds at most ``band_bytes``, or one row.
-    Where only the box ``wanted`` is, in the chunks' coordinates, no band holds rows of it and others.
+    ``row_bytes[d]`` is the size of one index of dimension ``d`` over all chunks; the dimension that is cut is
+    before ``first_open_dim``. A band has at most ``band_bytes``, or one row. With a box ``wanted``, in the chunks'
+    coordinates, no band mixes rows inside and outside of it.
     """
     if not shape:
         yield Band((), 0, 1)

@@ -41,7 +41,7 @@ class Box(Struct, frozen=True):
         return math.prod(self.shape)
 
     def intersect(self, other: Box) -> Box | None:
-        """What both boxes hold, or None where that is nothing."""
+        """The elements in both boxes; None where they do not overlap."""
         start = tuple(map(max, self.start, other.start))
         stop = tuple(map(min, self.stop, other.stop))
         if any(map(ge, start, stop)):

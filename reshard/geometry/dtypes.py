@@ -22,7 +22,7 @@ DTYPES = tuple(_STORAGE_BYTES)
 """Every element type that is known."""
 
 NOT_STORED = frozenset({"uint2", "uint4", "float8_e4m3"})
-"""TensorStore has no such dtypes, so no checkpoint holds them."""
+"""Dtypes that TensorStore lacks, so that no checkpoint has them."""
 
 STORED_DTYPES = tuple(dtype for dtype in DTYPES if dtype not in NOT_STORED)
 """Every element type that a checkpoint can hold."""
@@ -48,7 +48,7 @@ def numpy_dtype(dtype: str) -> np.dtype:
 
 
 def opaque_dtype(itemsize: int) -> np.dtype[Any]:
-    """A dtype of that size whose copies are plain memory copies that keep every bit."""
+    """A dtype of that size for copies that keep every bit."""
     import numpy as np
 
     return np.dtype({1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}[itemsize])

@@ -87,7 +87,8 @@ class Grid:
 
     def box(self, index: Index) -> Box:
         """The box at ``index``."""
-        # Lists, here and below, since a tree of small tensors asks 100,000 times: generators take twice as long.
+        # Lists, here and below: a tree of small tensors calls this 100,000 times, and generators take twice
+        # as long.
         return Box(
             tuple([c[i] for c, i in zip(self.cuts, index, strict=True)]),
             tuple([c[i + 1] for c, i in zip(self.cuts, index, strict=True)]),
@@ -104,7 +105,7 @@ class Grid:
     def overlapping(self, box: Box) -> tuple[range, ...]:
         """Per dimension, the indices of the boxes that ``box`` touches.
 
-        What lies outside the tensor touches nothing; an empty dimension has the empty range.
+        Parts outside of the tensor touch no box; an empty dimension has an empty range.
 
         >>> Grid((8,), ((0, 3, 6, 8),)).overlapping(Box((2,), (5,)))
         (range(0, 2),)
@@ -119,7 +120,7 @@ class Grid:
         return _risen(self.shape, tuple(map(_common_cuts, self.cuts, other.cuts)))
 
     def refine(self, other: Grid) -> Grid:
-        """The grid of the cuts of both: its boxes lie in one box of each."""
+        """The grid with the cuts of both: each of its boxes is inside one box of each grid."""
         self._check_same_shape(other)
         return _risen(self.shape, tuple(map(_union_cuts, self.cuts, other.cuts)))
 
@@ -205,7 +206,7 @@ def _largest_part(cuts: Cuts) -> int:
 
 
 def _risen(shape: tuple[int, ...], cuts: tuple[Cuts, ...]) -> Grid:
-    """A grid whose cuts are known to rise: to look at them again would take most of a plan's time."""
+    """A grid whose cuts are known to rise; checking them again would take most of the time of a plan."""
     grid = object.__new__(Grid)
     object.__setattr__(grid, "shape", shape)
     object.__setattr__(grid, "cuts", cuts)

@@ -1,4 +1,4 @@
-"""Boxes in which a part of an array lies contiguous in row-major order."""
+"""Row-major order: the runs of a box, and the boxes of a run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts
 
 MIN_RUN_BYTES = 1 << 10
-"""Shorter rows of a raw chunk cost more to read one by one than together with what lies between."""
+"""Reading shorter rows of a raw chunk one by one costs more than reading the bytes between them too."""
 
 
 def stretch(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
-    """The boxes that hold elements ``start:stop`` of a row-major array, in order.
+    """The boxes of elements ``start:stop`` of a row-major array, in order.
 
     >>> [str(box) for box in stretch((4, 3), 2, 10)]
     ['[0:1, 2:3]', '[1:3, 0:3]', '[3:4, 0:1]']
@@ -95,7 +95,8 @@ def _places(start: Sequence[int], stop: Sequence[int]) -> Iterator[tuple[int, ..
 
 
 def span(box: Box, around: Sequence[int]) -> tuple[int, int]:
-    """The first element of a box (not empty) within an array of shape ``around``, and how many lie up to its last."""
+    """The offset of the first element of a non-empty box in an array of shape ``around``, and the number of
+    elements from there to its last."""
     strides = row_bytes(around, 1)
     first = sum(a * s for a, s in zip(box.start, strides, strict=True))
     last = sum((b - 1) * s for b, s in zip(box.stop, strides, strict=True))
@@ -126,7 +127,7 @@ def _with(place: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
 
 
 def run_elements(shape: Sequence[int], around: Sequence[int]) -> int:
-    """How many elements of a box of ``shape`` lie one after another in a row-major array of shape ``around``."""
+    """How many elements of a box of ``shape`` are contiguous in a row-major array of shape ``around``."""
     run = 1
     for n, whole in zip(reversed(shape), reversed(around), strict=True):
         run *= n

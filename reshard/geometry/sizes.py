@@ -19,10 +19,10 @@ _SIZE = re.compile(r"\s*(\d{1,20}(?:\.\d{1,9})?)\s*([A-Za-z]{0,3})\s*", re.ASCII
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes that ``text`` stands for; powers of 1024 with an ``i``, of 1000 without.
+    """The number of bytes in ``text``; units with an ``i`` are powers of 1024, others of 1000.
 
-    A fraction is rounded down to whole bytes. Raises LayoutError for anything else, for negative
-    numbers and for more than any machine holds.
+    A fraction is rounded down to whole bytes. Raises LayoutError for anything else, for negative numbers and for
+    sizes beyond any machine.
 
     >>> parse_bytes("1.5KiB"), parse_bytes("2MB"), parse_bytes("100"), parse_bytes(100)
     (1536, 2000000, 100, 100)

@@ -21,7 +21,7 @@ from reshard.geometry.box import Box
 
 
 class _Piece(Struct, frozen=True):
-    """What a part of the tensor holds of a box, with its number of elements and the box itself."""
+    """The overlap of a box with a part of the tensor, its number of elements, and the part's box."""
 
     start: tuple[int, ...]
     stop: tuple[int, ...]

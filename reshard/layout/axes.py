@@ -1,4 +1,4 @@
-"""What splits the dimensions of a tensor: the axes of a layout, as they are given, kept and shown."""
+"""The axes of a layout: which mesh axes split each dimension of a tensor."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from reshard.errors import LayoutError
 
 Axis = None | str | tuple[str, ...]
-"""What splits one dimension: nothing, one mesh axis, or several (the first varies slowest)."""
+"""The mesh axes that split one dimension: None, one name, or several (the first varies slowest)."""
 
 AxesLike = Iterable[str | Sequence[str] | None]
-"""What a layout's axes may be given as."""
+"""Types that a layout's axes may be given in."""
 
 
 def normal_axes(axes: AxesLike) -> tuple[Axis, ...]:
-    """Axes as they are kept: tuples for lists, None for ``()`` and ``"x"`` for ``("x",)``."""
+    """Normalised axes: tuples for lists, None for ``()`` and ``"x"`` for ``("x",)``."""
     if isinstance(axes, str):
         raise LayoutError(
             f"a layout's axes must be a sequence with one entry per dimension, not the string "
@@ -31,7 +31,7 @@ def normal_axes(axes: AxesLike) -> tuple[Axis, ...]:
 
 
 def in_order(given: object) -> tuple[Any, ...] | None:
-    """The entries of what has an order; None for a set, a dict, a string and what has no entries."""
+    """The entries of an ordered collection; None for a set, a dict, a string and anything that cannot be iterated."""
     if isinstance(given, Set | Mapping | str | bytes):
         return None
     try:

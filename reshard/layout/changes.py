@@ -1,9 +1,9 @@
-"""Cast rules: which tensors a rule is about, and what it makes of them.
+"""Changes: the select, drop, rename and cast rules of a conversion, as the user wrote them. CastRule: a parsed cast
+rule.
 
-A rule is ``WHAT=DTYPE`` or ``WHAT=DTYPE:saturate``. WHAT is a dtype where it is one of the words
-``bool``, ``int``, ``float`` and ``complex`` or a dtype's whole name; then the rule is about every
-tensor of that dtype. Any other text is a regular expression that is searched in names: ``(float)`` or
-``^float$`` look for the name.
+A cast rule is ``WHAT=DTYPE`` or ``WHAT=DTYPE:saturate``. Where WHAT is one of the words ``bool``, ``int``,
+``float`` and ``complex`` or the whole name of a dtype, the rule applies to every tensor of that dtype. Any other
+text is a regular expression that is searched in names: ``(float)`` or ``^float$`` match the name.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SATURATE = ":saturate"
 
 
 class Changes(Struct, frozen=True):
-    """Rules over tensor names, each a regular expression that is searched in the source's name.
+    """Rules over tensor names; each is a regular expression that is searched in the source's name.
 
     Attributes:
         rename: pairs of pattern and replacement, which may use groups (``\\1``).
-        cast: pairs of a pattern, or what stands for dtypes, and a dtype name (see above).
+        cast: pairs of a pattern or a kind of dtype, and a dtype name (see above).
     """
 
     select: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Changes(Struct, frozen=True):
 
 
 class Cast(Struct, frozen=True):
-    """What becomes of one tensor's elements.
+    """The cast of one tensor.
 
     Attributes:
         saturate: whether values beyond the largest finite one become that one.
@@ -62,11 +62,11 @@ class Cast(Struct, frozen=True):
 
 
 class CastRule(Struct, frozen=True):
-    """One rule, understood.
+    """A parsed cast rule.
 
     Attributes:
-        what: as it was written.
-        dtypes: those of which it takes every tensor; empty where ``what`` is a regular expression.
+        what: the left side, as written.
+        dtypes: the dtypes that ``what`` means; empty for a regular expression.
         to: the dtype that it casts to.
         saturate: whether values beyond the largest finite one become that one.
     """
@@ -92,7 +92,7 @@ def kind_of(dtype: str) -> str:
 
 
 def names_dtypes(what: str) -> bool:
-    """Whether the left side of a rule stands for dtypes, and not for a pattern.
+    """Whether the left side of a rule means dtypes, and not a pattern.
 
     >>> names_dtypes("float"), names_dtypes("bfloat16"), names_dtypes("(float)")
     (True, True, False)
@@ -101,12 +101,12 @@ def names_dtypes(what: str) -> bool:
 
 
 def left_side_for(name: str) -> str:
-    """What names this tensor on the left side of a rule that a message proposes."""
+    """The left side of a rule for this tensor, for messages that propose one."""
     return f"^{name}$" if names_dtypes(name) else name
 
 
 def parse_cast(what: str, to: str, counts: Counts | None = None) -> CastRule:
-    """The rule. Raises PlanError for a pattern that does not compile and for no such dtype."""
+    """The parsed rule. Raises PlanError for a pattern that does not compile and for an unknown dtype."""
     from reshard.patterns.compile import compile_pattern, shown
 
     dtype, saturate = parse_target(what, to)

@@ -37,22 +37,21 @@ class DeviceMesh:
     """Named axes with sizes; devices are needed only where live arrays are placed on them.
 
     Args:
-        shape: size of each axis, at least 1; or a ``jax.sharding.Mesh`` or ``AbstractMesh``, which says
-            everything and is all that is given.
+        shape: size of each axis, at least 1; or a ``jax.sharding.Mesh`` or ``AbstractMesh``, without any other
+            argument.
         axis_names: one name per size, all different.
         devices: the jax devices along the axes, or their names (``"cpu:0"``): as many as the
             product of ``shape``, all different, in an array or nested sequence of any shape, read
-            row-major. None for an abstract mesh, which stands for any devices.
-        axis_types: one of ``AXIS_TYPES`` per axis, also written as ``"AxisType.Auto"``; None where
-            nobody said. Part of the mesh's value, as in jax.
-        device_ids: the ids of the devices along the axes, row-major, as a checkpoint records them
-            without having the devices; ``devices`` bring their own. None where nobody said.
+            row-major. None for an abstract mesh, without devices.
+        axis_types: one of ``AXIS_TYPES`` per axis, also written as ``"AxisType.Auto"``; None for unknown types.
+            They are part of the mesh's value, as in jax.
+        device_ids: the ids of the devices along the axes, row-major, as a checkpoint records them; ``devices`` have
+            their own ids. None for unknown ids.
 
     Attributes:
         devices: an array of jax devices in the shape of the mesh, read-only, or None.
 
-    Raises LayoutError where these contradict each other. Meshes of other devices or device ids are
-    not equal.
+    Raises LayoutError where these contradict each other. Meshes with different devices or device ids are not equal.
 
     >>> DeviceMesh((4, 2), ("data", "model")).axis_size("model")
     2
@@ -186,7 +185,7 @@ def same_axes(one: DeviceMesh, other: DeviceMesh) -> bool:
 
 
 MeshLike = Union[DeviceMesh, "Mesh", "AbstractMesh"]
-"""What is taken for a mesh: this project's, or one of jax's."""
+"""Types that are accepted as a mesh: DeviceMesh, or a mesh of jax."""
 
 
 def is_jax_mesh(mesh: object) -> bool:
@@ -197,7 +196,7 @@ def is_jax_mesh(mesh: object) -> bool:
 
 
 def as_mesh(mesh: object) -> DeviceMesh:
-    """The mesh itself, or what a mesh of jax stands for; anything else is a LayoutError."""
+    """A DeviceMesh unchanged, or a mesh of jax as a DeviceMesh; LayoutError for anything else."""
     if isinstance(mesh, DeviceMesh):
         return mesh
     if is_jax_mesh(mesh):

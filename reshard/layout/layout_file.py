@@ -1,4 +1,4 @@
-"""Layout files: which mesh, which tensors are split how, and what is changed on the way.
+"""Layout files: the mesh, how each tensor is split, and the changes of a conversion.
 
 ::
 
@@ -48,11 +48,10 @@ from reshard.patterns.found_rules import FoundRules
 Strategy = Literal["fixed_shards", "min_size", "max_size"]
 Unmatched = Literal["replicate", "error"]
 MissingAxes = Literal["error", "replicate"]
-"""What becomes of axes that split tensors and are not in the mesh: refused, or left out, so that what they
-split is replicated."""
+"""How to treat axes that split tensors but are not in the mesh: raise an error, or replicate over them."""
 
 REPLICATE_THEM = 'have what they split replicated (missing_axes="replicate")'
-"""What errors about such axes propose."""
+"""The remedy in errors about such axes."""
 
 T = TypeVar("T")
 
@@ -66,7 +65,7 @@ class Rule:
 
     Attributes:
         match: regular expression, searched for in the name.
-        label: ``rules[0] 'embed' (layout.yaml:3)``, for messages; no part of the rule's value.
+        label: ``rules[0] 'embed' (layout.yaml:3)``, for messages; not compared.
     """
 
     match: str
@@ -100,7 +99,7 @@ class PartitionRule:
 
     @property
     def partitioner(self) -> Partitioner:
-        """What decides on the number of shards."""
+        """The partitioner that computes the number of shards."""
         if self.strategy == "fixed_shards":
             return FixedShardsPartitioner(self.amount)
         if self.strategy == "min_size":
@@ -115,13 +114,13 @@ def named(rule: Rule | PartitionRule) -> str:
 
 @dataclass(frozen=True)
 class LayoutFile:
-    """What a layout file says.
+    """A parsed layout file.
 
     Making one with a mesh checks the axes of every rule against it.
 
     Attributes:
-        where: names it in messages; no part of its value.
-        replicated: axes that its rules lost because its mesh lacks them; for a warning, no part of its value.
+        where: its name in messages; not compared.
+        replicated: axes that were removed from its rules because its mesh lacks them; for a warning, not compared.
     """
 
     mesh: DeviceMesh | None = None
@@ -148,7 +147,7 @@ class LayoutFile:
 
     @property
     def has_layout(self) -> bool:
-        """Whether it says where elements belong; a file of select, drop, rename and cast does not."""
+        """Whether it says how tensors are split; a file of only select, drop, rename and cast does not."""
         return bool(self.mesh or self.rules or self.partitions) or self.unmatched == "error"
 
     def with_mesh(self, mesh: DeviceMesh, missing_axes: MissingAxes = "error") -> LayoutFile:
@@ -184,7 +183,7 @@ def load_layout(path: str | Path) -> LayoutFile:
 def parse_layout(
     mapping: Mapping[str, Any], where: str = "layout", lines: Mapping[Steps, int] | None = None
 ) -> LayoutFile:
-    """The layout file that plain data (of a JSON body, say) stands for; ``where`` names it in errors."""
+    """The layout file in plain data, such as that of a JSON body; ``where`` names it in errors."""
     data = dict(mapping) if isinstance(mapping, Mapping) else mapping
     return _layout_file(Document(data, where, lines or {}))
 
@@ -252,7 +251,7 @@ def _each(
 
 
 def _named(label: str, make: Callable[[], T]) -> T:
-    """What ``make`` returns; its LayoutError gets a label in front."""
+    """The result of ``make``; its LayoutError is prefixed with the label."""
     try:
         return make()
     except LayoutError as error:

@@ -68,7 +68,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
 
     @property
     def dialect(self) -> str:
-        """How names are looked up, in words: what the map was made with besides its mesh and keys."""
+        """How names are looked up, as constructor arguments."""
         choices = {"match": self._match, "ambiguous": self._ambiguous, "unmatched": self._unmatched}
         return ", ".join(f"{name}={choice!r}" for name, choice in choices.items())
 
@@ -165,7 +165,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
     __copy__ = copy  # else the copy would change the keys of the original
 
     def update(self, other: Any = (), /, **layouts: Any) -> None:
-        """Set what is given as a dict takes it, in full: where anything of it is wrong, nothing is set."""
+        """Sets keys like ``dict.update``; where any of them is wrong, none is set."""
         changed = self.copy()
         super(LayoutMap, changed).update(other, **layouts)
         self._layouts, self._patterns = changed._layouts, changed._patterns
@@ -183,16 +183,16 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
         return both
 
     def to_keras(self) -> Any:
-        """A ``keras.distribution.LayoutMap`` that finds for every variable what this map finds.
+        """A ``keras.distribution.LayoutMap`` that finds the same layouts as this map.
 
-        It is a copy: what is set in one later is not set in the other. ``ModelParallel`` takes it.
+        It is a copy: later changes of one do not affect the other. ``ModelParallel`` accepts it.
         """
         from reshard.layout.bridges.keras_distribution import map_to_keras
 
         return map_to_keras(self)
 
     def to_mapping(self) -> dict[str, Any]:
-        """The content of a layout file that finds what this map finds, for a server or to be stored as JSON.
+        """The content of a layout file that finds the same layouts, for a server or to be stored as JSON.
 
         Raises LayoutError for keys that are not supported as patterns of layout files (docs/reference/layout-files.md), for
         ``ambiguous="error"`` with several keys, and for layouts over another mesh than the map's.
@@ -238,7 +238,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
         return self._layouts[key]
 
     def __contains__(self, key: object) -> bool:
-        """Whether exactly this key was set; ``map[name] is not None`` asks whether a name has a layout."""
+        """Whether exactly this key was set; ``map[name] is not None`` tests whether a name has a layout."""
         return key in self._layouts
 
     def __iter__(self) -> Iterator[str]:

@@ -31,7 +31,7 @@ MAX_PARTS = 500_000
 """Most values, keys and lists of a YAML text: ten for each of 50,000 rules."""
 
 MAX_SCALAR_CHARACTERS = 64
-"""Of a number, date or boolean in YAML, whose ``1:59:59`` takes time with the square of its length."""
+"""Longest number, date or boolean in YAML; parsing ``1:59:59`` takes time quadratic in its length."""
 
 _STRING = "tag:yaml.org,2002:str"
 

@@ -1,4 +1,4 @@
-"""Reading plain data strictly: each value knows its place, so that each error can say it."""
+"""Value: a part of plain data that is read strictly, and that knows its place for error messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reshard.patterns.compile import Pattern, compile_pattern, shown
 class Value(Struct, frozen=True):
     """A part of a document, with checks that name its file, line and key when they fail.
 
-    Every method raises LayoutError where the value is not what it asks for.
+    Every method raises LayoutError where the value has another form.
     """
 
     data: Any

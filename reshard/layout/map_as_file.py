@@ -24,12 +24,13 @@ def map_as_file(
     unmatched: Unmatched,
     is_first: bool,
 ) -> dict[str, Any]:
-    """The content of a layout file that finds what the map finds.
+    """The content of a layout file that finds the same layouts as the map.
 
     Args:
         is_first: whether the first of several keys that match counts, as in a file.
 
-    Raises LayoutError for a key that is not supported as a pattern of a file, and for what a file cannot say.
+    Raises LayoutError for a key that is not supported as a pattern of a file, and for a map that a file cannot
+    express.
     """
     if not is_first and len(layouts) > 1:
         raise LayoutError(

@@ -151,7 +151,8 @@ def _pattern(end: _End, stop: str) -> str:
 
 
 def _part(alternatives: frozenset[str]) -> str:
-    """A pattern of one part; those that differ in one number only share what is around it."""
+    """A pattern for the alternatives of one part; alternatives that differ only in one number share the text around
+    it."""
     (form, *others) = {_DIGITS.sub(_NUMBER, text) for text in alternatives}
     if len(alternatives) > 1 and not others and form.count(_NUMBER) == 1:
         before, after = map(_escaped, form.split(_NUMBER))

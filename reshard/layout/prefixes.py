@@ -1,4 +1,4 @@
-"""Names that miss each other by a prefix alone: ``dense/kernel`` is asked for, ``params/dense/kernel`` is there."""
+"""Hints for names that differ only by a prefix: ``dense/kernel`` is wanted, ``params/dense/kernel`` exists."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _DEPTH = 4
 """Prefixes of more parts than this are not looked for."""
 
 
-def prefixes_above(asked: Collection[str], there: Collection[str]) -> list[str]:
-    """Every prefix, such as ``"params/"``, below which all of ``asked`` are there; none where nothing is asked."""
-    if not asked:
+def prefixes_above(wanted: Collection[str], there: Collection[str]) -> list[str]:
+    """Every prefix, such as ``"params/"``, below which all of ``wanted`` exist; none for no names."""
+    if not wanted:
         return []
-    first, found = next(iter(asked)), set(there)
+    first, found = next(iter(wanted)), set(there)
     tail = f"/{first}"
     prefixes = sorted(name[: -len(first)] for name in found if name.endswith(tail))
-    return [p for p in prefixes if all(p + name in found for name in asked)]
+    return [p for p in prefixes if all(p + name in found for name in wanted)]
 
 
-def surplus_prefix(asked: Collection[str], there: Collection[str]) -> str | None:
-    """The prefix, such as ``"params/"``, without which all of ``asked`` are there."""
-    if not asked:
+def surplus_prefix(wanted: Collection[str], there: Collection[str]) -> str | None:
+    """The prefix, such as ``"params/"``, without which all of ``wanted`` exist."""
+    if not wanted:
         return None
     found = set(there)
-    for prefix in _prefixes(next(iter(asked))):
-        if all(name.startswith(prefix) and name[len(prefix) :] in found for name in asked):
+    for prefix in _prefixes(next(iter(wanted))):
+        if all(name.startswith(prefix) and name[len(prefix) :] in found for name in wanted):
             return prefix
     return None
 
@@ -43,7 +43,7 @@ def with_folders(names: Iterable[str]) -> set[str]:
 
 
 def pattern_hint(pattern: Search, names: Sequence[str]) -> str:
-    """What a pattern that finds none of ``names`` would find with or without a prefix; "" where nothing.
+    """A hint for a pattern that matches none of ``names`` but would with or without a prefix; "" for no hint.
 
     >>> pattern_hint(re.compile("^dense/"), ["params/dense/kernel", "params/dense/bias"])
     "; below 'params/' it would match 2 of them: write '^params/dense/'"
@@ -58,7 +58,7 @@ def pattern_hint(pattern: Search, names: Sequence[str]) -> str:
 
 
 def _instead(pattern: Search, prefix: str, names: Sequence[str]) -> str:
-    """The pattern with the prefix, where that is easily said."""
+    """The remedy with the prefix in the pattern; "" for a pattern that does not begin with ``^``."""
     if not pattern.pattern.startswith("^"):
         return ""
     return _write("^" + re.escape(prefix) + pattern.pattern[1:], names)

@@ -28,7 +28,7 @@ class Resolved(Struct, frozen=True):
     Attributes:
         layout: one entry per dimension, over the file's mesh; unsplit where a partition splits it.
         partition: strategy, its amount, axis and number of shards, where a partition splits it.
-        slices: who needs what.
+        slices: the grid of the slices.
         rule_index: position in ``rules`` of the rule that decided, or None.
         partition_index: position in ``partitions`` of the one that decided, or None.
     """
@@ -49,7 +49,7 @@ class Overlap(Struct, frozen=True):
 
 
 def layout_for(file: LayoutFile, name: str, shape: Sequence[int], dtype: str) -> Resolved:
-    """How the file splits a tensor; ``dtype`` counts where a partition goes by size.
+    """How the file splits a tensor; ``dtype`` matters for partitions by size.
 
     Axes shorter than the rank are padded with None on the right. Raises LayoutError, naming tensor,
     shape and rule, for more axes than dimensions, a dimension that does not divide, a partition axis

@@ -1,4 +1,4 @@
-"""Which LayoutMap the variables made by this thread belong to."""
+"""Scopes of layout maps: variables that a thread makes inside take their layouts from the map."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HOOKS: list[Callable[[], AbstractContextManager[None]]] = []
 
 
 def add_scope_hook(hook: Callable[[], AbstractContextManager[None]]) -> None:
-    """Has every later scope enter what ``hook()`` returns, after its layout map is set."""
+    """Makes every later scope enter the context manager that ``hook()`` returns, after its layout map is set."""
     _HOOKS.append(hook)
 
 

@@ -1,4 +1,4 @@
-"""SaveSliceInfo: which box of which full tensor a stored piece is."""
+"""SaveSliceInfo: the box of a full tensor that a slice is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SaveSliceInfo:
     >>> SaveSliceInfo("w", (4, 3, 5), (0, 1, 3), (4, 1, 2)).spec
     '4 3 5 0,4:1,1:3,2'
 
-    Raises LayoutError where the slice does not lie in the tensor. ``spec`` is the text that
+    Raises LayoutError where the slice is outside of the tensor. ``spec`` is the text that
     TensorFlow's save and restore operations take as ``shape_and_slices``.
     """
 
@@ -64,7 +64,7 @@ class SaveSliceInfo:
 
     @classmethod
     def from_spec(cls, spec: str, full_name: str = "") -> SaveSliceInfo:
-        """Parse ``spec``; ``-`` stands for a whole dimension. Anything else is a LayoutError."""
+        """Parses ``spec``; ``-`` means a whole dimension. Raises LayoutError for anything else."""
         if not isinstance(spec, str) or " " not in spec:
             raise LayoutError(
                 f"a slice spec is a shape, a space and slices, as in {_EXAMPLE}, not {spec!r}"
@@ -90,7 +90,7 @@ class SaveSliceInfo:
 
     @property
     def box(self) -> Box:
-        """Where the slice lies in the full tensor."""
+        """The box of the slice in the full tensor."""
         stop = tuple(a + n for a, n in zip(self.var_offset, self.var_shape, strict=True))
         return Box(self.var_offset, stop)
 

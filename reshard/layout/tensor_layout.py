@@ -39,7 +39,7 @@ class TensorLayout:
     Args:
         axes: per dimension None, the name of a mesh axis, or several names, first varying slowest.
             Lists are taken for tuples, ``()`` for None and ``("x",)`` for ``"x"``, as jax does.
-        device_mesh: the mesh that the names belong to, if it is known yet.
+        device_mesh: the mesh of these axes; None where it is not known yet.
 
     Raises LayoutError for a bare string, an axis used twice and an axis that the mesh lacks.
 
@@ -102,8 +102,8 @@ class TensorLayout:
     ) -> TensorLayout:
         """The layout of a NamedSharding, or of a PartitionSpec over ``device_mesh``, if there is one.
 
-        ``backend_layout`` is the way back. Other kinds of sharding are a LayoutError, as is what a
-        layout cannot say: unconstrained dimensions, unreduced axes.
+        ``backend_layout`` converts back. Raises LayoutError for other kinds of sharding, unconstrained dimensions
+        and unreduced axes, which a layout cannot express.
         """
         from reshard.layout.bridges.jax_sharding import layout_from_sharding
 
@@ -130,7 +130,7 @@ class TensorLayout:
         return (*_parts(self.axes, mesh.axis_names, mesh.shape), *[1] * (rank - len(self.axes)))
 
     def shard_shape(self, shape: Sequence[int], name: str = "") -> tuple[int, ...]:
-        """Shape of what each device holds; an indivisible dimension is a LayoutError naming ``name``."""
+        """Shape of each device's shard; LayoutError, naming ``name``, for a dimension that does not divide."""
         rank = len(shape)
         if len(self.axes) > rank:
             raise self._surplus(f"{name!r} has {rank} dimensions (shape {list(shape)})")

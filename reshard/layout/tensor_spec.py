@@ -1,4 +1,4 @@
-"""TensorSpec: what is known of one tensor without reading it."""
+"""TensorSpec: the metadata of one tensor."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from reshard.layout.tensor_layout import TensorLayout
 
 
 class TensorSpec(Struct, frozen=True):
-    """Name, shape and dtype of a tensor, how storage cuts it, and who needs which slice.
+    """Name, shape and dtype of a tensor, its chunks on disk, and its layout over devices.
 
-    Two grids that are never assumed equal: ``storage`` is what is on disk, ``layout`` (or
-    ``slices``, where the split is not even) who holds what.
+    Two grids that may differ: ``storage`` has the chunks on disk, ``slices`` those of the layout.
 
     Attributes:
         name: ``/``-joined path.
@@ -48,7 +47,7 @@ class TensorSpec(Struct, frozen=True):
 
     @property
     def slices(self) -> Grid:
-        """Who needs what: the layout's grid, or the whole tensor where there is none."""
+        """The grid of the layout; the whole tensor without a layout."""
         if self.layout is None or self.layout.device_mesh is None:
             return Grid.whole(self.shape)
         return self.layout.grid(self.shape, self.name)

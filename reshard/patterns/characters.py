@@ -20,7 +20,7 @@ _DIGITS: Ranges = ((0x30, 0x39),)
 _WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 _SPACE: Ranges = ((0x09, 0x0D), (0x20, 0x20))
 _SPACE_OF_UNICODE: Ranges = ((0x09, 0x0D), (0x1C, 0x20))
-"""Python counts the four separators of ASCII among spaces, unless the flag is ``(?a)``."""
+"""Python treats the four ASCII separators as spaces, unless the flag is ``(?a)``."""
 
 CATEGORIES = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w"}
 """How a pattern writes a category, by the end of the name that Python's parser gives it."""

@@ -37,7 +37,7 @@ _ASCII_REMEDY = r"list the characters, such as [0-9] for \d, or start the patter
 
 
 class Search(Protocol):
-    """What Python's ``re.Pattern`` and ``Pattern`` have in common."""
+    """The common methods of Python's ``re.Pattern`` and of ``Pattern``."""
 
     @property
     def pattern(self) -> str: ...
@@ -46,7 +46,7 @@ class Search(Protocol):
 
 
 class Counts:
-    """Adds up what counts such as {1000} cost in the patterns of one document."""
+    """Adds up the cost of counts such as {1000} in the patterns of one document."""
 
     def __init__(self) -> None:
         self.repeated = 0

@@ -25,10 +25,10 @@ class FoundRules:
         self._known: dict[str, tuple[int, ...]] = {}
 
     def learn(self, names: Sequence[str]) -> None:
-        """Look these names up, so that each pattern is searched once in all of them.
+        """Looks these names up, searching each pattern once in all of them.
 
-        What was looked up before is forgotten. A pattern is compiled for as long as it is searched, because
-        tens of thousands of them would take more memory than the tensors that they are about.
+        Earlier look-ups are forgotten. A compiled pattern is dropped after its search: tens of thousands of them
+        would take more memory than the metadata of the tensors.
         """
         if all(name in self._known for name in names):
             return

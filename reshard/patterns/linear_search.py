@@ -1,4 +1,4 @@
-"""The search itself: RE2, whose time is linear in the text, whatever the pattern."""
+"""Searches with RE2, in time linear in the text for every pattern."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 Spans = list[tuple[int, int]]
-"""Where the match and its groups begin and end, in bytes; (-1, -1) for what was not found."""
+"""Start and end of the match and its groups, in bytes; (-1, -1) for a group that did not match."""
 
 Searcher = Callable[[bytes, int, int], Spans]
 """Finds the first match in a text in UTF-8, between two positions."""
@@ -35,7 +35,7 @@ def searcher(source: str, *, captures: bool, max_bytes: int) -> Searcher:
     except re2.error as error:
         raise TooLargeError(_text(error)) from None
     finally:
-        re2.purge()  # its cache would keep the memory of every pattern that anybody sent
+        re2.purge()  # its cache would keep every pattern that a client ever sent
     return _direct(compiled, re2) or _by_match(compiled)
 
 

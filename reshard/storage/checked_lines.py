@@ -1,7 +1,7 @@
-"""Checked lines: a text file that only grows, and of which as much is believed as is whole.
+"""Checked lines: an append-only text file that is read up to the first damaged line.
 
-Every line begins with the CRC-32 of what follows, eight hex digits and a space. A line that was torn by
-a killed writer, or damaged since, ends what is believed: nothing behind it is read.
+Every line begins with the CRC-32 of the rest, eight hex digits and a space. Reading stops at a line that a killed
+writer left incomplete or that was damaged later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def checked_line(text: str) -> bytes:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Every line up to the first that is not whole; none where there is no file.
+    """Every line before the first damaged one; none where there is no file.
 
     Raises StorageError where the file cannot be read.
     """
@@ -50,7 +50,7 @@ def _believed(line: bytes) -> bytes | None:
 
 
 class LineFile:
-    """A new file of checked lines, open for appending; one write for each call, nothing is synced."""
+    """A new file of checked lines, open for appending; each call is one write, without a sync."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)

@@ -1,4 +1,4 @@
-"""What this host allows: memory, processors, free space."""
+"""The resources of this host: memory, processors, free space."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _limit_files(hierarchy: Path, lines: Iterable[str]) -> Iterator[Path]:
     for line in lines:
         number, controllers, path = line.split(":", 2)
         folders = [part for part in path.split("/") if part]
-        if ".." in folders:  # lies outside of what this process may see
+        if ".." in folders:  # outside of the cgroups that this process may see
             continue
         if number == "0" and not controllers:
             base, name = hierarchy, "memory.max"
@@ -69,7 +69,7 @@ def host_name() -> str:
 
 
 def boot_id(file: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
-    """What tells this run of the kernel from every other one (random(4)); "" where it does not say."""
+    """The kernel's boot id (random(4)); "" where it has none."""
     try:
         return file.read_text().strip()
     except OSError:
@@ -77,7 +77,7 @@ def boot_id(file: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
 
 
 def default_workers() -> int:
-    """Tasks at once: as many as processors; two at least, since a task also waits for files."""
+    """Tasks at once: the number of processors, at least two, since a task also waits for files."""
     return max(2, min(len(os.sched_getaffinity(0)), MAX_DEFAULT_WORKERS))
 
 

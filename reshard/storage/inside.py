@@ -14,10 +14,10 @@ from reshard.errors import FormatError, StorageError
 
 
 class Inside:
-    """A folder whose links must stay in it; the folder itself may be reached by any link.
+    """A folder whose links must stay inside; the folder itself may be reached by any link.
 
-    Folders that were found sound are remembered, so that a file costs one ``lstat``. Safe from any
-    thread, since asking twice does no harm.
+    Checked folders are remembered, so that a file costs one ``lstat``. Safe from any thread, since checking twice
+    does no harm.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -26,7 +26,7 @@ class Inside:
         self._sound = {self._root}
 
     def status(self, path: str, what: str) -> os.stat_result:
-        """What ``os.stat`` says of a path below the folder; FormatError, naming ``what``, if it leads out."""
+        """The status of a path below the folder, links followed; FormatError, naming ``what``, if it leads out."""
         folder = path[: path.rfind("/")]
         if folder not in self._sound:
             self._check_folder(folder, what)

@@ -1,4 +1,4 @@
-"""Files of this host: positioned writes, and the one place where an OSError becomes ours."""
+"""Local files: reads and writes at offsets; every OSError becomes a StorageError here."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ _OTHER_REMEDY = "remove that cause and run again"
 
 
 def storage_error(action: str, path: str | Path, error: OSError) -> StorageError:
-    """``error`` as a StorageError that says what was tried, where, why it failed and what to do."""
+    """``error`` as a StorageError that names the action, the path, the reason and the remedy."""
     return StorageError(f"cannot {action} {str(path)!r}: {reason_and_remedy(error)}")
 
 
 def reason_and_remedy(error: OSError) -> str:
-    """Why the system refused, and what to do about it: the end of a message."""
+    """The reason that the system gives, and the remedy: the end of a message."""
     reason = error.strerror or str(error) or type(error).__name__
     return f"{reason}; {_REMEDY.get(error.errno or 0, _OTHER_REMEDY)}"
 
@@ -63,9 +63,9 @@ def storage_errors(action: str, path: str | Path) -> Iterator[None]:
 
 
 def size_if_there(path: str | Path) -> int | None:
-    """The size of what lies at ``path``, links not followed; None where nothing does.
+    """The size of the file at ``path``, links not followed; None where there is nothing.
 
-    StorageError where the system does not let us look: that is no proof of anything's absence.
+    StorageError where the system refuses access, which does not prove that nothing is there.
     """
     with storage_errors("look at", path):
         try:
@@ -132,7 +132,7 @@ def read_range(path: str, nbytes: int, offset: int) -> bytes:
 
 
 def close_after_reading(fd: int) -> None:
-    """Closes what was not written to: the bytes are here, so that an error then has nothing to say."""
+    """Closes a file that was only read; errors are ignored, since the bytes were read already."""
     with suppress(OSError):
         os.close(fd)
 
@@ -146,7 +146,7 @@ class OpenFiles:
         self._fds: OrderedDict[str, int] = OrderedDict()
 
     def fd(self, file: str) -> int:
-        """A descriptor for ``file`` (relative to the folder), whose parents are made if missing."""
+        """A descriptor for ``file`` (relative to the folder); missing parent folders are made."""
         if file in self._fds:
             self._fds.move_to_end(file)
             return self._fds[file]

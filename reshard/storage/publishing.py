@@ -1,6 +1,6 @@
-"""Publishing: a staged folder becomes the target by one rename, which replaces nothing but an empty folder.
+"""Publishing: one rename makes the staged folder the target; it replaces nothing but an empty folder.
 
-Before it everything is synced with errors checked, and after it the folder that the target lies in.
+Everything is synced before the rename, with errors checked, and the parent folder of the target after it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def publish(
 ) -> None:
     """Syncs and renames the staged folder to the target, in one step that replaces nothing but an empty folder.
 
-    With ``overwrite`` an existing target changes places with the staged folder, and the old one is
-    removed afterwards: at every moment one of the two is there, whole. ``check`` raises where what is
-    there must not be replaced: it may have appeared since the run began.
+    With ``overwrite`` an existing target is exchanged with the staged folder, and the old one is removed
+    afterwards: at every moment one of the two is complete. ``check`` raises where the existing target must not be
+    replaced: it may have appeared since the run began.
     """
     sync_tree(staging.root)
     _refuse_replaced(staging)
@@ -86,10 +86,10 @@ def _rename_new(staging: Staging) -> None:
 
 
 def _rename_checked(staging: Staging) -> None:
-    """Over an empty folder, or on file systems without a rename that replaces nothing.
+    """Renames over an empty folder, or on file systems without a rename that refuses to replace.
 
-    An ordinary rename of a folder replaces at most an empty folder: what appears in it after the check makes it
-    fail, and is left as it is.
+    An ordinary rename replaces at most an empty folder: it fails if a file appears there after the check, and
+    leaves it unchanged.
     """
     if os.path.lexists(staging.target) and not is_empty_folder(staging.target):
         raise target_exists(staging.target)

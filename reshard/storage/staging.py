@@ -1,8 +1,8 @@
-"""Staging: output grows in a folder that no reader takes for a checkpoint, held by one process alone.
+"""Staging: output is written to a folder that no reader mistakes for a checkpoint, locked by one process.
 
-Beside ``DIR/name`` lies ``DIR/.name.reshard-partial`` with a lock file, a journal where the run can
-be resumed, and the folder that becomes the target (``publishing``). The lock dies with its
-holder, so what a killed run left behind is taken over.
+``DIR/.name.reshard-partial`` beside ``DIR/name`` has a lock file, a journal if the run can be resumed, and the
+folder that becomes the target (``publishing``). The lock ends with its process, so a later run takes over the
+folder of a killed one.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _LOCK = "lock"
 _PARTIAL = ".reshard-partial"
 
 _HOLDER_SECONDS = 0.5
-"""Between taking a lock and writing into it who has it, at most, on a busy machine."""
+"""The longest time, on a busy machine, between taking a lock and writing the holder into it."""
 
 
 class Staging(Struct, frozen=True):
-    """Where a run writes.
+    """The paths that a run writes to.
 
     Attributes:
         target: the folder that will appear.
         folder: the hidden folder beside it.
         root: the folder in it that is renamed to the target.
-        identity: device and inode of ``root``, so that another folder in its place is noticed.
+        identity: device and inode of ``root``, to notice that another folder has replaced it.
     """
 
     target: Path
@@ -46,23 +46,23 @@ class Staging(Struct, frozen=True):
 
     @property
     def journal(self) -> Path:
-        """Where a run that can be resumed records what is done."""
+        """The journal of a run that can be resumed."""
         return self.folder / "journal"
 
     @property
     def next_journal(self) -> Path:
-        """The journal that is written anew, until it takes the other one's place."""
+        """A rewritten journal, before it replaces the other."""
         return self.folder / "journal.new"
 
 
 def staging_for(target: Path) -> Staging:
-    """The staging folder of ``target``; nothing is made."""
+    """The staging paths of ``target``; nothing is made."""
     folder = target.parent / f".{target.name}{_PARTIAL}"
     return Staging(target, folder, folder / "checkpoint")
 
 
 def staging_above(path: Path) -> Path | None:
-    """The staging folder that a path is or lies in, if any."""
+    """The staging folder that a path is, or is inside of; None for any other path."""
     whole = path.absolute()
     folders = (p for p in (whole, *whole.parents) if p.name.endswith(_PARTIAL))
     return next((p for p in folders if p.name.startswith(".")), None)
@@ -83,7 +83,7 @@ def staged(target: Path) -> Iterator[Staging]:
 
 @contextmanager
 def held(target: Path) -> Iterator[Staging]:
-    """The staging folder as the last run left it, held alone; what is in it stays, at the end too.
+    """The locked staging folder as the last run left it; its content stays, also at the end.
 
     Raises StorageError naming the holder where another live process holds it.
     """
@@ -99,9 +99,9 @@ def held(target: Path) -> Iterator[Staging]:
 
 
 def emptied(staging: Staging) -> Staging:
-    """A held staging folder without anything that an earlier run left.
+    """Empties a locked staging folder of everything that an earlier run left.
 
-    The journal goes first, and durably: after a power failure it must not speak of other files.
+    The journal is removed first, and durably: after a power failure it must not describe other files.
     """
     with storage_errors("remove", staging.journal):
         if os.path.lexists(staging.journal):
@@ -132,7 +132,7 @@ def _make_durable(folder: Path) -> None:
 
 
 def _remove(root: Path) -> None:
-    """Removes what an earlier run left, be it a folder, or a file or link in its place."""
+    """Removes a folder that an earlier run left, or a file or link in its place."""
     if root.is_dir() and not root.is_symlink():
         shutil.rmtree(root)
     else:
@@ -140,7 +140,7 @@ def _remove(root: Path) -> None:
 
 
 def dissolve(staging: Staging) -> None:
-    """Removes the staging folder, the lock last: who takes a new lock finds nothing still being removed."""
+    """Removes the staging folder, the lock last: a process that takes a new lock finds it empty."""
     for journal in (staging.journal, staging.next_journal):
         with suppress(OSError):
             _remove(journal)
@@ -173,7 +173,7 @@ def _lock(staging: Staging) -> int:
 
 
 def _held_by_another(fd: int, staging: Staging) -> TargetBusyError:
-    """The error that names who holds the lock, as far as that can be read; closes ``fd``."""
+    """The error that names the lock's holder, if it can be read; closes ``fd``."""
     try:
         holder = _holder(fd) or "unknown"
     except OSError:
@@ -187,7 +187,7 @@ def _held_by_another(fd: int, staging: Staging) -> TargetBusyError:
 
 
 def _holder(fd: int) -> str:
-    """What the lock's holder wrote into it, for which it gets a moment: it may have the lock only just."""
+    """The text of the lock's holder; waits a moment for it, since the holder may have taken the lock just now."""
     deadline = time.monotonic() + _HOLDER_SECONDS
     while not (written := os.pread(fd, 32, 0)) and time.monotonic() < deadline:
         time.sleep(_HOLDER_SECONDS / 50)

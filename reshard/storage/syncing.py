@@ -1,4 +1,4 @@
-"""Making files durable: what was written survives the loss of power, or an error says that it may not."""
+"""Makes files durable: after a sync they survive a power failure; otherwise an error is raised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reshard.errors import SyncError
 from reshard.storage.local import close_after_reading, libc, storage_error, storage_errors
 
 FSYNC_FILES = 256
-"""Up to here files are synced one by one; beyond, the whole file system at once is quicker."""
+"""Up to this many files are synced one by one; for more, syncing the whole file system is faster."""
 
 
 def sync_tree(root: Path) -> None:
@@ -41,7 +41,7 @@ def sync_files(root: Path, files: Sequence[str]) -> None:
 
 
 def syncfs_tells_errors() -> bool:
-    """Whether this kernel says of a whole file system what could not be written: Linux 5.8 on (syncfs(2))."""
+    """Whether syncfs(2) reports write errors: Linux 5.8 and later."""
     found = re.match(r"(\d+)\.(\d+)", os.uname().release)
     return found is not None and (int(found[1]), int(found[2])) >= (5, 8)
 
@@ -57,7 +57,7 @@ def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def forget_cached(root: Path) -> None:
-    """Asks the kernel to drop what it caches of the (synced) files, so that reading reaches the device."""
+    """Asks the kernel to drop the (synced) files from its cache, so that reading reaches the device."""
     for folder, names in _walk(root):
         for name in names:
             with storage_errors("read", Path(folder, name)):
@@ -80,7 +80,7 @@ def fsync(path: Path) -> None:
 
 @contextmanager
 def _sync_errors(path: Path) -> Iterator[None]:
-    """As ``storage_errors``, by a name of its own: the kernel may have dropped what it could not write."""
+    """Like ``storage_errors``, but raises SyncError: the kernel may have dropped data that it could not write."""
     try:
         yield
     except OSError as error:

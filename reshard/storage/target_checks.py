@@ -14,7 +14,7 @@ from reshard.storage.local import storage_errors
 def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
     """Refuses a target that exists (unless it may be overwritten) or that overlaps with the source.
 
-    What may be overwritten is a folder: a file or a link is refused, since neither is a checkpoint.
+    Only a folder can be overwritten; a file or a link is refused, since neither is a checkpoint.
     """
     real_target, real_source = _real(target), _real(source)
     if real_target == real_source:
@@ -62,7 +62,7 @@ def check_new(target: Path, *, overwrite: bool) -> None:
 def _real(path: Path) -> Path:
     try:
         return path.resolve()
-    except RuntimeError:  # how Python before 3.13 says it
+    except RuntimeError:  # Python before 3.13
         raise StorageError(
             f"{str(path)!r} leads through a symbolic link that leads to itself; remove the link"
         ) from None
@@ -76,7 +76,7 @@ def refuse_no_folder(target: Path) -> None:
         except FileNotFoundError:
             return
         except NotADirectoryError:
-            return  # said better of the file above
+            return  # the error about the file above is clearer
     if not stat.S_ISDIR(mode):
         kind = "a symbolic link" if stat.S_ISLNK(mode) else "no folder"
         raise TargetExistsError(
@@ -98,7 +98,7 @@ def is_empty_folder(path: Path) -> bool:
 
 
 def _is_working_folder(path: Path) -> bool:
-    """Whether we stand in it; once it is replaced, the caller's shell stands in a folder that is gone."""
+    """Refuses the current folder: after replacing it, the caller's shell would be in a deleted folder."""
     try:
         return path.samefile(".")
     except OSError:
@@ -106,7 +106,7 @@ def _is_working_folder(path: Path) -> bool:
 
 
 def _refuse_mount(target: Path) -> None:
-    """A mount point cannot be replaced, and what lies beside it is on another file system."""
+    """Refuses a mount point: it cannot be replaced, and its parent is on another file system."""
     if os.path.ismount(target):
         raise TargetExistsError(
             f"the target {str(target)!r} is a mount point, which no rename can replace; name a folder in it, such as "

@@ -18,11 +18,11 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 
 class Writeback:
-    """Has the kernel begin writing finished files, on a thread of its own; safe from any thread.
+    """Makes the kernel start writing finished files, on its own thread; safe from any thread.
 
-    The call that asks for it waits while the device has as much as it takes at a time (18 ms on average, measured),
-    and whoever makes chunks should not. A hint only: durability comes from the sync at the end, which
-    reports every failure and writes whatever is left, small files among it.
+    The system call waits while the device's queue is full (18 ms on average, measured), and threads that make
+    chunks should not. It is only a hint: the sync at the end makes files durable, reports every error and writes
+    the rest, small files included.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Writeback:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leaves to the sync what was not begun yet."""
+        """Stops the thread; the sync writes the files that it has not started."""
         self._is_over = True
         self._files.put(None)
         if self._thread is not None:

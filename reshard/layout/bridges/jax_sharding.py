@@ -1,8 +1,7 @@
-"""Meshes and layouts to and from ``jax.sharding``; jax is imported only when a bridge is crossed.
+"""Converts meshes and layouts to and from ``jax.sharding``; jax is imported only when that is needed.
 
-A mesh without devices becomes an ``AbstractMesh``, one with devices a ``Mesh``. Axis types travel
-along. What a TensorLayout cannot say (unconstrained dimensions, unreduced or reduced axes) is
-refused, never dropped.
+A mesh without devices becomes an ``AbstractMesh``, one with devices a ``Mesh``. Axis types are kept. Anything that
+a TensorLayout cannot express (unconstrained dimensions, unreduced or reduced axes) raises LayoutError.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def is_from_jax(value: object, *kinds: str) -> bool:
-    """Whether it is one of these classes of ``jax.sharding``; where jax is not loaded, nothing is."""
+    """Whether it is an instance of one of these classes of ``jax.sharding``; False where jax is not loaded."""
     jax = sys.modules.get("jax")
     classes = tuple(getattr(jax.sharding, kind) for kind in kinds) if jax is not None else ()
     return isinstance(value, classes)
@@ -56,8 +55,8 @@ def layout_from_sharding(
 ) -> TensorLayout:
     """The layout of a ``NamedSharding``, or of a ``PartitionSpec`` over ``device_mesh`` (or none).
 
-    Memory kinds are no part of a layout. Raises LayoutError for other kinds of sharding and for
-    what a layout cannot say.
+    Memory kinds are not part of a layout. Raises LayoutError for other kinds of sharding and for anything that a
+    layout cannot express.
     """
     from jax.sharding import NamedSharding, PartitionSpec
 

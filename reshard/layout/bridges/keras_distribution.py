@@ -1,8 +1,8 @@
-"""Meshes, layouts and layout maps to and from ``keras.distribution`` of Keras 3 on jax.
+"""Converts meshes, layouts and layout maps to and from ``keras.distribution`` of Keras 3 on jax.
 
-Keras' own regular expressions changed between its versions, so a layout map crosses over as a whole:
-what Keras is given is one of its LayoutMaps by type (ModelParallel insists on that) whose look-up is
-this project's. Keras is imported only when the bridge is crossed.
+Versions of Keras match regular expressions differently, so a layout map is converted as a whole: Keras gets a
+subclass of its LayoutMap (ModelParallel requires the type) that looks names up as this project does. Keras is
+imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def layout_from_keras(layout: Any) -> TensorLayout:
 
 
 def map_to_keras(layouts: LayoutMap) -> Any:
-    """A ``keras.distribution.LayoutMap`` that finds for every path what a copy of ``layouts`` finds."""
+    """A ``keras.distribution.LayoutMap`` that finds the same layouts as a copy of ``layouts``."""
     bridged: Any = _bridged_map()(layouts.copy())
     return bridged
 
