@@ -1,8 +1,8 @@
-"""What a checkpoint format must offer: two small protocols, and the frozen data they speak in.
+"""The protocols of a checkpoint format, Reader and Writer, and the records that they exchange.
 
-A Reader knows where each encoded chunk lies and how it is encoded; it moves no tensor bytes. A
-Writer says where each encoded chunk goes and writes everything that is not tensor bytes. The
-engine moves the bytes between the two, and neither knows of plans.
+A Reader knows where each encoded chunk is stored and how it is encoded; it reads no tensor bytes. A Writer says
+where each encoded chunk goes, and writes everything that is not tensor bytes. The engine moves the bytes; neither
+protocol knows about plans.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Encoding(Struct, frozen=True):
     """How a chunk's bytes are stored: row-major little-endian elements, compressed, then checked.
 
     Attributes:
-        compressor: what the element bytes went through; ``"tensorstore"`` stands for any codec
-            chain that only TensorStore decodes, named by ``spec``.
+        compressor: the compression of the element bytes; ``"tensorstore"`` means any codec chain that only
+            TensorStore decodes, given by ``spec``.
         level: the compressor's level, where it has one.
         checksum: whether a CRC32C of the (compressed) bytes follows them, 4 bytes little-endian.
         spec: for ``"tensorstore"`` the JSON of a TensorStore spec that opens the whole array;
@@ -42,11 +42,10 @@ class Encoding(Struct, frozen=True):
 
 
 class Extent(Struct, frozen=True):
-    """Where one encoded chunk lies: ``length`` bytes of a local file from ``offset``, or inline.
+    """The location of one encoded chunk: ``length`` bytes of a local file from ``offset``, or inline bytes.
 
     Attributes:
-        inline: the bytes themselves, where an index carries small values; then ``path`` names the
-            file that carried them.
+        inline: the bytes themselves, where an index contains small values; then ``path`` is the file of the index.
     """
 
     path: str
@@ -91,10 +90,10 @@ class Leaf(Struct, frozen=True):
         name: the keys of ``path`` joined with ``/``, below ``item/`` where the container has ``naming_items``.
         item: name of the item that holds it; "" for a checkpoint that is one tree.
         tensor: whether it has a tensor (of the same name); else it is a string, None, an empty
-            container, or whatever else travels along unchanged.
-        meta: what the format recorded of the leaf, to be written again unchanged where the target
+            container, or another value that is copied unchanged.
+        meta: the format's metadata of the leaf, which is written unchanged where the target
             has the same format (Orbax: ``value_metadata``, ``ext_metadata``, a string's text, ``sharding`` and
-            ``memory_kind`` where its layout does not say all of where it lies).
+            ``memory_kind`` where the layout does not say everything about its placement).
     """
 
     name: str
@@ -111,19 +110,19 @@ class Leaf(Struct, frozen=True):
 
     @property
     def value_type(self) -> str:
-        """What the saver called the value: ``"scalar"``, ``"None"``, ``"Dict"``, …"""
+        """The type that the saver recorded: ``"scalar"``, ``"None"``, ``"Dict"``, …"""
         metadata: Mapping[str, Any] = self.meta.get("value_metadata") or {}
         return str(metadata.get("value_type", ""))
 
 
 class Item(Struct, frozen=True):
-    """A part of a checkpoint: a tree of leaves, or something else that is copied as it is.
+    """A part of a checkpoint: a tree of leaves, or other data that is copied unchanged.
 
     Attributes:
         name: "" for a checkpoint that is one tree without a container.
-        directory: where it lies below the checkpoint ("" for the checkpoint itself).
+        directory: its folder below the checkpoint ("" for the checkpoint itself).
         handler: the format's own name for how it is read (Orbax's handler type string).
-        meta: what the format recorded of the whole tree (Orbax: custom_metadata).
+        meta: the format's metadata of the whole tree (Orbax: custom_metadata).
     """
 
     name: str
@@ -136,18 +135,18 @@ class Item(Struct, frozen=True):
 Style = Literal["v0", "v1"]
 
 Record = Literal["checked", "unchecked", "ignored"]
-"""What opening makes of a checkpoint's record of itself: obey it, use what fits, or take from it only
-whether names begin with items."""
+"""How opening uses a checkpoint's slices.json: refuse contradictions, use the parts that fit, or use only whether
+names begin with items."""
 
 
 class Container(Struct, frozen=True):
-    """What holds the items, so that a target of the same format can be given the same form.
+    """The container of the items, from which a target of the same format gets the same form.
 
     Attributes:
         style: "v0" (single item or step folder) or "v1".
-        meta: the container's own metadata, written again unchanged.
-        item_names: whether names begin with their item even where it is the only tree, as in a part
-            of a checkpoint of several trees.
+        meta: the container's own metadata, which is written unchanged.
+        item_names: whether names begin with their item even for a single tree, such as a part of a checkpoint of
+            several trees.
     """
 
     style: Style
@@ -157,7 +156,8 @@ class Container(Struct, frozen=True):
 
     @property
     def naming_items(self) -> tuple[str, ...]:
-        """The trees with whose names the leaves' names begin; none where names have no such beginning."""
+        """The items whose names are the first key of their leaves' names; none where names do not include the
+        item."""
         trees = tuple(item.name for item in self.items if item.is_tree)
         return trees if len(trees) > 1 or self.item_names else ()
 
@@ -194,9 +194,9 @@ class Reader(Protocol):
         ...
 
     def locate(self, name: str, index: Index) -> Extent | None:
-        """Where the encoded chunk lies, or None where it is not stored and may be missing.
+        """The location of the encoded chunk; None for a chunk that is not stored and may be missing.
 
-        Raises CorruptError, naming tensor and chunk, where it must not be missing.
+        Raises CorruptError, naming tensor and chunk, for a chunk that must not be missing.
         """
         ...
 
@@ -208,8 +208,8 @@ class TargetTensor(Struct, frozen=True):
         leaf: its place in the target tree, with the source's metadata of it.
         chunk padding: ``spec.chunk_shape`` is never None for formats that pad.
         partition: how it is split beyond mesh axes (``{"strategy": "fixed_shards", ...}``), if at all.
-        slices: who holds what, where neither the layout nor an even partition says it: a grid, or
-            loose boxes.
+        slices: the slices of the shards where neither the layout nor an even partition gives them: a grid, or loose
+            boxes.
     """
 
     spec: TensorSpec
@@ -220,7 +220,7 @@ class TargetTensor(Struct, frozen=True):
 
     @property
     def shards(self) -> Grid | tuple[Box, ...]:
-        """Who holds what: ``slices``, else the parts of the partition, else the layout's grid.
+        """The boxes of the shards: ``slices``, else the parts of the partition, else the layout's grid.
 
         Raises LayoutError where the tensor has fewer rows than the partition has shards.
         """
@@ -235,13 +235,13 @@ class TargetTensor(Struct, frozen=True):
 
 
 class TargetCheckpoint(Struct, frozen=True):
-    """Everything a Writer must know before the first byte.
+    """Everything that a Writer must know before the first byte.
 
     Attributes:
-        leaves: every leaf in tree order, tensors among them.
+        leaves: every leaf in tree order, tensors included.
         copied: source directory of each item that is no tree, by item name.
         conversion: recorded in the checkpoint, so that the same conversion is not done twice; "" for none.
-        made: recorded in the checkpoint, so that it can be compared with what it was made of; None for none.
+        made: recorded in the checkpoint, so that ``verify`` can compare it with its source; None for none.
     """
 
     container: Container
@@ -272,7 +272,7 @@ class Writer(Protocol):
         ...
 
     def holds(self, name: str, index: Index) -> bool:
-        """Whether a chunk that ``put`` stored in an earlier run is there; asked after ``prepare``."""
+        """Whether a chunk that ``put`` stored in an earlier run is there; called after ``prepare``."""
         ...
 
     def keeps(self, file: str) -> bool:

@@ -1,7 +1,7 @@
 """Chooses a checkpoint: a path, a step of a training run, one item.
 
 All three become one plain path before anything is read: ``run``, step 5 and item ``model`` are
-``run/5/model``. An item's folder is a checkpoint by itself, whose names begin below the item.
+``run/5/model``. The folder of an item is a checkpoint of its own, whose names omit the item.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ _HOW = "choose one with step=N or step='latest'"
 def chosen(path: str, step: Step | None = None, item: str | None = None) -> str:
     """The path of the checkpoint that a path, a step of a run and an item of a checkpoint name.
 
-    Raises PlanError where step or item make no sense for what is there, NotACheckpointError where there
-    is no such step or item, IncompleteCheckpointError for a step that was never committed, StorageError
-    where nothing is there.
+    Raises PlanError where step or item make no sense for this path, NotACheckpointError where there is no such step
+    or item, IncompleteCheckpointError for a step that was never committed, StorageError where nothing is there.
     """
     step = checked_step(step)
     _check_item(item)
@@ -42,7 +41,7 @@ def chosen(path: str, step: Step | None = None, item: str | None = None) -> str:
         return path
     try:
         return _found(path, root, step, item)
-    except OSError as error:  # whatever the system has against looking at a path
+    except OSError as error:  # any error of looking at a path
         raise storage_error("read", error.filename or path, error) from error
 
 

@@ -1,4 +1,4 @@
-"""The names of compressions, as people write them, and the Encoding that each stands for."""
+"""Parses the name of a compression, such as ``zstd:3``, into an Encoding."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""New paths for leaves that are renamed: keys that a rename leaves alone stay what they were.
+"""New paths for renamed leaves; keys that the rename does not change keep their type.
 
-A number that takes the place of a list's position is a position too, so that a list whose items are
-renumbered 0, 1, … n-1 stays a list.
+A number in place of a list's position is a position too, so that a list whose items are renumbered 0, 1, … n-1
+stays a list.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Renamed(Struct, frozen=True):
 def renamed_leaves(
     leaves: Iterable[Leaf], names: Mapping[str, str], items: Sequence[str]
 ) -> Renamed:
-    """The leaves that are kept, under their new names.
+    """The kept leaves, with their new names.
 
     Args:
-        names: new name by old one, of the leaves that are kept.
-        items: the items that a name must begin with one of; none where names have no such beginning.
+        names: new names of the kept leaves, by old name.
+        items: the items, one of which a name must begin with; none where names do not include the item.
     """
     leaves = list(leaves)
     moved = [renamed(leaf, names[leaf.name], items) for leaf in leaves if leaf.name in names]
@@ -86,9 +86,9 @@ def _positions(count: int) -> str:
 def renamed(leaf: Leaf, name: str, items: Sequence[str]) -> Leaf:
     """``leaf`` under another name, which must begin with one of ``items``, unless there are none.
 
-    Keys at both ends of the path that are the same text stay the same keys, so that a list stays a
-    list and a key with a slash in it stays one key; what is new is split at slashes. Of the new keys
-    those are positions (``is_sequence``) that stand where a position stood.
+    Keys at both ends of the path with the same text are kept, so that a list stays a list and a key with a slash in
+    it stays one key; the new text between them is split at slashes. A new key is a position (``is_sequence``) where
+    it replaces a position.
     """
     if name == leaf.name:
         return leaf

@@ -1,8 +1,7 @@
-"""How much is read of a checkpoint's metadata, in one place; beyond it a checkpoint is refused.
+"""The limits of a checkpoint's metadata; a checkpoint beyond them is refused.
 
-Tensor data is not limited here: its memory is planned, and its size is what the user asked for. Each
-limit is far above what any program writes, and low enough that metadata made to do harm costs seconds
-and some hundred megabytes, whatever it claims of itself.
+Tensor data is not limited here: its memory is planned. Each limit is far above the metadata of any real program,
+and low enough that hostile metadata costs only seconds and some hundred megabytes.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ MAX_CHUNKS = 1 << 22
 """Chunks of one tensor: at this number a tensor of 1 TiB still has chunks of only 256 KiB."""
 
 MAX_TENSOR_BYTES = 1 << 62
-"""Of a tensor, and of a chunk, so that sums of them stay in 64 bits."""
+"""Bytes of a tensor, and of a chunk, so that sums of them fit into 64 bits."""
 
 MAX_CUTS = 1 << 22
 """Cuts of all different chunk grids of an item together, each some 40 bytes in memory."""
@@ -50,7 +49,7 @@ MAX_LAYOUT_CUTS = 1 << 26
 """Cuts of all different layouts of an item, which are only looked at: some seconds."""
 
 MAX_MANIFEST_BYTES = 64 << 20
-"""Of a database; it takes some hundred bytes."""
+"""Bytes of a database's manifest; a real one takes some hundred bytes."""
 
 MAX_NODE_BYTES = 128 << 20
 """Keys of a node of a database's index, or its paths; Orbax writes nodes of at most 100 MB."""

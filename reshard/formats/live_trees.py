@@ -1,4 +1,4 @@
-"""Live trees as jax opens them, for what is saved and for what is restored onto."""
+"""Live trees as jax flattens them, for ``save`` and for ``restore(like=…)``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reshard.variables.sharded.variable import ShardedVariable
 
 
 def children(node: Any) -> list[Any]:
-    """What jax finds in a node, one level down; a ShardedVariable counts as a leaf."""
+    """The children of a node, one level down; a ShardedVariable counts as a leaf."""
     import jax
 
     if isinstance(node, ShardedVariable):
@@ -20,9 +20,9 @@ def children(node: Any) -> list[Any]:
 
 
 def refuse_circles(tree: Any, what: str) -> None:
-    """TreeError for a tree that contains itself or nests too deep; ``what`` is what messages call it.
+    """Raises TreeError for a tree that contains itself or nests too deep; ``what`` is its name in messages.
 
-    jax would follow a circle until the interpreter's stack is spent, which it does not recover from.
+    jax would follow a cycle until the interpreter's stack overflows, which ends the process.
     """
     above: list[Any] = []
     waiting = [(tree, 0)]
@@ -42,7 +42,7 @@ def refuse_circles(tree: Any, what: str) -> None:
 
 
 def named_leaves(tree: Any, what: str, is_leaf: Any = None) -> tuple[dict[str, Any], Any]:
-    """Leaves by name, and the tree's structure; ``what`` is what messages call the tree."""
+    """Leaves by name, and the tree's structure; ``what`` is the tree's name in messages."""
     import jax
 
     def whole(node: Any) -> bool:

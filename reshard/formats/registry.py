@@ -37,10 +37,10 @@ class KnownFormat(Struct, frozen=True):
     """A format that can be read.
 
     Attributes:
-        marks: what its checkpoints are recognised by, for messages.
-        matches: whether a local path bears those marks.
+        marks: the files by which its checkpoints are recognised, for messages.
+        matches: whether a local path has such files.
         is_written: whether this project writes the format, so that a target of it may be replaced.
-        count_leaves: about how many leaves a checkpoint has, told before it is opened; 0 where it cannot be read.
+        count_leaves: about how many leaves a checkpoint has, without opening it; 0 where it cannot be read.
     """
 
     name: str
@@ -76,20 +76,20 @@ def open_reader(uri: str, record: Record = "checked", *, staged: bool = False) -
 
     Args:
         uri: a local path or a ``file://`` URL of one.
-        record: what to make of what it recorded of itself.
-        staged: whether output of our own that is not published yet is read too.
+        record: how to use its slices.json.
+        staged: whether unpublished output of reshard can be opened too.
 
     Raises:
         StorageError: nothing is there, or it is not on a local file system.
-        IncompleteCheckpointError: it lies in the staging folder of an unfinished run.
-        NotACheckpointError: no known format; where it holds steps the latest is named.
+        IncompleteCheckpointError: it is in the staging folder of an unfinished run.
+        NotACheckpointError: no known format; for a folder with steps the message names the latest.
     """
     path = local_path(uri)
     if not staged:
         _refuse_staged(uri, path)
     try:
         return _recognise(uri, Path(path)).open(path, record)
-    except OSError as error:  # whatever the system has against looking at a path
+    except OSError as error:  # any error of looking at a path
         raise storage_error("read", error.filename or uri, error) from error
 
 
@@ -128,7 +128,7 @@ def _recognise(uri: str, path: Path) -> KnownFormat:
 
 
 def is_checkpoint(path: str) -> bool:
-    """Whether a local path bears the marks of any known format, finished or not."""
+    """Whether a local path is a checkpoint of a known format, finished or not."""
     return any(known.matches(path) for known in FORMATS)
 
 
@@ -146,12 +146,12 @@ def leaf_count(path: str) -> int:
 
 
 def is_committed(path: str) -> bool:
-    """Whether a local folder bears the marks of a checkpoint, and none of an unfinished one."""
+    """Whether a local folder is a finished checkpoint."""
     return is_checkpoint(path) and is_finished(path)
 
 
 def refuse_other_content(target: Path) -> None:
-    """Raises TargetExistsError for a folder that holds anything but a checkpoint: overwriting replaces all of it."""
+    """Raises TargetExistsError for a folder with anything but a checkpoint in it: overwriting replaces all of it."""
     with storage_errors("look at", target):
         if not target.is_dir() or is_written(str(target)) or not any(target.iterdir()):
             return
@@ -162,7 +162,7 @@ def refuse_other_content(target: Path) -> None:
 
 
 def refuse_missing(uri: str, path: str, expected: str = "the directory of a checkpoint") -> None:
-    """Raises MissingError where nothing is at the local ``path``, StorageError where the system does not let us look."""
+    """Raises MissingError where nothing is at the local ``path``, StorageError where the system refuses access."""
     try:
         with storage_errors("read", uri):
             os.scandir(path).close()
@@ -195,9 +195,9 @@ def local_path(uri: str, *, writing: bool = False) -> str:
 
 
 def target_path(target: str) -> str:
-    """The local path of a target; its last part is a name, so that a staging folder can lie beside it."""
+    """The local path of a target; its last part is a name, so that a staging folder can be made beside it."""
     path = local_path(target, writing=True)
-    # A folder without a name of its own (``.``, ``a/..``) is named by where it lies.
+    # A path such as ``.`` or ``a/..`` has no name at its end; its real path has.
     return path if Path(path).name not in ("", "..") else os.path.realpath(path)
 
 
@@ -224,7 +224,7 @@ def _unsupported(scheme: str, writing: bool) -> str:
 
 
 def _hint(uri: str, path: Path) -> str:
-    """What else the folder is, and what to name instead."""
+    """What the folder is instead, and which path to give."""
     if not path.is_dir():
         return _file_hint(path)
     below = uri.rstrip("/")

@@ -1,9 +1,9 @@
-"""Which nodes of a tree are lists, once leaves were dropped or renamed.
+"""Decides which nodes of a tree are lists after leaves were dropped or renamed.
 
 A node is a list where its children are exactly the positions 0, 1, … n-1 of lists. Any other node is
 written as a dict, because stock Orbax rebuilds a list by appending in order: it fails on a gap, on
-positions out of order, and on a node whose children are partly positions and partly keys. Today's
-formats record tuples as lists too.
+positions out of order, and on a node whose children are partly positions and partly keys. Current formats record
+tuples as lists too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Steps: the folders of a training run, of which each is a checkpoint and named by its number.
+"""Steps: the folders of a training run; each is a checkpoint, named by its number.
 
-Orbax's CheckpointManager names them ``1000``, ``00001000`` or ``step_1000``, as it was told. A folder may
-also hold checkpoints that have nothing to do with one another, such as ``small_1`` and ``large_2``: a number
-behind any other word is no step, unless somebody asks for a step.
+Orbax's CheckpointManager names them ``1000``, ``00001000`` or ``step_1000``, depending on its options. A folder may
+also contain unrelated checkpoints, such as ``small_1`` and ``large_2``: a number after any other word is a step
+only if the caller asks for a step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHOWN = 10
 
 
 class StepName(Struct, frozen=True, order=True):
-    """A folder's name that may stand for a step; ``prefix`` is "" for a number alone."""
+    """The name of a folder that may be a step; ``prefix`` is "" for a number alone."""
 
     prefix: str
     step: int
@@ -43,7 +43,7 @@ class StepName(Struct, frozen=True, order=True):
 
 
 def step_name(name: str) -> StepName | None:
-    """What a folder's name says; None where it ends with no number."""
+    """The parsed name of a folder; None where it does not end with a number."""
     match = _STEP.fullmatch(name)
     return StepName(match[1] or "", int(match[2]), name) if match else None
 
@@ -51,8 +51,8 @@ def step_name(name: str) -> StepName | None:
 def committed_steps(path: str) -> dict[int, str]:
     """The steps below a local folder that are finished checkpoints, ascending, and their folders' names.
 
-    Of two folders that stand for one step the first by name counts. Raises StorageError where the folder
-    cannot be listed.
+    Of two folders for the same step the first by name counts. Raises StorageError where the folder cannot be
+    listed.
     """
     found: dict[int, str] = {}
     for one in run_steps(path):
@@ -61,10 +61,10 @@ def committed_steps(path: str) -> dict[int, str]:
 
 
 def run_steps(path: str, *, any_prefix: bool = False) -> list[StepName]:
-    """Every committed step of a run's folder, ascending; none where the folder is no run's.
+    """Every committed step of a run's folder, ascending; none for any other folder.
 
-    All steps of a run have the same prefix, or none: plain numbers count where there are any, and prefixes
-    that differ belong to different runs. ``any_prefix``: whether any word may be the prefix.
+    All steps of a run have the same prefix, or none: with different prefixes only plain numbers count.
+    ``any_prefix``: whether any word may be the prefix.
     """
     found = sorted(
         one

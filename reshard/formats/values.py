@@ -1,7 +1,7 @@
-"""Where the values of a key-value store lie in local files: what both kinds of storage offer.
+"""Values: locates the values of a key-value store in local files; both kinds of storage implement it.
 
 Orbax keeps arrays under keys such as ``params.kernel/.zarray`` and ``params.kernel/0.1``, either as
-plain files of those names (``plain_files``) or inside an OCDBT database (``ocdbt_index``).
+plain files of those names (``orbax/plain_files``) or in an OCDBT database (``ocdbt/index``).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Values(Protocol):
     def tensorstore_spec(self, key: str, what: str) -> dict[str, Any]:
         """A TensorStore kvstore spec for everything below ``key``.
 
-        Raises FormatError, naming ``what``, where no single spec stands for that.
+        Raises FormatError, naming ``what``, where there is no single spec for it.
         """
         ...
 
     @property
     def metadata_bytes(self) -> int:
-        """Estimate of what the look-up keeps in memory."""
+        """Estimate of the memory of the look-up."""
         ...
 
 

@@ -51,9 +51,9 @@ def bands(
         return
     dim, rows = _cut(first_open_dim, row_bytes, band_bytes)
     edges = {0, shape[dim]} | ({wanted.start[dim], wanted.stop[dim]} if wanted else set())
-    stretches = list(itertools.pairwise(sorted(edges)))
+    spans = list(itertools.pairwise(sorted(edges)))
     for lead in itertools.product(*map(range, shape[:dim])):
-        for first, last in stretches:
+        for first, last in spans:
             for start in range(first, last, rows):
                 yield Band(lead, start, min(start + rows, last))
 

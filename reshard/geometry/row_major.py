@@ -16,10 +16,10 @@ MIN_RUN_BYTES = 1 << 10
 """Reading shorter rows of a raw chunk one by one costs more than reading the bytes between them too."""
 
 
-def stretch(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
+def run_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
     """The boxes of elements ``start:stop`` of a row-major array, in order.
 
-    >>> [str(box) for box in stretch((4, 3), 2, 10)]
+    >>> [str(box) for box in run_boxes((4, 3), 2, 10)]
     ['[0:1, 2:3]', '[1:3, 0:3]', '[3:4, 0:1]']
     """
     if start >= stop:
@@ -43,7 +43,7 @@ def stretch(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
 
 
 def _in_row(shape: Sequence[int], row: int, start: int, stop: int) -> Iterator[Box]:
-    for box in stretch(shape[1:], start, stop):
+    for box in run_boxes(shape[1:], start, stop):
         yield Box((row, *box.start), (row + 1, *box.stop))
 
 

@@ -13,7 +13,7 @@ from reshard.formats.base import Reader, StoredTensor
 from reshard.formats.codecs.source import REMEDY
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
-from reshard.geometry.row_major import stretch
+from reshard.geometry.row_major import run_boxes
 from reshard.layout.changes import SATURATE
 from reshard.streaming.stored_state import stored_state
 
@@ -138,7 +138,7 @@ class _Run(BoxStream):
 
     def bands(self, first: int) -> Iterator[bytes]:
         box, edges = self._streaming.box, self._streaming.stored.spec.storage.cuts
-        for part in stretch(box.shape, first, self._end):
+        for part in run_boxes(box.shape, first, self._end):
             for band in self._plan.cut.bands(part.shift(box.start), edges):
                 yield self._band(band)
 

@@ -74,9 +74,9 @@ def decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
 
 
 def encoded_room(encoding: Encoding, decoded_bytes: int) -> int:
-    """Bytes of memory, besides a decoder's, with which a chunk is decoded at once; 0 where that gains nothing.
+    """Extra memory with which a chunk is decoded in one call; 0 where that is no faster.
 
-    The decoder takes what it takes for a stream: a zstd frame that does not say its size needs its window.
+    The decoder still needs its memory for a stream: a zstd frame without a size in its header needs its window.
     """
     return zstd_encoded_bytes(decoded_bytes) if encoding.compressor == "zstd" else 0
 

@@ -61,7 +61,7 @@ class ArrayStream:
 def _read(spec: str, box: Box, dtype: str) -> np.ndarray[Any, Any]:
     import tensorstore
 
-    # Opened anew each time: an array kept open would outlive a checkpoint written again in its place.
+    # Opened each time: an open array would still show a checkpoint that was replaced since.
     array = tensorstore.open(json.loads(spec), read=True, open=True).result()
     if array.dtype.name != dtype:
         raise ValueError(f"it holds {array.dtype.name}, not {dtype}")

@@ -1,9 +1,9 @@
 """Blosc frames (c-blosc 1), decoded block by block.
 
 A frame is a header of 16 bytes (version, codec version, flags, element size; then decoded, block and
-frame size, 4 bytes each), the start of each block, and the blocks, in any order. The library decodes
-whole frames only, so each block is given to it as a frame of its own: the same header with the
-block's sizes. Flag 2 says that the bytes are stored as they are. Source: c-blosc's
+frame size, 4 bytes each), the start of each block, and the blocks, in any order. The library decodes only whole
+frames, so each block is passed to it as a frame of its own: the same header with the block's sizes. Flag 2 means
+that the bytes are stored uncompressed. Source: c-blosc's
 README_CHUNK_FORMAT.rst.
 """
 
@@ -35,7 +35,7 @@ _VERSION = 2
 def block_limits(spec: str, decoded_bytes: int) -> tuple[int, int]:
     """Smallest and largest block of a chunk encoded with these parameters (``Encoding.spec``).
 
-    c-blosc rounds a wanted size down to whole elements, or up to 64 KiB where it splits blocks.
+    c-blosc rounds a requested size down to whole elements, or up to 64 KiB where it splits blocks.
     """
     wanted = json.loads(spec).get("blocksize") if spec else 0
     wanted = wanted if isinstance(wanted, int) and wanted > 0 else 0
@@ -51,7 +51,7 @@ def blosc_decoder_bytes(spec: str, decoded_bytes: int) -> int:
 
 
 class BloscStream(SourceStream):
-    """One blosc frame; its sizes are compared with what is expected before anything is allocated."""
+    """One blosc frame; its sizes are checked before anything is allocated."""
 
     def __init__(self, source: Source, decoded_bytes: int, spec: str) -> None:
         super().__init__(source, decoded_bytes)
@@ -91,7 +91,7 @@ class BloscStream(SourceStream):
             )
 
     def _find_blocks(self, spec: str) -> list[tuple[int, int]]:
-        """Where each block begins and ends; blocks lie in any order, one ends where another begins."""
+        """Start and end of each block; blocks are in any order, and one ends where the next begins."""
         source = self._source
         least, most = block_limits(spec, self._decoded_bytes)
         if not max(1, least) <= self._block_bytes <= max(1, most):
@@ -175,6 +175,6 @@ class BloscStream(SourceStream):
         return frame
 
     def _check_end(self) -> None:
-        """Every byte belongs to a block by construction; a trailer is checked by reading again."""
+        """Every byte is part of a block by construction; a trailer is checked by reading again."""
         if self._source.has_checksum and not self._stored:
             self._source.read_rest()

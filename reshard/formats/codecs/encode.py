@@ -37,7 +37,7 @@ def encode_chunk(encoding: Encoding, data: memoryview) -> tuple[Part, ...]:
 
 
 def encoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
-    """Upper bound of the memory that encoding a chunk takes beside its own bytes."""
+    """Upper bound of the memory that encoding a chunk takes, besides the chunk."""
     if encoding.compressor == "none":
         return TRAILER_BYTES
     # No codec here grows a chunk by more than a 128th; zlib and zstd resize a buffer of that size.
@@ -113,7 +113,7 @@ def _zstd_context_bytes(level: int, decoded_bytes: int) -> int:
 
 
 def _blosc_context_bytes(encoding: Encoding, decoded_bytes: int) -> int:
-    """Four blocks, and a zstd context: c-blosc's levels stand for every other one of zstd's."""
+    """Four blocks, and a zstd context: a level of c-blosc is twice that level of zstd."""
     block = block_limits(encoding.spec, decoded_bytes)[1]
     level = _level(encoding)
     zstd_level = {9: 22, 8: 20}.get(level, 2 * level - 1)

@@ -13,7 +13,7 @@ _DECODER_BYTES = 64 << 10
 
 
 def gzip_decoder_bytes() -> int:
-    """Memory of one stream: decoder, input and what of it is not yet used, output before its copy."""
+    """Memory of one stream: decoder, input and its unused rest, output before its copy."""
     return _DECODER_BYTES + 2 * INPUT_BYTES + 2 * _OUTPUT_BYTES + SKIP_BYTES
 
 

@@ -11,10 +11,10 @@ _TILE_BYTES = 16 << 10
 
 
 class RawStream(SourceStream):
-    """Element bytes as they lie: read straight into the caller's buffer.
+    """Uncompressed element bytes, read straight into the caller's buffer.
 
-    The CRC32C trailer is checked where every byte was read in order; a stream that skipped cannot
-    tell, and ``close_checked`` returns False.
+    The CRC32C trailer is checked where every byte was read in order; after a skip it cannot be, and
+    ``close_checked`` returns False.
     """
 
     def __init__(self, source: Source, decoded_bytes: int) -> None:

@@ -76,7 +76,7 @@ class Source:
         return bytes(buffer)
 
     def read_rest(self) -> None:
-        """Read what was not read in order, for the checksum's sake."""
+        """Reads the bytes that were not read in order, for the checksum."""
         while self.read(_REST_BYTES):
             pass
 
@@ -94,7 +94,7 @@ class Source:
         return True
 
     def corrupt(self, what: str) -> CorruptError:
-        """The error for a chunk whose bytes are wrong, to be raised."""
+        """The CorruptError for a chunk whose bytes are wrong."""
         extent = self.extent
         return CorruptError(
             f"{self.where}: {what} (stored in {extent.path}, {extent.length} bytes at offset "

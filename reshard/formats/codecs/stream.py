@@ -1,4 +1,4 @@
-"""What every decoding stream shares: position, bounds, and the checks at the end."""
+"""The base of all decoding streams: position, bounds, and the checks at the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 from reshard.formats.codecs.source import Source
 
 INPUT_BYTES = 256 << 10
-"""Encoded bytes read at once; 64 KiB to 1 MiB were equally fast, the smaller the less memory."""
+"""Encoded bytes read at once; sizes from 64 KiB to 1 MiB were equally fast."""
 
 SKIP_BYTES = 256 << 10
 """Scratch into which skipped bytes are decoded."""
@@ -18,7 +18,7 @@ class DecodeStream(Protocol):
     """The decoded bytes of one chunk, in order; used by one thread at a time."""
 
     def readinto(self, out: memoryview) -> None:
-        """Fill ``out`` (contiguous bytes) with the next decoded bytes, all of it, or raise CorruptError."""
+        """Fills all of ``out`` (contiguous bytes) with the next decoded bytes, or raises CorruptError."""
         ...
 
     def skip(self, nbytes: int) -> None:
@@ -26,11 +26,11 @@ class DecodeStream(Protocol):
         ...
 
     def close_checked(self) -> bool:
-        """Check what remains to be checked, then close.
+        """Does the remaining checks, then closes.
 
         Skips to the end, then raises CorruptError where encoded bytes are left over, the frame is
-        cut off or the CRC32C trailer is wrong. Returns False where there is a trailer that says
-        nothing because bytes of a raw chunk were skipped: then they were never read.
+        cut off or the CRC32C trailer is wrong. Returns False where bytes of a raw chunk were skipped, and never
+        read, so that its trailer cannot be checked.
         """
         ...
 
@@ -78,7 +78,7 @@ class SourceStream(ABC):
 
     @abstractmethod
     def _check_end(self) -> None:
-        """Raise CorruptError unless exactly the encoded bytes were used."""
+        """Raises CorruptError unless exactly the encoded bytes were used."""
 
     def _advance(self, nbytes: int) -> None:
         self._position += nbytes

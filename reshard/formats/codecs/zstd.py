@@ -1,11 +1,11 @@
 """One zstd frame (RFC 8878), decoded in a stream or at once.
 
-A stream has a window, from which everything is copied. A decoder that is given all of a frame and room for
-all that it holds decodes into that room instead, which takes a fifth less time (measured).
+A stream decodes into a window, and copies from it. A decoder that gets the whole frame and a buffer for the whole
+content decodes straight into the buffer, which takes a fifth less time (measured).
 
-The decoder itself reports neither a frame that is cut off nor bytes after it, so the block headers
-are followed as they pass: 3 little-endian bytes, bit 0 last block, bits 1-2 type (1 = one repeated
-byte), the rest its size; 4 bytes of checksum follow the last block where the header says so.
+The decoder reports neither a truncated frame nor bytes after it, so the block headers are read along: 3
+little-endian bytes, bit 0 last block, bits 1-2 type (1 = one repeated byte), the other bits its size; 4 bytes of
+checksum follow the last block if the header says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import INPUT_BYTES, SKIP_BYTES, SourceStream
 
 UNKNOWN_WINDOW_BYTES = 8 << 20
-"""Largest window where the level is unknown: what every decoder must support (RFC 8878, 3.1.1.1.2)."""
+"""Largest window for an unknown level: the size that every decoder must support (RFC 8878, 3.1.1.1.2)."""
 
 _LEVELS = (-131072, 22)
 _DECODER_BYTES = 512 << 10  # tables and the block being decoded
@@ -26,7 +26,7 @@ _HEADER_BYTES = 18
 
 @lru_cache(maxsize=64)
 def window_bytes(level: int | None) -> int:
-    """The largest window that a frame of this level refers back to, whatever the chunk's size."""
+    """The largest window of a frame of this level, for any size of chunk."""
     if level is None:
         return UNKNOWN_WINDOW_BYTES
     from zstandard import ZstdCompressionParameters
@@ -47,10 +47,10 @@ def zstd_encoded_bytes(decoded_bytes: int) -> int:
 
 
 class ZstdStream(SourceStream):
-    """A single zstd frame; output and window are bounded by what was planned, not by its header.
+    """A single zstd frame; the plan bounds output and window, not the frame's header.
 
-    Given memory in which its ``encoded`` bytes have room, reads them all at once; it is decoded without a window
-    if the first call asks for everything.
+    With memory for all of its ``encoded`` bytes it reads them at once; the frame is decoded without a window if the
+    first call asks for everything.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ _UNKNOWN_SIZE = (1 << 64) - 1
 
 
 class _Frame:
-    """Hands the source's bytes to the decoder and follows where the frame's blocks lie.
+    """Passes the source's bytes to the decoder, and follows the headers of the frame's blocks.
 
     Attributes:
         header: the frame's parameters.
@@ -166,6 +166,4 @@ class _Frame:
             if head & 1:
                 self.end = self._next_block + 4 * self.header.has_checksum
                 return
-        self._kept = bytes(
-            data[self._next_block - start :]
-        )  # nothing, where the block lies further on
+        self._kept = bytes(data[self._next_block - start :])  # nothing, if the block is further on

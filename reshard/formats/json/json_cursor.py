@@ -1,7 +1,6 @@
-"""A large JSON document read member by member, so that it is never in memory as objects.
+"""Reads a large JSON document member by member, without building it in memory.
 
-The metadata of 100,000 tensors would take 400 MiB as dicts and lists; read this way it takes the
-text and whatever the reader keeps of it.
+The metadata of 100,000 tensors would take 400 MiB as dicts and lists; a cursor needs only the text.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ _FIRST_WINDOW, _GROWTH = 4 << 10, 64
 
 
 class JsonCursor:
-    """A place in JSON text, moved on by what is read there.
+    """A position in JSON text; reading a value moves it forward.
 
-    ``members`` and ``elements`` stop at each value; the caller reads it, with ``value`` or by
-    iterating over it in turn, before going on. Errors name the file and the line.
+    ``members`` and ``elements`` stop at each value; the caller reads it, with ``value`` or by iterating over it,
+    before the next step. Errors name the file and the line.
     """
 
     def __init__(self, data: bytes, where: str) -> None:

@@ -37,7 +37,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
 
 
 def _read_plain(path: Path, max_bytes: int) -> bytes:
-    # Without O_NONBLOCK a named pipe put in place of a metadata file would hang the reader.
+    # Without O_NONBLOCK a named pipe in place of a metadata file would block the reader.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _refuse_unfit(os.fstat(descriptor), path, max_bytes)
@@ -64,8 +64,7 @@ def read_json(path: Path) -> Any:
 def parse_json(data: bytes, where: str) -> Any:
     """The value of JSON text; ``where`` names its origin in errors.
 
-    Raises CorruptError for what is no JSON, FormatError for what is nested too deeply or has too
-    many values.
+    Raises CorruptError for invalid JSON, FormatError for text that is nested too deeply or has too many values.
     """
     text = checked_text(data, where)
     refuse_many_values(data, where)
@@ -78,7 +77,7 @@ def parse_json(data: bytes, where: str) -> Any:
 
 
 def refuse_many_values(data: bytes, where: str, limit: int = MAX_JSON_VALUES) -> None:
-    """A FormatError for JSON text that may hold more values than are built at once."""
+    """Raises FormatError for JSON text that may have more values than are built at once."""
     most = data.count(b",") + data.count(b"[") + data.count(b"{")
     if most > limit:
         raise FormatError(
@@ -129,7 +128,7 @@ def _depth(data: bytes) -> int:
 
 
 def _blocks(data: bytes) -> Iterator[bytes]:
-    """Pieces of text, none of which ends between a backslash and what it escapes."""
+    """Pieces of text, none of which ends between a backslash and the character that it escapes."""
     start = 0
     while start < len(data):
         stop = start + _BLOCK_BYTES

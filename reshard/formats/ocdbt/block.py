@@ -1,12 +1,12 @@
-"""What manifests and nodes of OCDBT databases have in common: header, zstd, checksum, numbers, files.
+"""The common format of manifests and nodes of OCDBT databases: header, zstd, checksum, numbers, files.
 
 A block is (https://google.github.io/tensorstore/kvstore/ocdbt/index.html, storage format)::
 
     magic (big-endian), length (8 bytes), version 0, compression (0 none, 1 zstd)
     body, of which the table of data files is a part
-    CRC32C of all that
+    CRC32C of the whole block
 
-Numbers are varints unless said otherwise, and lie column by column.
+Numbers are varints unless noted otherwise, stored column by column.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ MAX_WINDOW_BYTES = 1 << 27
 _HEADER = struct.Struct(">I8sBB")
 _BLOCK_BYTES = 64 << 10
 _MAX_VARINT_BYTES = 10
-"""Numbers below 2^64, of which those from 2^63 on stand for nothing but "missing"."""
+"""Numbers below 2^64; those from 2^63 on only mean "missing"."""
 
 
 class Block:
-    """A block in a file, opened; what it holds is taken from ``body`` in order.
+    """An open block in a file; its content is read from ``body`` in order.
 
     Args:
         magic: its first four bytes.
         kind: what it should be, for messages.
         where: names database and block in messages.
 
-    Raises CorruptError for whatever contradicts the format, StorageError where the file cannot be read.
+    Raises CorruptError for anything that contradicts the format, StorageError where the file cannot be read.
     """
 
     def __init__(self, extent: Extent, magic: int, kind: str, where: str) -> None:
@@ -82,7 +82,7 @@ class Block:
         return CorruptError(f"{self._where} is no {kind}; restore the folder from a copy")
 
     def check(self) -> None:
-        """Compares its CRC32C; what was not read is read for that."""
+        """Checks the CRC32C, for which it reads the rest of the block."""
         self._source.read_rest()
         self._source.check_trailer()
 
@@ -127,7 +127,7 @@ def _text(path: bytes) -> str:
 
 
 class Body:
-    """The decoded bytes of a block in order, of which no more is in memory than is asked for."""
+    """The decoded bytes of a block in order; only the requested bytes are in memory."""
 
     def __init__(self, stream: IO[bytes], where: str) -> None:
         self._stream = stream
@@ -169,7 +169,7 @@ class Body:
         return np.concatenate(found)
 
     def _some(self, count: int) -> Column:
-        """As many of the next ``count`` varints as lie in what is read, at least one."""
+        """As many of the next ``count`` varints as are in memory, at least one."""
         import numpy as np
 
         while True:

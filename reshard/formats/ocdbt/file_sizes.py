@@ -1,4 +1,4 @@
-"""Extents checked against the sizes of their files, each file asked once."""
+"""Checks extents against the sizes of their files; each size is looked up once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FileSizes:
         self._sizes: dict[str, int] = {}
 
     def check(self, extent: Extent, what: str) -> None:
-        """A CorruptError, naming ``what``, where the extent reaches beyond the end of its file."""
+        """Raises CorruptError, naming ``what``, where the extent reaches beyond the end of its file."""
         size = self.size(extent.path, what)
         if extent.offset + extent.length > size:
             raise CorruptError(

@@ -1,12 +1,12 @@
-"""Where each value of an OCDBT database lies, found without reading values.
+"""The location of each value of an OCDBT database, found without reading values.
 
 A database is a manifest that names the root of a B-tree of nodes in data files
-(https://google.github.io/tensorstore/kvstore/ocdbt/index.html). An entry of an inner node says what
-prefix the keys below it share; a leaf's keys lack it. Small values are in the node itself. Nodes are
-read one after the other, since TensorStore's dump of a node of 200,000 keys takes 250 MiB.
+(https://google.github.io/tensorstore/kvstore/ocdbt/index.html). An entry of an inner node has the prefix of the
+keys below it, which the keys of a leaf omit. Small values are in the node itself. Nodes are decoded in a stream,
+since TensorStore's dump of a node of 200,000 keys takes 250 MiB.
 
-Orbax lets each process write a database of its own (``ocdbt.process_N``) and merges their trees,
-not their values, into one manifest at the end. Where that manifest is missing, the union of the
+With Orbax each process writes a database of its own (``ocdbt.process_N``), whose trees, not values, are merged into
+one manifest at the end. Where that manifest is missing, the union of the
 processes' databases is the index.
 """
 
@@ -36,10 +36,10 @@ from reshard.storage.local import storage_errors
 PROCESS_PREFIX = "ocdbt.process_"
 
 _ENTRY_BYTES = 40
-"""Memory a key takes besides its text: four numbers, in arrays that grow by a sixteenth (measured)."""
+"""Memory of a key besides its text: four numbers, in arrays that grow by a sixteenth (measured)."""
 
 MAX_INDEX_BYTES = 1 << 31
-"""Keys and different small values of an index together; ten million chunks take a quarter of it."""
+"""Most bytes of keys and distinct small values of an index; ten million chunks take a quarter of it."""
 
 _MAX_OFFSET = 1 << 62
 
@@ -47,7 +47,7 @@ _INLINE = -1
 """The number of no file: the value is in the index itself, and its offset is its number there."""
 
 Place = tuple[str, int, int] | bytes
-"""Where a value lies: file, offset and length, or the value itself."""
+"""The location of a value: file, offset and length, or the value itself."""
 
 
 def find_databases(directory: Path) -> list[Path]:
@@ -60,10 +60,10 @@ def find_databases(directory: Path) -> list[Path]:
 
 
 class OcdbtIndex:
-    """An index over one or several databases: some 40 bytes a value beside its key, found by a bisect.
+    """An index over one or several databases: some 40 bytes per value besides its key; look-ups are bisections.
 
-    Where several hold the same key the first counts, provided that all hold as many bytes under
-    it: each process writes its own copy of an array's metadata.
+    Of several databases with the same key the first counts, if all values have the same size: each process writes
+    its own copy of an array's metadata.
     """
 
     def __init__(self, databases: Sequence[Path], root: Path | None = None) -> None:
@@ -111,7 +111,7 @@ class OcdbtIndex:
 
     @property
     def metadata_bytes(self) -> int:
-        """What the index keeps in memory."""
+        """Memory of the index."""
         return _ENTRY_BYTES * len(self) + self._keys.nbytes + sum(map(len, self._inline))
 
     def find(self, key: str, what: str) -> Extent | None:
@@ -128,7 +128,7 @@ class OcdbtIndex:
         return extent
 
     def tensorstore_spec(self, key: str, what: str) -> dict[str, Any]:
-        """For the one database that holds all of the key's values.
+        """The spec of the database that has all values of the key.
 
         Raises FormatError, naming ``what``, where the processes' databases were never merged.
         """
@@ -142,7 +142,7 @@ class OcdbtIndex:
 
 
 class _Keys:
-    """Sorted keys, one after the other in one stretch of memory."""
+    """Sorted keys, concatenated in one buffer."""
 
     def __init__(self) -> None:
         self._text = bytearray()
@@ -189,10 +189,10 @@ def _length(place: Place) -> int:
 
 
 class _Place(Struct, frozen=True):
-    """Where a node lies, and the prefix that its keys lack.
+    """The location of a node, and the prefix that its keys omit.
 
     Attributes:
-        path: below the database; its first part ``base`` holds for files that the node names, too.
+        path: below the database; paths in the node are relative to its first part, ``base``.
     """
 
     base: str

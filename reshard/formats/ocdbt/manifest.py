@@ -1,4 +1,4 @@
-"""The manifest of an OCDBT database: where the root of its newest tree lies.
+"""The manifest of an OCDBT database, which locates the root of its newest tree.
 
 It is a block (``ocdbt_block``) with the magic 0x0cdb3a2a in the file ``manifest.ocdbt``, and the body
 (https://google.github.io/tensorstore/kvstore/ocdbt/index.html, manifest format)::
@@ -9,8 +9,8 @@ It is a block (``ocdbt_block``) with the magic 0x0cdb3a2a in the file ``manifest
     generation, height, data file, offset, length, keys, bytes of the tree, bytes of values
     and 8 bytes of time; then nodes of older versions
 
-A database of the kind 1 keeps its versions in numbered files, which Orbax does not write. TensorStore
-reads those; for all others it need not be imported, which takes a tenth of a second.
+A database of the kind 1 keeps its versions in numbered files, which Orbax does not write. Those are left to
+TensorStore; for all others it is not imported, which saves a tenth of a second.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _SINGLE, _NUMBERED = 0, 1
 
 
 class Root(Struct, frozen=True):
-    """Where the root of a tree lies.
+    """The location of a tree's root.
 
     Attributes:
-        base, path: of its file, below the database; the base holds for files that the node names too.
-        keys: how many the tree has.
+        base, path: of its file, below the database; paths in the node are relative to ``base``.
+        keys: the number of keys in the tree.
     """
 
     base: str
@@ -72,7 +72,7 @@ def read_root(database: Path) -> Root | None:
 
 
 def _kind(body: Body) -> int:
-    """Takes what comes before the table of data files, and tells which kind of manifest it is."""
+    """Reads the fields before the table of data files; returns the kind of the manifest."""
     body.take(_UUID_BYTES)
     kind = body.number()
     body.column(2)
@@ -104,7 +104,7 @@ def _newest(body: Body, where: str) -> Root | None:
 
 
 def _dumped_root(database: Path, where: str) -> Root | None:
-    """As TensorStore tells it: ``btreenode:<base path>:<relative path>:<offset>:<length>``."""
+    """Parses TensorStore's text: ``btreenode:<base path>:<relative path>:<offset>:<length>``."""
     manifest = expect(_dumped_manifest(database, where), dict, "the manifest", where)
     versions = expect(manifest.get("versions"), list, "versions", where)
     if not versions:

@@ -4,9 +4,9 @@ A node is a block (``ocdbt_block``) with the magic 0x0cdb20de and the body (B+tr
 
     height, table of data files, number of entries, columns
 
-The columns are the lengths of what each key shares with the one before, of the rest, the keys'
-rests, and where the values or the children are. So a node of 200,000 keys takes some MiB as arrays,
-where a dictionary for each takes 250.
+The columns are: the length of the prefix that each key shares with the one before, the length of its rest, the
+rests, and the locations of values or children. A node of 200,000 keys takes some MiB as arrays, but 250 MiB with a
+dictionary for each key.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ class Entry(Struct, frozen=True):
     """One entry of a node.
 
     Attributes:
-        key: of a leaf's entry the key, below the prefix of its leaf; of an inner one the part that
-            all keys below it share.
-        file: where the value or the child lies; None where ``inline`` has the value.
+        key: in a leaf the key without the leaf's prefix; in an inner node the prefix that all keys below it share.
+        file: the file of the value or the child; None where ``inline`` has the value.
     """
 
     key: bytes
@@ -50,10 +49,10 @@ class Node:
     """A node in a file, opened; ``entries`` reads it to its end and then checks its CRC32C.
 
     Args:
-        base: the base path of the file that it lies in.
+        base: the base path of its file.
         where: names database and node in messages.
 
-    Raises CorruptError for whatever contradicts the format, StorageError where the file cannot be read.
+    Raises CorruptError for anything that contradicts the format, StorageError where the file cannot be read.
     """
 
     def __init__(self, extent: Extent, base: str, where: str) -> None:
@@ -119,7 +118,7 @@ class Node:
             yield Entry(key[:kept], self._files[number], offset, length)
 
     def _key_lengths(self) -> tuple[Column, Column]:
-        """What each key shares with the one before, and what it has besides; checked."""
+        """For each key the checked lengths of the prefix that it shares with the one before, and of its rest."""
         import numpy as np
 
         shared = np.concatenate([np.zeros(1, np.int64), self._body.column(self.count - 1)])

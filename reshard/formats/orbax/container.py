@@ -1,14 +1,14 @@
-"""Which kind of Orbax directory this is, and which items it has.
+"""Reads the container of an Orbax checkpoint: its kind and its items.
 
-Three kinds, told apart by their marker files as Orbax 0.12 itself does
+There are three kinds, recognised by their marker files as in Orbax 0.12
 (``experimental/v1/_src/layout/orbax_layout.py``, ``orbax_v0_layout.py``)::
 
     v1             orbax.checkpoint, _CHECKPOINT_METADATA, <item>/_METADATA
     v0, one item   _METADATA                               (_CHECKPOINT_METADATA is optional)
     v0, step       _CHECKPOINT_METADATA with a map of handlers, <item>/_METADATA
 
-When is one half-written? On a local file system Orbax 0.12 commits by a rename: it takes every
-directory for finished whose name does not contain ``.orbax-checkpoint-tmp``
+When is one unfinished? On a local file system Orbax 0.12 commits by a rename: every directory is finished whose
+name does not contain ``.orbax-checkpoint-tmp``
 (``_src/path/atomicity.py``, ``AtomicRenameTemporaryPath.validate_final``), with or without
 ``commit_success.txt``, which counts on object stores only. A v1 marker without
 ``_CHECKPOINT_METADATA`` it refuses, and an item whose handler stores a tree but which has no
@@ -42,7 +42,7 @@ _TIMES = ("init_timestamp_nsecs", "commit_timestamp_nsecs")
 
 
 def is_orbax(path: str) -> bool:
-    """Whether a local directory bears the marks of an Orbax checkpoint, finished or not."""
+    """Whether a local directory has the marker files of an Orbax checkpoint, finished or not."""
     root = Path(path)
     if not root.is_dir():
         return False
@@ -55,7 +55,7 @@ def is_marked(path: str) -> bool:
 
 
 def is_finished(path: str) -> bool:
-    """Whether nothing at a local path says that the checkpoint there was not committed, as far as a look tells."""
+    """Whether no marker at a local path says that the checkpoint was not committed."""
     try:
         _refuse_unfinished(Path(path))
     except IncompleteCheckpointError:

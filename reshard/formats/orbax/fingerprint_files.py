@@ -1,7 +1,7 @@
-"""The slices.json files that a checkpoint lacks: what goes into each, and putting it there.
+"""Makes and writes the slices.json files that a checkpoint lacks.
 
-Each file appears by one rename, whole and on the device, and nothing else in the checkpoint is
-touched. The top one comes last, since it holds the digests of the others.
+Each file is synced and appears by one rename; nothing else in the checkpoint changes. The top one comes last, since
+it has the digests of the others.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RecordedFolder(Struct, frozen=True):
 
     Attributes:
         folder: below the checkpoint; "" for itself.
-        item: the tree that lies there, or None for the top of a checkpoint of several items.
+        item: the tree in this folder; None for the top of a checkpoint of several items.
         files: every other file that is recorded, by its path in the folder.
     """
 
@@ -60,7 +60,7 @@ def refuse_recorded(root: Path) -> None:
 
 
 def refuse_item_of_record(root: Path) -> None:
-    """TargetExistsError for an item whose checkpoint has a record of it, which would then be wrong."""
+    """Raises TargetExistsError for an item whose checkpoint has a record of it, which would become wrong."""
     above = None
     with suppress(FormatError, StorageError):  # a record that cannot be read is wrong already
         above = read_slices(root.parent)
@@ -72,7 +72,7 @@ def refuse_item_of_record(root: Path) -> None:
 
 
 def folders_to_record(root: Path, reader: OrbaxReader) -> list[RecordedFolder]:
-    """What is recorded where, the top last."""
+    """The folders and the files to record in each, the top last."""
     chunks = reader.chunk_files
     items = [
         RecordedFolder(i.item.directory, i, tuple(_item_files(root, i, chunks)))
@@ -95,9 +95,9 @@ def _item_files(root: Path, item: OpenItem, chunks: ChunkFiles) -> Iterator[str]
 
 @contextmanager
 def room_for_records(root: Path, folders: Sequence[RecordedFolder]) -> Iterator[None]:
-    """Refuses folders that cannot be written to now, rather than after everything was read.
+    """Refuses folders that cannot be written to, before everything is read.
 
-    Raises StorageError. What was begun is removed at the end.
+    Raises StorageError. Its partial files are removed at the end.
     """
     partial = [root / folder.folder / PARTIAL_NAME for folder in folders]
     try:
@@ -131,7 +131,7 @@ def publish_records(
             file = replace(file, files={**file.files, **items})
         path = f"{folder.folder}/{FILE_NAME}" if folder.folder else FILE_NAME
         made[path] = render_slices(file)
-        parse_slices(made[path], root / path)  # nobody could open it, were this refused
+        parse_slices(made[path], root / path)  # refuses a file that no reader could open
     for path, data in made.items():
         _publish(root / path, data)
     return [root / path for path in made]
@@ -160,7 +160,7 @@ def _record(
 
 
 def _with_history(file: SliceFile, earlier: SliceFile | None) -> SliceFile:
-    """How names are made, and of what the checkpoint was made, stays true when its bytes are recorded anew."""
+    """Keeps from an earlier record how names are formed and of which source the checkpoint was made."""
     if earlier is None:
         return file
     return replace(file, item_names=earlier.item_names, made=earlier.made)
@@ -169,7 +169,7 @@ def _with_history(file: SliceFile, earlier: SliceFile | None) -> SliceFile:
 def _entries(
     item: OpenItem, digests: Mapping[str, str], known: Mapping[str, SliceEntry]
 ) -> Iterator[tuple[str, SliceEntry]]:
-    """One for each tensor; what an earlier record says of who held what is kept."""
+    """One entry for each tensor; slices in an earlier record are kept."""
     for leaf in item.leaves:
         if leaf.tensor:
             path = tuple(step.key for step in leaf.path)

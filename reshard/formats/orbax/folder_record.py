@@ -1,8 +1,7 @@
-"""What each folder of a checkpoint recorded of its files, and checking it.
+"""The records of a checkpoint's files, one slices.json per folder, and the check of files against them.
 
-A folder with a slices.json answers for every file below it, but for folders with a slices.json of
-their own: an item that is a tree for itself, the checkpoint for its markers and for the items that
-are no trees.
+A slices.json records every file below its folder, except for folders with a slices.json of their own: that of a
+tree records the item, that of the checkpoint records the markers and the items that are no trees.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ _ARRAY_METADATAS = "array_metadatas"
 
 
 class FolderRecord(Struct, frozen=True):
-    """One slices.json: where it lies below the checkpoint, and what it says.
+    """One slices.json of a checkpoint.
 
     Attributes:
         folder: "" for the checkpoint itself.
-        error: why it cannot be believed, where it is damaged; then ``file`` is None.
+        error: why it cannot be used, where it is damaged; then ``file`` is None.
     """
 
     folder: str
@@ -77,7 +76,7 @@ def _folder_record(root: Path, folder: str) -> FolderRecord | None:
 
 
 def check_metadata_files(folder: Path, record: SliceFile) -> None:
-    """Refuse a folder whose metadata files are not those that were recorded.
+    """Raises an error for a folder whose metadata files differ from their record.
 
     Each array's own metadata is compared when it is read, and items that are no trees when they are
     copied. Raises CorruptError naming the file, StorageError where it cannot be read.
@@ -111,12 +110,12 @@ def _files_in_use(folder: Path) -> Iterator[str]:
 
 
 def _is_read_by_none(name: str) -> bool:
-    """Whether a file, by its path below the folder, is one that people put beside what is read."""
+    """Whether no reader looks at a file, by its path below the folder: people may add such files."""
     return "/" not in name and _READ.match(name) is None
 
 
 def is_data_file(name: str) -> bool:
-    """Whether a file of an item, by its path in it, belongs to an OCDBT database."""
+    """Whether a file of an item, by its path in it, is part of an OCDBT database."""
     first, _, rest = name.partition("/")
     return name == MANIFEST or (first == "d" and bool(rest)) or first.startswith(PROCESS_PREFIX)
 
@@ -127,11 +126,11 @@ def file_verdicts(
     is_chunk: Callable[[str], bool] | None,
     read: Callable[[str], None] = lambda _: None,
 ) -> list[FileVerdict]:
-    """What every recorded file is now, and which files there are that nobody recorded.
+    """A verdict on every recorded file, and on files without a record.
 
     Args:
-        is_chunk: whether a path below the root is a tensor's chunk in a plain file; None where the
-            checkpoint cannot be opened, so that nobody can tell: then what is unexpected is not looked for.
+        is_chunk: whether a path below the root is a tensor's chunk in a plain file; None where the checkpoint
+            cannot be opened, and then unexpected files are not looked for.
         read: called with each file's name before it is read.
     """
     verdicts: list[FileVerdict] = []

@@ -54,7 +54,7 @@ class ArrayFiles(Struct, frozen=True):
 
 
 class OpenItem(Struct, frozen=True):
-    """One item, read: ``item`` completed with what belongs to the whole tree."""
+    """One item with its metadata; ``item`` includes the metadata of the whole tree."""
 
     item: Item
     leaves: tuple[Leaf, ...]
@@ -66,14 +66,14 @@ class OpenItem(Struct, frozen=True):
 def open_item(
     directory: Path, item: Item, prefix: str, recorded: SliceFile | None, *, check: bool = True
 ) -> OpenItem:
-    """Read everything about an item that is not tensor data.
+    """Reads everything of an item that is not tensor data.
 
     Args:
-        directory: where the item lies.
+        directory: the folder of the item.
         item: as the container lists it.
         prefix: put before each name; ``"item/"`` where the container has ``naming_items``.
-        recorded: what ``slices.json`` says, or None.
-        check: whether each array's metadata must have the digest that was recorded of it.
+        recorded: its ``slices.json``, or None.
+        check: whether each array's metadata must have its recorded digest.
     """
     tree = read_tree_metadata(directory / TREE_METADATA)
     strings = read_strings(directory, tree.leaves)
@@ -105,7 +105,7 @@ def _leaves(
     strings: Mapping[str, str],
     placed: Mapping[str, Mapping[str, str]],
 ) -> Iterator[Leaf]:
-    """The leaves, of which those that are alike share what was recorded of them."""
+    """The leaves; equal metadata is one object."""
     alike: dict[tuple[Any, ...], dict[str, Any]] = {}
     for leaf in leaves:
         where = placed.get(leaf.param_name, {})
@@ -123,7 +123,7 @@ def _placed(
     shardings: Mapping[str, Sharding],
     entries: Mapping[str, SliceEntry],
 ) -> dict[str, dict[str, str]]:
-    """What was recorded of where tensors lie and their layouts do not say, by param name."""
+    """The recorded placement that layouts do not express, by param name."""
     found: dict[str, dict[str, str]] = {}
     for leaf in leaves:
         sharding, entry = shardings.get(leaf.param_name), entries.get(leaf.name)
@@ -270,7 +270,7 @@ class _TensorAssembly:
         self._layout_cuts = 0
 
     def assemble(self, name: str, leaf: TreeLeaf, array: ArrayFiles) -> StoredTensor:
-        """The tensor of a leaf, with what ``slices.json`` recorded of it, if anything."""
+        """The tensor of a leaf, with its entry in ``slices.json``, if any."""
         zarr = array.zarr
         sharding = self._shardings.get(leaf.param_name)
         layout = sharding if isinstance(sharding, TensorLayout) else None

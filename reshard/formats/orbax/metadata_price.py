@@ -1,4 +1,4 @@
-"""What opening an Orbax checkpoint will take in memory, told before it is opened.
+"""Estimates the memory of opening an Orbax checkpoint, before it is opened.
 
 The leaves are counted in ``_METADATA``, read piece by piece: each has one list of keys.
 """
@@ -15,8 +15,8 @@ TENSOR_BYTES = 650
 """Objects of a leaf and of a tensor, and the text they were read from (measured)."""
 
 OPENED_LEAF_BYTES = LEAF_BYTES + TENSOR_BYTES + 250
-"""Of a leaf that is a tensor of one chunk, with names and its entries in an index of common length;
-rather too much, so that the budget which a refusal names works."""
+"""Memory of a tensor of one chunk, with names and index entries of common length; an overestimate, so that the
+budget in an error message is enough."""
 
 _KEYS = b'"key_metadata":'
 _PIECE_BYTES = 1 << 20
@@ -25,7 +25,7 @@ _PIECE_BYTES = 1 << 20
 def leaf_count(path: str) -> int:
     """How many leaves the trees of the checkpoint at ``path`` have; 0 where it has none.
 
-    What cannot be read, or is larger than metadata may be, is not counted: opening it says why.
+    Files that cannot be read or are too large are not counted: opening them raises the error.
     """
     root = Path(path)
     try:

@@ -1,7 +1,7 @@
-"""What Orbax calls a leaf on disk, and which names are refused because they would do harm.
+"""The names of leaves on disk in Orbax, and the names that are refused.
 
-A parameter's name is its keys joined with dots; a key may hold dots and slashes itself, so that two
-leaves can end up with one name, which stock Orbax mixes up without a word. In plain files the name
+A parameter's name is its keys joined with dots; a key may contain dots and slashes itself, so two leaves can get
+the same name, and stock Orbax silently mixes them up. In plain files the name
 is also a path below the item's folder.
 """
 
@@ -17,7 +17,7 @@ MAX_COMPONENT_BYTES = 255
 """Longest file name that Linux and macOS file systems take."""
 
 _CHUNK_FILE = re.compile(r"(c(\.[0-9]+)*|zarr\.json)\Z")
-"""What an array's own folder may hold."""
+"""Names of the files in an array's own folder."""
 
 ITEM_FILES = frozenset(
     {
@@ -26,7 +26,7 @@ ITEM_FILES = frozenset(
         "zarr.json", ".zarray",
     }
 )  # fmt: skip
-"""What may lie in an item's folder beside its parameters, or is taken for a marker there."""
+"""Names in an item's folder that are not parameters, or that readers take for markers."""
 
 
 def param_name(path: Sequence[PathKey]) -> str:
@@ -35,7 +35,7 @@ def param_name(path: Sequence[PathKey]) -> str:
 
 
 def check_leaves(leaves: Sequence[Leaf]) -> None:
-    """Refuse leaves of one item that cannot be told apart, or that lie below a stored leaf."""
+    """Raises FormatError for leaves of one item whose names collide, or that are below a stored leaf."""
     _check_unique(leaves, lambda leaf: leaf.name, "the name")
     _check_unique(
         (leaf for leaf in leaves if is_stored(leaf)),
@@ -51,7 +51,7 @@ def is_stored(leaf: Leaf) -> bool:
 
 
 def check_path(path: str, what: str) -> None:
-    """Refuse a relative path whose components are unsafe or too long; ``what`` names its owner."""
+    """Raises FormatError for a relative path whose components are unsafe or too long; ``what`` names its owner."""
     remedy = "rename it or leave it out"
     try:
         path.encode()
@@ -71,7 +71,8 @@ def check_path(path: str, what: str) -> None:
 
 
 def check_files(names: Sequence[tuple[str, str]]) -> None:
-    """Refuse (parameter, leaf) names whose plain files would fall on metadata or on other chunks."""
+    """Raises FormatError for (parameter, leaf) names whose plain files would collide with metadata or with other
+    chunks."""
     folders = dict(names)
     for param, leaf in names:
         check_path(param, f"tensor {leaf!r}")

@@ -1,8 +1,8 @@
-"""Values kept as plain files: the key is the path. Looked up when asked.
+"""Values in plain files: the key is the path, which is looked up on demand.
 
-Where a checkpoint leaves out chunks that hold nothing but the fill value, a file that is not there
-means zeros. A file that somebody removes while it is read must not: such a checkpoint is listed
-when it is opened, and what was listed must be there when it is asked for.
+Where a checkpoint omits chunks that have only the fill value, a missing file means that value. A file that is
+removed during the read must not mean it: such a checkpoint is listed when it is opened, and every listed file must
+still exist later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reshard.storage.inside import Inside
 from reshard.storage.local import reason_and_remedy, storage_error
 
 _KEY_BYTES = 150
-"""What a listed key takes in memory, besides its text (measured)."""
+"""Memory of a listed key, besides its text (measured)."""
 
 
 class PlainFiles:

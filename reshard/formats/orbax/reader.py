@@ -43,24 +43,24 @@ __all__ = ["OrbaxReader", "is_orbax", "open_orbax"]
 def open_orbax(path: str, record: Record = "checked") -> OrbaxReader:
     """Open the Orbax checkpoint in the local directory ``path``.
 
-    With one tree, tensor names are its keys joined with ``/``. With several, the item's name comes
-    first; so it does in what reshard made of a part of these, which slices.json records. Items that
-    are no trees are listed in the container only.
+    With one tree, tensor names are its keys joined with ``/``. With several, the item's name comes first; so it
+    does in a checkpoint that reshard made of a part of these, as slices.json records. Items that are no trees are
+    only listed in the container.
 
     Args:
-        record: what to make of slices.json: refuse what contradicts it, take from it what can be
-            taken, or take only how names are made.
+        record: how to use slices.json: refuse contradictions, use the parts that fit, or use only how names are
+            formed.
 
     Raises:
         StorageError: it is not there or cannot be read.
         NotACheckpointError: it holds no tree.
-        IncompleteCheckpointError: it was never committed (``container`` says how that is told).
-        CorruptError: metadata is damaged, contradicts itself, or is not what was recorded of it.
+        IncompleteCheckpointError: it was never committed (see ``container``).
+        CorruptError: metadata is damaged, contradicts itself, or differs from its record.
         FormatError: names collide, or it uses what is not supported.
     """
     try:
         return _open(path, Path(path).absolute(), record)
-    except OSError as error:  # whatever the system has against looking at a path
+    except OSError as error:  # any error of looking at a path
         where = error.filename or path
         raise StorageError(f"{where} cannot be read: {reason_and_remedy(error)}") from error
 
@@ -86,7 +86,7 @@ def _open(path: str, root: Path, record: Record) -> OrbaxReader:
 
 
 def _container_record(root: Path, trees: Sequence[Item], record: Record) -> SliceFile | None:
-    """The container's own slices.json; None where the one that lies there is the tree's."""
+    """The container's own slices.json; None where the one in its folder is that of the tree."""
     if not all(item.directory for item in trees):
         return None
     if record != "ignored":
@@ -98,12 +98,12 @@ def _container_record(root: Path, trees: Sequence[Item], record: Record) -> Slic
 
 
 def _recorded(directory: Path, record: Record) -> SliceFile | None:
-    """What slices.json says of a folder, whose metadata files are compared with it if asked for."""
+    """The slices.json of a folder; with ``record="checked"`` the folder's metadata files are compared with it."""
     if record == "ignored":
         return None
     try:
         found = read_slices(directory)
-    except FormatError:  # damage, which is told elsewhere; what cannot be read now may be sound
+    except FormatError:  # damage, which is reported elsewhere; the tensors may still be readable
         if record == "checked":
             raise
         return None
@@ -113,7 +113,7 @@ def _recorded(directory: Path, record: Record) -> SliceFile | None:
 
 
 def _refuse_links_out(inside: Inside, directory: Path) -> None:
-    """Metadata must lie in the checkpoint, as must values, which are looked up one by one."""
+    """Refuses links of metadata files that lead out of the checkpoint; values are checked when they are looked up."""
     names = (TREE_METADATA, SHARDING, STRINGS, FILE_NAME, ARRAY_METADATAS)
     files = directory.glob(f"{ARRAY_METADATAS}/process_*")
     for path in (*(directory / name for name in names), *files):
@@ -147,10 +147,10 @@ class OrbaxReader:
         return ChunkFiles(self.opened)
 
     def locate(self, name: str, index: Index) -> Extent | None:
-        """Where the encoded chunk at ``index`` of the tensor's storage grid lies.
+        """The location of the encoded chunk at ``index`` of the tensor's storage grid.
 
-        None where it is not stored and may be missing. For tensors that only TensorStore decodes
-        it is the stored value as a whole.
+        None for a chunk that is not stored and may be missing. For tensors that only TensorStore decodes it is the
+        whole stored value.
 
         Raises:
             FormatError: there is no such tensor or chunk.

@@ -1,9 +1,9 @@
-"""``value_metadata_tree``: the tree again, with its tuples and namedtuples, where Orbax kept them.
+"""``value_metadata_tree``: the tree with its tuples and namedtuples, where Orbax recorded them.
 
-Orbax reads it instead of ``tree_metadata`` where rich types are switched on, so it must hold exactly
-the leaves that were written. Where it does, its leaves are brought up to date; where leaves were
-dropped or renamed there is no telling which tuple the rest would be, and it is left out: Orbax then
-falls back to ``tree_metadata``, as it does for every checkpoint without rich types.
+Orbax reads it instead of ``tree_metadata`` where rich types are enabled, so it must have exactly the leaves that
+were written. If it has, its leaves are updated. Where leaves were dropped or renamed, the types of the remaining
+tuples are unknown, and it is left out: Orbax then uses ``tree_metadata``, as for every checkpoint without rich
+types.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _SINGLE = "SingleDeviceSharding"
 
 
 class OneDevice(Struct, frozen=True):
-    """An array that lies whole on one device; ``text`` is its entry, which names the device."""
+    """An array on one device; ``text`` is its entry, which names the device."""
 
     text: str
 
@@ -51,7 +51,7 @@ Sharding = TensorLayout | OneDevice
 def read_shardings(path: Path) -> Mapping[str, Sharding]:
     """The sharding of each array that has one, by param name; empty where there is no such file.
 
-    Equal shardings are one object, and so are equal meshes: 100,000 arrays on one mesh cost little.
+    Equal shardings and meshes are one object, so 100,000 arrays on one mesh cost little memory.
     """
     if not path.exists():
         return {}
@@ -87,7 +87,7 @@ def _param_name(key: str, where: str) -> str:
 
 
 def parse_sharding(text: str, name: str, where: str) -> Sharding | None:
-    """The sharding that one entry's text stands for, or None where it is of another kind.
+    """The sharding in one entry's text; None for another kind of sharding.
 
     Raises CorruptError naming the array where the entry contradicts itself.
     """
@@ -134,7 +134,7 @@ def _mesh(fields: Mapping[str, Any], place: str) -> DeviceMesh:
 
 
 def _device_ids(devices: Any, shape: tuple[int, ...], place: str) -> Iterator[int]:
-    """The ids, row-major. Orbax on TPUs once recorded coordinates beside each, which are passed over."""
+    """The ids, row-major. Orbax on TPUs once recorded coordinates too, which are ignored."""
     nested = [expect(devices, dict, "device_mesh", place).get("mesh")]
     for size in shape:
         nested = [part for parts in nested for part in _parts(parts, size, place)]

@@ -56,14 +56,14 @@ class TreeLeaf(Struct, frozen=True):
 
 
 class TreeMetadata(Struct, frozen=True):
-    """What ``_METADATA`` says.
+    """The content of ``_METADATA``.
 
     Attributes:
         uses_zarr3: whether arrays have ``zarr.json``, else ``.zarray``.
-        stores_fill: whether chunks that equal the fill value were stored, so that none may be
-            missing; where it is not recorded they were not.
-        kept: what belongs to the whole tree and travels along: ``custom_metadata``, and
-            ``value_metadata_tree`` (rich types) where there is one.
+        stores_fill: whether chunks that equal the fill value were stored, so that none may be missing; False where
+            it is not recorded.
+        kept: metadata of the whole tree that is copied: ``custom_metadata``, and ``value_metadata_tree`` (rich
+            types) if any.
     """
 
     leaves: tuple[TreeLeaf, ...]
@@ -75,8 +75,8 @@ class TreeMetadata(Struct, frozen=True):
 def read_tree_metadata(path: Path) -> TreeMetadata:
     """Read ``_METADATA``.
 
-    Raises CorruptError for what contradicts the format, FormatError for names that collide or
-    lead elsewhere.
+    Raises CorruptError for content that contradicts the format, FormatError for names that collide or lead out of
+    the folder.
     """
     cursor = JsonCursor.open(path)
     leaves: tuple[TreeLeaf, ...] | None = None
@@ -162,7 +162,7 @@ def _leaf(path: tuple[PathKey, ...], value: Mapping[str, Any], where: str) -> Tr
 
 
 def refuse_unsafe(param_name: str, where: str) -> None:
-    """A FormatError for a name that, as a relative path, would not stay where it belongs."""
+    """Raises FormatError for a name that, as a relative path, leads out of the folder."""
     if not param_name:
         return  # a checkpoint that is one bare array keeps its files at the top
     if len(param_name) > MAX_NAME_CHARACTERS:
@@ -230,8 +230,8 @@ def _string_at(document: Any, leaf: TreeLeaf, where: str) -> str:
 def read_ext_metadata(directory: Path, wanted: set[str]) -> dict[str, Mapping[str, Any] | None]:
     """The ``ext_metadata`` (a PRNG key's implementation) by param name, from ``array_metadatas/``.
 
-    Every process of a save writes a file about each array it holds, so thousands of files say the
-    same; files are read in the order of their process until each wanted name was met.
+    Every process of a save writes a file about each of its arrays, so thousands of files repeat the same; files are
+    read in the order of processes until each wanted name was found.
     """
     found: dict[str, Mapping[str, Any] | None] = {}
     for path in _process_files(directory / ARRAY_METADATAS):

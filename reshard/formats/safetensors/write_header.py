@@ -1,6 +1,6 @@
 """The header of a safetensors file: 8 bytes of its length, JSON, and then the tensors' bytes.
 
-The tensors lie one after another in the order in which they are named, without gaps.
+The tensors are stored in the order of their names in the header, without gaps.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Entry(Struct, frozen=True):
 
 
 def safetensors_header(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
-    """What stands before the tensors' bytes.
+    """The bytes before those of the tensors.
 
-    Raises PlanError for a dtype or a name that the format has not, and where the header is too large.
+    Raises PlanError for a dtype or a name that the format does not allow, and for a header that is too large.
     """
     document: dict[str, object] = {METADATA: dict(metadata)}
     offset = 0

@@ -15,7 +15,7 @@ from reshard.storage.local import size_if_there, storage_error, storage_errors
 PIECE_BYTES = 1 << 20
 
 THREADS = 4
-"""Files read at once; memory is this many pieces."""
+"""Files read at once; each takes the memory of one piece."""
 
 
 def digest_of_file(path: str | Path) -> str:
@@ -26,7 +26,7 @@ def digest_of_file(path: str | Path) -> str:
     from awscrt.checksums import crc64nvme
 
     with storage_errors("read", path):
-        # Without O_NONBLOCK a named pipe in place of a file would hang the reader.
+        # Without O_NONBLOCK a named pipe in place of a file would block the reader.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -89,7 +89,7 @@ def check_bytes(data: bytes, recorded: Mapping[str, str], name: str, what: str) 
 
 
 def check_digest(found: str, recorded: str, what: str) -> None:
-    """CorruptError, beginning with ``what``, where the two differ."""
+    """Raises CorruptError, beginning with ``what``, where the two differ."""
     if found != recorded:
         raise CorruptError(
             f"{what} has digest {found}, but {recorded} is recorded in slices.json: its bytes changed "

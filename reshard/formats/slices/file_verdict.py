@@ -1,4 +1,4 @@
-"""FileVerdict: how one file of a checkpoint compares with what slices.json recorded of it."""
+"""FileVerdict: the result of comparing one file of a checkpoint with its record in slices.json."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ FileStatus = Literal["recorded", "different", "missing", "unexpected", "unreadab
 
 
 class FileVerdict(Struct, frozen=True):
-    """What comparing one file with its record gave.
+    """The result of comparing one file with its record.
 
     Attributes:
         name: its path below the checkpoint.
-        status: "unexpected" where a file was put in that a reader may take into account, "added" where
-            none does (a README), which is no damage.
+        status: "unexpected" for a file without a record that a reader may use; "added" for one that no reader uses
+            (a README), which is no damage.
         stored: CRC-64/NVME of its bytes, 16 hex digits; None where it was not read.
-        recorded: what was recorded of it.
+        recorded: its recorded digest.
         detail: what is wrong, in words.
-        side: which of the two checkpoints that were compared it belongs to.
+        side: the checkpoint of the two that it is part of.
     """
 
     name: str

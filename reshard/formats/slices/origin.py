@@ -1,7 +1,7 @@
-"""Made: how reshard made a checkpoint of another, as slices.json records it.
+"""Made: from which source and by which rules reshard made a checkpoint, as slices.json records it.
 
-The rules are kept as they were asked for, for people to read. What they did is kept beside them, tensor
-by tensor, so that nobody need apply patterns that come from a file: one made to do harm would never end.
+The rules are recorded as written, for people to read. Their result is recorded too, tensor by tensor, so that no
+program applies patterns from a file: a hostile pattern might never end.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Origin(Struct, frozen=True):
 
 
 class Made(Struct, frozen=True):
-    """How a checkpoint was made of another.
+    """The source and the rules of a checkpoint.
 
     Attributes:
         source: digest of the source's tree, 32 hex digits (``engine.pairing.tree_digest``).
-        tensors: how many were made.
-        changes: the rules, as they were asked for.
-        origins: of tensors whose name or dtype changed, by the name that they have now.
+        tensors: the number of tensors that were made.
+        changes: the rules, as written.
+        origins: the origins of tensors whose name or dtype changed, by their new name.
     """
 
     source: str

@@ -1,4 +1,4 @@
-"""Reading slices.json: bytes that anyone may have written, believed only once every field fits."""
+"""Parses slices.json, which may be hostile: every field is checked before it is used."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from reshard.layout.tensor_layout import TensorLayout
 from reshard.storage.local import reason_and_remedy
 
 MAX_FILE_BYTES = 1 << 30
-"""A file beyond this is refused unread: a million tensors take a quarter of it."""
+"""A larger file is refused unread: a million tensors take a quarter of it."""
 
 _TAIL = re.compile(rb'"([0-9a-f]{16})"\}\n?\Z')
 _DIGEST = re.compile(r"[0-9a-f]{16}")
@@ -39,7 +39,7 @@ _TREE_DIGEST = re.compile(r"[0-9a-f]{32}")
 _MAX_RANK = 64
 _MAX_ELEMENTS = 1 << 62
 _MAX_PARTS = 1 << 20
-"""Devices of a mesh, or parts of a tensor, beyond which a file is not believed."""
+"""Most devices of a mesh, or parts of a tensor; a file with more is refused."""
 
 
 def read_slices(directory: Path) -> SliceFile | None:
@@ -65,7 +65,7 @@ def read_slices(directory: Path) -> SliceFile | None:
 
 
 def parse_slices(data: bytes, path: Path) -> SliceFile:
-    """What the bytes say; CorruptError names ``path`` and what is wrong in it."""
+    """The parsed file; CorruptError names ``path`` and the wrong field."""
     return _Parser(path).file(data)
 
 
@@ -298,7 +298,7 @@ class _Parser:
         self, found: Mapping[str, Any], where: str, shape: tuple[int, ...], layout: object
     ) -> None:
         if not isinstance(layout, TensorLayout) or "parts" not in found:
-            return  # Cuts and loose boxes may go beyond what mesh axes can say.
+            return  # Cuts and loose boxes can express more than mesh axes.
         axes = (*layout.axes, *(None for _ in shape[len(layout.axes) :]))
         parts = tuple(0 if n == 0 else _ways(a, layout) for n, a in zip(shape, axes, strict=True))
         if parts != found["parts"]:

@@ -1,6 +1,6 @@
-"""slices.json: which box of which full tensor each shard of a checkpoint is, and the digests.
+"""slices.json: the boxes of all shards in their full tensors, and the digests of tensors and files.
 
-It lies beside an item's ``_METADATA`` and is JSON::
+It is a JSON file beside an item's ``_METADATA``::
 
     {"format": "reshard.slices", "version": 1,
      "meshes": {"m0": {"axes": ["model"], "shape": [8], "axis_types": ["Auto"],
@@ -16,25 +16,24 @@ It lies beside an item's ``_METADATA`` and is JSON::
               "origins": {"params/kernel": {"name": "params/kernel", "dtype": "float32"}}},
      "crc64nvme": "4567..."}
 
-Of a mesh ``axis_types`` and ``device_ids``, row-major, are there where they are known. ``parts`` counts equal parts per dimension, ``cuts`` lists where unequal ones begin and end, and
-``slices`` lists loose boxes as [start, stop] per dimension. ``conversion`` says which conversion of
-which source made the checkpoint, so that the same one is not done twice. ``made``, in the slices.json at the top of a checkpoint, says how that
-conversion made it, for ``verify``: ``source`` is the digest of the source's tree (SHA-256, 32 hex digits, of a line
-``"name" [shape] dtype is_key`` for each tensor, sorted by name), ``tensors`` how many were made, ``select``, ``drop``,
-``rename`` and ``cast`` the rules as they were asked for, and ``origins`` of which tensor of the source one was made
-where its name or dtype is another (``dtype`` only where it was cast, ``saturate`` only where that cast saturated). Names are the keys below the item joined
-with ``/``; lines are sorted by name, so that equal checkpoints give equal files. The last member is
-the CRC-64/NVME of every byte before its sixteen digits.
+A mesh has ``axis_types`` and ``device_ids``, row-major, if they are known. ``parts`` has the number of equal parts
+per dimension, ``cuts`` the edges of unequal parts, and ``slices`` loose boxes as [start, stop] per dimension.
+``conversion`` identifies the conversion and the source, so that the same conversion is not done twice. ``made``, in
+the slices.json at the top of a checkpoint, describes that conversion for ``verify``: ``source`` is the digest of
+the source's tree (SHA-256, 32 hex digits, of a line ``"name" [shape] dtype is_key`` for each tensor, sorted by
+name), ``tensors`` the number of tensors, ``select``, ``drop``, ``rename`` and ``cast`` the rules as written, and
+``origins`` the source tensor of each tensor whose name or dtype changed (``dtype`` only after a cast, ``saturate``
+only if it saturated). Names are the keys below the item joined with ``/``; lines are sorted by name, so that
+equal checkpoints give equal files. The last member is the CRC-64/NVME of every byte before its sixteen digits.
 
-``files`` and ``data_files`` hold the CRC-64/NVME of files by their path below the folder. ``files``
-are those that readers take their metadata from; ``data_files``, those of an OCDBT database, hold
-tensors too, so that only ``verify`` reads them whole. Where ``data_files`` is there, the record is
-complete: every file of the folder is in one of the two, but for this file itself, chunks in plain
-files (the tensors' digests and their own CRC32C are about them), and folders with a slices.json of
-their own. A checkpoint of several items has one more at its top, without tensors, for the markers, for
-the items that are no trees, and for the items' slices.json. There ``item_names`` is true where tensors' names begin with
-their item (``model/w``): so a part of a checkpoint of several items keeps the names that it had. Without ``data_files``, as versions before
-this form wrote it, ``files`` are metadata files of the item, perhaps not all.
+``files`` and ``data_files`` have the CRC-64/NVME of files by their path below the folder. ``files`` are those from
+which readers take metadata; ``data_files``, those of an OCDBT database, contain tensors too, so only ``verify``
+reads them whole. With ``data_files`` the record is complete: every file of the folder is in one of the two, except
+this file, chunks in plain files (the tensors' digests and the chunks' own CRC32C cover them), and folders with a
+slices.json of their own. A checkpoint of several items has one more at its top, without tensors, for the markers,
+the items that are no trees, and the slices.json of the items. There ``item_names`` is true where names of tensors
+begin with their item (``model/w``), so that a part of a checkpoint of several items keeps its names. Without
+``data_files``, as in older versions of this file, ``files`` are metadata files of the item, perhaps not all.
 """
 
 from __future__ import annotations
@@ -60,6 +59,7 @@ FILE_NAME = "slices.json"
 
 PARTIAL_NAME = f".{FILE_NAME}.reshard-partial"
 """A slices.json that is still being written."""
+
 FORMAT = "reshard.slices"
 VERSION = 1
 
@@ -70,14 +70,14 @@ _TAIL = b'"}\n'
 
 
 class SliceEntry(Struct, frozen=True):
-    """What slices.json says of one tensor; one of ``parts``, ``cuts`` and ``slices`` is set.
+    """The entry of one tensor in slices.json; one of ``parts``, ``cuts`` and ``slices`` is set.
 
     Attributes:
         path: the tensor's keys below the item.
         layout: mesh and axes, or None where none was recorded.
         parts: equal parts per dimension.
-        cuts: per dimension from 0 to its size, where the parts are not equal.
-        slices: loose boxes, where the parts are no grid.
+        cuts: per dimension the edges from 0 to its size, for unequal parts.
+        slices: loose boxes, for parts that are no grid.
         partition: how it was split beyond mesh axes (``{"strategy": ...}``).
         digest: CRC-64/NVME of the row-major bytes, 16 hex digits.
     """
@@ -128,11 +128,11 @@ class SliceFile(Struct, frozen=True):
     """A slices.json: tensors by name, and digests of files by their path below its folder.
 
     Attributes:
-        files: what readers take metadata from.
+        files: the files from which readers take metadata.
         data_files: files of databases; None where the record is not complete.
-        conversion: which conversion made the checkpoint, of which source; "" where none did.
-        item_names: whether names of the checkpoint's tensors begin with their item, be it the only one.
-        made: how it was made of another checkpoint; None where it was not.
+        conversion: identifies the conversion and the source; "" for a checkpoint that was not converted.
+        item_names: whether names of the checkpoint's tensors begin with their item, also for a single item.
+        made: the source and rules of the conversion; None for a checkpoint that was not converted.
     """
 
     tensors: Mapping[str, SliceEntry]

@@ -13,13 +13,13 @@ from reshard.formats.base import Encoding
 from reshard.formats.json.safe_json import expect, shorten
 
 BY_TENSORSTORE = Encoding("tensorstore")
-"""Stands for a chain that only TensorStore may know; whoever knows the place completes ``spec``."""
+"""A chain that only TensorStore may decode; the caller, who knows the array's location, adds ``spec``."""
 
 SUPPORTED = "none, zstd, gzip and blosc, each with or without crc32c, and what TensorStore decodes"
 
 
 class Shard(Struct, frozen=True):
-    """The parts of a ``sharding_indexed`` codec that say where its inner chunks lie."""
+    """The parameters of a ``sharding_indexed`` codec that locate its inner chunks."""
 
     chunk_shape: Any
     at_end: bool
@@ -27,14 +27,14 @@ class Shard(Struct, frozen=True):
 
 
 class Chain(Struct, frozen=True):
-    """How a chunk is encoded, and the shard it lies in, if it lies in one."""
+    """The encoding of a chunk, and the shard that contains it, if any."""
 
     encoding: Encoding
     shard: Shard | None = None
 
 
 def zarr2_encoding(fields: Mapping[str, Any], where: str) -> Encoding:
-    """The encoding that ``compressor`` names; ``filters`` are refused, as TensorStore knows none."""
+    """The encoding for ``compressor``; ``filters`` are refused, since TensorStore supports none."""
     if fields.get("filters"):
         raise FormatError(
             f"{where}: zarr 2 filters ({shorten(fields['filters'])}) are not supported; supported "

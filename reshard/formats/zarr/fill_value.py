@@ -20,12 +20,12 @@ _WITHOUT_ZERO = ("float8_e8m0fnu",)
 
 
 def fill_bytes(value: Any, dtype: str, where: str) -> bytes:
-    """Little-endian bytes of the element that ``value`` stands for; zeros for null.
+    """Little-endian bytes of the fill element; zeros for null.
 
-    Known are numbers, booleans, pairs (complex), the words NaN, Infinity and -Infinity, raw bits
+    ``value`` may be a number, a boolean, a pair (complex), NaN, Infinity or -Infinity, raw bits
     as ``"0x…"`` (zarr 3) and raw bytes as base64 (zarr 2).
 
-    Raises CorruptError where it stands for no element of that dtype.
+    Raises CorruptError for a value that is no element of that dtype.
     """
     if value is None or _is_zero(value, dtype):
         return bytes(storage_bytes(dtype))

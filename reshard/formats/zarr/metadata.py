@@ -1,7 +1,7 @@
 """``.zarray`` (zarr 2) and ``zarr.json`` (zarr 3): shape, dtype, chunks, codecs and fill of an array.
 
 Sources: https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html and …/v3/core/v3.0.html, the
-sharding codec …/v3/codecs/sharding-indexed/v1.0.html, and what TensorStore 0.1 writes beyond them
+sharding codec …/v3/codecs/sharding-indexed/v1.0.html, and the extensions of TensorStore 0.1
 (``bfloat16``, ``int4`` and ``float8_*`` as plain dtype names in both).
 
 A codec chain that is row-major little-endian elements, then at most one of zstd, gzip and blosc,
@@ -50,12 +50,12 @@ class ShardIndexing(Struct, frozen=True):
 
 
 class ZarrArray(Struct, frozen=True):
-    """What is known of an array from its metadata file.
+    """The metadata of an array.
 
     Attributes:
-        value_shape: shape of what one key holds: a chunk, or a shard of inner chunks.
-        chunk_shape: shape of what is encoded at once; edges are padded to it.
-        separator: between the parts of a key's chunk position.
+        value_shape: shape of the value of one key: a chunk, or a shard of inner chunks.
+        chunk_shape: shape of one encoded chunk; edges are padded to it.
+        separator: the separator in a key's chunk position.
         prefixed: whether that position begins with ``c`` (zarr 3's default).
         indexing: how a shard is laid out, or None where values are chunks.
     """
@@ -206,7 +206,7 @@ def _unknown_dtype(value: Any, where: str) -> FormatError:
 
 
 def _refuse_absurd(array: ZarrArray, where: str) -> None:
-    """Refuse what no program wrote in earnest, before anything of that size is built."""
+    """Raises FormatError for absurd sizes, before anything of that size is built."""
     rank = len(array.shape)
     if rank > MAX_RANK:
         raise FormatError(f"{where}: {rank} dimensions are too many; at most {MAX_RANK} are read")

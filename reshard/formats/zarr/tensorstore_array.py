@@ -1,4 +1,4 @@
-"""Arrays whose codecs only TensorStore knows: the spec that opens them, tried out at once."""
+"""The TensorStore spec of an array whose codecs only TensorStore decodes; it is tried at once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from reshard.formats.zarr.metadata import ZARR2_FILE
 def tensorstore_encoding(
     kvstore: dict[str, Any], file_name: str, stores_fill: bool, where: str
 ) -> Encoding:
-    """The encoding that stands for a spec which opens the whole array.
+    """The encoding with a spec that opens the whole array.
 
     Args:
         kvstore: spec of the store below the array's key.
         file_name: its metadata file, ``.zarray`` or ``zarr.json``.
-        stores_fill: whether a chunk that is missing is an error, which the spec then says.
+        stores_fill: whether a missing chunk is an error; the spec then says so.
         where: tensor and file, for errors.
 
-    Raises FormatError with TensorStore's own words where it does not open the array.
+    Raises FormatError with TensorStore's message where it does not open the array.
     """
     import tensorstore as ts
 

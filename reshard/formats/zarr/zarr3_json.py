@@ -33,8 +33,8 @@ def zarr_json(spec: TensorSpec, encoding: Encoding) -> bytes:
 def chunk_key(grid: Grid, index: Index) -> str:
     """Path of a chunk below its array's folder.
 
-    An array of one chunk keeps it beside its ``zarr.json``: of a hundred thousand small arrays that
-    saves two folders each, which is most of the time that it takes to make them.
+    The only chunk of an array is stored beside its ``zarr.json``: for a hundred thousand small arrays that saves
+    two folders each, and most of the time.
 
     >>> grid = Grid.regular((4, 4), (4, 2))
     >>> chunk_key(grid, (0, 1)), chunk_key(Grid.whole((4, 4)), (0, 0)), chunk_key(Grid.whole(()), ())
@@ -44,7 +44,7 @@ def chunk_key(grid: Grid, index: Index) -> str:
 
 
 def chunk_folders(grid: Grid) -> list[str]:
-    """The folders that an array's chunk files lie in, parents first.
+    """The folders of an array's chunk files, parents first.
 
     >>> chunk_folders(Grid.regular((4, 4), (2, 2))), chunk_folders(Grid.whole((4, 4)))
     (['c', 'c/0', 'c/1'], [])

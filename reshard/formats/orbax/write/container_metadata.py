@@ -1,4 +1,4 @@
-"""What tells a reader that a folder is a checkpoint, which items it has and how each is read."""
+"""The metadata of the container: the markers of a checkpoint, its items and their handlers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def item_handlers(container: Container, items: Iterable[Item]) -> str | dict[str
 
 
 def _handler(style: Style, item: Item) -> str:
-    """The item's recorded handler, unless a tree's belongs to the other style."""
+    """The item's recorded handler; the default where a tree's handler is of the other style."""
     fits = item.handler.startswith(V1_HANDLERS) == (style == "v1")
     return item.handler if item.handler and (fits or not item.is_tree) else _default(style, item)
 

@@ -27,7 +27,7 @@ def copy_items(target: TargetCheckpoint, root: Path) -> None:
 
 
 def _check_copied(source: Path, folder: Path, item: str) -> None:
-    """What was copied must be what the source recorded of itself, if it recorded anything."""
+    """Raises CorruptError where the copy differs from the source's record, if it has one."""
     record = read_slices(source.parent)
     if record is None or record.data_files is None:
         return
@@ -75,7 +75,7 @@ def copy_item(source: Path, target: Path, name: str) -> None:
 
 
 def _refuse_without_space(source: Path, target: Path, name: str) -> None:
-    """A file with a hole takes no room, but its copy does; size is asked before the disk is filled."""
+    """Compares the size of the files with the free space; a sparse file takes little space, but its copy does not."""
     need = sum(
         os.lstat(f"{folder}/{n}").st_size for folder, _, names in os.walk(source) for n in names
     )

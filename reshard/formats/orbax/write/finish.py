@@ -46,7 +46,7 @@ def finish_checkpoint(
 
     Args:
         digests: CRC-64/NVME of each tensor, by name, 16 hex digits.
-        arrays: each item's array metadata that lies in files, by item name and path in the item.
+        arrays: each item's array metadata in files, by item name and path in the item.
     """
     markers = _markers(target, trees)
     slices_of: dict[str, bytes] = {}
@@ -71,7 +71,7 @@ def _is_of(name: str, tree: ItemTree) -> bool:
 
 
 def _database_digests(folder: Path) -> dict[str, str]:
-    """Of each file of the databases in an item's folder; none where chunks are plain files."""
+    """The digest of each file of the databases in an item's folder; none where chunks are plain files."""
     if not find_databases(folder):
         return {}
     return digests_of_files(folder, (n for n in files_below(folder) if is_data_file(n)))
@@ -95,7 +95,7 @@ def _container_slices(
 
 
 def check_tree(tree: ItemTree) -> None:
-    """Raise now what ``finish_checkpoint`` would raise of this tree once its data is written."""
+    """Raises the errors that ``finish_checkpoint`` would raise for this tree after its data is written."""
     string_document(tree)
     for _, tensor in tree.tensors:
         _split(tensor)
@@ -120,7 +120,7 @@ def slice_file(
 
 
 def slice_entry(leaf: WrittenLeaf, target: TargetTensor, digest: str | None) -> SliceEntry:
-    """What slices.json says of a tensor."""
+    """The entry of a tensor in slices.json."""
     spec = target.spec
     meshed = spec.layout is not None and spec.layout.device_mesh is not None
     return SliceEntry(
@@ -141,7 +141,7 @@ def _split(target: TargetTensor) -> dict[str, tuple[Any, ...]]:
 
 
 def _markers(target: TargetCheckpoint, trees: Sequence[ItemTree]) -> dict[str, bytes]:
-    """What makes readers believe the checkpoint, by path below it, in the order of writing."""
+    """The marker files that make readers accept the checkpoint, by path below it, in the order of writing."""
     container = target.container
     present = {tree.item.name for tree in trees} | target.copied.keys()
     items = [item for item in container.items if item.name in present]

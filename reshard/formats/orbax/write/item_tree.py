@@ -1,4 +1,4 @@
-"""The trees of a target checkpoint as they will lie on disk: names settled, and refused where unsafe."""
+"""The trees of a target checkpoint as they are written: folders and names, which are refused where unsafe."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ V1_ITEM = "state"
 """Where a v1 container keeps a tree that has no name of its own."""
 
 V1_HANDLERS = "orbax.checkpoint.experimental.v1."
-"""What the handlers' names of v1 begin with."""
+"""The prefix of the names of v1 handlers."""
 
 _CONTAINER_FILES = frozenset({"_CHECKPOINT_METADATA", "commit_success.txt", "orbax.checkpoint"})
 
 
 class WrittenLeaf(Struct, frozen=True):
-    """A leaf with its place in the tree that is written.
+    """A leaf with its path in the written tree.
 
     Attributes:
-        path: its keys, each a position only where the whole sequence is there.
+        path: its keys; a key is a position only where the whole sequence is there.
         param: Orbax's dotted name of it.
         target: its tensor, or None for a string, None, an empty container or the like.
     """
@@ -41,9 +41,9 @@ class WrittenLeaf(Struct, frozen=True):
 
 
 class ItemTree(Struct, frozen=True):
-    """An item that is a tree: where it goes below the checkpoint, and its leaves in tree order.
+    """An item that is a tree: its folder below the checkpoint, and its leaves in tree order.
 
-    Stock Orbax rebuilds lists by appending, so the order counts.
+    Stock Orbax rebuilds lists by appending, so the order matters.
     """
 
     item: Item
@@ -78,10 +78,10 @@ def item_trees(target: TargetCheckpoint) -> list[ItemTree]:
 
 
 def item_directory(container: Container, item: Item) -> str:
-    """Where an item goes: its own folder, in v1 always a named one.
+    """The folder of an item; in v1 it always has a name.
 
-    A v1 checkpoint's only tree becomes a v0 checkpoint's single item, since v0 does not look for it
-    in a folder; unless it is a part of several, whose names bear the item: that keeps its folder.
+    The only tree of a v1 checkpoint becomes the single item of a v0 checkpoint, since v0 does not look for it in a
+    folder; but a tree whose names begin with the item keeps its folder.
     """
     if container.style == "v1":
         return item.directory or V1_ITEM
@@ -90,7 +90,7 @@ def item_directory(container: Container, item: Item) -> str:
 
 
 def check_items(container: Container) -> None:
-    """Refuse items whose folders are unsafe or fall on one another."""
+    """Raises FormatError for items whose folders are unsafe or collide."""
     seen: dict[str, str] = {}
     for item in container.items:
         directory = item_directory(container, item)

@@ -1,9 +1,9 @@
 """An item's own metadata: ``_METADATA``, ``_sharding``, ``array_metadatas``, ``_strings.json``.
 
-Written as stock Orbax 0.12 writes them. ``array_metadatas`` is never left out: without it PRNG keys
-come back as uint32 without a word. Orbax looks for ``.zarray`` files (zarr2) or an OCDBT manifest to
-tell whether there is data and warns where it finds neither, which is so for every plain zarr3
-checkpoint, its own too; ``array_metadatas/.zarray``, an array of no elements, answers that question.
+Written as stock Orbax 0.12 writes them. ``array_metadatas`` is always written: without it PRNG keys are silently
+restored as uint32. Orbax looks for ``.zarray`` files (zarr2) or an OCDBT manifest to
+tell whether there is data, and warns where it finds neither, as in every plain zarr3 checkpoint, its own too;
+``array_metadatas/.zarray``, an array without elements, prevents the warning.
 """
 
 from __future__ import annotations
@@ -52,10 +52,9 @@ def _joined(start: str, entries: Iterable[str], end: str) -> bytes:
 
 
 def value_metadata(written: WrittenLeaf) -> dict[str, Any]:
-    """What ``_METADATA`` says of the leaf: as the source had it, brought up to date.
+    """The entry of the leaf in ``_METADATA``: the source's, updated.
 
-    A numpy array whose target layout really splits it becomes a jax.Array, since only those are
-    given a sharding when restored.
+    A numpy array whose target layout splits it becomes a jax.Array, since only those are restored with a sharding.
     """
     recorded = dict(written.leaf.meta.get("value_metadata") or _default(written))
     target = written.target

@@ -24,11 +24,11 @@ from reshard.storage.local import make_folder
 _REMEDY = "make room there, or choose another target, and run again"
 
 _BATCH = 1000
-"""Array descriptions written at once: enough to merge their commits, and under a megabyte."""
+"""Array metadata written at once: enough to merge their commits, and less than a megabyte."""
 
 _CONFIG = {"max_inline_value_bytes": 1024, "max_decoded_node_bytes": 64_000}
-"""Small values lie in the tree's nodes, as with stock Orbax. Nodes are smaller than its 100 MB, since every
-commit writes those on its way anew: 6,000 tensors took a quarter of the time and a fifth of the disk."""
+"""Small values are stored in the tree's nodes, as with stock Orbax. Nodes are smaller than its 100 MB, since every
+commit rewrites the nodes on its path: 6,000 tensors took a quarter of the time and a fifth of the disk."""
 
 
 class OcdbtWriter:
@@ -86,7 +86,7 @@ class OcdbtWriter:
         return key.encode() in self._stored[item]
 
     def keeps(self, file: str) -> bool:
-        """Whether the file belongs to a database: its manifest, or data below ``d``."""
+        """Whether the file is part of a database: its manifest, or data below ``d``."""
         folders = {tree.directory for tree in self._trees}
         parent, _, name = file.rpartition("/")
         above, _, last = parent.rpartition("/")

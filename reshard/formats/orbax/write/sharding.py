@@ -31,7 +31,7 @@ device that the restoring process has, which differs between CPU, GPU and TPU; t
 
 
 def sharding_key(param: str) -> str:
-    """The entry's key: a JSON pointer cannot hold every name, so Orbax takes base64 of it."""
+    """The entry's key: a JSON pointer cannot express every name, so Orbax encodes it as base64."""
     return base64.urlsafe_b64encode(param.encode()).decode()
 
 
@@ -39,7 +39,7 @@ def sharding_value(layout: TensorLayout | None, rank: int) -> str:
     """The entry's value, JSON in a string.
 
     Args:
-        rank: dimensions of the array; of PRNG keys, whose data has one more, their own.
+        rank: dimensions of the array; for PRNG keys those of the keys, whose data has one more.
     """
     if layout is None or layout.device_mesh is None:
         return json.dumps(_ONE_DEVICE)
