@@ -96,7 +96,7 @@ def test_cost_is_of_the_process_that_ran(tmp_path: Path) -> None:
     assert measured.wall_s >= measured.sync_s > 0
 
 
-def test_a_failing_and_an_endless_command_are_told_apart(tmp_path: Path) -> None:
+def test_failing_and_endless_commands_raise_different_errors(tmp_path: Path) -> None:
     with pytest.raises(RunFailedError, match=r"(?s)ended with 3:\nno such thing"):
         run_once(["sh", "-c", "echo no such thing; exit 3"], tmp_path / "t", tmp_path, 60)
     with pytest.raises(RunTooLongError, match=r"still running after 0\.2 s"):

@@ -362,7 +362,7 @@ def test_a_reader_that_closes_the_pipe_changes_no_exit_code(
 
 
 @pytest.mark.parametrize("pipe", ["| true", "2>&1 | true", "--json | true"])
-def test_a_conversion_that_nobody_watches_is_done(two: Path, tmp_path: Path, pipe: str) -> None:
+def test_a_conversion_survives_a_closed_pipe(two: Path, tmp_path: Path, pipe: str) -> None:
     done = in_bash(f"reshard convert {two}/a {tmp_path}/out --mesh x=2 {pipe}")
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr

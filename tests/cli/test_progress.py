@@ -85,7 +85,7 @@ def test_programs_see_no_progress() -> None:
         assert isinstance(watch, Lines)
 
 
-def test_what_is_no_terminal_gets_no_bar_whatever_the_environment_says(monkeypatch):
+def test_only_terminals_get_progress_bars(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with watching(as_json=False) as watch:

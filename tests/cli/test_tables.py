@@ -94,7 +94,7 @@ def test_each_row_is_one_line_of_at_most_the_width(width: int) -> None:
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=9), st.integers(0, 200))
-def test_widths_fill_the_room_and_no_more(natural: list[int], room: int) -> None:
+def test_columns_fill_the_width_and_no_more(natural: list[int], room: int) -> None:
     widths = fit(natural, room)
     assert sum(widths) <= max(room, len(widths))
     assert all(1 <= width <= most for width, most in zip(widths, natural, strict=True))

@@ -122,7 +122,7 @@ def test_plan_and_layout_touch_nothing(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_plan_tells_the_layout_from_the_storage(
+def test_a_plan_distinguishes_layout_and_chunks(
     trained: Path, serving: str, tmp_path: Path, capsys: Capture
 ) -> None:
     file = tmp_path / "cut.yaml"

@@ -126,7 +126,7 @@ def test_something_else_was_written(store, tmp_path, monkeypatch):
         converted(store, tmp_path / "t")
 
 
-def test_there_is_no_memory_to_tell(store, tmp_path):
+def test_without_memory_for_a_closer_look_the_error_says_so(store, tmp_path):
     flip_last_byte(store.path)
     with pytest.raises(
         VerificationError,

@@ -175,7 +175,7 @@ def test_scalars_and_empty_tensors():
 
 
 @pytest.mark.parametrize(("style", "expected"), [(None, "v0"), ("v0", "v0"), ("v1", "v1")])
-def test_the_container_keeps_its_style_unless_told(style, expected):
+def test_the_container_keeps_its_style_by_default(style, expected):
     assert make_target(source(KERNEL), options(style=style)).checkpoint.container.style == expected
 
 
@@ -213,7 +213,7 @@ def test_too_many_chunks():
     )
 
 
-def test_what_the_planner_is_told_of_both_sides():
+def test_the_planner_gets_the_codecs_of_both_sides():
     (request,) = make_target(source(KERNEL), options("zstd")).requests
     assert (request.source.codec, request.target.codec) == ("zstd:3", "zstd:1+crc32c")
     assert not request.target.raw

@@ -29,7 +29,7 @@ def test_taking_too_much_is_refused():
         arena.take(50)
 
 
-def test_an_arena_that_was_released_is_lent_again_and_begins_anew():
+def test_a_released_arena_is_used_again_from_its_start():
     pool = ArenaPool(1000, 4)
     first = pool.acquire(100)
     first.take(100)
@@ -58,7 +58,7 @@ def test_the_smallest_that_is_large_enough_is_lent():
     assert pool.acquire(110) is arenas[2]
 
 
-def test_a_task_waits_until_there_is_room_for_it():
+def test_a_task_waits_until_its_bytes_fit_the_budget():
     pool = ArenaPool(1000, 4)
     small, beside = pool.acquire(250), pool.acquire(100, 100)
     with ThreadPoolExecutor(1) as thread:
@@ -88,7 +88,7 @@ def test_what_waits_never_exceeds_the_limit(sizes):
         assert sum(a.nbytes for a in lent) + waiting <= 1000
 
 
-def test_what_waits_makes_room_for_what_a_task_takes_besides():
+def test_free_arenas_are_released_for_the_extra_memory_of_a_task():
     pool = ArenaPool(1000, 4)
     pool.release(pool.acquire(400))
     pool.acquire(100, 700)

@@ -93,7 +93,7 @@ def test_the_first_error_stops_everything():
     assert not threads()
 
 
-def test_tasks_that_have_not_begun_are_cancelled_and_running_ones_waited_for():
+def test_waiting_tasks_are_cancelled_and_running_ones_are_waited_for():
     began, ended = [], []
     release = threading.Event()
 
@@ -199,7 +199,7 @@ def test_a_thread_that_an_interrupt_hid_from_its_pool_is_waited_for(monkeypatch)
     assert ended.is_set()
 
 
-def test_what_has_not_begun_in_such_a_thread_never_begins(monkeypatch):
+def test_tasks_that_have_not_started_in_such_a_thread_never_start(monkeypatch):
     start, may_go_on, done = threading.Thread.start, threading.Event(), []
 
     def late(thread):

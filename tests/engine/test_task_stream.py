@@ -47,7 +47,7 @@ def tasks_of(case: Case, tmp_path):
 
 @settings(deadline=None, max_examples=60)
 @given(cases(offsets=True))
-def test_tasks_are_the_units_with_every_chunk_they_touch(tmp_path_factory, case):
+def test_each_unit_of_work_is_a_task_with_every_chunk_it_touches(tmp_path_factory, case):
     tasks = tasks_of(case, tmp_path_factory.mktemp("t"))
     placement = case.move.placement
     seen = np.zeros(placement.shape, int)
@@ -92,7 +92,7 @@ def planned(sizes, tmp_path):
     return plan, list(batches(plan, store, TargetOutput(Folder(), encodings, "")))
 
 
-def test_small_tasks_travel_together(tmp_path):
+def test_small_tasks_form_batches(tmp_path):
     plan, found = planned([8] * 100, tmp_path)
     assert sum(map(len, found)) == plan.tasks
     assert len(found) == -(-plan.tasks // BATCH_TASKS)

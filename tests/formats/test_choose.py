@@ -335,7 +335,7 @@ def test_b_is_named_by_its_path(runs: Path) -> None:
     assert expected in str(caught.value)
 
 
-def test_a_latest_that_changed_is_told(
+def test_a_newer_latest_step_is_reported_on_resume(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run is stopped, another step is saved, and the same command would read that one."""

@@ -181,7 +181,7 @@ def test_many_keys_are_not_all_shown():
     assert "the keys 1, 2, 3, 4, 5, 6, 7, 8, …; to stay a list" in warning
 
 
-def test_lists_of_several_trees_are_told_apart():
+def test_lists_of_several_trees_are_distinguished():
     a = leaf("w", 0, item="state", prefix="state/")
     b = leaf("w", 0, item="ema", prefix="ema/")
     names = {a.name: "state/w/0", b.name: "ema/w/1"}
@@ -192,7 +192,7 @@ def test_lists_of_several_trees_are_told_apart():
     )
 
 
-def test_what_is_not_renamed_is_not_made_anew():
+def test_leaves_that_are_not_renamed_are_the_same_objects():
     leaves = [leaf("a", 0), leaf("a", 1)]
     found = renamed_leaves(leaves, {one.name: one.name for one in leaves}, [])
     assert all(a is b for a, b in zip(found.leaves, leaves, strict=True))

@@ -84,7 +84,7 @@ def test_overlapping_finds_exactly_the_touched_boxes(both: tuple[Grid, Box]) -> 
     assert set(itertools.product(*grid.overlapping(box))) == (touched if box.size else set())
 
 
-def test_overlapping_ignores_what_lies_outside() -> None:
+def test_overlapping_ignores_boxes_outside() -> None:
     grid = Grid((8,), ((0, 4, 8),))
     assert grid.overlapping(Box((6,), (20,))) == (range(1, 2),)
     assert grid.overlapping(Box((-5,), (1,))) == (range(1),)

@@ -104,7 +104,7 @@ def test_what_the_budget_forces_to_be_read_again_is_said():
     assert little.peak_bytes <= 90 * MIB
 
 
-def test_identical_chunks_travel_encoded_to_all_who_keep_them():
+def test_identical_chunks_are_copied_encoded_to_all_targets_that_keep_them():
     shape, chunk = (4096, 1024), (1024, 1024)
     keep = request(shape, chunk, chunk)
     keep = replace(keep, target=replace(keep.target, codec="zstd:1", raw=False))

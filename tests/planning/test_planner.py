@@ -59,7 +59,7 @@ def test_a_unit_never_cuts_what_its_strategy_must_keep_whole(req):
 
 
 @given(requests(max_size=6))
-def test_decoded_bytes_are_those_of_the_chunks_that_each_unit_touches(req):
+def test_decoded_bytes_count_the_chunks_of_each_unit(req):
     (move,) = make_plan([req], 256 * MIB, 2).moves
     stored = math.prod(req.source.spec.chunk_shape) * req.source.spec.itemsize
     touched = sum(
@@ -126,7 +126,7 @@ def test_compressed_targets_are_assembled_and_a_block_too_large_repeats_decoding
     assert (cut.strategy, cut.price.amplification > 1.0) == ("block", True)
 
 
-def test_identical_compressed_chunks_travel_encoded():
+def test_identical_compressed_chunks_are_copied_encoded():
     shape, chunk = (64, 64), (16, 64)
     spec = TensorSpec("w", shape, "float32", Grid.regular(shape, chunk), chunk)
     side = Side(spec, "zstd:1", raw=False, stream_bytes=MIB)
@@ -188,7 +188,7 @@ def test_decoding_at_once_needs_no_more_memory_than_there_is(req, more):
     assert move.price.task_bytes <= memory
 
 
-def test_chunks_that_several_units_share_are_streamed():
+def test_chunks_that_several_units_of_work_share_are_streamed():
     """A block too large is cut, and each unit wants a part of the same chunks."""
     req = at_once(request((8192, 8192), (8192, 256), (256, 8192), raw_target=False), 8 * MIB)
     (whole,) = make_plan([req], 1024 * MIB, 2).moves
@@ -212,7 +212,7 @@ def test_a_cast_never_moves_whole():
     assert move.strategy == "scatter"
 
 
-def test_chunks_that_are_packed_travel_whole_at_a_price():
+def test_packed_chunks_are_copied_whole_at_a_price():
     spec = TensorSpec("w", (64, 64), "float32", Grid.regular((64, 64), (16, 64)), (16, 64))
     side = Side(spec, "zstd:1", raw=False, stream_bytes=MIB)
     req = Request(Placement.whole(spec, spec), side, side, copy_bytes=40 * MIB)

@@ -69,7 +69,7 @@ def test_names_may_be_exchanged():
     assert [r.target for r in kept] == ["b", "a"]
 
 
-def test_rules_see_the_sources_names_whatever_they_are_renamed_to():
+def test_rules_match_the_names_of_the_source():
     kept = rewritten(rename=(("^params/", "model/"),), cast=(("^params/.*kernel", "bfloat16"),))
     assert kept[0] == Rewrite("params/dense/kernel", "model/dense/kernel", "bfloat16")
 
@@ -156,7 +156,7 @@ def test_a_leaf_below_a_leaf():
     refused("'note' is a leaf itself", rename=(("opt/count", "note/x/y"),))
 
 
-def test_a_leaf_renamed_to_where_others_lie():
+def test_a_leaf_renamed_into_a_subtree():
     text = "'opt/mu/kernel' would be written as 'opt/mu/kernel', but 'opt/mu' is a leaf itself (now 'note')"
     refused(text, rename=(("^note$", "opt/mu"),))
 
@@ -180,7 +180,7 @@ def test_kinds(dtype, kind):
     st.sampled_from(["a", "b", "ab", "^a", "/"]),
     st.sampled_from(["", "c", "a/b", r"\g<0>c", "../x"]),
 )
-def test_whatever_is_renamed_targets_are_unique_usable_and_complete(names, pattern, to):
+def test_renamed_paths_are_unique_usable_and_complete(names, pattern, to):
     names = [n for n in names if all(n.split("/"))] or ["a"]
     try:
         kept = rewritten(names=names, dtypes=dict.fromkeys(names, "int8"), rename=((pattern, to),))

@@ -123,7 +123,7 @@ def test_what_can_lose_something_needs_a_rule(tmp_path):
         reshard.restore(path, target, cast=[("w", "float16"), ("n", "float32")])
 
 
-def test_partial_trees_take_less_or_more_when_told(tmp_path):
+def test_partial_trees_may_have_fewer_or_more_leaves_when_asked(tmp_path):
     path = save_pytree(tmp_path / "c", {"a": np.arange(3), "b": np.arange(4), "text": "t"})
     kept = np.full(2, 9)
     found = reshard.restore(path, {"a": np.zeros(3, int)}, unexpected="ignore")

@@ -44,7 +44,7 @@ def layout_file(*keys, **options):
 
 
 @pytest.mark.parametrize("layout", [layout_map, layout_file])
-def test_a_key_that_matches_nothing_is_told_in_the_words_of_convert(saved, tmp_path, layout):
+def test_keys_that_match_nothing_are_warned_of_as_by_convert(saved, tmp_path, layout):
     made = layout("kernel", "krenel")
     planned = reshard.plan(saved, tmp_path / "out", layout=made).warnings
     told = [text for text in planned if "krenel" in text]

@@ -135,7 +135,7 @@ def test_the_interpreter_waits_for_a_save_before_it_exits(tmp_path):
     assert v1.load(tmp_path / "c")["8"].tolist() == [8, 8, 8]
 
 
-def test_what_cannot_be_kept_is_not_begun(tmp_path, monkeypatch):
+def test_a_save_without_memory_for_its_copies_writes_nothing(tmp_path, monkeypatch):
     def no_memory(*_):
         raise MemoryError("no memory for a copy")
 

@@ -87,7 +87,7 @@ def test_each_process_wrote_a_share_and_shards_were_not_merged_across_them(group
     assert entry["rows"].chunk_shape == (1024, 256)
 
 
-def test_slices_say_who_held_what(group):
+def test_slices_record_the_layouts(group):
     root, _ = group
     found = read_slices(root / "one").tensors
     assert found["both"].parts == (4, 2)
@@ -120,7 +120,7 @@ def test_the_failure_of_one_is_the_failure_of_all(group, scenario, kind, texts):
     assert not list(root.glob(".*"))  # no staging folder is left
 
 
-def test_who_waits_in_vain_is_told(group):
+def test_a_process_that_gets_no_answer_says_so(group):
     _, said = group
     assert said[1]["absent"] == "done"
     assert said[0]["absent"].startswith(

@@ -68,7 +68,7 @@ def test_a_stock_manager_restores_it(run: Path, args: Any) -> None:
         check(manager.restore(5, args=args), 5)
 
 
-def test_a_stock_manager_goes_on_with_the_run(run: Path, tmp_path: Path) -> None:
+def test_a_stock_manager_continues_the_run(run: Path, tmp_path: Path) -> None:
     own = shutil.copytree(run, tmp_path / "run")
     with ocp.CheckpointManager(own, options=ocp.CheckpointManagerOptions(max_to_keep=2)) as manager:
         assert manager.save(7, args=ocp.args.StandardSave(state(7)))

@@ -133,7 +133,7 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     assert (tmp_path / "precious").read_text() == "kept"
 
 
-def test_a_lock_that_was_removed_while_it_was_taken_is_taken_anew(tmp_path, monkeypatch):
+def test_a_lock_file_that_was_removed_meanwhile_is_locked_again(tmp_path, monkeypatch):
     """The last holder removes file and folder between our open and our lock."""
     real, tries = fcntl.flock, []
 
@@ -150,7 +150,7 @@ def test_a_lock_that_was_removed_while_it_was_taken_is_taken_anew(tmp_path, monk
         assert (tmp_path / ".dst.reshard-partial" / "lock").exists()
 
 
-def test_a_folder_that_was_removed_before_the_lock_is_made_anew(tmp_path, monkeypatch):
+def test_a_folder_that_was_removed_before_the_lock_is_made_again(tmp_path, monkeypatch):
     real, tries = os.open, []
 
     def removed_first(path: Any, *args: Any, **kwargs: Any) -> int:

@@ -44,7 +44,7 @@ def threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name == "reshard.writeback"]
 
 
-def test_large_files_are_begun_in_turn_and_small_ones_left(device: Device) -> None:
+def test_writeback_starts_in_turn_for_large_files_only(device: Device) -> None:
     with Writeback() as begun:
         begun.begin("small", WRITEBACK_BYTES - 1)
         assert not threads()
@@ -55,7 +55,7 @@ def test_large_files_are_begun_in_turn_and_small_ones_left(device: Device) -> No
     assert not threads()
 
 
-def test_a_busy_device_keeps_nobody_waiting(device: Device) -> None:
+def test_writers_do_not_wait_for_a_busy_device(device: Device) -> None:
     device.free.clear()
     with Writeback() as begun:
         for name in "abc":
@@ -124,7 +124,7 @@ def large_files(folder: Path) -> list[str]:
     ("compression", "layout"), [("none", LAYOUT), ("zstd:1", LAYOUT), ("keep", None)]
 )
 @pytest.mark.parametrize("in_processes", [False, True])
-def test_every_large_chunk_of_a_conversion_is_begun_once(
+def test_writeback_starts_once_for_every_large_chunk_of_a_conversion(
     tmp_path: Path,
     asked: list[str],
     compression: str,
@@ -141,6 +141,8 @@ def test_every_large_chunk_of_a_conversion_is_begun_once(
     assert asked and sorted(asked) == large_files(target)
 
 
-def test_every_large_chunk_of_a_save_is_begun_once(tmp_path: Path, asked: list[str]) -> None:
+def test_writeback_starts_once_for_every_large_chunk_of_a_save(
+    tmp_path: Path, asked: list[str]
+) -> None:
     folder = saved(tmp_path)
     assert asked and sorted(asked) == large_files(folder)

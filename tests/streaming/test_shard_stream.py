@@ -94,7 +94,7 @@ def test_select_drop_rename_and_cast_are_those_of_convert(small):
     assert arrays["model/dense/kernel"].tobytes() == kernel.tobytes()
 
 
-def test_any_range_of_the_file_is_what_lies_there(small):
+def test_any_range_equals_those_bytes_of_the_file(small):
     stream = reshard.open_checkpoint(small).stream_shard(5, LAYOUT)
     whole = b"".join(stream)
     rng = np.random.default_rng(0)

@@ -224,7 +224,7 @@ def test_of_raw_chunks_only_what_is_needed_is_read(large, monkeypatch, box, need
     assert not others
 
 
-def test_a_range_reads_nothing_that_lies_before_it(large, monkeypatch):
+def test_a_range_reads_nothing_before_its_start(large, monkeypatch):
     root, array = large
     stream = reshard.open_checkpoint(root / "raw").stream("w")
     reads = Reads(monkeypatch)

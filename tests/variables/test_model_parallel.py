@@ -192,7 +192,7 @@ def test_full_matches_place_as_a_map_of_keras_does(prefix: str, entries: dict[st
     assert placed_by(ours.to_keras(), MODELS[prefix]) == expected
 
 
-def test_training_goes_on_over_another_mesh() -> None:
+def test_training_continues_on_another_mesh() -> None:
     """Two steps on one mesh and two on another, against four on the first.
 
     The sums over the batch are split differently, so losses may differ in the last bits of float32.

@@ -115,7 +115,7 @@ def test_a_side_that_changed_since_it_was_recorded_is_damaged_even_where_both_ag
     )
 
 
-def test_checksums_of_chunks_tell_where_no_digest_was_recorded(tmp_path):
+def test_checksums_of_chunks_find_damage_where_no_digest_was_recorded(tmp_path):
     store = Store(tmp_path / "a", "A")
     store.add(tensor("v", (5, 5), (2, 3)), np.ones((5, 5), np.float32), RAW_CRC)
     assert verdicts(compare_recorded(store, LIMITS))["v"][0] == "checksum"

@@ -118,14 +118,14 @@ def pair(tmp_path):
     return a, b
 
 
-def test_equal_whatever_the_chunks(pair):
+def test_equal_tensors_in_other_chunks_are_equal(pair):
     found = diff(*pair)
     assert found.differences == 0
     assert [t.status for t in found.tensors.values()] == ["equal"] * 3
     assert repr(found) == "DiffReport('A', 'B': 0 of 3 tensors and 0 of 0 other leaves differ)"
 
 
-def test_what_cannot_be_compared_is_told(pair):
+def test_tensors_that_cannot_be_compared_are_listed(pair):
     a, b = pair
     b.tensors["v"] = replace(b.tensors["v"], spec=tensor("v", (9, 12), (9, 2)))
     b.tensors["w"] = replace(b.tensors["w"], is_key=True)

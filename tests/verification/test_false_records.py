@@ -74,7 +74,7 @@ def test_unknown_members_are_passed_over(tmp_path):
         ({"u": {"name": "key", "dtype": "uint32"}}, ""),
     ],
 )
-def test_a_record_that_lies_is_a_difference(tmp_path, origins, damage):
+def test_false_records_are_reported_as_differences(tmp_path, origins, damage):
     tree = {
         "u": np.zeros(2, np.float32),
         "v": np.ones(2, np.float32),

@@ -157,7 +157,7 @@ def plain(tmp_path):
     ],
     ids=lambda c: next(iter(c), "as it is"),
 )
-def test_later_damage_is_refused_whatever_is_done_with_the_source(plain, tmp_path, changes):
+def test_every_operation_refuses_a_source_that_was_damaged_later(plain, tmp_path, changes):
     change(plain / "a.w" / "0.0")
     with pytest.raises(CorruptError, match=r"'a/w' in .* has digest \w+, but \w+ was recorded"):
         reshard.convert(plain, tmp_path / "out", **changes)
@@ -168,7 +168,7 @@ def test_later_damage_is_refused_whatever_is_done_with_the_source(plain, tmp_pat
     assert found == {"a/w": "different", "b": "recorded"}
 
 
-def test_chunks_that_travel_encoded_are_compared_with_the_record_too(tmp_path):
+def test_chunks_copied_encoded_are_compared_with_the_record_too(tmp_path):
     """A flipped bit that leaves a frame which decodes: only the digest can tell."""
     import zstandard
 
@@ -242,7 +242,7 @@ def test_a_record_is_replaced_only_when_asked(plain):
     assert (plain / "slices.json").read_bytes() != before
 
 
-def test_a_new_record_keeps_who_held_what(tmp_path):
+def test_a_new_record_keeps_the_recorded_layouts(tmp_path):
     table = (
         reshard.ShardedVariable.from_full if hasattr(reshard.ShardedVariable, "from_full") else None
     )
@@ -346,7 +346,7 @@ def test_once_it_is_acknowledged_nothing_is_said(plain, tmp_path, capsys):
         assert "warning" not in capsys.readouterr().out
 
 
-def test_a_file_that_nobody_reads_is_named_but_no_damage(plain, capsys):
+def test_extra_files_are_named_but_are_no_damage(plain, capsys):
     reshard.fingerprint(plain, overwrite=True)
     (plain / "README.md").write_text("kept for the paper")
     found = reshard.verify(plain)

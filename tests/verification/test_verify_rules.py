@@ -250,7 +250,7 @@ def test_a_chain_has_no_record_and_flags_do_it(trained, tmp_path):
     assert (found.differences, found.rules_from) == (0, "given")
 
 
-def test_the_wrong_way_round_is_told(trained, tmp_path):
+def test_swapped_source_and_target_are_reported(trained, tmp_path):
     reshard.convert(trained, tmp_path / "b", **RULES)
     found = reshard.verify(tmp_path / "b", trained)
     assert found.differences
@@ -351,7 +351,7 @@ def test_the_command(trained, tmp_path, capsys):
     assert run(["verify", source, "--select", "^params/"]) == 1
 
 
-def test_a_cast_that_saturates_is_told_from_one_that_does_not(tmp_path, capsys):
+def test_saturating_casts_are_reported_as_such(tmp_path, capsys):
     source = save_standard(tmp_path / "a", {"w": np.float32([1.0, 1e9, -1e9])})
     for name, dtype in [("b", "float8_e4m3fn:saturate"), ("c", "float8_e4m3fn")]:
         reshard.convert(source, tmp_path / name, cast={"w": dtype})

@@ -12,7 +12,7 @@ from reshard.cli.app import run
 from reshard.errors import ReshardError
 
 
-def test_the_demo_runs_where_it_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_demo_runs_in_the_given_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Path | None] = []
     monkeypatch.setattr(reshard.demo, "run_demo", asked.append)
     assert run(["demo"]) == 0

@@ -62,7 +62,7 @@ def test_what_is_not_compared_and_other_leaves() -> None:
     assert "different: 3 of 3 tensors and 2 of 2 other leaves, in 2.0 s" in text
 
 
-def test_dtypes_nan_and_keys_are_told_below_the_table() -> None:
+def test_dtypes_nan_and_keys_are_listed_below_the_table() -> None:
     found = report(
         changed("half", 0, 0.0, dtype_b="bfloat16", largest=None),
         changed("halves", 1, 0.0, dtype_b="bfloat16"),

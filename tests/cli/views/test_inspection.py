@@ -35,7 +35,7 @@ def test_all_shows_each_tensor() -> None:
     assert all(f"layers/{i}/kernel" in text for i in range(3))
 
 
-def test_several_meshes_are_told_apart() -> None:
+def test_several_meshes_are_distinguished() -> None:
     found = info(spec("a"), spec("b", axes=("model",), mesh=SERVED))
     text = lines(inspection_view(found, show_all=False))
     assert "mesh m1: model=8 (8 devices)" in text

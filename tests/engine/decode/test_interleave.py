@@ -82,7 +82,7 @@ def test_bands_at_even_distances_are_one_array(bands, gap, dim, is_part):
     np.testing.assert_array_equal(out, expected)
 
 
-def test_parts_that_are_no_lanes_are_left_as_they_are():
+def test_parts_of_one_chunk_are_not_interleaved():
     memory = np.zeros(4096, np.uint8)
     uneven = parts_in(memory, [0, 48, 100], (3, 4), 1)
     backward = parts_in(memory, [96, 48, 0], (3, 4), 1)

@@ -73,7 +73,7 @@ def test_a_whole_tensor_arrives_bit_for_bit_in_every_way(case):
 
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.filter_too_much])
 @given(cases().filter(lambda c: c.move.at_once and c.source_encoding.compressor == "zstd"))
-def test_what_is_read_at_once_may_lie_where_bands_pass_later(case):
+def test_a_chunk_decoded_at_once_may_share_memory_with_later_bands(case):
     """Small chunks are read at once too, so that their bytes share a place with pieces and rows."""
     with patch.object(zstd, "INPUT_BYTES", 1):
         assert_arrives(case)
@@ -142,7 +142,7 @@ def close(root, target, case, index, parts):
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("encoding", [ZSTD, ZSTD_CRC, RAW_CRC], ids=["zstd", "zstd+crc", "raw+crc"])
-def test_identical_chunks_travel_encoded(encoding, packed, tmp_path):
+def test_identical_chunks_are_copied_encoded(encoding, packed, tmp_path):
     spec = tensor("w", (20, 9), (7, 4), "bfloat16")
     values = random_array(np.random.default_rng(3), spec.shape, "bfloat16").copy()
     values[:7] = 0

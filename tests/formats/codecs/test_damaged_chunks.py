@@ -121,7 +121,7 @@ def test_a_window_beyond_the_planned_one_is_refused(tmp_path):
     assert decode(Encoding("zstd", None), placed(frame, tmp_path), len(data)) == data
 
 
-def test_blosc_headers_that_lie_are_refused(tmp_path):
+def test_false_blosc_headers_are_refused(tmp_path):
     array = f4_array((300, 300))
     encoding, extent = written("zarr2-lz4", array, tmp_path)
     good = stored(extent)

@@ -51,7 +51,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize("versions", [1, 5, 40])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_the_root_is_the_one_that_tensorstore_tells(tmp_path, config, versions):
+def test_the_root_is_that_of_tensorstore(tmp_path, config, versions):
     database(tmp_path, versions, **config)
     assert read_root(tmp_path) == dumped(tmp_path)
     assert len(OcdbtIndex([tmp_path])) == versions

@@ -15,7 +15,7 @@ def test_a_hole_that_opening_refuses_is_not_read(tmp_path):
     assert leaf_count(tmp_path) == 0
 
 
-def test_leaves_of_all_trees_are_counted_whatever_the_pieces(tmp_path, monkeypatch):
+def test_leaves_of_all_trees_are_counted_in_any_read_size(tmp_path, monkeypatch):
     for name, count in (("a", 3), ("b", 40)):
         (tmp_path / name).mkdir()
         write_tree(tmp_path / name, [["key_metadata", f"w{i}"] for i in range(count)])

@@ -166,7 +166,7 @@ def test_several_trees_prefix_their_names(tmp_path):
         }
 
 
-def test_custom_metadata_and_rich_types_travel(tree, tmp_path):
+def test_custom_metadata_and_rich_types_are_kept(tree, tmp_path):
     custom = {"run": [1, {"key": "a", "key_type": 2}], "value_type": 3}
     save_pytree(tmp_path / "c", tree, rich_types=True, custom_metadata=custom)
     (item,) = open_orbax(str(tmp_path / "c")).container.items

@@ -109,7 +109,7 @@ def test_layouts_survive_the_round_trip(case: tuple[TensorLayout, tuple[int, ...
     assert layout_from_sharding(layout_to_spec(layout), mesh) == layout
 
 
-def test_axis_types_travel() -> None:
+def test_axis_types_are_kept() -> None:
     types = (AxisType.Auto, AxisType.Explicit, AxisType.Manual)
     for mesh in (
         Mesh(np.array(DEVICES).reshape(2, 2, 2), NAMES, axis_types=types),

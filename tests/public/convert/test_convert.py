@@ -132,7 +132,7 @@ def test_every_compression_and_packing_is_restored(compression, ocdbt, tree, tmp
 
 
 @pytest.mark.parametrize("save", [save_standard, save_v1, partial(save_pytree, use_zarr3=True)])
-def test_identical_chunks_travel_encoded_and_are_proved_when_read_back(save, tree, tmp_path):
+def test_identical_chunks_are_copied_encoded_and_proved_when_read_back(save, tree, tmp_path):
     source = save(tmp_path / "source", tree)
     report = api.convert(source, tmp_path / "target", compression="keep", check="readback")
     assert {t.strategy for t in report.tensors if t.nbytes} == {"copy"}

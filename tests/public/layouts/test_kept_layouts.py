@@ -127,7 +127,7 @@ def test_renamed_tensors_and_parts_keep_their_places(tmp_path):
         assert_same_places(reader(tmp_path / "b"), wanted)
 
 
-def test_slices_and_inspect_tell_the_devices(tmp_path, capsys):
+def test_slices_and_inspect_show_the_devices(tmp_path, capsys):
     save_standard(tmp_path / "a", state()["params"])
     reshard.convert(tmp_path / "a", tmp_path / "b")
     for name in "ab":

@@ -43,7 +43,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", ["plan", "convert"])
-def test_the_error_tells_the_remedy(
+def test_the_error_names_the_remedy(
     source: Path, tmp_path: Path, command: str, capsys: Capture
 ) -> None:
     assert run([command, str(source), str(tmp_path / "out"), "--mesh", "model=8"]) == 1

@@ -44,7 +44,7 @@ def check(tree: Any) -> None:
     assert len(tree) == 107
 
 
-def test_everything_lies_in_one_item(root: Path) -> None:
+def test_hint_where_all_names_are_in_one_item(root: Path) -> None:
     error = refused(root / "items", like=LAYERS)
     assert "  every one of the 107 names is there below 'default/': pass item='default'\n" in error
     assert "asked for, but not in the checkpoint: 107 " in error
@@ -53,7 +53,7 @@ def test_everything_lies_in_one_item(root: Path) -> None:
     check(reshard.restore(root / "items", LAYERS, item="default"))
 
 
-def test_everything_lies_below_a_prefix(root: Path) -> None:
+def test_hint_where_all_names_are_below_one_prefix(root: Path) -> None:
     error = refused(root / "params", like=LAYERS)
     assert (
         "every one of the 107 names is there below 'params/': pass select=['^params/'] and "

@@ -37,7 +37,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, unbroken: list[float]) -> tu
 
 
 @pytest.mark.parametrize("layouts", [SECOND, FEWER], ids=["other order", "fewer devices"])
-def test_training_goes_on_where_it_stopped(
+def test_training_continues_where_it_stopped(
     saved: tuple[Path, Any], unbroken: list[float], layouts: LayoutMap
 ) -> None:
     """Sums over the batch are split differently, so losses may differ in the last bits of float32."""

@@ -100,7 +100,7 @@ def saved(tmp_path_factory):
     return path, expected, losses
 
 
-def test_training_goes_on_where_it_stopped(saved):
+def test_training_continues_where_it_stopped(saved):
     """Sums over the batch are split differently, so losses may differ in the last bits of float32."""
     path, expected, unbroken = saved
     training = new_training(SECOND, seed=1)

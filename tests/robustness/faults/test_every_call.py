@@ -56,7 +56,7 @@ def test_every_reason(fault, name, work):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_reads_and_writes_that_do_less_than_asked_are_gone_on_with(case, work):
+def test_short_reads_and_writes_are_continued(case, work):
     calm = undisturbed(case, work)
     assert attempt(work, faults.short, lambda: case.run(work)) is None
     if case.is_ours:

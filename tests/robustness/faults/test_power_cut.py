@@ -224,7 +224,7 @@ def restore_state(work: Path, state: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize(("release", "call"), [("5.7.19", "fsync"), ("6.1.0-x", "syncfs"), ("5.8", "syncfs"), ("?", "fsync")])  # fmt: skip
-def test_kernels_that_do_not_tell_of_a_file_system(release, call, work, monkeypatch):
+def test_kernels_that_report_nothing_about_a_file_system(release, call, work, monkeypatch):
     """syncfs reports errors from Linux 5.8 on; before, each file is asked."""
     monkeypatch.setattr(syncing, "FSYNC_FILES", 3)
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release=release, nodename="here"))

@@ -73,7 +73,7 @@ def test_the_c_library_is_asked_for_no_other_function():
 
 
 @pytest.mark.parametrize("way", ["os", "path", "built in", "with"])
-def test_whatever_reads_is_seen(way, tmp_path):
+def test_every_way_of_reading_is_recorded(way, tmp_path):
     """The layer itself: files that Python buffers pass it as well."""
     file, seen = tmp_path / "file", list[str]()
     file.write_bytes(b"x" * 3000)

@@ -42,7 +42,7 @@ def test_the_same_seed_makes_the_same_case(specimens, tmp_path):
         assert made[0] == made[1]
 
 
-def test_damage_that_travels_encoded_is_no_difference_but_a_broken_target_is(specimens, tmp_path):
+def test_damage_copied_encoded_is_no_difference_but_a_broken_target_is(specimens, tmp_path):
     intact, damaged = specimens / "ocdbt-zarr2", tmp_path / "damaged"
     shutil.copytree(intact, damaged)
     chunk = open_reader(str(damaged)).locate("big", (0,))

@@ -55,9 +55,7 @@ def refused_writes(monkeypatch, after: int) -> None:
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize("after", [0, 7])
-def test_a_write_that_fails_is_told_with_tensor_and_chunk(
-    source, tmp_path, monkeypatch, compression, after
-):
+def test_a_failed_write_names_tensor_and_chunk(source, tmp_path, monkeypatch, compression, after):
     """In all threads at once, after the first has failed: one of them is told, and only once."""
     refused_writes(monkeypatch, after)
     with (
@@ -197,7 +195,7 @@ def test_a_generator_closed_early_waits_for_what_runs_and_cancels_the_rest():
     assert set(threading.enumerate()) == threads
 
 
-def test_the_first_of_several_errors_is_told():
+def test_the_first_of_several_errors_is_raised():
     """All fail; the one that failed first is raised, and none of the others is lost on the way out."""
     order, lock = [], threading.Lock()
 

@@ -81,7 +81,7 @@ def test_a_value_made_by_numpy_is_handed_out_in_slices() -> None:
     assert set(asked) == {(2, 4)}
 
 
-def test_an_array_of_jax_is_laid_out_anew() -> None:
+def test_jax_arrays_get_a_new_layout() -> None:
     values = jnp.arange(8)
     with layouts(w=("data",)).scope():
         root = {"w": Variable(values)}
@@ -97,7 +97,7 @@ def test_an_empty_map_replicates_everything() -> None:
         assert len(variable.value.addressable_shards) == 8
 
 
-def test_random_state_is_replicated_whatever_the_map_says() -> None:
+def test_random_state_is_always_replicated() -> None:
     with layouts(**{".*": ("model",)}).scope():
         root = {
             "keys": Variable(jax.random.split(jax.random.key(0), 4)),

@@ -66,7 +66,7 @@ def test_what_is_no_array_is_not_read(variable: ShardedVariable) -> None:
                 use()
 
 
-def test_trees_of_other_shard_counts_are_told_apart(variable: ShardedVariable) -> None:
+def test_trees_of_other_shard_counts_do_not_match(variable: ShardedVariable) -> None:
     other = ShardedVariable.split(WHOLE, 2, "w", partition_strategy=variable.partition_strategy)
     with pytest.raises(
         ValueError, match=r"(?s)with 3 child keys\n    0 1 2\n.*2 child keys\n    0 1\n"
@@ -87,7 +87,7 @@ def test_two_threads_may_make_the_first_of_a_class() -> None:
             assert list(threads.map(make, [kind] * 4)) == [1] * 4
 
 
-def test_names_axes_and_strategies_tell_trees_apart(variable: ShardedVariable) -> None:
+def test_tree_structures_differ_by_name_axis_and_strategy(variable: ShardedVariable) -> None:
     others = [
         ShardedVariable.split(WHOLE, 3, "other", partition_strategy=variable.partition_strategy),
         ShardedVariable.split(WHOLE, 3, "w", axis=1),

@@ -240,7 +240,7 @@ def read_array(path):
     return ts.open(spec).result().read().result()
 
 
-def test_slice_metadata_lies_beside(making, state, tmp_path):
+def test_slice_metadata_is_stored_beside_the_checkpoint(making, state, tmp_path):
     path = making.write(tmp_path / "ckpt", list(state.values()))
     file = read_slices(path)
     assert set(file.tensors) == {e.leaf.name for e in state.values() if e.value is not None}
