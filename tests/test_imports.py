@@ -36,8 +36,7 @@ CLI_MODULES = (
 ABOVE_THE_TOP = ("cli", "demo")
 # What the server may import of reshard besides its top, and which command may import the server when it runs.
 PUBLIC_MODULES = (
-    "reshard.api", "reshard.cli.json_output", "reshard.cli.progress", "reshard.engine.progress", "reshard.conversion.report", "reshard.errors", "reshard.layout.layout_text",
-    "reshard.geometry.sizes",
+    "reshard.cli.json_output", "reshard.cli.progress", "reshard.errors", "reshard.geometry.sizes", "reshard.layout.layout_text",
 )  # fmt: skip
 SERVER_ORDER = (
     "serve", "app server_process", "refuse_before_body", "pages", "api", "middleware", "services", "schedules", "queries", "jobs",

@@ -11,7 +11,7 @@ from typing import Literal
 import sqlalchemy as sa
 from anyio import CapacityLimiter
 
-from reshard.api import check_arguments
+from reshard import check_arguments
 from reshard_server.auth.paths import Roots
 from reshard_server.auth.rates import Rates
 from reshard_server.auth.reload_tokens import Reloading

@@ -5,14 +5,22 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Literal, get_args, get_origin
 
 import pytest
+from reshard_server.pages.conversions import form_fields
+from reshard_server.pages.schedules import schedule_form
+from reshard_server.schemas.conversion import LIBRARY_NAMES as HTTP_NAMES
+from reshard_server.schemas.conversion import Goal
 
 import reshard
 from reshard.cli.commands import convert, plan
 from reshard.cli.option_names import LIBRARY_NAMES
+from reshard.conversion.check_target import check_target
 from reshard.conversion.options import ConvertOptions, Target
+from reshard.conversion.resume.identity import identify
+from reshard.engine.limits import limits_of
 from reshard.restoring.options import RestoreArguments, RestoreOptions
 
 OPTIONS = tuple(ConvertOptions.__annotations__)
@@ -62,3 +70,29 @@ def test_the_command_line_has_every_option(
     for name in set(OPTIONS) - left_out:
         assert (shown[name].default or None) == (getattr(DEFAULTS, name) or None)
         assert choices_in(shown[name].annotation) == choices_in(CHOICES.get(name))
+
+
+def test_the_http_model_has_every_option() -> None:
+    members = {HTTP_NAMES.get(n, n): found for n, found in Goal.model_fields.items()}
+    assert members.keys() == {"target", *OPTIONS}
+    for name in OPTIONS:
+        assert members[name].get_default() == getattr(DEFAULTS, name)
+        assert choices_in(members[name].annotation) == choices_in(CHOICES.get(name))
+
+
+def test_the_forms_have_every_option() -> None:
+    assert set(Goal.model_fields) < {*form_fields.MEMBER_TEXTS, *form_fields.FLAGS}
+    empty = dict.fromkeys(form_fields.MEMBER_TEXTS, "")
+    members = {**form_fields.members_of(empty, empty), "source": "data/a", "target": "data/b"}
+    assert Goal(**{n: members[n] for n in members if n in Goal.model_fields}) == Goal(
+        target="data/b"
+    )
+    assert set(schedule_form.GOAL_TEXTS) < set(Goal.model_fields)
+
+
+def test_the_identity_of_a_conversion_has_every_option_that_changes_bytes(tmp_path: Path) -> None:
+    in_layout, of_the_target_alone = {"mesh", "missing_axes"}, {"overwrite", "check", "restart"}
+    checked = check_target(Target(tmp_path / "b"), limits_of(None, None))
+    settings = identify(str(tmp_path), checked.options).settings
+    assert set(OPTIONS) - settings.keys() == in_layout | of_the_target_alone
+    assert settings.keys() - set(OPTIONS) == {"max_memory", "workers", "reshard"}

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Request, Response
 
-from reshard.api import check_arguments
+from reshard import check_arguments
 from reshard_server.api.answer_or_stream import EVENTS, answered, answered_or_watched
 from reshard_server.api.caller import Converting, Reading, Serving
 from reshard_server.api.openapi.description import problems

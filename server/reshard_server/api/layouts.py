@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 
-from reshard.api import check_arguments
+from reshard import check_arguments
 from reshard_server.api.answer_or_stream import answered
 from reshard_server.api.caller import MAY_READ, Converting, Reading, Serving
 from reshard_server.api.openapi.description import problems

@@ -32,14 +32,14 @@ from reshard_server.schemas.conversion import (
     AnyPlanRequest,
     Goal,
     JointPlanRequest,
-    Source,
     goals,
 )
 from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=MaskedRoute)
 
-_NO_ARGUMENTS = {*Source.model_fields, "target", "layout", "restart", "verify"}
+_OF_THE_RUN = {"restart", "verify"}
+"""Members of a target that a plan over HTTP does not depend on."""
 
 
 @ROUTER.post(
@@ -91,7 +91,7 @@ def plan_question(serving: Services, caller: Caller, body: AnyPlanRequest) -> Qu
 
 def _target(serving: Services, caller: Caller, goal: Goal) -> dict[str, Any]:
     return {
-        **goal.model_dump(mode="json", exclude=_NO_ARGUMENTS),
+        **goal.model_dump(mode="json", exclude={"target", "layout", *_OF_THE_RUN}),
         "target": str(serving.roots.writable(caller, goal.target)),
         "layout": content_of(serving, goal.layout),
     }

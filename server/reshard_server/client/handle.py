@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import httpx
 
-from reshard.engine.progress import Progress, Stage
+from reshard import Progress, Stage
 from reshard_server.client.failures import ServiceError, UnreachableError, error_of
 from reshard_server.client.transport import Transport
 from reshard_server.schemas.conversion import Conversion, ProgressState

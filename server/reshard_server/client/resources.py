@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
-from reshard import LayoutMap
+from reshard import LayoutMap, MissingAxes
 from reshard_server.client.layouts import layout_of, with_layout
 from reshard_server.client.transport import M, Transport
 from reshard_server.schemas.checkpoint import (
@@ -93,7 +93,7 @@ class Layouts:
         checkpoint: str,
         layout: str | Mapping[str, Any] | LayoutMap | None = None,
         mesh: str | None = None,
-        missing_axes: Literal["error", "replicate"] | None = None,
+        missing_axes: MissingAxes | None = None,
     ) -> LayoutAnswer:
         """How a layout would cut each tensor of a checkpoint."""
         given = {

@@ -10,18 +10,23 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from reshard.api import check_arguments
+from reshard import check_arguments
 from reshard.errors import ReshardError, StorageError
 from reshard_server.auth.paths import Roots
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.layouts.layouts import layout_content
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of
-from reshard_server.schemas.conversion import AnyPlanRequest, ConversionRequest, Goal, goals
+from reshard_server.schemas.conversion import (
+    AnyPlanRequest,
+    ConversionRequest,
+    Goal,
+    goals,
+    library_options,
+)
 from reshard_server.settings import Settings
 
-_CHECKED = (
-    "select", "drop", "rename", "cast", "compression", "chunk_bytes", "ocdbt", "style", "overwrite",
-)  # fmt: skip
+_LAYOUT = ("layout", "mesh", "missing_axes")
+CHECKED = tuple(name for name in Goal.model_fields if name not in ("target", *_LAYOUT))
 """Members of a target that the library checks, each of which can be wrong by itself."""
 
 
@@ -92,14 +97,12 @@ def _check_goal(
             check_arguments(mesh=goal.mesh, max_memory=ceiling)
     with about(f"{place}/layout"):
         layout = content_of(serving, goal.layout)
+        where = {name: getattr(goal, name) for name in _LAYOUT} | {"layout": layout}
         if layout is not None:
-            check_arguments(
-                layout=layout, mesh=goal.mesh, missing_axes=goal.missing_axes, max_memory=ceiling
-            )
-    members = {name: getattr(goal, name) for name in _CHECKED}
-    where: dict[str, Any] = {"layout": layout, "mesh": goal.mesh, "missing_axes": goal.missing_axes}
+            check_arguments(**where, max_memory=ceiling)
+    members = {name: getattr(goal, name) for name in CHECKED}
     try:
-        check_arguments(**where, max_memory=ceiling, **members)
+        check_arguments(**where, max_memory=ceiling, **library_options(members))
     except ReshardError as error:
         raise problem_of(error, _field_of(members, place, ceiling)) from error
     check_limits(serving, request.max_memory, request.workers)
@@ -109,7 +112,7 @@ def _field_of(members: dict[str, Any], place: str, ceiling: int) -> str | None:
     """The first member that is refused by itself; the target where it takes several."""
     for name, value in members.items():
         try:
-            check_arguments(max_memory=ceiling, **{name: value})
+            check_arguments(max_memory=ceiling, **library_options({name: value}))
         except ReshardError:
             return f"{place}/{name}"
     return place or None

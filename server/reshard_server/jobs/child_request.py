@@ -16,7 +16,13 @@ import sqlalchemy as sa
 from reshard.geometry.sizes import parse_bytes
 from reshard_server.db.conversions.hard_links import held_path
 from reshard_server.db.layouts.layouts import stored_layout
-from reshard_server.schemas.conversion import Conversion, Goal, SeveralTargets, goals
+from reshard_server.schemas.conversion import (
+    Conversion,
+    Goal,
+    SeveralTargets,
+    goals,
+    library_options,
+)
 from reshard_server.settings import MIB, Settings
 
 BESIDE_BUDGET_BYTES = 2048 * MIB
@@ -81,4 +87,4 @@ def _goal(db: sa.Engine, roots: Roots, goal: Goal, as_of: float, begun: bool) ->
     document["restart"] = goal.restart and not begun
     if isinstance(goal.layout, str):  # the library would take text for a path
         document["layout"] = stored_layout(db, goal.layout, as_of)
-    return document
+    return library_options(document)

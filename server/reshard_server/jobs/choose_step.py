@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
-from reshard.api import locate
+from reshard import locate
 from reshard.errors import ReshardError
 from reshard_server.auth.paths import Roots
 from reshard_server.auth.tokens import Caller

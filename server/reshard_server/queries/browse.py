@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from reshard import api
+import reshard
 from reshard.errors import ReshardError
 from reshard_server.auth.paths import LONGEST_PATH, may_be_named
 from reshard_server.schemas.checkpoint import FoundCheckpoint
@@ -120,7 +120,7 @@ def _steps(folder: Path, key: Key) -> dict[int, str]:
     if not key:
         return {}
     try:
-        found = api.steps(folder)
+        found = reshard.steps(folder)
     except ReshardError:
         return {}
     return {step: name for step, name in found.items() if may_be_named(name)}
@@ -128,7 +128,7 @@ def _steps(folder: Path, key: Key) -> dict[int, str]:
 
 def _is_checkpoint(folder: Path) -> bool:
     try:
-        return api.is_checkpoint(folder)
+        return reshard.is_checkpoint(folder)
     except (ReshardError, OSError):  # gone, or not ours to read
         return False
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
 
+import reshard
 from reshard_server.schemas.bounds import check_members
 
 LARGEST_STEP = 2**63 - 1
@@ -19,7 +20,7 @@ StepNumber = Annotated[Whole, Field(ge=0, le=LARGEST_STEP)]
 
 
 MissingAxes = Annotated[
-    Literal["error", "replicate"],
+    reshard.MissingAxes,
     Field(
         description="Axes of the source or of the layout that the mesh lacks: refused, or left out, so that what they "
         "split is replicated."

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Strict, Tag, WithJsonSchema
 
+from reshard import Check, Style, Target
 from reshard_server.schemas.base import (
     Answer,
     Document,
@@ -30,6 +32,12 @@ Size = Annotated[
 ]
 
 
+LIBRARY_NAMES = {"verify": "check"}
+"""Members of a goal that the library calls otherwise."""
+
+_DEFAULTS = Target("")
+
+
 class Goal(Document):
     """How one target is to be laid out; the words are the command line's."""
 
@@ -40,7 +48,7 @@ class Goal(Document):
         examples=[{"mesh": {"axes": ["model"], "shape": [8]}, "rules": []}],
     )
     mesh: str | None = Field(None, max_length=1000, examples=["data=4,model=2"])
-    missing_axes: MissingAxes = "error"
+    missing_axes: MissingAxes = _DEFAULTS.missing_axes
     select: Patterns = ()
     drop: Patterns = ()
     rename: Pairs = Field((), description="[pattern, replacement] each.")
@@ -49,13 +57,18 @@ class Goal(Document):
         description="[pattern, dtype] each; float, int, complex, bool or a dtype in place of the pattern takes every tensor of it.",
         examples=[[["float", "bfloat16"]]],
     )
-    compression: str = Field("none", max_length=32, examples=["zstd:3"])
-    chunk_bytes: Size | None = None
-    ocdbt: Flag = False
-    style: Literal["v0", "v1"] | None = None
-    overwrite: Flag = False
-    restart: Flag = Field(False, description="Throw away what an earlier attempt left.")
-    verify: Literal["written", "readback"] = "written"
+    compression: str = Field(_DEFAULTS.compression, max_length=32, examples=["zstd:3"])
+    chunk_bytes: Size | None = _DEFAULTS.chunk_bytes
+    ocdbt: Flag = _DEFAULTS.ocdbt
+    style: Style | None = _DEFAULTS.style
+    overwrite: Flag = _DEFAULTS.overwrite
+    restart: Flag = Field(_DEFAULTS.restart, description="Throw away what an earlier attempt left.")
+    verify: Check = _DEFAULTS.check
+
+
+def library_options(members: Mapping[str, Any]) -> dict[str, Any]:
+    """Members of a goal under the names that ``reshard.ConvertOptions`` has for them."""
+    return {LIBRARY_NAMES.get(name, name): value for name, value in members.items()}
 
 
 class Source(OfRun):

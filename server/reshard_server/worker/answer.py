@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from reshard import Target, api
+import reshard
 from reshard.cli.json_output import (
     conversion_plan,
     conversion_plans,
@@ -33,45 +33,45 @@ def answer(question: str, arguments: Document, pace: Pace) -> Document:
 
 
 def _inspect(arguments: Document, _: Pace) -> Document:
-    return inspection(api.inspect(**arguments))
+    return inspection(reshard.inspect(**arguments))
 
 
 def _verify(arguments: Document, pace: Pace) -> Document:
-    return verification(api.verify(**arguments, progress=pace))
+    return verification(reshard.verify(**arguments, progress=pace))
 
 
 def _fingerprint(arguments: Document, pace: Pace) -> Document:
-    return fingerprint(api.fingerprint(**arguments, progress=pace))
+    return fingerprint(reshard.fingerprint(**arguments, progress=pace))
 
 
 def _layout(arguments: Document, _: Pace) -> Document:
-    return layout_document("", arguments["source"], api.preview_layout(**arguments))
+    return layout_document("", arguments["source"], reshard.preview_layout(**arguments))
 
 
 def _plan(arguments: Document, _: Pace) -> Document:
     shares = arguments.pop("shares")
-    return conversion_plan(api.plan(**arguments), with_shares=shares)
+    return conversion_plan(reshard.plan(**arguments), with_shares=shares)
 
 
 def _plans(arguments: Document, _: Pace) -> Document:
     shares = arguments.pop("shares")
-    targets = [Target(**target) for target in arguments.pop("targets")]
+    targets = [reshard.Target(**target) for target in arguments.pop("targets")]
     return conversion_plans(
-        api.plan_all(arguments.pop("source"), targets, **arguments), with_shares=shares
+        reshard.plan_all(arguments.pop("source"), targets, **arguments), with_shares=shares
     )
 
 
 def _picture(arguments: Document, _: Pace) -> Document:
     shown = arguments.pop("tensor")
-    return picture(api.plan(**arguments), shown)
+    return picture(reshard.plan(**arguments), shown)
 
 
 def _contents(arguments: Document, _: Pace) -> Document:
-    return contents(api.inspect(**arguments))
+    return contents(reshard.inspect(**arguments))
 
 
 def _layout_summary(arguments: Document, _: Pace) -> Document:
-    return layout_summary(arguments["source"], api.preview_layout(**arguments))
+    return layout_summary(arguments["source"], reshard.preview_layout(**arguments))
 
 
 _ANSWERS: dict[str, Callable[[Document, Pace], Document]] = {

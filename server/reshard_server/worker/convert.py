@@ -12,7 +12,7 @@ from reshard.errors import ResumeError, TargetBusyError
 from reshard_server.worker.throttle import Pace
 
 if TYPE_CHECKING:
-    from reshard.conversion.report import MultiReport
+    from reshard import MultiReport
 
 TARGET_BUSY = TargetBusyError
 
@@ -65,10 +65,8 @@ def _run(
 ) -> MultiReport:
     goals = []
     for number, goal in enumerate(request["targets"]):
-        options = {name: value for name, value in goal.items() if name != "target"}
-        options["check"] = options.pop("verify", "written")
-        options["restart"] = options.get("restart", False) or number in restarted
-        goals.append(reshard.Target(goal["target"], **options))
+        restart = goal.get("restart", False) or number in restarted
+        goals.append(reshard.Target(**{**goal, "restart": restart}))
     return reshard.convert_all(
         request["source"],
         goals,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reshard.engine.progress import Progress
+    from reshard import Progress
 
 TELL_SECONDS = 0.5
 NAME_CHARACTERS = 500

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from reshard_server.db.conversions import conversions
 from reshard_server.pages.checkpoints import source_choices
-from reshard_server.pages.conversions.conversion_form import FLAGS, TEXTS
+from reshard_server.pages.conversions.conversion_form import TEXTS
+from reshard_server.pages.conversions.form_fields import FLAGS
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.services import BROWSERS
 
@@ -197,9 +198,13 @@ def test_axes_that_the_mesh_lacks(served: Served, ann: Browser) -> None:
     assert made(served, ann)["missing_axes"] == "replicate"
 
 
-def test_the_form_has_every_member_of_a_request_to_one_target() -> None:
+def test_the_form_has_every_member_of_a_request_to_one_target(ann: Browser) -> None:
     """Or else a conversion that is asked for again would lose it; step and item become a part of the source."""
-    assert set(OneTarget.model_fields) - {"step", "item"} <= {*TEXTS, *FLAGS}
+    members = set(OneTarget.model_fields) - {"step", "item"}
+    assert members == {*TEXTS, *FLAGS} - {"layout_text"}
+    ann.go(FORM)
+    lacking = [n for n in (*TEXTS, *FLAGS) if f'name="{n}"' not in ann.answer.text]
+    assert lacking == []
 
 
 def test_sent_twice_it_starts_one(served: Served, ann: Browser) -> None:

@@ -45,7 +45,7 @@ def test_the_source_is_read_once_for_all_targets(
 ) -> None:
     goals = [
         {"target": str(tmp_path / "a"), **OPTIONS},
-        {"target": str(tmp_path / "b"), **OPTIONS, "verify": "readback"},
+        {"target": str(tmp_path / "b"), **OPTIONS, "check": "readback"},
     ]
     reads = Reads(monkeypatch)
     made = convert_all(request(small_source, *goals), Pace(nobody))

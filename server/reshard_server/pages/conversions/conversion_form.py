@@ -3,49 +3,45 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
-from reshard.api import check_arguments
+from reshard import check_arguments
 from reshard.errors import ReshardError
 from reshard.layout.layout_text import parse_json, parse_yaml
 from reshard_server.errors.error_handlers import invalid
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of
+from reshard_server.jobs.accept import CHECKED
 from reshard_server.middleware.body_limits import check_texts
+from reshard_server.pages.conversions.form_fields import (
+    DEFAULTS,
+    FLAGS,
+    MEMBER_TEXTS,
+    MEMBERS,
+    members_of,
+    text_of,
+)
 from reshard_server.pages.layouts.layout_text import layout_text
-from reshard_server.pages.visitor import Fields, lines_of, number_of
-from reshard_server.schemas.conversion import Conversion, Goal, OneTarget, PlanRequest
+from reshard_server.pages.visitor import Fields
+from reshard_server.schemas.conversion import (
+    Conversion,
+    Goal,
+    OneTarget,
+    PlanRequest,
+    library_options,
+)
 
-TEXTS = (
-    "source", "target", "layout", "layout_text", "mesh", "missing_axes", "select", "drop", "rename", "cast",
-    "compression", "chunk_bytes", "max_memory", "workers", "verify", "style", "priority",
-    "run_seconds", "no_progress_seconds", "labels",
-)  # fmt: skip
-FLAGS = ("overwrite", "restart", "ocdbt")
-DEFAULTS = {"compression": "none", "missing_axes": "error", "verify": "written"}
-"""Of fields that are not empty at first."""
+TEXTS = (*MEMBER_TEXTS, "layout_text")
 
 ALWAYS_SHOWN = ("source", "target", "layout")
 """The other fields are folded until one of them has a value or an error."""
 
 COMPRESSIONS = ("none", "zstd:3", "zstd:9", "gzip:6", "blosc", "keep")
 
-_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
-
-_ONE_BY_ONE = (
-    "select",
-    "drop",
-    "rename",
-    "cast",
-    "compression",
-    "chunk_bytes",
-    "mesh",
-    "max_memory",
-)
+_ONE_BY_ONE = (*CHECKED, "mesh", "max_memory")
 """What the library can be asked of alone, to learn which field it refuses."""
 
 
@@ -91,36 +87,17 @@ def empty_form(key: str, **values: str) -> ConversionForm:
 
 def form_of(key: str, conversion: Conversion, goal: Goal) -> ConversionForm:
     """The form that asks for one target of a conversion once more."""
-    wanted = conversion.request
-    layout = goal.layout
-    values = {
-        "source": wanted.source,
-        "target": goal.target,
-        "layout": layout if isinstance(layout, str) else "",
-        "layout_text": layout_text(layout) if isinstance(layout, dict) else "",
-        "mesh": goal.mesh,
-        "missing_axes": goal.missing_axes,
-        "select": "\n".join(goal.select),
-        "drop": "\n".join(goal.drop),
-        "rename": _lines(goal.rename),
-        "cast": _lines(goal.cast),
-        "compression": goal.compression,
-        "chunk_bytes": goal.chunk_bytes,
-        "max_memory": wanted.max_memory,
-        "workers": wanted.workers,
-        "verify": goal.verify,
-        "style": goal.style,
-        "priority": wanted.priority or "",
-        "run_seconds": _seconds_text(wanted.run_seconds),
-        "no_progress_seconds": _seconds_text(wanted.no_progress_seconds),
-        "labels": _lines(wanted.labels.items()),
+    asked = conversion.request
+    members = {
+        name: getattr(goal if name in Goal.model_fields else asked, name) for name in MEMBERS
     }
-    flags = frozenset(name for name in FLAGS if getattr(goal, name))
-    return ConversionForm({n: "" if v is None else str(v) for n, v in values.items()}, flags, key)
-
-
-def _lines(pairs: Iterable[tuple[str, str]]) -> str:
-    return "\n".join(f"{one}={other}" for one, other in pairs)
+    content = goal.layout if isinstance(goal.layout, dict) else None
+    values = {name: text_of(name, members[name]) for name in MEMBER_TEXTS}
+    values |= {
+        "layout": "" if content else values["layout"],
+        "layout_text": layout_text(content) if content else "",
+    }
+    return ConversionForm(values, frozenset(name for name in FLAGS if members[name]), key)
 
 
 def request_of(form: ConversionForm) -> OneTarget:
@@ -145,34 +122,18 @@ def plan_request_of(request: OneTarget) -> PlanRequest:
 
 
 def _members(form: ConversionForm) -> dict[str, Any]:
-    values = form.values
-    members: dict[str, Any] = {
-        "source": values["source"],
-        "target": values["target"],
-        "layout": _layout(values),
-        "mesh": values["mesh"] or None,
-        "missing_axes": values["missing_axes"] or DEFAULTS["missing_axes"],
-        "select": lines_of(values["select"]),
-        "drop": lines_of(values["drop"]),
-        "rename": pairs_of("rename", values["rename"], "NEW"),
-        "cast": pairs_of("cast", values["cast"], "DTYPE"),
-        "compression": values["compression"] or DEFAULTS["compression"],
-        "chunk_bytes": values["chunk_bytes"] or None,
-        "max_memory": values["max_memory"] or None,
-        "workers": number_of("workers", values["workers"]),
-        "verify": values["verify"] or DEFAULTS["verify"],
-        "style": values["style"] or None,
-        "priority": number_of("priority", values["priority"]) or 0,
-        "run_seconds": _seconds("run_seconds", values),
-        "no_progress_seconds": _seconds("no_progress_seconds", values),
-        "labels": _labels(values["labels"]),
+    layout = layout_in(form.values)
+    members = {
+        **members_of(MEMBER_TEXTS, form.values),
+        "layout": layout,
         **dict.fromkeys(form.flags, True),
     }
     check_texts(members)
     return members
 
 
-def _layout(values: Mapping[str, str]) -> str | dict[str, Any] | None:
+def layout_in(values: Mapping[str, str]) -> str | dict[str, Any] | None:
+    """The layout that a form names, or whose text it gives; ProblemError where it does both."""
     name, text = values["layout"], values["layout_text"]
     if name and text:
         raise ProblemError(
@@ -210,52 +171,6 @@ def _flow(text: str) -> Any:
         raise problem_of(error, "/layout_text") from error
 
 
-def pairs_of(name: str, text: str, what: str) -> list[tuple[str, str]]:
-    """The rules of a field, one a line. ProblemError where a line is none."""
-    found = []
-    for line in lines_of(text):
-        pattern, equals, to = line.rpartition("=")
-        if not equals:
-            raise ProblemError(
-                INVALID, f"{line[:100]!r} has no '='; write PATTERN={what}, one a line", f"/{name}"
-            )
-        found.append((pattern.strip(), to.strip()))
-    return found
-
-
-def _seconds(name: str, values: Mapping[str, str]) -> float | None:
-    text = values[name]
-    if not text:
-        return None
-    if not _SECONDS.fullmatch(text):
-        raise ProblemError(
-            INVALID, f"{name} is {text[:40]!r}; expected seconds, such as 3600", f"/{name}"
-        )
-    return float(text)
-
-
-def _seconds_text(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.6f}".rstrip("0").rstrip(".")
-
-
-def _labels(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for line in lines_of(text):
-        key, equals, value = line.partition("=")
-        if not equals:
-            raise ProblemError(
-                INVALID, f"{line[:100]!r} has no '='; write KEY=VALUE, one a line", "/labels"
-            )
-        if key.strip() in found:
-            raise ProblemError(
-                INVALID,
-                f"the key {key.strip()[:64]!r} is there twice; keep one line of it",
-                "/labels",
-            )
-        found[key.strip()] = value.strip()
-    return found
-
-
 def errors_of(form: ConversionForm, problem: ProblemError) -> dict[str, str]:
     """What is said beside each field; "" for what is about none of them."""
     several = problem.extra.get("errors") or ()
@@ -279,9 +194,9 @@ def blamed(form: ConversionForm, only: str = "") -> str:
         members = _members(form)
     except ProblemError:
         return ""
-    for name in (only,) if only else _ONE_BY_ONE:
+    for name in (only,) if only else [name for name in _ONE_BY_ONE if name in members]:
         try:
-            check_arguments(**{name: members[name]})
+            check_arguments(**library_options({name: members[name]}))
         except ReshardError:
             return name
     return ""

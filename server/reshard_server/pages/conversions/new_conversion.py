@@ -19,7 +19,6 @@ from reshard_server.observability.logs import ABOUT
 from reshard_server.pages.checkpoints.source_choices import sources
 from reshard_server.pages.conversions.conversion_form import (
     COMPRESSIONS,
-    FLAGS,
     TEXTS,
     ConversionForm,
     empty_form,
@@ -29,6 +28,7 @@ from reshard_server.pages.conversions.conversion_form import (
     request_of,
     sent_form,
 )
+from reshard_server.pages.conversions.form_fields import FLAGS
 from reshard_server.pages.plans.plan_pictures import Planned, planned
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Changing, Form, Visitor

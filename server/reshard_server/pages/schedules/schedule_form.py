@@ -9,20 +9,24 @@ from typing import Any
 from pydantic import ValidationError
 
 from reshard_server.errors.error_handlers import invalid
-from reshard_server.errors.problems import INVALID, ProblemError
+from reshard_server.errors.problems import ProblemError
 from reshard_server.middleware.body_limits import check_texts
-from reshard_server.pages.conversions.conversion_form import layout_of, pairs_of
+from reshard_server.pages.conversions import form_fields
+from reshard_server.pages.conversions.conversion_form import layout_in
+from reshard_server.pages.conversions.form_fields import members_of
 from reshard_server.pages.visitor import Fields, number_of
 from reshard_server.schemas.schedule import ScheduleBody
 
+GOAL_TEXTS = ("target", "mesh", "missing_axes", "cast", "compression")
+"""Members of the target that the form asks for, besides its layout and whether it is overwritten."""
+
 TEXTS = (
-    "name", "when", "cron", "source", "every", "target", "layout", "keep",
-    "layout_text", "mesh", "missing_axes", "cast", "compression",
+    "name", "when", "cron", "source", "every", "target", "layout", "keep", "layout_text", *GOAL_TEXTS[1:],
 )  # fmt: skip
 ALWAYS_SHOWN = TEXTS[: TEXTS.index("keep") + 1]
 """The other fields are folded until one of them has a value or an error."""
 
-DEFAULTS = {"when": "steps", "compression": "none", "missing_axes": "error"}
+DEFAULTS = {"when": "steps", **{n: d for n, d in form_fields.DEFAULTS.items() if n in GOAL_TEXTS}}
 FLAGS = ("newest_only", "catch_up", "overwrite")
 
 _PLACES = {"directory": "source"}
@@ -100,22 +104,9 @@ def _when(form: ScheduleForm) -> dict[str, Any]:
 
 
 def _goal(form: ScheduleForm) -> dict[str, Any]:
-    values = form.values
-    if values["layout"] and values["layout_text"]:
-        raise ProblemError(
-            INVALID,
-            "a stored layout is chosen and a layout's text is given; keep one of them",
-            "/layout_text",
-            "keep one of them",
-        )
+    layout = layout_in(form.values)
     return {
-        "target": values["target"],
-        "layout": layout_of(values["layout_text"])
-        if values["layout_text"]
-        else values["layout"] or None,
-        "mesh": values["mesh"] or None,
-        "missing_axes": values["missing_axes"] or DEFAULTS["missing_axes"],
-        "cast": pairs_of("cast", values["cast"], "DTYPE"),
-        "compression": values["compression"] or DEFAULTS["compression"],
+        **members_of(GOAL_TEXTS, form.values),
+        "layout": layout,
         "overwrite": "overwrite" in form.flags,
     }

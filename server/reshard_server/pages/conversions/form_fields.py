@@ -1,0 +1,134 @@
+"""Fields of a form that stand for members of a request: how each is read and shown follows from the member's type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic.fields import FieldInfo
+
+from reshard_server.errors.problems import INVALID, ProblemError
+from reshard_server.pages.visitor import lines_of, number_of
+from reshard_server.schemas.base import Whole
+from reshard_server.schemas.conversion import Goal, Labels, OneTarget, Pairs, Patterns, Seconds
+
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
+_REPLACEMENTS = {"rename": "NEW", "cast": "DTYPE"}
+"""What stands behind the equals sign of a rule."""
+
+
+@dataclass(frozen=True)
+class TextField:
+    """How a member is read from a field's text, and shown in it.
+
+    Attributes:
+        read: takes the member's name and the text; None where the text stands for the default.
+        show: takes the member's value.
+    """
+
+    read: Callable[[str, str], Any]
+    show: Callable[[Any], str]
+
+
+def pairs_of(name: str, text: str) -> list[tuple[str, str]]:
+    """The rules of a field, one a line. ProblemError where a line is none."""
+    found = []
+    for line in lines_of(text):
+        pattern, equals, to = line.rpartition("=")
+        if not equals:
+            what = _REPLACEMENTS.get(name, "NEW")
+            raise ProblemError(
+                INVALID, f"{line[:100]!r} has no '='; write PATTERN={what}, one a line", f"/{name}"
+            )
+        found.append((pattern.strip(), to.strip()))
+    return found
+
+
+def _pairs_text(pairs: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(f"{one}={other}" for one, other in pairs)
+
+
+def _seconds(name: str, text: str) -> float | None:
+    if not text:
+        return None
+    if not _SECONDS.fullmatch(text):
+        raise ProblemError(
+            INVALID, f"{name} is {text[:40]!r}; expected seconds, such as 3600", f"/{name}"
+        )
+    return float(text)
+
+
+def _seconds_text(seconds: float) -> str:
+    return f"{seconds:.6f}".rstrip("0").rstrip(".")
+
+
+def _labels(name: str, text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in lines_of(text):
+        key, equals, value = line.partition("=")
+        if not equals:
+            raise ProblemError(
+                INVALID, f"{line[:100]!r} has no '='; write KEY=VALUE, one a line", f"/{name}"
+            )
+        if key.strip() in found:
+            raise ProblemError(
+                INVALID,
+                f"the key {key.strip()[:64]!r} is there twice; keep one line of it",
+                f"/{name}",
+            )
+        found[key.strip()] = value.strip()
+    return found
+
+
+_TEXT = TextField(lambda _, text: text or None, str)
+_NUMBER = TextField(number_of, str)
+_BY_TYPE = (
+    (get_args(Patterns)[0], TextField(lambda _, text: lines_of(text), "\n".join)),
+    (get_args(Pairs)[0], TextField(pairs_of, _pairs_text)),
+    (get_args(Labels)[0], TextField(_labels, lambda labels: _pairs_text(labels.items()))),
+    (int, _NUMBER),
+    (Whole | None, _NUMBER),
+    (Seconds | None, TextField(_seconds, _seconds_text)),
+)
+
+_NO_FIELDS = ("step", "item")
+"""Members that the form does not ask for: the page names a checkpoint by its own path."""
+
+MEMBERS: Mapping[str, FieldInfo] = {
+    name: found
+    for name, found in {**Goal.model_fields, **OneTarget.model_fields}.items()
+    if name not in _NO_FIELDS
+}
+FLAGS = tuple(name for name, found in MEMBERS.items() if found.annotation is bool)
+MEMBER_TEXTS = tuple(name for name in MEMBERS if name not in FLAGS)
+DEFAULTS = {
+    name: MEMBERS[name].default for name in MEMBER_TEXTS if isinstance(MEMBERS[name].default, str)
+}
+"""Of fields that are not empty at first."""
+
+
+def text_field(name: str) -> TextField:
+    """How a member is read and shown, by its type."""
+    annotation = MEMBERS[name].annotation
+    return next((found for kind, found in _BY_TYPE if kind == annotation), _TEXT)
+
+
+def members_of(names: Iterable[str], values: Mapping[str, str]) -> dict[str, Any]:
+    """Members by their fields' texts; an empty field stands for the default."""
+    return {name: _member(name, values[name]) for name in names}
+
+
+def _member(name: str, text: str) -> Any:
+    found, member = text_field(name).read(name, text), MEMBERS[name]
+    if found is not None:
+        return found
+    return text if member.is_required() else member.get_default()
+
+
+def text_of(name: str, value: Any) -> str:
+    """The text of a field for a member's value; empty where it is the default of a field that is empty at first."""
+    if value is None or (name not in DEFAULTS and value == MEMBERS[name].get_default()):
+        return ""
+    return text_field(name).show(value)
