@@ -97,71 +97,67 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
-    state: Path = Field(Path("reshard-state"), description="Folder for the server's own records.")
+    state: Path = Field(Path("reshard-state"), description="Folder for the server's records.")
     database_url: SecretStr | None = Field(
         None,
-        description="A Postgres URL, for several replicas; SQLite in the state folder without.",
+        description="A Postgres URL, for several replicas; without it, SQLite in the state folder.",
     )
     database_password_file: Path | None = Field(
-        None, description="A file with the password that the Postgres URL leaves out."
+        None, description="A file with the password for the Postgres URL."
     )
     migrate_at_start: bool = Field(
         True,
-        description="Bring records of an older version to this one at the start; off: only --migrate does.",
+        description="Migrate records of an older version at the start; off: only --migrate does it.",
     )
     roots: dict[RootName, Path] = Field(
         default_factory=dict,
-        description="Storage roots by name: what clients may name paths below.",
+        description="Storage roots by name; clients name paths below them.",
     )
     tokens: tuple[TokenSettings, ...] = Field((), description="Bearer tokens, by their hashes.")
     tokens_file: Path | None = Field(
         None, description="A TOML file with further [[tokens]]; read again when it changes."
     )
     insecure: bool = Field(
-        False, description="No token is needed; only where the host is a loopback address."
+        False, description="No token is needed; allowed only if the host is a loopback address."
     )
     forwarded_allow_ips: str | None = Field(
         None,
-        description="Proxies whose X-Forwarded-For, -Proto and -Host are believed: addresses and networks between "
+        description="Proxies whose X-Forwarded-For, -Proto and -Host are trusted: addresses and networks between "
         "commas, or * for every peer.",
     )
     public_url: str | None = Field(
         None,
         pattern=r"^https?://[^/?#\s@]+$",
-        description="Where people reach the pages, such as https://reshard.example; cookies are for there only.",
+        description="The URL at which people reach the pages, such as https://reshard.example; cookies are for this host only.",
     )
     session_hours: float = Field(
-        12.0, gt=0, le=720, description="Hours after which a person signs in again."
+        12.0, gt=0, le=720, description="Hours after which people must sign in again."
     )
-    running: int = Field(
-        2, ge=1, le=64, description="Conversions that run at once in this process."
-    )
+    running: int = Field(2, ge=1, le=64, description="Conversions that this server runs at once.")
     running_per_token: int = Field(
         2, ge=1, description="Conversions of one token that run at once, over all replicas."
     )
     queued_per_token: int = Field(500, ge=1, description="Conversions of one token that may wait.")
     max_memory: int = Field(
-        1024 * MIB, ge=16 * MIB, description="Bytes that one conversion may be given at most."
+        1024 * MIB, ge=16 * MIB, description="Most bytes of memory that one conversion may ask for."
     )
-    workers: int = Field(
-        2, ge=1, le=256, description="Threads that one conversion may use at most."
-    )
+    workers: int = Field(2, ge=1, le=256, description="Most threads that one conversion may use.")
     run_seconds: float = Field(
-        0, ge=0, description="Seconds that one conversion may run at most; 0: any time."
+        0, ge=0, description="Most seconds that one conversion may run; 0: no limit."
     )
     no_progress_seconds: float = Field(
         1800,
         ge=0,
-        description="Seconds that one conversion may run without moving anything; 0: any time.",
+        description="Most seconds that one conversion may run without progress; 0: no limit.",
     )
-    attempts: int = Field(5, ge=1, description="Times a conversion whose process died is tried.")
+    attempts: int = Field(5, ge=1, description="Attempts for a conversion whose process dies.")
     keep_days: int = Field(
         90,
         ge=0,
-        description="Days after which records of ended conversions are forgotten; 0: never.",
+        description="Days after which records of ended conversions are deleted; 0: never.",
     )
     keep_runs: int = Field(
-        1000, ge=0, description="Runs of each schedule that are kept in its history; 0: all."
+        1000, ge=0, description="Runs that the history of each schedule keeps; 0: all."
     )
     layouts: int = Field(5000, ge=1, description="Named layouts of all tokens together.")
     layouts_per_token: int = Field(1000, ge=1, description="Named layouts of one token.")
@@ -170,7 +166,7 @@ class Settings(BaseSettings):
         512 * MIB, ge=1024, description="Bytes of all versions of all named layouts."
     )
     layout_bytes_per_token: int = Field(
-        128 * MIB, ge=1024, description="The same, of one token's layouts."
+        128 * MIB, ge=1024, description="Bytes of all versions of one token's layouts."
     )
     schedules: int = Field(2000, ge=1, description="Schedules of all tokens together.")
     schedules_per_token: int = Field(500, ge=1, description="Schedules of one token.")
@@ -178,20 +174,26 @@ class Settings(BaseSettings):
     schedule_bytes_per_token: int = Field(
         32 * MIB, ge=1024, description="Bytes of one token's schedules."
     )
-    body_bytes: int = Field(1 * MIB, ge=1024, description="Largest body of a request.")
-    header_bytes: int = Field(16384, ge=1024, description="Largest headers of a request, together.")
+    body_bytes: int = Field(1 * MIB, ge=1024, description="Most bytes in the body of a request.")
+    header_bytes: int = Field(
+        16384, ge=1024, description="Most bytes in all headers of a request together."
+    )
     head_seconds: float = Field(
-        10.0, gt=0, description="Time for the line and the headers of a request to come."
+        10.0,
+        gt=0,
+        description="Seconds within which the line and the headers of a request must arrive.",
     )
-    body_seconds: float = Field(60.0, gt=0, description="Time for the body of a request to come.")
+    body_seconds: float = Field(
+        60.0, gt=0, description="Seconds within which the body of a request must arrive."
+    )
     stalled_seconds: float = Field(
-        60.0, gt=0, description="How long a client may take nothing of what it is sent."
+        60.0, gt=0, description="Seconds that a client may read nothing of an answer."
     )
-    requests_per_minute: int = Field(1200, ge=1, description="Requests of one token in a minute.")
+    requests_per_minute: int = Field(1200, ge=1, description="Requests of one token per minute.")
     streams: int = Field(64, ge=1, description="Streams (events, slices) open at once.")
     streams_per_token: int = Field(48, ge=1, description="Streams of one token open at once.")
     stream_memory: int = Field(
-        64 * MIB, ge=8 * MIB, description="Bytes that the buffers of one stream of slices may take."
+        64 * MIB, ge=8 * MIB, description="Bytes for the buffers of one stream of slices."
     )
     looks: int = Field(
         4, ge=1, le=64, description="Looks at metadata (inspect, plan, preview) at once."
@@ -205,19 +207,23 @@ class Settings(BaseSettings):
     )
     metrics_open: bool = Field(False, description="/metrics needs no token.")
     drain_seconds: float = Field(
-        20.0, ge=0, description="How long a server that was told to end waits for requests."
+        20.0, ge=0, description="Seconds that a stopping server waits for open requests."
     )
     lease_seconds: float = Field(
-        10.0, ge=2, description="Silence after which another replica takes a replica's jobs over."
+        10.0,
+        ge=2,
+        description="Seconds of silence after which another replica takes over a replica's conversions.",
     )
     audit_log: Path | None = Field(
         None,
-        description="A file that sign-ins and changes are appended to, as JSON lines; without it they go into the log.",
+        description="File for sign-ins and changes, as JSON lines; without it they go into the log.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least level."
+        "info", description="Lowest level that is logged."
     )
-    log_format: Literal["json", "text"] = Field("json", description="One object or one line each.")
+    log_format: Literal["json", "text"] = Field(
+        "json", description="json: one object per line; text: one line each."
+    )
 
     @field_validator("forwarded_allow_ips")
     @classmethod

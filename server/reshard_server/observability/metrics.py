@@ -30,7 +30,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.requests = Histogram(
             "reshard_request_seconds",
-            "Time to answer, by method, route and status.",
+            "Seconds to answer, by method, route and status.",
             ("method", "route", "status"),
             buckets=REQUEST_BUCKETS,
             registry=self.registry,
@@ -41,7 +41,7 @@ class Metrics:
     def watch(self, database: sa.Engine, streams: Streams) -> None:
         """Also tells what the records say, and how many streams are open."""
         self.registry.register(_Records(database))
-        gauge = Gauge("reshard_streams_open", "Streams that are open.", registry=self.registry)
+        gauge = Gauge("reshard_streams_open", "Open streams.", registry=self.registry)
         gauge.set_function(lambda: streams.open)
 
 
@@ -73,18 +73,18 @@ def _states(database: sa.Engine) -> Iterator[Metric]:
         states.add_metric([state], counts.get(state, 0))
     queued = counts.get("queued", 0)
     yield states
-    yield GaugeMetricFamily("reshard_queue_depth", "Conversions that wait.", value=queued)
+    yield GaugeMetricFamily("reshard_queue_depth", "Waiting conversions.", value=queued)
     yield GaugeMetricFamily(
-        "reshard_moving_bytes", "Bytes moved so far by those that run.", moving_bytes(database)
+        "reshard_moving_bytes", "Bytes moved so far by running conversions.", moving_bytes(database)
     )
 
 
 def _ended(found: list[Total]) -> Iterator[Metric]:
     moved = sum(t.moved_bytes for t in found)
-    yield CounterMetricFamily("reshard_moved_bytes", "Bytes moved by those that ended.", moved)
+    yield CounterMetricFamily("reshard_moved_bytes", "Bytes moved by ended conversions.", moved)
     seconds = HistogramMetricFamily(
         "reshard_conversion_seconds",
-        "From start to end, by the state it ended in.",
+        "Seconds from start to end of a conversion, by final state.",
         labels=["state"],
     )
     for state in sorted({t.state for t in found}):
@@ -110,11 +110,11 @@ class _Children(Collector):
     def collect(self) -> Iterator[Metric]:
         pids = list(_children())
         yield GaugeMetricFamily(
-            "reshard_workers", "Processes that convert and answer questions.", value=len(pids)
+            "reshard_workers", "Child processes that convert or answer questions.", value=len(pids)
         )
         yield GaugeMetricFamily(
             "reshard_workers_resident_bytes",
-            "Resident memory of these processes, together.",
+            "Resident memory of all child processes.",
             value=sum(map(_resident_bytes, pids)),
         )
 
