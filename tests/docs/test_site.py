@@ -140,12 +140,20 @@ def test_the_check_reads_ids_and_files(tmp_path: Path) -> None:
 
 
 def test_docstrings_are_read_as_written(tmp_path: Path) -> None:
-    """An entry for two arguments stands for both, and an example is code."""
-    assert made(tmp_path, "# Page\n\n::: reshard.inspect\n\n::: reshard.plan\n") == []
+    """An entry for two arguments stands for both, an example is code, and a record shows each of its fields."""
+    assert (
+        made(
+            tmp_path,
+            "# Page\n\n::: reshard.inspect\n\n::: reshard.plan\n\n::: reshard.TensorInfo\n",
+        )
+        == []
+    )
     page = (tmp_path / "site" / "index.html").read_text()
-    names = re.findall(r"<tr[^>]*>\s*<td>\s*<code>(\w+)</code>", page)
-    assert names.count("step") == names.count("item") == 2
+    names = re.findall(r"<tr[^>]*>\s*<td>\s*<code>(?:<[^>]+>)*(\w+)", page)
+    assert names.count("step") == names[:-5].count("item") == 2
     assert {"target", "max_memory", "options"} <= set(names)
+    assert names[-5:] == ["spec", "encoding", "digest", "is_key", "item"]
+    assert "Bases" not in page
     assert "<blockquote>" not in page
     assert 'class="language-pycon' in page
 
