@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
-import textwrap
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +33,7 @@ from tests.orbax_trees import (
     save_v1,
     small_tree,
 )
+from tests.orbax_warnings import warnings_of
 from tests.public.convert.restored import main_item, restore_tree
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")
@@ -258,30 +254,6 @@ def test_small_target_chunks_and_an_uneven_partition_are_restored(tree, tmp_path
     assert max(p.stat().st_size for p in files) <= 1024
 
 
-LISTEN = """
-    import logging, sys, warnings
-    seen = []
-    class Handler(logging.Handler):
-        def emit(self, record):
-            if record.levelno >= logging.WARNING:
-                seen.append(record.getMessage())
-    from absl import logging as absl_logging
-    for logger in (logging.getLogger(), absl_logging.get_absl_logger()):
-        logger.addHandler(Handler())
-    import orbax.checkpoint as ocp
-    from orbax.checkpoint import v1
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for path in sys.argv[2:]:
-            if path.endswith("v0"):
-                ocp.StandardCheckpointer().restore(path)
-                ocp.PyTreeCheckpointer().restore(path)
-            v1.load(path)
-    for line in sorted({f"{w.category.__name__}: {w.message}" for w in caught} | set(seen)):
-        print(line.replace(sys.argv[1], "").replace("\\n", " "))
-"""
-
-
 def test_stock_warns_of_nothing_new(tree, tmp_path):
     for style, save in (("v0", save_standard), ("v1", save_v1)):
         save(tmp_path / "own" / style, tree)
@@ -289,22 +261,11 @@ def test_stock_warns_of_nothing_new(tree, tmp_path):
         api.convert(
             tmp_path / "own" / style, tmp_path / "packed" / style, layout=LAYOUT, ocdbt=True
         )
-    runs = {name: listen(tmp_path / name) for name in ("own", "new", "packed")}
-    own, new, packed = (set(run.communicate()[0].splitlines()) for run in runs.values())
-    assert [run.returncode for run in runs.values()] == [0, 0, 0]
+    paths = [tmp_path / who / style for who in ("own", "new", "packed") for style in ("v0", "v1")]
+    said = warnings_of(*paths)
+    own, new, packed = (said[n] | said[n + 1] for n in (0, 2, 4))
     assert any("Sharding info not provided" in line for line in own)
     assert (new - own, packed - own) == (set(), set())
-
-
-def listen(folder: Path) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-c",
-        textwrap.dedent(LISTEN),
-        str(folder),
-        *map(str, (folder / "v0", folder / "v1")),
-    ]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
 
 
 def test_any_executor_carries_a_conversion_out(tree, tmp_path):

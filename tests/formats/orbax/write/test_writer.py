@@ -1,12 +1,9 @@
 """Whole checkpoints through the Writer, restored by stock Orbax v0 and v1, bit for bit."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
-import textwrap
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +22,7 @@ from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.dtypes import DTYPES, numpy_dtype
 from reshard.layout.device_mesh import DeviceMesh
+from tests.orbax_warnings import warnings_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")
 
@@ -352,36 +350,6 @@ def test_an_old_write_shape_is_replaced(making, tmp_path):
     }}]  # fmt: skip
 
 
-LISTEN = """
-    import logging, sys, warnings
-    seen = []
-    class Handler(logging.Handler):
-        def emit(self, record):
-            if record.levelno >= logging.WARNING:
-                seen.append(record.getMessage().replace(sys.argv[1], ""))
-    from absl import logging as absl_logging
-    for logger in (logging.getLogger(), absl_logging.get_absl_logger()):
-        logger.addHandler(Handler())
-    import orbax.checkpoint as ocp
-    from orbax.checkpoint import v1
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        ocp.StandardCheckpointer().restore(sys.argv[1])
-        ocp.PyTreeCheckpointer().restore(sys.argv[1])
-        v1.load(sys.argv[1])
-    for line in sorted({f"{w.category.__name__}: {w.message}" for w in caught} | set(seen)):
-        print(line)
-"""
-
-
-def warnings_of(path):
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(LISTEN), str(path)],
-        capture_output=True, text=True, check=True, env=os.environ,
-    )  # fmt: skip
-    return set(run.stdout.splitlines())
-
-
 def test_stock_warns_of_nothing_it_does_not_warn_of_in_its_own(making, tmp_path):
     sharding = NamedSharding(mesh_of((4, 2), "data", "model"), PartitionSpec("data"))
     tree = {"w": jax.device_put(np.arange(8, dtype="f4"), sharding)}
@@ -389,9 +357,10 @@ def test_stock_warns_of_nothing_it_does_not_warn_of_in_its_own(making, tmp_path)
         checkpointer.save(tmp_path / "own", tree)
     entry = making.Entry(("w",), np.arange(8, dtype="f4"), ("data",))
     plain = making.write(tmp_path / "plain", [entry])
-    own = warnings_of(tmp_path / "own")
+    packed = making.write(tmp_path / "ocdbt", [entry], ocdbt=True)
+    damaged = Path(shutil.copytree(plain, tmp_path / "damaged"))
+    (damaged / "array_metadatas" / ".zarray").unlink()
+    own, *ours, told = warnings_of(tmp_path / "own", plain, packed, damaged)
     assert any("Sharding info not provided" in line for line in own)
-    assert warnings_of(plain) - own == set()
-    assert warnings_of(making.write(tmp_path / "ocdbt", [entry], ocdbt=True)) - own == set()
-    (plain / "array_metadatas" / ".zarray").unlink()
-    assert any("data files not found" in line for line in warnings_of(plain))
+    assert [found - own for found in ours] == [set(), set()]
+    assert any("data files not found" in line for line in told)
