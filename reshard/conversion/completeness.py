@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from reshard.engine.target_output import TargetOutput
+from reshard.engine.output import TargetOutput
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Encoding, Reader
 from reshard.formats.codecs.source import TRAILER_BYTES

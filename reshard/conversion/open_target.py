@@ -9,8 +9,8 @@ from msgspec import Struct
 from reshard.conversion.resume.journal import Journal
 from reshard.conversion.target_job import TargetJob
 from reshard.engine.accumulator import Accumulator
+from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
-from reshard.engine.target_output import TargetOutput
 from reshard.engine.target_run import DoneUnits, TargetRun
 from reshard.storage.staging import Staging
 

@@ -17,7 +17,7 @@ from reshard.conversion.read_back import check_read_back
 from reshard.conversion.resume.identity import Identity, plan_digest
 from reshard.engine.error_context import about_target
 from reshard.engine.limits import Limits
-from reshard.engine.target_output import TargetOutput
+from reshard.engine.output import TargetOutput
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.registry import open_writer
 from reshard.planning.move import Plan

@@ -13,8 +13,8 @@ from msgspec import Struct, field
 from reshard.checksums.coverage import PRIME, coverage_of
 from reshard.checksums.tensor_digest import CRC64NVME, finish
 from reshard.engine.error_context import about_tensor
+from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
-from reshard.engine.target_output import TargetOutput
 from reshard.engine.task import CastStats, ChunkPart, TaskResult
 from reshard.engine.write.chunk_files import close_chunk
 from reshard.errors import VerificationError

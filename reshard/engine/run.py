@@ -16,7 +16,7 @@ from reshard.engine.buffers import ArenaPool
 from reshard.engine.error_context import about_target
 from reshard.engine.executor import run_tasks
 from reshard.engine.movers.stream import execute
-from reshard.engine.target_output import TaskOutput
+from reshard.engine.output import TaskOutput
 from reshard.engine.target_run import TargetRun
 from reshard.engine.task import Finished, Task
 from reshard.planning.cost import RECORD_BYTES

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from reshard.engine.target_output import TargetOutput
+from reshard.engine.output import TargetOutput
 from reshard.engine.target_run import TargetRun
 from reshard.engine.task import SourceChunk, TargetChunk, Task
 from reshard.formats.base import Reader

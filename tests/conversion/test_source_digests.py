@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from reshard.conversion.source_digests import check_recorded
 from reshard.engine.limits import Limits
-from reshard.engine.target_output import TargetOutput
+from reshard.engine.output import TargetOutput
 from reshard.engine.task import Task
 from reshard.engine.write.sinks import PieceSink
 from reshard.errors import CorruptError, VerificationError

@@ -13,9 +13,9 @@ import zstandard
 from hypothesis import strategies as st
 
 from reshard.engine.accumulator import Accumulator, MoveResult
+from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
 from reshard.engine.run import run_batches
-from reshard.engine.target_output import TargetOutput
 from reshard.engine.target_run import DoneUnits, TargetRun
 from reshard.engine.task import Task
 from reshard.engine.task_stream import task_batches

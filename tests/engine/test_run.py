@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reshard.engine.movers import stream
-from reshard.engine.target_output import TargetOutput
+from reshard.engine.output import TargetOutput
 from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.errors import VerificationError
 from reshard.geometry.grid import Grid

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from reshard.engine.accumulator import Accumulator, MoveResult
 from reshard.engine.movers import stream
+from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches
-from reshard.engine.target_output import TargetOutput
 from reshard.engine.target_run import DoneUnits, TargetRun
 from reshard.engine.task_stream import task_batches
 from reshard.engine.write.sinks import ChunkSink, PieceSink

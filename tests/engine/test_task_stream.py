@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reshard.engine.movers.stream import _Buffers
-from reshard.engine.target_output import TargetOutput
+from reshard.engine.output import TargetOutput
 from reshard.engine.task_stream import BATCH_BYTES, BATCH_TASKS
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import Extent, StoredTensor

@@ -19,8 +19,8 @@ from reshard.checksums.tensor_digest import CRC32C
 from reshard.checksums.tensor_digest import finish as finish_crc
 from reshard.engine.accumulator import decoded_bytes
 from reshard.engine.executor import run_tasks
+from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
-from reshard.engine.target_output import TargetOutput
 from reshard.engine.task import Finished
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.geometry.grid import Index

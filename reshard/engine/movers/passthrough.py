@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from reshard.checksums.coverage import coverage
 from reshard.engine.error_context import about_tensor
-from reshard.engine.target_output import Put
+from reshard.engine.output import Put
 from reshard.engine.task import ChunkPart, SourceChunk, TargetChunk, Task, TaskResult
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.base import Extent

@@ -13,7 +13,7 @@ from reshard.checksums.coverage import coverage_of
 from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
 from reshard.engine.decode.chunk_decoder import StoredChunks, chunk_bytes, decode_into
 from reshard.engine.error_context import about_target, about_tensor
-from reshard.engine.target_output import TaskOutput
+from reshard.engine.output import TaskOutput
 from reshard.engine.task import ChunkPart, Task, TaskResult, source_element_type
 from reshard.engine.write.chunk_files import store_chunk
 

@@ -35,7 +35,7 @@ from reshard.engine.decode.source_bands import (
 from reshard.engine.error_context import about_target, about_tensor
 from reshard.engine.movers.passthrough import pass_through, pass_to_all
 from reshard.engine.movers.single_chunk import move_whole
-from reshard.engine.target_output import TaskOutput
+from reshard.engine.output import TaskOutput
 from reshard.engine.task import (
     ChunkPart,
     Task,

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from reshard.checksums.tensor_digest import CRC32C, finish
 from reshard.engine.error_context import about_tensor
-from reshard.engine.target_output import Put
+from reshard.engine.output import Put
 from reshard.engine.task import TargetChunk, Task
 from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import TRAILER_BYTES

@@ -16,7 +16,7 @@ from reshard.checksums.tensor_digest import CRC32C, linear_of_box
 from reshard.engine.cast import cast_into
 from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.error_context import about_tensor
-from reshard.engine.target_output import Put
+from reshard.engine.output import Put
 from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task, target_element_type
 from reshard.engine.write.chunk_files import end_chunk, store_chunk, write_runs
 from reshard.engine.write.split import Cutter, Piece, runs

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reshard.engine.movers import single_chunk
-from reshard.engine.target_output import TargetOutput
+from reshard.engine.output import TargetOutput
 from reshard.engine.write.chunk_files import store_chunk
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.slices.slice_file import digest_of

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from reshard.checksums.tensor_digest import CRC64NVME, finish
 from reshard.engine.movers.stream import execute
-from reshard.engine.target_output import TargetOutput
+from reshard.engine.output import TargetOutput
 from reshard.errors import CorruptError
 from reshard.formats.base import Encoding
 from reshard.formats.codecs import zstd

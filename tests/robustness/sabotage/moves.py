@@ -14,7 +14,7 @@ import pytest
 from reshard.conversion.source_digests import check_recorded
 from reshard.engine.accumulator import MoveResult
 from reshard.engine.limits import Limits
-from reshard.engine.target_output import TargetOutput
+from reshard.engine.output import TargetOutput
 from reshard.errors import VerificationError
 from reshard.formats.base import Encoding
 from reshard.geometry.box import Box

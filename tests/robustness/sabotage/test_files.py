@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reshard.engine.movers import single_chunk, stream
-from reshard.engine.target_output import TargetOutput
+from reshard.engine.output import TargetOutput
 from reshard.engine.write import sinks
 from reshard.errors import VerificationError
 from reshard.planning.move import Plan

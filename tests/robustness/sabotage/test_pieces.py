@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reshard.engine.target_output import TargetOutput
+from reshard.engine.output import TargetOutput
 from reshard.engine.write.split import Cutter, Piece
 from reshard.errors import VerificationError
 from reshard.planning.move import Plan

@@ -1,4 +1,4 @@
-"""TargetOutput: where the chunks of a target are written."""
+"""Where the chunks of a target are written: TargetOutput, and TaskOutput, the part that tasks need."""
 
 from __future__ import annotations
 
