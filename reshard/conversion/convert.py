@@ -58,23 +58,22 @@ def convert_all(
     Every target appears whole or not at all, one after the other once all tasks are done.
     """
     _refuse_no_executor(executor)
-    started = time.monotonic()
     source, targets = local_paths(source, targets)
-    run = _note_source(source, targets, started, executor, progress, before_publish)
+    run = _start(source, targets, executor, progress, before_publish)
+    _note_source(run)
     _find_finished(run)
     if run.is_unfinished:
         planned = _open_and_plan(run)
-        limits = _limits(run, planned)
         jobs = target_jobs(planned, run.targets, run.identities, run.reports)
         check_space(jobs)
+        limits = planned.limits(executor)
         with _locked(run, jobs, limits) as open_targets:
             with _begun(open_targets):
                 check_space_left(open_targets)
-                run.read_bytes = _run_tasks(run, planned, open_targets)
+                _run_tasks(run, planned, open_targets)
             for target in open_targets:
-                with about_target(target.job.name):
-                    results = finish(target, limits, run.progress)
-                    _publish(run, target)
+                results = _prove(run, target, limits)
+                _publish(run, target)
                 _report(run, target, results)
     return _multi_report(run, source, targets)
 
@@ -98,11 +97,11 @@ class _Run(Struct):
 
     source: str
     targets: Sequence[CheckedTarget]
-    identities: Sequence[Identity]
-    started: float
     executor: Executor | None
     progress: TotalProgress
     before_publish: Callable[[str], None] | None
+    started: float
+    identities: Sequence[Identity] = ()
     reports: dict[int, ConversionReport] = field(default_factory=dict)
     read_bytes: int = 0
 
@@ -120,21 +119,23 @@ class _Run(Struct):
         self.reports[number] = already_done(self.source, target, tensors, self.seconds)
 
 
-def _note_source(
+def _start(
     source: str,
     targets: Sequence[CheckedTarget],
-    started: float,
     executor: Executor | None,
     progress: Callable[[Progress], None] | None,
     before_publish: Callable[[str], None] | None,
 ) -> _Run:
-    """Notes the state of the source before anything of it is read: what is read is at least as new."""
     source = str(Path(source).absolute())
     targets = [replace(target, target=str(Path(target.target).absolute())) for target in targets]
-    files = source_state(source)
-    identities = [identify(source, target.options, files) for target in targets]
     total = TotalProgress(progress)
-    return _Run(source, targets, identities, started, executor, total, before_publish)
+    return _Run(source, targets, executor, total, before_publish, time.monotonic())
+
+
+def _note_source(run: _Run) -> None:
+    """Notes the state of the source before anything of it is read: what is read is at least as new."""
+    state = source_state(run.source)
+    run.identities = [identify(run.source, target.options, state) for target in run.targets]
 
 
 def _find_finished(run: _Run) -> bool:
@@ -157,11 +158,6 @@ def _open_and_plan(run: _Run) -> Planned:
         except TargetExistsError:
             if not _find_finished(run):
                 raise
-
-
-def _limits(run: _Run, planned: Planned) -> Limits:
-    total = planned.summary.total
-    return Limits(total.max_memory, total.workers, run.executor)
 
 
 @contextmanager
@@ -201,23 +197,29 @@ def _begun(targets: Sequence[OpenTarget]) -> Iterator[None]:
         yield
 
 
-def _run_tasks(run: _Run, planned: Planned, targets: Sequence[OpenTarget]) -> int:
-    """Does what is left to do, and records it; returns the encoded bytes that were read."""
+def _run_tasks(run: _Run, planned: Planned, targets: Sequence[OpenTarget]) -> None:
+    """Does what is left to do, and records it."""
     plan = planned.summary.total
     runs: list[TargetRun | None] = [None] * len(run.targets)
     for target in targets:
         runs[target.job.number] = target.run
     batches = task_batches(plan, planned.reader, runs)
-    return run_batches(batches, runs, plan.max_memory, plan.workers, run.executor)
+    run.read_bytes = run_batches(batches, runs, plan.max_memory, plan.workers, run.executor)
+
+
+def _prove(run: _Run, target: OpenTarget, limits: Limits) -> Sequence[MoveResult]:
+    with about_target(target.job.name):
+        return finish(target, limits, run.progress)
 
 
 def _publish(run: _Run, target: OpenTarget) -> None:
     """The target appears, now that all of its bytes are proven."""
     job = target.job
-    if run.before_publish is not None:
-        run.before_publish(str(job.path))
-    publish(target.staging, overwrite=job.options.overwrite, check=refuse_other_content)
-    removed_once_published(target)
+    with about_target(job.name):
+        if run.before_publish is not None:
+            run.before_publish(str(job.path))
+        publish(target.staging, overwrite=job.options.overwrite, check=refuse_other_content)
+        removed_once_published(target)
 
 
 def _report(run: _Run, target: OpenTarget, results: Sequence[MoveResult]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 
 from msgspec import Struct
@@ -12,6 +13,7 @@ from reshard.conversion.check_target import CheckedOptions, CheckedTarget
 from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
 from reshard.conversion.target_plan import TargetPlan, make_target
 from reshard.engine.error_context import about_target
+from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checksum_warnings import record_warnings, unvouched
@@ -36,6 +38,10 @@ class Planned(Struct, frozen=True):
     reader: Reader
     checkpoints: tuple[TargetCheckpoint, ...]
     summary: MultiConversionPlan
+
+    def limits(self, executor: Executor | None) -> Limits:
+        """The memory that metadata leaves for buffers, and the workers."""
+        return Limits(self.summary.total.max_memory, self.summary.total.workers, executor)
 
 
 def plan_all(source: str, targets: Sequence[CheckedTarget]) -> MultiConversionPlan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -10,13 +9,13 @@ from contextlib import contextmanager
 
 from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
 from reshard.engine.error_context import about_tensor
+from reshard.engine.write.chunk_files import write_chunk
 from reshard.errors import StorageError
 from reshard.formats.codecs import encode_chunk
 from reshard.geometry.box import Box
 from reshard.saving.chunks import OwnChunk
 from reshard.saving.host_chunk import host_chunk
 from reshard.saving.plan import SavePlan
-from reshard.storage.local import open_new, storage_errors, write_all
 from reshard.storage.writeback import Writeback
 
 
@@ -75,16 +74,7 @@ class ChunkWriter:
             self._plan.writer.put(own.name, own.index, b"".join(encoded))
             return
         path = f"{self._root}/{file}"
-        fd = open_new(path)
-        try:
-            size = 0
-            for part in encoded:
-                write_all(fd, memoryview(part), size, path)
-                size += len(part)
-        finally:
-            with storage_errors("close", path):
-                os.close(fd)
-        self._writeback.begin(path, size)
+        self._writeback.begin(path, write_chunk(path, encoded))
 
 
 def for_each(chunks: tuple[OwnChunk, ...], work: Callable[[OwnChunk], None], workers: int) -> None:

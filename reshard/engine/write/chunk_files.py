@@ -45,11 +45,12 @@ def store_chunk(
         if target.file is None and put is not None:
             put(task.placement.target, target.index, encoded[0])
         else:
-            _write_file(f"{root}/{target.file}", encoded)
+            write_chunk(f"{root}/{target.file}", encoded)
     return StoredChunk(target, data, nbytes)
 
 
-def _write_file(path: str, parts: Sequence[bytes | memoryview]) -> None:
+def write_chunk(path: str, parts: Sequence[bytes | memoryview]) -> int:
+    """Writes the parts of an encoded chunk one behind the other; their bytes together."""
     fd, offset = open_new(path), 0
     try:
         for part in parts:
@@ -58,6 +59,7 @@ def _write_file(path: str, parts: Sequence[bytes | memoryview]) -> None:
     finally:
         with storage_errors("close", path):
             os.close(fd)
+    return offset
 
 
 def write_runs(fd: int, path: str, data: memoryview, runs: Sequence[tuple[int, int]]) -> None:
