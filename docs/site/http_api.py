@@ -7,7 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from reshard_server.app import create_app
-from reshard_server.pages.api_description import Member, Model, Operation, Piece, models, operations
+from reshard_server.pages.api_description import (
+    MemberDoc,
+    Model,
+    Operation,
+    TypeText,
+    models,
+    operations,
+)
 from reshard_server.settings import Settings
 
 from docs.site.prose import prose
@@ -64,13 +71,13 @@ def _model(model: Model) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def _members(first: str, members: Iterable[Member]) -> str:
+def _members(first: str, members: Iterable[MemberDoc]) -> str:
     return "\n".join(
         [f"| {first} | type | required | what it is |", "|---|---|---|---|", *map(_member, members)]
     )
 
 
-def _member(each: Member) -> str:
+def _member(each: MemberDoc) -> str:
     where = f" ({each.where})" if each.where else ""
     needed = "yes" if each.required else ""
     return f"| `{each.name}`{where} | {_type(each.type)} | {needed} | {_cell(each.description)} |"
@@ -80,11 +87,11 @@ def _cell(text: str) -> str:
     return prose(" ".join(text.split()))
 
 
-def _type(pieces: Iterable[Piece]) -> str:
+def _type(pieces: Iterable[TypeText]) -> str:
     return "".join(_pieces(pieces))
 
 
-def _pieces(pieces: Iterable[Piece]) -> Iterator[str]:
+def _pieces(pieces: Iterable[TypeText]) -> Iterator[str]:
     for piece in pieces:
         text = prose(piece.text)
         yield f"[{text}](#{piece.model})" if piece.model else text

@@ -1,4 +1,4 @@
-"""The application put together."""
+"""Assembles the application: routes, error handlers and middleware."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from reshard_server.api.tensors import routes as tensors
 from reshard_server.auth.proxies import Proxies
 from reshard_server.drain import Drain
 from reshard_server.errors.error_handlers import add_refusals
-from reshard_server.middleware.body_limits import Limits
-from reshard_server.middleware.expect_continue import Continuing
+from reshard_server.middleware.authenticate import Authenticate
+from reshard_server.middleware.body_limits import BodyLimits
+from reshard_server.middleware.expect_continue import CloseUnlessBodyRead
 from reshard_server.middleware.forwarded import Forwarded
-from reshard_server.middleware.gate import Gate
-from reshard_server.middleware.request_log import Observe
+from reshard_server.middleware.request_log import RequestLog
 from reshard_server.observability.metrics import Metrics
 from reshard_server.pages.problem_pages import ProblemPages
 from reshard_server.pages.routers import ROUTERS as PAGES
-from reshard_server.refuse_before_body import Expecting
+from reshard_server.refuse_before_body import RefuseBeforeBody
 from reshard_server.services import open_services
 from reshard_server.settings import Settings
 
@@ -45,7 +45,7 @@ ROUTERS = (
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """An application that serves with these settings; what it works with is opened when it starts."""
+    """An application with these settings; it opens its services when it starts."""
     drain, measured = Drain(), Metrics()
 
     @asynccontextmanager
@@ -76,18 +76,18 @@ def create_app(settings: Settings) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     describe(app)
-    app.add_middleware(Limits, settings=settings)
-    app.add_middleware(Expecting, settings=settings)
-    app.add_middleware(Gate, settings=settings)
-    app.add_middleware(Observe, metrics=measured, drain=drain)
+    app.add_middleware(BodyLimits, settings=settings)
+    app.add_middleware(RefuseBeforeBody, settings=settings)
+    app.add_middleware(Authenticate, settings=settings)
+    app.add_middleware(RequestLog, metrics=measured, drain=drain)
     app.add_middleware(ProblemPages)
-    app.add_middleware(Continuing)
+    app.add_middleware(CloseUnlessBodyRead)
     app.add_middleware(Forwarded, proxies=Proxies.of(settings.forwarded_allow_ips))
     return app
 
 
 def prepare_routes(app: FastAPI) -> None:
-    """Has every router make what its routes need, which it would do for its first request."""
+    """Lets every router prepare its routes now instead of at its first request."""
     nowhere = {"type": "http", "method": "GET", "path": "/:", "root_path": "", "headers": []}
     for route in app.routes:
         route.matches(dict(nowhere))

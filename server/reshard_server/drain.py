@@ -1,4 +1,4 @@
-"""The end of a server: it takes nothing new, and open requests finish."""
+"""Draining: the server accepts no new work, and open requests finish."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class Drain:
     """Whether the server is ending, and how many requests are open; used from its event loop.
 
     Attributes:
-        begun: set once it was told to end; open streams wait for this too.
+        begun: set when a signal ends the server; open streams wait for this, too.
     """
 
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     open_requests: int = 0
 
     def refuse_new(self) -> None:
-        """ProblemError where the server is ending."""
+        """Raises ProblemError where the server is ending."""
         if self.begun.is_set():
             raise ProblemError(
                 UNAVAILABLE,
-                "this server is ending and takes nothing new; send the request again, to another replica or once it is "
+                "this server is ending and accepts no new work; send the request again, to another replica or once it is "
                 "back",
                 headers={"Retry-After": RETRY_AFTER},
             )

@@ -1,4 +1,4 @@
-"""A clock that all processes of a host share, that nobody sets, and that runs while the host sleeps."""
+"""A monotonic clock that all processes of a host share; it also counts while the host sleeps."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import time
 
 
 def host_seconds() -> float:
-    """Seconds since the host was started."""
+    """Seconds since the host booted."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

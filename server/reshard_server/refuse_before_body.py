@@ -1,7 +1,7 @@
-"""Decides, before a client sends its body, every answer that does not depend on the body.
+"""Refuses requests before the client sends the body, if the refusal does not depend on the body.
 
-A route reads the body before it looks whether the caller may do this, and whether what the path names is there. Where
-the client waits with its body (``Expect: 100-continue``), that is looked at first.
+A route reads the body before it checks the caller's rights and whether the named resource exists. If the client waits
+for ``100 Continue`` (``Expect: 100-continue``), these checks run first.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reshard_server.api import layouts
 from reshard_server.api.caller import NeedsScope, looked_up
-from reshard_server.api.conversions import get_or_404 as found
-from reshard_server.api.schedules import get_or_404 as found_schedule
+from reshard_server.api.conversions import get_or_404 as conversion_lookup
+from reshard_server.api.schedules import get_or_404 as schedule_lookup
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.error_handlers import refuse, routes_of
 from reshard_server.errors.problems import ProblemError
@@ -37,8 +37,8 @@ from reshard_server.services import Services
 from reshard_server.settings import Settings
 
 
-class Expecting:
-    """Refuses what it can before the body is asked for."""
+class RefuseBeforeBody:
+    """Runs these checks for requests with ``Expect: 100-continue``."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app = app
@@ -62,12 +62,12 @@ class Expecting:
 
 
 async def _no_body() -> Message:
-    """For what no route wants: it is refused without the body."""
+    """An empty body, for a request without a route: it is refused anyway."""
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
 def _route(request: Request) -> APIRoute | None:
-    """The route that will get the request, with the names in its path; None where none wants it."""
+    """The route of the request, with its path parameters; None where there is none."""
     for route in routes_of(request.app):
         match, names = route.matches(dict(request.scope))
         if match == Match.FULL and isinstance(route, APIRoute):
@@ -77,7 +77,7 @@ def _route(request: Request) -> APIRoute | None:
 
 
 async def _check(route: APIRoute, request: Request) -> None:
-    """ProblemError for what the route would refuse whatever the body says."""
+    """Raises ProblemError where the route would refuse any body."""
     services: Services = request.app.state.services
     needed = list(_dependencies(route.dependant))
     caller: Caller | None = request.scope.get("state", {}).get("caller")
@@ -102,18 +102,18 @@ async def _visitor(request: Request, services: Services, *, changes: bool) -> Ca
 
 
 def _check_named(services: Services, caller: Caller, request: Request) -> None:
-    """ProblemError where what the path names is not there for the caller, or not the caller's to change."""
+    """Raises ProblemError where the named resource does not exist for the caller, or may not be changed."""
     names, path = request.scope["path_params"], request.url.path
     if "id" in names:
-        found.visible(services, caller, names["id"])
+        conversion_lookup.visible(services, caller, names["id"])
     elif path.startswith(("/v1/schedules/", "/schedules/")) and request.method != "PUT":
-        found_schedule.visible(services, caller, names["name"])
+        schedule_lookup.visible(services, caller, names["name"])
     elif path.startswith("/v1/layouts/") and request.method == "PUT":
         layouts.check_owner(services, caller, names["name"])
 
 
 def _dependencies(dependant: Any) -> Iterator[Any]:
-    """What a route depends on, and what that depends on."""
+    """All dependencies of a route, including indirect ones."""
     for inner in dependant.dependencies:
         yield inner.call
         yield from _dependencies(inner)

@@ -1,4 +1,4 @@
-"""What ``reshard serve`` does."""
+"""The commands ``reshard serve`` and ``reshard serve --migrate``."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ LOG = logging.getLogger(__name__)
 
 
 def serve(settings: Settings) -> None:
-    """Serves with these settings until the process is told to end.
+    """Serves with these settings until the process gets SIGTERM or SIGINT.
 
-    Raises ReshardError where they cannot be used, before anything listens.
+    Raises ReshardError for invalid settings before it listens.
     """
     _check(settings)
     set_up_logs(settings.log_level, settings.log_format)
     set_up_audit(settings.audit_log)
     for variable in unknown_variables(os.environ):
-        LOG.warning("no setting is named as the variable %s, which is ignored", variable)
+        LOG.warning("the variable %s is ignored: there is no such setting", variable)
     app = create_app(settings)
     with listen(settings.host, settings.port) as listening:
         print(announcement(settings, address_of(listening)), file=sys.stderr, flush=True)
@@ -37,9 +37,9 @@ def serve(settings: Settings) -> None:
 
 
 def migrate_records(settings: Settings) -> str:
-    """Brings the records to this version, and says what was done; serves nothing.
+    """Migrates the records to this version, and returns what was done; serves nothing.
 
-    Raises StorageError where they cannot be used, or another server works on the state folder.
+    Raises StorageError where the records cannot be used, or another server uses the state folder.
     """
     with state_locked(settings):
         database, done = open_migrated(settings)
@@ -53,22 +53,22 @@ def _check(settings: Settings) -> None:
     for name, path in settings.roots.items():
         if not path.is_dir():
             raise ReshardError(
-                f"the root {name!r} is {str(path)!r}, which is no folder; make it, or correct the path"
+                f"the root {name!r} is {str(path)!r}, which is not a folder; create it, or correct the path"
             )
         if settings.audit_log and settings.audit_log.resolve().is_relative_to(path.resolve()):
             raise ReshardError(
-                f"the audit log {str(settings.audit_log.absolute())!r} lies in the root {name!r}, where clients may read and "
+                f"the audit log {str(settings.audit_log.absolute())!r} is in the root {name!r}, where clients may read and "
                 "write; name a file elsewhere"
             )
         if settings.state.resolve().is_relative_to(path.resolve()):
             raise ReshardError(
-                f"the state folder {str(settings.state.absolute())!r} lies in the root {name!r}, where clients may read "
+                f"the state folder {str(settings.state.absolute())!r} is in the root {name!r}, where clients may read "
                 "and write; name a folder elsewhere with --state"
             )
 
 
 def announcement(settings: Settings, address: str) -> str:
-    """Where it listens and where its pages are, what it serves, and a line to try."""
+    """The address, the URL of the pages, the roots, and a command to try."""
     roots = [f"  {name} = {path}" for name, path in sorted(settings.roots.items())]
     header = () if settings.insecure else ("-H", "Authorization: Bearer TOKEN")
     line = shlex.join(["curl", *header, f"{address}/v1/conversions"])

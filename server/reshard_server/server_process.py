@@ -1,4 +1,4 @@
-"""A server process: from its socket to its orderly end."""
+"""The server process, from its socket to its orderly end."""
 
 from __future__ import annotations
 
@@ -25,53 +25,51 @@ from reshard_server.settings import Settings
 LOG = logging.getLogger(__name__)
 
 HEAD_MARGIN_BYTES = 16384
-"""Headers that are a little too large are refused by the application, with the request's id."""
+"""Lets the application, with the request's id, refuse headers that are slightly too large."""
 
 BACKLOG = 512
 
 
 class DrainingServer(uvicorn.Server):
-    """Told to end, it takes nothing new, lets open requests end, and then ends with exit code 0."""
+    """On a signal it accepts no new work, lets open requests finish, and exits with 0."""
 
     def __init__(self, config: uvicorn.Config, drain: Drain, drain_seconds: float) -> None:
         super().__init__(config)
         self.drain = drain
         self.drain_seconds = drain_seconds
-        self.told_at: float | None = None
+        self.signalled_at: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  (uvicorn's)
-        """The first signal drains; a second one ends at once."""
-        if self.told_at is not None:
+        """The first signal drains the server; a second one ends it at once."""
+        if self.signalled_at is not None:
             self.should_exit = self.force_exit = True
             return
-        self.told_at = time.monotonic()
+        self.signalled_at = time.monotonic()
         LOG.info("draining", extra={"signal": signal.Signals(sig).name})
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second."""
-        if self.told_at is not None and not self.should_exit:
+        """Runs ten times a second."""
+        if self.signalled_at is not None and not self.should_exit:
             self.drain.begun.set()
             await asyncio.sleep(0)
-            waited = time.monotonic() - self.told_at
+            waited = time.monotonic() - self.signalled_at
             self.should_exit = not self.drain.open_requests or waited > self.drain_seconds / 2
         return await super().on_tick(counter)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ReshardError where the address cannot be had."""
+    """A listening socket. Raises ReshardError where the address is not available."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        found = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         number = error.errno or 0
-        reason = (
-            os.strerror(number) if number > 0 else error
-        )  # a name that is unknown has no number
+        reason = os.strerror(number) if number > 0 else error  # an unknown name has no number
         raise ReshardError(
-            f"cannot listen on {host} port {port}: {reason}; choose another --host or --port, or end what uses it"
+            f"cannot listen on {host} port {port}: {reason}; choose another --host or --port, or end the process that uses it"
         ) from error
-    found.set_inheritable(False)
-    return found
+    listening.set_inheritable(False)
+    return listening
 
 
 def address_of(listening: socket.socket) -> str:
@@ -81,12 +79,12 @@ def address_of(listening: socket.socket) -> str:
 
 
 SWITCH_SECONDS = 0.0005
-"""How long a thread that works keeps others waiting. A request to the records gives way a dozen times, and
-Python's own 5 ms would add up."""
+"""How long a thread runs before it lets others run. A query of the records switches threads a dozen times, and Python's
+default of 5 ms would add up."""
 
 
 def run_server(app: FastAPI, settings: Settings, listening: socket.socket) -> None:
-    """Serves until the process is told to end. Raises ReshardError where it cannot start."""
+    """Serves until a signal ends the process. Raises ReshardError where it cannot start."""
     config = uvicorn.Config(
         app,
         http=protocol_of(settings),
@@ -103,9 +101,9 @@ def run_server(app: FastAPI, settings: Settings, listening: socket.socket) -> No
     server = DrainingServer(config, app.state.drain, settings.drain_seconds)
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
-    gc.freeze()  # what is there for good; the collector went over it again and again, for tens of milliseconds each time
+    gc.freeze()  # permanent objects; collecting them took tens of milliseconds each time
     try:
-        with _without_its_own_words(app):
+        with _without_traceback(app):
             server.run(sockets=[listening])
     except SystemExit:
         if app.state.refused is None:
@@ -115,15 +113,15 @@ def run_server(app: FastAPI, settings: Settings, listening: socket.socket) -> No
 
 
 @contextmanager
-def _without_its_own_words(app: FastAPI) -> Iterator[None]:
-    """Of what the application could not start for, uvicorn would log the traceback; the error says it all."""
+def _without_traceback(app: FastAPI) -> Iterator[None]:
+    """Keeps uvicorn from logging the traceback of an error at the start; the error's message suffices."""
 
-    def wanted(_: logging.LogRecord) -> bool:
+    def is_logged(_: logging.LogRecord) -> bool:
         return app.state.refused is None
 
     log = logging.getLogger("uvicorn.error")
-    log.addFilter(wanted)
+    log.addFilter(is_logged)
     try:
         yield
     finally:
-        log.removeFilter(wanted)
+        log.removeFilter(is_logged)

@@ -1,4 +1,4 @@
-"""What every route works with; made once, when the application starts."""
+"""The services that all routes share; opened once, when the application starts."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ import sqlalchemy as sa
 from anyio import CapacityLimiter
 
 from reshard import check_arguments
-from reshard_server.auth.paths import Roots
-from reshard_server.auth.rates import Rates
-from reshard_server.auth.reload_tokens import Reloading
+from reshard_server.auth.rate_limits import RateLimits
+from reshard_server.auth.reload_tokens import TokenReloader
+from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.sessions import Sessions
-from reshard_server.auth.slots_per_token import Places
+from reshard_server.auth.slots_per_token import Slots
 from reshard_server.auth.streams import Streams
 from reshard_server.auth.tokens import Tokens, load_tokens
 from reshard_server.db.clock import clock_of
-from reshard_server.db.conversions.batching import Together
+from reshard_server.db.conversions.batching import BatchRecorder
 from reshard_server.db.conversions.change_feed import Feed
 from reshard_server.db.database import open_database
 from reshard_server.db.listen import Listener
 from reshard_server.db.state_lock import state_locked
 from reshard_server.drain import Drain
-from reshard_server.jobs.queue import Durable
+from reshard_server.jobs.queue import JobQueue
 from reshard_server.observability.audit import audit
 from reshard_server.observability.metrics import Metrics
 from reshard_server.queries.ask import Questions
-from reshard_server.schedules.loop import Ticking
+from reshard_server.schedules.loop import ScheduleLoop
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.settings import Settings
 from reshard_server.worker.wording import RootNames
 
 CHECKERS = 4
-"""Threads that look at paths for conversions that are asked for: where a storage hangs they do, and no others."""
+"""Threads that check the paths of new conversions; if a storage hangs, only these threads hang."""
 
 PINGERS = 2
-"""Threads that ask whether the database answers: where it does not they wait, and no others."""
+"""Threads that ping the database; if it does not answer, only these threads wait."""
 
 BROWSERS = 2
-"""Threads that look for checkpoints that a form offers: where a storage hangs they do, and the form does without."""
+"""Threads that list checkpoints for forms; if a storage hangs, the form shows none."""
 
 LOOKERS = 4
-"""Threads that ask the records for requests; more would only wait for each other and for the interpreter."""
+"""Threads that query the records for requests; more would only wait for each other and the interpreter."""
 
 
 @dataclass(frozen=True)
 class Services:
-    """Settings, records and everything else that lives as long as the server.
+    """The settings, the records and everything else that lives as long as the server.
 
     Attributes:
-        lookers: the threads that look into the records for requests about conversions.
-        checkers: the threads that check what is asked for.
-        pingers: the threads that ask whether the database answers.
-        together: records the conversions that are asked for.
-        names: of the roots, and which folders no client is told.
+        lookers: the threads that query the records about conversions.
+        checkers: the threads that check new requests.
+        pingers: the threads that ping the database.
+        recorder: records new conversions.
+        names: of the roots; and the folders that no client may see.
     """
 
     settings: Settings
@@ -65,10 +65,10 @@ class Services:
     tokens: Tokens
     sessions: Sessions
     roots: Roots
-    durable: Durable
+    queue: JobQueue
     questions: Questions
     scheduling: Scheduling
-    rates: Rates
+    rates: RateLimits
     streams: Streams
     feed: Feed
     drain: Drain
@@ -77,17 +77,17 @@ class Services:
     checkers: CapacityLimiter
     pingers: CapacityLimiter
     browsers: CapacityLimiter
-    together: Together
+    recorder: BatchRecorder
     names: RootNames
 
 
 @contextmanager
 def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterator[Services]:
-    """Everything opened, and closed again in the opposite order.
+    """Opens all services, and closes them in the opposite order.
 
     Raises ReshardError where something cannot be opened.
     """
-    check_arguments()  # loads what checking takes, so that the first request need not wait
+    check_arguments()  # imports the modules that it needs, so that the first request need not wait
     tokens, roots = load_tokens(settings), Roots(settings.roots)
     with ExitStack() as opened:
         opened.enter_context(state_locked(settings))
@@ -97,23 +97,21 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
             listener = Listener(database)
             listener.launch()
             opened.callback(listener.close)
-        durable = Durable(settings, database, roots)
-        durable.launch()
-        opened.callback(durable.close)
+        queue = JobQueue(settings, database, roots)
+        queue.launch()
+        opened.callback(queue.close)
         names = RootNames.of(settings.roots, settings.state, Path(__file__).parent)
-        questions = Questions(names, drain, _places(settings, "looks"), _places(settings, "reads"))
+        questions = Questions(names, drain, _slots(settings, "looks"), _slots(settings, "reads"))
         opened.callback(questions.close)
-        scheduling = Scheduling(
-            settings, database, tokens, roots, durable.executor, durable.enqueue
-        )
-        ticking = Ticking(scheduling)
+        scheduling = Scheduling(settings, database, tokens, roots, queue.executor, queue.wake)
+        ticking = ScheduleLoop(scheduling)
         ticking.launch()
         opened.callback(ticking.close)
-        streams = Streams(_places(settings, "streams"))
+        streams = Streams(_slots(settings, "streams"))
         metrics.watch(database, streams)
         lookers = CapacityLimiter(LOOKERS)
         sessions = Sessions(database, tokens, settings.session_hours * 3600, clock_of(database).now)
-        reloading = Reloading(settings, tokens, sessions.end_of_hash, _tell_tokens)
+        reloading = TokenReloader(settings, tokens, sessions.end_of_hash, _audit_tokens)
         reloading.launch()
         opened.callback(reloading.close)
         yield Services(
@@ -122,10 +120,10 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
             tokens,
             sessions,
             roots,
-            durable,
+            queue,
             questions,
             scheduling,
-            Rates(settings.requests_per_minute),
+            RateLimits(settings.requests_per_minute),
             streams,
             Feed(database),
             drain,
@@ -134,16 +132,16 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
             CapacityLimiter(CHECKERS),
             CapacityLimiter(PINGERS),
             CapacityLimiter(BROWSERS),
-            Together(database, settings.queued_per_token, lookers),
+            BatchRecorder(database, settings.queued_per_token, lookers),
             names,
         )
 
 
-def _tell_tokens(words: str) -> None:
+def _audit_tokens(words: str) -> None:
     audit("tokens", caller=None, detail=words)
 
 
-def _places(settings: Settings, kind: Literal["looks", "reads", "streams"]) -> Places:
-    """The places of a kind; where no token is needed, everybody is one token, which may take all."""
+def _slots(settings: Settings, kind: Literal["looks", "reads", "streams"]) -> Slots:
+    """The slots of one kind; without tokens all clients count as one token, which may take all slots."""
     most: int = getattr(settings, kind)
-    return Places(most, most if settings.insecure else getattr(settings, f"{kind}_per_token"))
+    return Slots(most, most if settings.insecure else getattr(settings, f"{kind}_per_token"))

@@ -1,7 +1,7 @@
-"""Settings: everything that can be chosen about a server, described once.
+"""All settings of a server, each described once.
 
-Each comes from the command line, the environment (``RESHARD_`` and its name in capitals), a TOML file
-(``--settings FILE`` or ``RESHARD_SETTINGS``), or its default; in this order.
+A value comes from the command line, else the environment (``RESHARD_`` and the name in capitals), else a TOML file
+(``--settings FILE`` or ``RESHARD_SETTINGS``), else the default.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from reshard_server.errors.value_errors import expected
 MIB = 1 << 20
 
 PREFIX = "RESHARD_"
-"""Of the variables in the environment that are settings."""
+"""Prefix of environment variables that are settings."""
 
 NOT_SETTINGS = frozenset({"RESHARD_SETTINGS", "RESHARD_TOKEN"})
 """Variables of the commands: the settings' file, and a client's token."""
@@ -49,7 +49,7 @@ RootName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
 
 class TokenSettings(BaseModel):
-    """One bearer token; only its hash is ever stored."""
+    """A bearer token; only its hash is stored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -72,24 +72,24 @@ class TokenSettings(BaseModel):
     @field_validator("expires", mode="before")
     @classmethod
     def _is_moment(cls, value: object) -> object:
-        """TOML has days and times without a zone; of JSON everything is text."""
+        """Accepts TOML's dates and JSON's text; refuses times without a zone."""
         try:
-            found = datetime.fromisoformat(value) if isinstance(value, str) else value
+            parsed = datetime.fromisoformat(value) if isinstance(value, str) else value
         except ValueError:
-            found = None
-        if isinstance(found, datetime) and isinstance(value, str) and len(value) == _DAY_LENGTH:
-            return found.replace(tzinfo=UTC)
-        if isinstance(found, date) and not isinstance(found, datetime):
-            return datetime.combine(found, time.min, UTC)
-        if value is not None and not (isinstance(found, datetime) and found.tzinfo is not None):
+            parsed = None
+        if isinstance(parsed, datetime) and isinstance(value, str) and len(value) == _DAY_LENGTH:
+            return parsed.replace(tzinfo=UTC)
+        if isinstance(parsed, date) and not isinstance(parsed, datetime):
+            return datetime.combine(parsed, time.min, UTC)
+        if value is not None and not (isinstance(parsed, datetime) and parsed.tzinfo is not None):
             raise ValueError(
                 f"expected a day such as 2027-01-31, or a time with its zone such as 2027-01-31T12:00:00Z, found {str(value)[:40]!r}"
             )
-        return found
+        return parsed
 
 
 class Settings(BaseSettings):
-    """How a server runs."""
+    """The settings of a server."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, extra="forbid", frozen=True, env_nested_delimiter="__"
@@ -240,9 +240,9 @@ class Settings(BaseSettings):
 
 
 def load_settings(flags: Mapping[str, Any], file: Path | None) -> Settings:
-    """The settings of flags, environment and file, in this order; maps such as roots are joined.
+    """The settings from flags, environment and file, in this order; maps such as roots are merged.
 
-    Raises ReshardError where a value cannot be used; its text names each, but no secret.
+    Raises ReshardError that names all invalid values, but no secrets.
     """
     document = _document(file) if file else {}
 
@@ -287,7 +287,7 @@ def _wrong(error: ValidationError) -> str:
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:
-    """Variables that look like settings and are none: misspelled, perhaps."""
+    """Variables with the prefix of settings that are no settings; perhaps misspelled."""
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | NOT_SETTINGS
     return sorted(
         variable
@@ -297,7 +297,7 @@ def unknown_variables(environment: Iterable[str]) -> list[str]:
 
 
 def described_settings() -> list[tuple[str, str, str, str]]:
-    """Of every setting its name, its variable in the environment, its default and what it is."""
+    """The name, environment variable, default and description of every setting."""
     return [
         (name, f"{PREFIX}{name.upper()}", _shown(field), field.description or "")
         for name, field in Settings.model_fields.items()

@@ -12,7 +12,7 @@ import pytest
 from reshard_server.pages.conversions import form_fields
 from reshard_server.pages.schedules import schedule_form
 from reshard_server.schemas.conversion import LIBRARY_NAMES as HTTP_NAMES
-from reshard_server.schemas.conversion import Goal
+from reshard_server.schemas.conversion import TargetRequest
 
 import reshard
 from reshard.cli.commands import convert, plan
@@ -73,7 +73,7 @@ def test_the_command_line_has_every_option(
 
 
 def test_the_http_model_has_every_option() -> None:
-    members = {HTTP_NAMES.get(n, n): found for n, found in Goal.model_fields.items()}
+    members = {HTTP_NAMES.get(n, n): found for n, found in TargetRequest.model_fields.items()}
     assert members.keys() == {"target", *OPTIONS}
     for name in OPTIONS:
         assert members[name].get_default() == getattr(DEFAULTS, name)
@@ -81,13 +81,13 @@ def test_the_http_model_has_every_option() -> None:
 
 
 def test_the_forms_have_every_option() -> None:
-    assert set(Goal.model_fields) < {*form_fields.MEMBER_TEXTS, *form_fields.FLAGS}
+    assert set(TargetRequest.model_fields) < {*form_fields.MEMBER_TEXTS, *form_fields.FLAGS}
     empty = dict.fromkeys(form_fields.MEMBER_TEXTS, "")
     members = {**form_fields.members_of(empty, empty), "source": "data/a", "target": "data/b"}
-    assert Goal(**{n: members[n] for n in members if n in Goal.model_fields}) == Goal(
-        target="data/b"
-    )
-    assert set(schedule_form.GOAL_TEXTS) < set(Goal.model_fields)
+    assert TargetRequest(
+        **{n: members[n] for n in members if n in TargetRequest.model_fields}
+    ) == TargetRequest(target="data/b")
+    assert set(schedule_form.TARGET_TEXTS) < set(TargetRequest.model_fields)
 
 
 def test_the_identity_of_a_conversion_has_every_option_that_changes_bytes(tmp_path: Path) -> None:

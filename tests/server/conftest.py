@@ -1,4 +1,4 @@
-"""One PostgreSQL for all tests of the server; each takes an empty database of it."""
+"""Fixtures of all tests of the server: PostgreSQL, an application in this process, a checkpoint below its root."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.server.checkpoint import run_of
 from tests.server.postgres import Postgres, start_postgres
+from tests.server.served import serve, served
+
+__all__ = ["postgres", "run_of", "serve", "served"]
 
 
 @pytest.fixture(scope="session")

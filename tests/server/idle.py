@@ -5,7 +5,7 @@ Run as a program it is ``reshard serve`` with that one difference.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 from reshard_server import services
@@ -22,7 +22,7 @@ class Idle:
     database: sa.Engine
     roots: object
     executor: str = "idle"
-    enqueued: list[tuple[str, str, int]] = field(default_factory=list)
+    wakes: int = 0
     lease_ends: float = float("inf")
     refused: Unavailable | None = None
 
@@ -31,12 +31,12 @@ class Idle:
 
     def close(self) -> None: ...
 
-    def enqueue(self, conversion_id: str, token: str, priority: int) -> None:
-        self.enqueued.append((conversion_id, token, priority))
+    def wake(self) -> None:
+        self.wakes += 1
 
 
 if __name__ == "__main__":
     from reshard.cli import main
 
-    services.Durable = Idle  # type: ignore[misc, assignment]
+    services.JobQueue = Idle  # type: ignore[misc, assignment]
     main()

@@ -44,7 +44,7 @@ def test_nested_names_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
     ("text", "words"),
     [
         ("port = 70000", "the settings cannot be used: port: expected at most 65535"),
-        ("prot = 1", "prot: there is nothing of this name; correct the name, or leave it out; docs/reference/service/settings.md describes each"),
+        ("prot = 1", "prot: there is no member of this name; correct the name, or leave it out; docs/reference/service/settings.md describes each"),
         ("port =", "cannot be used: Invalid value"),
         ('[[tokens]]\nname = "a"\nsha256 = "secret-in-the-clear"\nscopes = []', "tokens.0.sha256"),
     ],

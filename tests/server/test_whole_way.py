@@ -77,7 +77,7 @@ def test_a_missing_source_is_said_to_be_missing(tmp_path: Path) -> None:
             == "data/run/9 does not exist: expected the directory of a checkpoint; check the path"
         )
         assert (error["title"], error["field"], error["remedy"]) == (
-            "There is no checkpoint",
+            "This is not a checkpoint",
             "/source",
             "check the path",
         )

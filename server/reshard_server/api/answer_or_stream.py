@@ -1,4 +1,4 @@
-"""Answers as one document, or as a stream of events that ends with it, by the client's ``Accept``."""
+"""Answers a question with one document, or with a stream of events, by the client's ``Accept``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from reshard_server.api.caller import asking_token
-from reshard_server.api.conversions.events import SILENCE_SECONDS, EventStream
+from reshard_server.api.caller import token_name
+from reshard_server.api.event_stream import SILENCE_SECONDS, STILL_HERE, EventStream
 from reshard_server.api.read_mask import Mask, mask_of, narrowed
 from reshard_server.errors.problems import CLIENT_GONE, ProblemError
 from reshard_server.queries.ask import TICK_SECONDS, Answered, Progressed, Question
@@ -22,7 +22,7 @@ EVENTS: dict[str, Any] = {
     "text/event-stream": {
         "schema": {
             "type": "object",
-            "description": "One event of the stream; `data` is JSON: progress as of a conversion, the answer, or a "
+            "description": "One event of the stream; `data` is JSON: the progress (as of a conversion), the answer, or a "
             "problem document.",
             "properties": {
                 "event": {"enum": ["progress", "answer", "problem"]},
@@ -34,26 +34,28 @@ EVENTS: dict[str, Any] = {
 
 
 async def answered(request: Request, serving: Services, question: Question) -> Response:
-    """The answer as one JSON document; given up when the client goes away."""
+    """The answer as one JSON document; the question is cancelled when the client disconnects."""
     return Response(await answer_to(request, serving, question), media_type="application/json")
 
 
 async def answer_to(request: Request, serving: Services, question: Question) -> str:
-    """The answer as JSON; ProblemError where there is none, or the client went away."""
-    async with aclosing(serving.questions.ask(question, asking_token(request))) as told:
-        async for heard in told:
-            if isinstance(heard, Answered):
-                return heard.text
+    """The answer as JSON; ProblemError where there is none, or the client disconnects."""
+    async with aclosing(serving.questions.ask(question, token_name(request))) as updates:
+        async for update in updates:
+            if isinstance(update, Answered):
+                return update.text
             if await request.is_disconnected():
-                raise ProblemError(CLIENT_GONE, "the client went away before the answer was there")
+                raise ProblemError(
+                    CLIENT_GONE, "the client disconnected before the answer was ready"
+                )
     raise AssertionError
 
 
 async def answered_or_watched(request: Request, serving: Services, question: Question) -> Response:
-    """The same, or with ``Accept: text/event-stream`` its progress and then the answer."""
+    """Like ``answered``; with ``Accept: text/event-stream`` events of progress and then the answer."""
     if "text/event-stream" not in request.headers.get("accept", ""):
         return await answered(request, serving, question)
-    token = asking_token(request)
+    token = token_name(request)
     return EventStream(
         _events(serving, question, token, mask_of(request)), serving.streams.take(token)
     )
@@ -64,16 +66,16 @@ async def _events(
 ) -> AsyncIterator[str]:
     silent = 0.0
     try:
-        async with aclosing(serving.questions.ask(question, token)) as told:
-            async for heard in told:
-                silent = 0.0 if heard else silent + TICK_SECONDS
-                if isinstance(heard, Answered):
-                    yield _event("answer", await asyncio.to_thread(_narrowed, heard.text, mask))
-                elif isinstance(heard, Progressed):
-                    yield _event("progress", heard.text)
+        async with aclosing(serving.questions.ask(question, token)) as updates:
+            async for update in updates:
+                silent = 0.0 if update else silent + TICK_SECONDS
+                if isinstance(update, Answered):
+                    yield _event("answer", await asyncio.to_thread(_narrowed, update.text, mask))
+                elif isinstance(update, Progressed):
+                    yield _event("progress", update.text)
                 elif silent >= SILENCE_SECONDS:
                     silent = 0.0
-                    yield ": still here\n\n"
+                    yield STILL_HERE
     except ProblemError as problem:
         yield _event("problem", json.dumps(problem.document()))
 

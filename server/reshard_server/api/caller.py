@@ -22,9 +22,9 @@ BEARER = HTTPBearer(auto_error=False, description="A token of the server's setti
 
 
 async def services(request: Request) -> Services:
-    """What the application was made with."""
-    found: Services = request.app.state.services
-    return found
+    """The services of the application."""
+    opened: Services = request.app.state.services
+    return opened
 
 
 Serving = Annotated[Services, Depends(services)]
@@ -34,25 +34,25 @@ async def _caller(
     request: Request,
     _: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)],
 ) -> Caller:
-    """Whom the gate let in; nobody gets here without it."""
-    found: Caller = request.state.caller
-    return found
+    """The caller that ``middleware.authenticate`` admitted."""
+    caller: Caller = request.state.caller
+    return caller
 
 
-def asking_token(request: Request) -> str:
-    """The name of the token that asks, for limits of one token."""
-    found: Caller = request.state.caller
-    return found.name
+def token_name(request: Request) -> str:
+    """The name of the request's token, for limits per token."""
+    caller: Caller = request.state.caller
+    return caller.name
 
 
-async def looked_up(serving: Services, question: Callable[..., T], *arguments: Any) -> T:
-    """What a question to the records is answered, by one of the few threads for that."""
-    return await run_sync(question, *arguments, limiter=serving.lookers)
+async def looked_up(serving: Services, query: Callable[..., T], *arguments: Any) -> T:
+    """The result of a query, run in one of the few threads for the database."""
+    return await run_sync(query, *arguments, limiter=serving.lookers)
 
 
 @dataclass(frozen=True)
 class NeedsScope:
-    """The caller, where it has this scope; a dependency."""
+    """A dependency: the caller, if it has this scope."""
 
     scope: Scope
 
@@ -61,7 +61,7 @@ class NeedsScope:
         return caller
 
     def check(self, caller: Caller) -> None:
-        """ProblemError where the caller lacks the scope."""
+        """Raises ProblemError where the caller lacks the scope."""
         if self.scope not in caller.scopes:
             raise ProblemError(
                 FORBIDDEN,
@@ -70,7 +70,7 @@ class NeedsScope:
 
 
 MAY_READ = Depends(NeedsScope("read"))
-"""For routes that tell everybody with this scope the same."""
+"""For routes that answer every caller with this scope alike."""
 
 Reading = Annotated[Caller, Depends(NeedsScope("read"))]
 Converting = Annotated[Caller, Depends(NeedsScope("convert"))]
@@ -82,6 +82,6 @@ async def read_metrics(
     serving: Serving,
     given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)],
 ) -> None:
-    """Lets everybody read metrics where the settings say so, else tokens with the scope read."""
+    """Admits everyone where the settings say so, else callers with the scope ``read``."""
     if not serving.settings.metrics_open:
         await NeedsScope("read")(await _caller(request, given))

@@ -1,8 +1,7 @@
-"""Checkpoints below the roots: listed, inspected, verified, given a record of themselves."""
+"""Routes that list, inspect, verify and fingerprint checkpoints below the roots."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Request, Response
@@ -24,9 +23,9 @@ from reshard_server.errors.problems import (
     TARGET_EXISTS,
     UNAVAILABLE,
 )
-from reshard_server.jobs.accept import about, check_limits
+from reshard_server.jobs.check_request import check_limits, for_field
 from reshard_server.jobs.child_request import data_bytes
-from reshard_server.jobs.choose_step import choose
+from reshard_server.jobs.choose_step import choose_step
 from reshard_server.observability.logs import ABOUT
 from reshard_server.queries.ask import Question
 from reshard_server.queries.browse import browse
@@ -50,22 +49,22 @@ _UNUSABLE = (NOT_FOUND, NO_CHECKPOINT, BAD_CHECKPOINT, STORAGE, UNAVAILABLE)
 def list_checkpoints(
     query: Annotated[CheckpointQuery, Query()], serving: Serving, caller: Reading
 ) -> CheckpointPage:
-    """Checkpoints and folders of steps below a root, by path.
+    """Lists checkpoints and folders of steps below a root, by path.
 
-    Neither links nor hidden folders are followed. A tree with many other folders is listed in pages that
-    may be short: go on while there is a ``next_page_token``.
+    Links and hidden folders are skipped. In a tree with many other folders a page may be short or empty: continue as
+    long as there is a ``next_page_token``.
     """
-    with about("prefix" if query.prefix else "root"):
+    with for_field("prefix" if query.prefix else "root"):
         folder = serving.roots.folder(caller, query.root, query.prefix)
     listing = {"checkpoints": [query.root, query.prefix]}
-    behind: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
     if query.page_token:
         (text,) = page_key(listing, query.page_token, (str,))
-        behind = tuple(str(text).split("/"))
+        after = tuple(str(text).split("/"))
     name = f"{query.root}/{query.prefix}" if query.prefix else query.root
-    found = browse(folder, name, query.page_size, behind)
-    more = None if found.behind is None else page_token(listing, ("/".join(found.behind),))
-    return CheckpointPage(checkpoints=found.checkpoints, next_page_token=more)
+    listed = browse(folder, name, query.page_size, after)
+    more = None if listed.after is None else page_token(listing, ("/".join(listed.after),))
+    return CheckpointPage(checkpoints=listed.checkpoints, next_page_token=more)
 
 
 @ROUTER.post(":inspect", response_model=Inspection, responses=problems(*_UNUSABLE))
@@ -75,16 +74,16 @@ async def inspect_checkpoint(
     serving: Serving,
     caller: Reading,
 ) -> Response:
-    """What a checkpoint holds: names, shapes, dtypes, chunks, layouts, bytes. Reads metadata only."""
-    body = await choose(serving.checkers, serving.roots, caller, body)
-    with about("/checkpoint"):
+    """Returns a checkpoint's contents: names, shapes, dtypes, chunks, layouts, bytes. Reads metadata only."""
+    body = await choose_step(serving.checkers, serving.roots, caller, body)
+    with for_field("/checkpoint"):
         path = serving.roots.existing(caller, body.checkpoint)
     limits = check_limits(serving, None)
     question = Question(
         "inspect",
         {"path": str(path)},
         data_bytes(limits.max_memory, limits.workers),
-        told={"uri": body.checkpoint},
+        overrides={"uri": body.checkpoint},
         paths=(body.checkpoint,),
     )
     return await answered(request, serving, question)
@@ -101,23 +100,22 @@ async def verify_checkpoint(
     serving: Serving,
     caller: Reading,
 ) -> Response:
-    """Compares two checkpoints bit by bit, or one with what it recorded of itself; reads every byte.
+    """Compares two checkpoints bit by bit, or one checkpoint with its recorded digests; reads every byte.
 
-    Where ``other`` was made of ``checkpoint`` by select, drop, rename or cast, it records that, and each
-    tensor is compared with the one that it was made of; a cast is done again, and every bit compared.
-    Damage is told in the answer. With ``Accept: text/event-stream`` progress comes before it. The work
-    ends when the client goes away.
+    If ``other`` was made from ``checkpoint`` with select, drop, rename or cast, it records these rules. Then each tensor
+    is compared with its source; casts are repeated, and every bit is compared. The answer lists any damage. With
+    ``Accept: text/event-stream`` progress comes before the answer. The work stops when the client disconnects.
     """
-    body = await choose(serving.checkers, serving.roots, caller, body)
-    with about("/checkpoint"):
+    body = await choose_step(serving.checkers, serving.roots, caller, body)
+    with for_field("/checkpoint"):
         a = serving.roots.existing(caller, body.checkpoint)
-    with about("/other"):
+    with for_field("/other"):
         b = None if body.other is None else serving.roots.existing(caller, body.other)
     rules = _rules(body, serving.settings.max_memory)
     limits = check_limits(serving, body.max_memory)
     question = Question(
         "verify",
-        {"a": str(a), "b": None if b is None else str(b), **rules, **asdict(limits)},
+        {"a": str(a), "b": None if b is None else str(b), **rules, **limits._asdict()},
         data_bytes(limits.max_memory, limits.workers),
         "read",
         {"a": body.checkpoint, "b": body.other},
@@ -127,10 +125,10 @@ async def verify_checkpoint(
 
 
 def _rules(body: VerifyRequest, ceiling: int) -> dict[str, Any]:
-    """The rules as the child gets them; refused where they make no sense for any checkpoint."""
+    """The rules for the child. Raises ProblemError for rules that fit no checkpoint."""
     rules = body.model_dump(include={"select", "drop", "rename", "cast"}, exclude_none=True)
     for kind, given in rules.items():
-        with about(f"/{kind}"):
+        with for_field(f"/{kind}"):
             check_arguments(max_memory=ceiling, **{kind: given})
     return rules
 
@@ -146,19 +144,19 @@ async def fingerprint_checkpoint(
     serving: Serving,
     caller: Converting,
 ) -> Response:
-    """Records digests of all tensors and files of a checkpoint in it, so that later damage is found.
+    """Records digests of a checkpoint's tensors and files in the checkpoint, so that later damage can be found.
 
-    Reads every byte once, and adds small files; nothing else is changed. Needs a token that may write to
-    the root. With ``Accept: text/event-stream`` progress comes before the answer. Where the client goes
-    away before the end, nothing is recorded.
+    Reads every byte once and adds small files; nothing else changes. Needs a token that may write to the root. With
+    ``Accept: text/event-stream`` progress comes before the answer. If the client disconnects early, nothing is
+    recorded.
     """
     ABOUT.get().aims_at(body.checkpoint)
     serving.drain.refuse_new()
-    body = await choose(serving.checkers, serving.roots, caller, body)
-    with about("/checkpoint"):
+    body = await choose_step(serving.checkers, serving.roots, caller, body)
+    with for_field("/checkpoint"):
         path = serving.roots.changeable(caller, body.checkpoint)
     limits = check_limits(serving, body.max_memory)
-    arguments: dict[str, Any] = {"path": str(path), "overwrite": body.overwrite, **asdict(limits)}
+    arguments: dict[str, Any] = {"path": str(path), "overwrite": body.overwrite, **limits._asdict()}
     question = Question(
         "fingerprint",
         arguments,

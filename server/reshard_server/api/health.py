@@ -1,4 +1,4 @@
-"""Whether the process lives, and whether it can serve."""
+"""Health routes: whether the process lives, and whether it can serve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reshard_server.services import Services
 ROUTER = APIRouter(tags=["operation"])
 
 ANSWER_SECONDS = 2.0
-"""How long the database may take to answer; who asks whether we are ready does not wait long."""
+"""How long the database may take to answer; readiness probes do not wait long."""
 
 RETRY_AFTER = "10"
 
@@ -31,20 +31,20 @@ class Health(BaseModel):
 
 @ROUTER.get("/livez")
 async def get_liveness() -> Health:
-    """Answers as long as the process does."""
+    """Answers as long as the process lives."""
     return Health()
 
 
 @ROUTER.get("/readyz", responses=problems(UNAVAILABLE))
 async def get_readiness(serving: Serving) -> Health:
-    """Answers 200 where the database takes heartbeats and answers, and the server is not ending; within seconds.
+    """Answers 200 if the database answers and accepts heartbeats, and the server is not ending.
 
-    The answer says where the database is read-only or its disk is full.
+    Answers within seconds. The problem says if the database is read-only or its disk is full.
     """
     serving.drain.refuse_new()
-    if (refused := serving.durable.refused) is not None:
+    if (refused := serving.queue.refused) is not None:
         raise no_records(refused)
-    if host_seconds() > serving.durable.lease_ends:
+    if host_seconds() > serving.queue.lease_ends:
         raise _unready("the database confirms no heartbeat")
     with move_on_after(ANSWER_SECONDS):
         await _ask(serving)

@@ -1,4 +1,4 @@
-"""Named layouts: stored, looked at, deleted, and tried on a checkpoint."""
+"""Routes that store, read, delete and preview named layouts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from reshard_server.errors.problems import (
     UNAVAILABLE,
     ProblemError,
 )
-from reshard_server.jobs.accept import about, check_limits, content_of
+from reshard_server.jobs.check_request import check_limits, content_of, for_field
 from reshard_server.jobs.child_request import data_bytes
-from reshard_server.jobs.choose_step import with_choice
+from reshard_server.jobs.choose_step import resolve_step
 from reshard_server.queries.ask import Question
 from reshard_server.schemas.base import Name, Page
 from reshard_server.schemas.checkpoint import LayoutAnswer
@@ -63,9 +63,9 @@ _STORED = {"content": {"application/json": {"example": STORED}}, **header_descri
 
 @ROUTER.get("", dependencies=[MAY_READ])
 def list_layouts(query: Annotated[LayoutQuery, Query()], serving: Serving) -> LayoutPage:
-    """The newest version of each layout, by name. Every token that may read sees every layout.
+    """Lists the newest version of each layout, by name. Every token with the scope read sees all layouts.
 
-    Content that is larger than 4096 bytes is left out.
+    Contents larger than 4096 bytes are left out.
     """
     return layouts.page(serving.database, query.prefix, query.page_size, query.page_token)
 
@@ -74,7 +74,10 @@ def list_layouts(query: Annotated[LayoutQuery, Query()], serving: Serving) -> La
     "/{name}",
     response_model=StoredLayout,
     responses={
-        200: {"description": "It has that content already; nothing changed.", **_STORED},
+        200: {
+            "description": "The newest version has this content already; nothing changed.",
+            **_STORED,
+        },
         201: {"description": "A new version.", "model": StoredLayout, **_STORED},
         **problems(BAD_LAYOUT, FORBIDDEN, PRECONDITION, QUOTA),
     },
@@ -88,11 +91,11 @@ def put_layout(
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> StoredLayout:
-    """Stores a layout as the newest version of its name, which belongs to the token that stored it first.
+    """Stores a layout as the newest version of its name. The name belongs to the token that stored it first.
 
-    Its form is checked now; whether it fits a checkpoint is told by the preview.
+    The layout's form is checked now; the preview checks whether it fits a checkpoint.
     """
-    with about("/layout"):
+    with for_field("/layout"):
         check_arguments(layout=body.layout)
     holds = expectation(if_match, if_none_match)
     found, is_new = layouts.put(
@@ -116,8 +119,8 @@ def put_layout(
     dependencies=[MAY_READ],
     response_model=StoredLayout,
     responses={
-        200: {"description": "As it is stored.", **_STORED},
-        304: {"description": "It is still as the ETag says."},
+        200: {"description": "The layout.", **_STORED},
+        304: {"description": "It has not changed since this ETag."},
     },
 )
 def get_layout(
@@ -126,11 +129,11 @@ def get_layout(
     response: Response,
     if_none_match: IfNoneMatch = None,
 ) -> StoredLayout | Response:
-    """A layout: its newest version, or ``name@version``."""
+    """Returns a layout: its newest version, or ``name@version``."""
     found = layouts.get(serving.database, name)
     tag = tag_of(found)
     if found is None or tag is None:
-        raise none(name)
+        raise no_such_layout(name)
     if if_none_match is not None and names(if_none_match, tag):
         return Response(status_code=304, headers={"ETag": tag})
     response.headers["ETag"] = tag
@@ -141,10 +144,10 @@ def get_layout(
 def list_layout_versions(
     name: LayoutName, query: Annotated[Page, Query()], serving: Serving
 ) -> VersionPage:
-    """Every version of a layout, newest first. Content that is larger than 4096 bytes is left out."""
+    """Lists all versions of a layout, newest first. Contents larger than 4096 bytes are left out."""
     found = layouts.versions(serving.database, name, query.page_size, query.page_token)
     if found is None:
-        raise none(name)
+        raise no_such_layout(name)
     return found
 
 
@@ -152,7 +155,7 @@ def list_layout_versions(
 def delete_layout(
     name: LayoutName, serving: Serving, caller: Converting, if_match: IfMatch = None
 ) -> None:
-    """Deletes every version of a layout; conversions that were accepted with one are still carried out."""
+    """Deletes all versions of a layout; conversions that were accepted with one are still carried out."""
     holds = expectation(if_match, None)
     found = layouts.delete(
         serving.database,
@@ -162,7 +165,7 @@ def delete_layout(
         expected=lambda now: holds(tag_of(now)),
     )
     if found is None:
-        raise none(name)
+        raise no_such_layout(name)
 
 
 @ROUTER.post(
@@ -178,21 +181,21 @@ async def preview_layout(
     serving: Serving,
     caller: Reading,
 ) -> Response:
-    """How a layout would cut each tensor of a checkpoint: shards, their shapes and bytes, bytes of a device.
+    """Shows how a layout would split each tensor of a checkpoint: shards, their shapes and bytes, bytes per device.
 
-    Reads metadata only. Rules that match nothing are warnings; what does not fit is refused as a
-    conversion would be.
+    Reads metadata only. Rules that match nothing become warnings; a layout that does not fit is refused, as for a
+    conversion.
     """
     question = await run_sync(preview_question, serving, caller, body)
     return await answered(request, serving, question)
 
 
 def preview_question(serving: Services, caller: Caller, body: PreviewRequest) -> Question:
-    """What is asked of the library; ProblemError where the checkpoint or the layout cannot be used."""
-    body = with_choice(serving.roots, caller, body)
-    with about("/checkpoint"):
+    """The question for the library. Raises ProblemError where the checkpoint or the layout cannot be used."""
+    body = resolve_step(serving.roots, caller, body)
+    with for_field("/checkpoint"):
         path = serving.roots.existing(caller, body.checkpoint)
-    with about("/layout"):
+    with for_field("/layout"):
         layout = content_of(serving, body.layout)
         where: dict[str, Any] = {
             "layout": layout,
@@ -205,7 +208,7 @@ def preview_question(serving: Services, caller: Caller, body: PreviewRequest) ->
         "layout",
         {"source": str(path), **where},
         data_bytes(limits.max_memory, limits.workers),
-        told={
+        overrides={
             "source": body.checkpoint,
             "file": body.layout if isinstance(body.layout, str) else "",
         },
@@ -214,17 +217,17 @@ def preview_question(serving: Services, caller: Caller, body: PreviewRequest) ->
 
 
 def check_owner(serving: Services, caller: Caller, name: str) -> None:
-    """ProblemError where the layout of this name is not the caller's to change."""
+    """Raises ProblemError where the layout of this name belongs to another token."""
     layouts.check_owner(serving.database, name, token=caller.name, is_admin=caller.is_admin)
 
 
 def tag_of(layout: StoredLayout | None) -> str | None:
-    """The ETag of a version; no two versions of a name ever share one."""
+    """The ETag of a version; it is unique among the versions of a name."""
     return None if layout is None else f'"{layout.name}-{layout.version}"'
 
 
-def none(name: str) -> ProblemError:
-    """What is answered for a layout that is not there."""
+def no_such_layout(name: str) -> ProblemError:
+    """The problem for a layout that does not exist."""
     return ProblemError(
         NOT_FOUND,
         f"there is no layout {name!r}; list them at /v1/layouts, or store one",

@@ -1,4 +1,4 @@
-"""What Prometheus fetches."""
+"""The route that Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MetricsText(Response):
 
 @ROUTER.get("/metrics", response_class=MetricsText, dependencies=[Depends(read_metrics)])
 def get_metrics(serving: Serving) -> Response:
-    """Queue depth, conversions by state, bytes, durations, memory, latency.
+    """Returns queue depth, conversions by state, bytes, durations, memory and latency.
 
     Needs a token with the scope read, unless the setting ``metrics_open`` is on.
     """

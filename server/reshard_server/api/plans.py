@@ -1,4 +1,4 @@
-"""Plans: what a conversion would do and cost, and whether it would be refused."""
+"""The route that plans a conversion: what it would do and cost, and whether it would be refused."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from reshard_server.errors.problems import (
     TARGET_EXISTS,
     UNAVAILABLE,
 )
-from reshard_server.jobs.accept import about, check_conversion, check_limits, content_of
+from reshard_server.jobs.check_request import check_conversion, check_limits, content_of, for_field
 from reshard_server.jobs.child_request import data_bytes
-from reshard_server.jobs.choose_step import with_choice
+from reshard_server.jobs.choose_step import resolve_step
 from reshard_server.queries.ask import Question
-from reshard_server.schemas.checkpoint import JointPlanAnswer, PlanAnswer
+from reshard_server.schemas.checkpoint import MultiPlanAnswer, PlanAnswer
 from reshard_server.schemas.conversion import (
     AnyPlanRequest,
-    Goal,
-    JointPlanRequest,
-    goals,
+    MultiPlanRequest,
+    TargetRequest,
+    targets_of,
 )
 from reshard_server.services import Services
 
@@ -44,7 +44,7 @@ _OF_THE_RUN = {"restart", "verify"}
 
 @ROUTER.post(
     "",
-    response_model=PlanAnswer | JointPlanAnswer,
+    response_model=PlanAnswer | MultiPlanAnswer,
     responses=problems(
         BAD_LAYOUT, BAD_PLAN, BUDGET, NO_CHECKPOINT, BAD_CHECKPOINT, STORAGE, TARGET_EXISTS, UNAVAILABLE
     ),
@@ -55,21 +55,21 @@ async def make_plan(
     serving: Serving,
     caller: Reading,
 ) -> Response:
-    """What a conversion with these words would do and cost; reads metadata, and moves nothing.
+    """Plans a conversion: what it would do and cost. Reads metadata only, and moves no data.
 
-    Refuses what a conversion would be refused for. Where nothing fits ``max_memory``, the problem tells the
-    smallest that works. Needs a token that may write to the target's root, as the conversion will. Of several
-    targets it tells each one's plan, and what is read for all of them.
+    Refuses every request that a conversion would refuse. If no plan fits ``max_memory``, the problem names the smallest
+    value that works. Needs a token that may write to the target's root, as the conversion does. For several targets the
+    answer has the plan of each, and the bytes that are read for all of them.
     """
     question = await run_sync(plan_question, serving, caller, body)
     return await answered(request, serving, question)
 
 
 def plan_question(serving: Services, caller: Caller, body: AnyPlanRequest) -> Question:
-    """What is asked of the library; ProblemError for what a conversion would be refused for."""
-    body = with_choice(serving.roots, caller, body)
+    """The question for the library. Raises ProblemError where a conversion would be refused."""
+    body = resolve_step(serving.roots, caller, body)
     check_conversion(serving, caller, body)
-    with about("/source"):
+    with for_field("/source"):
         source = serving.roots.existing(caller, body.source)
     limits = check_limits(serving, body.max_memory, body.workers)
     arguments: dict[str, Any] = {
@@ -78,20 +78,20 @@ def plan_question(serving: Services, caller: Caller, body: AnyPlanRequest) -> Qu
         "workers": limits.workers,
         "shares": body.shares,
     }
-    targets = [_target(serving, caller, goal) for goal in goals(body)]
+    targets = [_target(serving, caller, requested) for requested in targets_of(body)]
     memory = data_bytes(limits.max_memory, limits.workers)
-    paths = (body.source, *(goal.target for goal in goals(body)))
-    if isinstance(body, JointPlanRequest):
-        told = {"source": body.source}
-        joint = {**arguments, "targets": targets}
-        return Question("plans", joint, memory, told=told, paths=paths)
-    told = {"source": body.source, "target": body.target}
-    return Question("plan", {**arguments, **targets[0]}, memory, told=told, paths=paths)
+    paths = (body.source, *(requested.target for requested in targets_of(body)))
+    if isinstance(body, MultiPlanRequest):
+        overrides = {"source": body.source}
+        several = {**arguments, "targets": targets}
+        return Question("plans", several, memory, overrides=overrides, paths=paths)
+    overrides = {"source": body.source, "target": body.target}
+    return Question("plan", {**arguments, **targets[0]}, memory, overrides=overrides, paths=paths)
 
 
-def _target(serving: Services, caller: Caller, goal: Goal) -> dict[str, Any]:
+def _target(serving: Services, caller: Caller, requested: TargetRequest) -> dict[str, Any]:
     return {
-        **goal.model_dump(mode="json", exclude={"target", "layout", *_OF_THE_RUN}),
-        "target": str(serving.roots.writable(caller, goal.target)),
-        "layout": content_of(serving, goal.layout),
+        **requested.model_dump(mode="json", exclude={"target", "layout", *_OF_THE_RUN}),
+        "target": str(serving.roots.writable(caller, requested.target)),
+        "layout": content_of(serving, requested.layout),
     }

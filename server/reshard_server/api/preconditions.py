@@ -1,4 +1,4 @@
-"""If-Match and If-None-Match: a change happens only if nothing changed meanwhile."""
+"""If-Match and If-None-Match: a change is made only if the resource has not changed meanwhile."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from fastapi import Header
 
 IfMatch = Annotated[
     str | None,
-    Header(description="Only where it still has this ETag; * where it is there.", max_length=1024),
+    Header(
+        description="Change it only if it still has this ETag; * if it exists.", max_length=1024
+    ),
 ]
 IfNoneMatch = Annotated[
     str | None,
-    Header(description="Only where it has none of these ETags; * where it is not there."),
+    Header(description="Only if it has none of these ETags; * if it does not exist."),
 ]
 
 
 def names(header: str, tag: str | None) -> bool:
-    """Whether such a header names this ETag; None is the ETag of what is not there."""
+    """Whether the header names this ETag; None where the resource does not exist."""
     known = [known.strip().removeprefix("W/") for known in header.split(",")]
     return tag is not None and (tag in known or "*" in known)
 
 
 def expectation(if_match: str | None, if_none_match: str | None) -> Callable[[str | None], bool]:
-    """Whether what has this ETag (None: what is not there) is what the request expects."""
+    """A function of the current ETag (None where nothing exists): whether the request expects it."""
 
     def holds(tag: str | None) -> bool:
         matches = if_match is None or names(if_match, tag)

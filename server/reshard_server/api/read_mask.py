@@ -1,7 +1,7 @@
 """Read masks (AIP-157): ``?fields=id,state,result.seconds`` narrows any answer that is a JSON object.
 
-A mask names members by their paths, which go through lists. What may be named is what the API's description says
-of the answer; a name that is not there is refused, with those that are.
+A mask names members by their paths; a path applies to every item of a list. The allowed names are those in the API's
+description of the answer. An unknown name is refused, and the problem lists the known ones.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ PARAMETER: dict[str, Any] = {
 }
 
 EVENT_DATA = "x-data"
-"""In the schema of an event: that of the document in its data."""
+"""In the schema of an event: the schema of the document in its data."""
 
 Mask = Mapping[str, "Mask | None"]
-"""The members that are asked for, and of each which of its own; None is all of them."""
+"""The requested members, each with the mask of its own members; None for all."""
 
 Schema = Mapping[str, Any]
 
 
 class MaskedRoute(ParsedBodyRoute):
-    """A route whose answers take ``fields``; the mask is in the request's state while it is handled."""
+    """A route that applies ``fields`` to its answers; the mask is in the request's state."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler with what it answers narrowed. A mask that makes no sense is refused before anything is done."""
+        """The handler with masked answers. An invalid mask is refused before the handler runs."""
         handle = super().get_route_handler()
 
         async def handle_masked(request: Request) -> Response:
             text = request.query_params.get(NAME)
             if text is None or _names_another_verb(request.url.path, self.path_format):
                 return await handle(request)
-            mask = await run_sync(_asked, request, self.path_format, text)
+            mask = await run_sync(_checked_mask, request, self.path_format, text)
             request.state.mask = mask
             response = await handle(request)
             is_json = response.headers.get("content-type") == "application/json"
@@ -63,23 +63,23 @@ class MaskedRoute(ParsedBodyRoute):
 
 
 def _names_another_verb(path: str, route: str) -> bool:
-    """Whether a path such as ``NAME:pause`` was taken for a name, which the handler refuses."""
+    """Whether the route took a path such as ``NAME:pause`` for a name; the handler refuses that."""
     return ":" in path.rpartition("/")[2] and ":" not in route.rpartition("/")[2]
 
 
 def mask_of(request: Request) -> Mask | None:
-    """The mask that a request asks for; None where it asks for everything, or says nothing."""
+    """The mask of a request; None for all members."""
     mask: Mask | None = getattr(request.state, "mask", None)
     return mask
 
 
 def wants(mask: Mask | None, member: str) -> bool:
-    """Whether a member of the answer is asked for."""
+    """Whether the mask includes a member of the answer."""
     return mask is None or member in mask
 
 
 def narrowed(value: Any, mask: Mask | None) -> Any:
-    """The members of a document that a mask asks for, in the document's order."""
+    """The members of a document that the mask includes, in the document's order."""
     if mask is None:
         return value
     if isinstance(value, list):
@@ -90,11 +90,11 @@ def narrowed(value: Any, mask: Mask | None) -> Any:
 
 
 def parsed(text: str) -> Mask | None:
-    """The mask that a text stands for; ProblemError for what is none."""
+    """Parses a mask. Raises ProblemError for other text."""
     paths = [path.strip() for path in text.split(",")]
     if len(text) > LONGEST_FIELDS or not all(map(_is_path, paths)):
         raise _refused(
-            f"expected names of members with commas between them, such as 'id,state', found {text[:60]!r}"
+            f"expected names of members, separated by commas, such as 'id,state', found {text[:60]!r}"
         )
     if EVERYTHING in paths:
         return None
@@ -110,7 +110,7 @@ def _is_path(path: str) -> bool:
 
 
 def _add(mask: dict[str, Any], names: list[str]) -> None:
-    """A path; where a member is asked for as a whole already, or is now, that counts."""
+    """Adds a path; a whole member includes all paths below it."""
     first, *rest = names
     if not rest or mask.get(first, {}) is None:
         mask[first] = None
@@ -119,7 +119,7 @@ def _add(mask: dict[str, Any], names: list[str]) -> None:
 
 
 def check(mask: Mask, schema: Schema, schemas: Mapping[str, Schema], place: str = "") -> None:
-    """ProblemError for a name that the schema does not have; below what it does not describe any is taken."""
+    """Raises ProblemError for a name that the schema lacks; members without a schema accept any name."""
     members = _members(schema, schemas)
     for name, inner in mask.items():
         path = f"{place}.{name}" if place else name
@@ -131,25 +131,25 @@ def check(mask: Mask, schema: Schema, schemas: Mapping[str, Schema], place: str 
 
 
 def _members(schema: Schema, schemas: Mapping[str, Schema]) -> dict[str, Schema] | None:
-    """The members of what a schema describes, of the items of a list, or of any of several forms; None for any."""
+    """The members of a schema, of a list's items, or of all alternatives; None where any name is allowed."""
     if "$ref" in schema:
         return _members(schemas[schema["$ref"].rpartition("/")[2]], schemas)
     if schema.get("type") == "array":
         return _members(schema.get("items", {}), schemas)
     forms = [form for key in ("anyOf", "oneOf") for form in schema.get(key, ())]
     if forms:
-        found = [_members(form, schemas) for form in forms]
+        members_of = [_members(form, schemas) for form in forms]
         return (
             None
-            if None in found
-            else {k: v for members in found for k, v in (members or {}).items()}
+            if None in members_of
+            else {k: v for members in members_of for k, v in (members or {}).items()}
         )
     if "properties" in schema:
         return dict(schema["properties"])
     return None if schema.get("type", "object") == "object" else {}
 
 
-def _asked(request: Request, path: str, text: str) -> Mask | None:
+def _checked_mask(request: Request, path: str, text: str) -> Mask | None:
     mask, document = parsed(text), request.app.openapi()
     operation = document["paths"].get(path, {}).get(request.method.lower(), {})
     schema = answer_schema(operation)
@@ -159,12 +159,12 @@ def _asked(request: Request, path: str, text: str) -> Mask | None:
 
 
 def answer_schema(operation: Mapping[str, Any]) -> Schema | None:
-    """The schema of a successful answer of an operation: of JSON, or of the events' data."""
+    """The schema of an operation's successful answer: of the JSON document, or of the events' data."""
     for status, response in operation.get("responses", {}).items():
         content = response.get("content", {}) if status.startswith("2") else {}
         if "application/json" in content:
-            found: Schema = content["application/json"].get("schema", {})
-            return found
+            schema: Schema = content["application/json"].get("schema", {})
+            return schema
         if "text/event-stream" in content:
             data: Schema | None = content["text/event-stream"]["schema"].get(EVENT_DATA)
             return data

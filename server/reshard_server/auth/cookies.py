@@ -1,9 +1,8 @@
-"""The cookie of a session: what it is called, and how a browser is handed it.
+"""The cookie of a session: its name, and how it is set and cleared.
 
-Over HTTPS its name begins with ``__Host-``: a browser takes such a cookie from this very host only, over TLS, for every
-path, so that neither a neighbour below the same domain nor somebody on the way can put another one in its place. It is
-sent along where somebody follows a link to our pages (``SameSite=Lax``), but never with what a page of another site
-posts, loads or frames.
+Over HTTPS its name begins with ``__Host-``. A browser accepts such a cookie only from this host, over TLS, and for every
+path, so neither another host of the domain nor an attacker on the network can replace it. The browser sends it when a
+person follows a link to our pages (``SameSite=Lax``), but never with what a page of another site posts, loads or frames.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ SECURE_NAME = f"__Host-{PLAIN_NAME}"
 
 
 def is_secure(scheme: str, public_url: str | None) -> bool:
-    """Whether people reach the pages over HTTPS, as the settings or a believed proxy say."""
+    """Whether people reach the pages over HTTPS, as the settings or a trusted proxy say."""
     return scheme == "https" or bool(public_url and public_url.startswith("https://"))
 
 
 def cookie_of(cookies: Mapping[str, str], *, secure: bool) -> str | None:
-    """The session's cookie among those of a request; over HTTPS no other name is looked at."""
+    """The session's cookie among those of a request; over HTTPS only the secure name counts."""
     return cookies.get(SECURE_NAME if secure else PLAIN_NAME)
 
 
 def set_cookie(response: Response, session: Session, *, secure: bool) -> None:
-    """Hands the cookie to the browser; no script ever reads it."""
+    """Sets the cookie; scripts cannot read it."""
     response.set_cookie(
         SECURE_NAME if secure else PLAIN_NAME,
         session.cookie,
@@ -42,6 +41,6 @@ def set_cookie(response: Response, session: Session, *, secure: bool) -> None:
 
 
 def clear_cookie(response: Response, *, secure: bool) -> None:
-    """Makes the browser forget the cookie."""
+    """Makes the browser delete the cookie."""
     name = SECURE_NAME if secure else PLAIN_NAME
     response.delete_cookie(name, path="/", httponly=True, samesite="lax", secure=secure)

@@ -18,7 +18,7 @@ TOKEN_PREFIX = "rsh_"  # noqa: S105  (lets people and scanners recognise a token
 
 
 LONGEST_DAYS = 5
-"""Digits."""
+"""Digits of a number of days."""
 
 
 def make_token(
@@ -28,12 +28,12 @@ def make_token(
     write: Iterable[str],
     expires: str | None = None,
 ) -> tuple[str, TokenSettings]:
-    """A new token, and what the settings keep of it.
+    """A new token, and its entry for the settings.
 
     Args:
         expires: a day or a time, as the settings take it, or a number of days from now, such as ``90d``.
 
-    Raises ReshardError for what no token may have.
+    Raises ReshardError for a name, scope, root or time that is not allowed.
     """
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     kept = {
@@ -47,14 +47,14 @@ def make_token(
     try:
         return token, TokenSettings.model_validate(kept)
     except ValidationError as error:
-        found = error.errors(include_input=False)[0]
+        first = error.errors(include_input=False)[0]
         raise ReshardError(
-            f"the token {name!r} cannot be made: {'.'.join(map(str, found['loc']))}: {expected(found)}"
+            f"the token {name!r} cannot be made: {'.'.join(map(str, first['loc']))}: {expected(first)}"
         ) from None
 
 
 def as_toml(token: TokenSettings) -> str:
-    """The ``[[tokens]]`` of a settings or tokens file."""
+    """The token as a ``[[tokens]]`` entry of a settings or tokens file."""
     members = token.model_dump(mode="json", exclude={"expires"})
     lines = [
         f"{key} = {json.dumps(sorted(value) if isinstance(value, list) else value)}"
@@ -66,9 +66,9 @@ def as_toml(token: TokenSettings) -> str:
 
 
 def _moment(text: str) -> str:
-    """Days from now as a time; anything else as it is."""
+    """A number of days from now as a time; other text unchanged."""
     days = text.removesuffix("d")
     if days == text or not (days.isascii() and days.isdecimal()) or len(days) > LONGEST_DAYS:
         return text
-    found = datetime.now(UTC).replace(microsecond=0) + timedelta(days=int(days))
-    return found.isoformat()
+    expires = datetime.now(UTC).replace(microsecond=0) + timedelta(days=int(days))
+    return expires.isoformat()

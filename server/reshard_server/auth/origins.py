@@ -1,8 +1,8 @@
-"""Origins: what changes something comes from our own pages, or from no page at all.
+"""Refuses changes that pages of other sites request (cross-site request forgery).
 
-A browser says which page a request comes from, in ``Origin`` and ``Sec-Fetch-Site``; programs send neither. So a
-page of another site is refused whatever it sends: a form, a request without a body, with the cookie or without, and
-also where no token is needed. A form of our own pages besides carries a key that nobody else can know.
+A browser says which page a request comes from, in ``Origin`` and ``Sec-Fetch-Site``; programs send neither. So every
+change by a page of another site is refused: with a form or without a body, with the cookie or without, and even if no
+token is needed. Forms of our own pages also carry a key that no other site can know.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from starlette.datastructures import Headers
 from reshard_server.errors.problems import FORBIDDEN, ProblemError
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-"""With which a request changes nothing."""
+"""Methods of requests that change nothing."""
 
 _OWN_SITES = frozenset({"same-origin", "none"})
-"""What ``Sec-Fetch-Site`` says of our own pages, and of what a person does without any page."""
+"""``Sec-Fetch-Site`` for our own pages, and for requests that a person makes without a page."""
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def check_origin(method: str, headers: Headers, scheme: str, public_url: str | None) -> None:
-    """ProblemError where a page of another site asks for a change.
+    """Raises ProblemError where a page of another site requests a change.
 
     Args:
-        scheme: of the request, as far as it is known; behind what ends TLS it may be ``http``.
-        public_url: where people reach this server; None: wherever the request says.
+        scheme: of the request, as the server sees it; ``http`` behind a proxy that ends TLS.
+        public_url: where people reach this server; None to take the request's Host header.
     """
     if method in SAFE_METHODS:
         return
@@ -42,11 +42,11 @@ def check_origin(method: str, headers: Headers, scheme: str, public_url: str | N
 
 
 def check_form(headers: Headers, cookie: str | None, key: str | None) -> None:
-    """Refuses a form that was not sent by one of our own pages; ``check_origin`` let it pass.
+    """Refuses a form that none of our own pages sent, even if ``check_origin`` let it pass.
 
     Args:
-        cookie: the session's; None where there is none yet, or none is needed.
-        key: what the form's hidden field holds.
+        cookie: of the session; None where there is none yet, or none is needed.
+        key: the form's hidden field.
     """
     if "origin" not in headers and headers.get("sec-fetch-site") != "same-origin":
         raise _no_form("does not say which page it comes from")
@@ -57,23 +57,23 @@ def check_form(headers: Headers, cookie: str | None, key: str | None) -> None:
 
 
 def form_key(cookie: str | None) -> str:
-    """What each form of a session's pages carries in a hidden field, and nobody else can know."""
+    """The hidden field in each form of a session's pages; no other site can know it."""
     return hmac.new((cookie or "").encode(), b"form", hashlib.sha256).hexdigest()
 
 
 def _is_own(origin: str, headers: Headers, scheme: str, public_url: str | None) -> bool:
-    found = _place(origin)
-    if found is None:
+    place = _place(origin)
+    if place is None:
         return False
     if public_url is not None:
-        return found == _place(public_url)
-    if scheme == "https" and found[0] != "https":
+        return place == _place(public_url)
+    if scheme == "https" and place[0] != "https":
         return False
-    return found == _place(f"{found[0]}://{headers.get('host', '')}")
+    return place == _place(f"{place[0]}://{headers.get('host', '')}")
 
 
 def _place(url: str) -> tuple[str, str, int] | None:
-    """Scheme, host and port of an origin; None for what is none, such as ``null``."""
+    """Scheme, host and port of an origin; None for other text, such as ``null``."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -90,7 +90,7 @@ def _refused(header: str, value: str) -> ProblemError:
     remedy = "open the page again and send its form from there, or leave the header out"
     return ProblemError(
         FORBIDDEN,
-        "a request that changes something was expected from this server's own pages, or from a program, but its "
+        "a change was expected from this server's own pages, or from a program, but the request's "
         f"{header} is {value[:200]!r}; {remedy}",
         remedy=remedy,
     )

@@ -1,8 +1,8 @@
-"""Proxies: what those in front of the server say of a request, where the settings say that they are believed.
+"""Trusted proxies: takes a request's client, scheme and host from the headers of proxies that the settings trust.
 
-A proxy appends who asked it to ``X-Forwarded-For``; whatever stands before that is somebody's word. So the list is read
-from its end, as long as what stands there is a proxy that is believed itself. ``X-Forwarded-Proto`` and
-``X-Forwarded-Host`` are those of the proxy that asks us: the last ones, where there are several.
+A proxy appends its client's address to ``X-Forwarded-For``; earlier entries may be forged. So the list is read from its
+end, as long as the entries are trusted proxies themselves. ``X-Forwarded-Proto`` and ``X-Forwarded-Host`` are those of
+the nearest proxy: the last ones if there are several.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Network = Any
 
 ANY = "*"
 BUCKET_BITS = 64
-"""Of an IPv6 address; what somebody has of them, as a rule, and may choose from."""
+"""Prefix length of an IPv6 network within which one client may usually choose addresses."""
 
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}")
 
 
 @dataclass(frozen=True)
 class Proxies:
-    """Whom to believe.
+    """The proxies that are trusted.
 
     Attributes:
-        networks: addresses of proxies.
-        any_peer: the peer is a proxy, and only the peer.
+        networks: addresses of trusted proxies.
+        any_peer: whether the peer of a connection is always a trusted proxy.
     """
 
     networks: tuple[Network, ...] = ()
@@ -39,66 +39,66 @@ class Proxies:
 
     @classmethod
     def of(cls, text: str | None) -> Proxies:
-        """Addresses and networks between commas, or ``*``. Raises ValueError for what is neither."""
+        """From addresses and networks between commas, or ``*``. Raises ValueError for other text."""
         names = [name.strip() for name in (text or "").split(",") if name.strip()]
         return cls(tuple(ip_network(n) for n in names if n != ANY), ANY in names)
 
-    def believed(self, address: str) -> bool:
-        """Whether this is the address of a proxy."""
-        found = parsed_address(address)
-        return found is not None and any(found in network for network in self.networks)
+    def trusts(self, address: str) -> bool:
+        """Whether this is the address of a trusted proxy."""
+        parsed = parsed_address(address)
+        return parsed is not None and any(parsed in network for network in self.networks)
 
     def seen_by(self, scope: Scope) -> Scope:
-        """The request as the outermost proxy that is believed got it: its client, scheme and host."""
+        """The request as the outermost trusted proxy received it: its client, scheme and host."""
         peer = scope.get("client")
-        if peer is None or not (self.any_peer or self.believed(peer[0])):
+        if peer is None or not (self.any_peer or self.trusts(peer[0])):
             return scope
         headers = Headers(scope=scope)
-        found = dict(scope)
+        received = dict(scope)
         client = self._client(_values(headers, "x-forwarded-for"))
         if client is not None:
-            found["client"] = (client, 0)
+            received["client"] = (client, 0)
         scheme = _last(headers, "x-forwarded-proto").lower()
         if scheme in ("http", "https"):
-            found["scheme"] = scheme
+            received["scheme"] = scheme
         host = _last(headers, "x-forwarded-host")
         if _HOST.fullmatch(host):
             others = [(name, value) for name, value in scope["headers"] if name != b"host"]
-            found["headers"] = [(b"host", host.encode()), *others]
-        return found
+            received["headers"] = [(b"host", host.encode()), *others]
+        return received
 
     def _client(self, chain: list[str]) -> str | None:
-        """The first address from the end that is no proxy's; None where nobody says one."""
+        """The last address in the chain that is not a trusted proxy; None where there is none."""
         client = None
         for text in reversed(chain):
-            found = parsed_address(_without_port(text))
-            if found is None:
+            address = parsed_address(_without_port(text))
+            if address is None:
                 break
-            client = str(found)
-            if not self.believed(client):
+            client = str(address)
+            if not self.trusts(client):
                 break
         return client
 
 
 def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
-    """An address, as IPv4 where it is one written as IPv6; None for what is none."""
+    """An address, an IPv4-mapped one as IPv4; None for other text."""
     try:
-        found = ip_address(text)
+        address = ip_address(text)
     except ValueError:
         return None
-    return getattr(found, "ipv4_mapped", None) or found
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def bucket_of(address: str) -> str:
-    """What requests of an address are counted by: of IPv6 the network that somebody may choose addresses from."""
-    found = parsed_address(address)
-    if isinstance(found, IPv6Address):
-        return f"address {IPv6Network((int(found), BUCKET_BITS), strict=False)}"
-    return f"address {address if found is None else found}"
+    """The key under which an address's requests are counted; for IPv6 its network."""
+    parsed = parsed_address(address)
+    if isinstance(parsed, IPv6Address):
+        return f"address {IPv6Network((int(parsed), BUCKET_BITS), strict=False)}"
+    return f"address {address if parsed is None else parsed}"
 
 
 def _without_port(text: str) -> str:
-    """``1.2.3.4:5`` and ``[::1]:5`` without what is no address."""
+    """The address in ``1.2.3.4:5`` or ``[::1]:5``."""
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0] if text.count(":") == 1 else text

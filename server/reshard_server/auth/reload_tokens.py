@@ -1,7 +1,7 @@
 """Reads the tokens file again when it changes, so that tokens change without a restart.
 
-It is looked at every second. What has changed is taken once it was the same at two looks, so that a file is not read
-while it is written. A file that cannot be used changes nothing, and the log says so.
+The file is checked every second. A changed file is read once two checks find it equal, so that no half-written file is
+read. An invalid file changes nothing, and the log says why.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ LOG = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 
 Mark = tuple[int, ...] | None
-"""What tells a file from another, and from what it was; None where there is none."""
+"""Identifies a file and its state; None where there is no file."""
 
 
-class Reloading:
-    """Looks after the tokens file as long as the server runs.
+class TokenReloader:
+    """Watches the tokens file as long as the server runs.
 
     Args:
-        end_sessions: ends the sessions of a token with this hash.
-        tell: is told which tokens are new, gone and changed.
+        end_sessions: ends the sessions of the token with this hash.
+        report: gets a text with the new, removed and changed tokens.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class Reloading:
         settings: Settings,
         tokens: Tokens,
         end_sessions: Callable[[str], object],
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._settings, self._tokens = settings, tokens
-        self._end_sessions, self._tell = end_sessions, tell
+        self._end_sessions, self._report = end_sessions, report
         self._file = settings.tokens_file
         self._taken = self._seen = _mark(self._file)
         self._to_end: set[str] = set()
@@ -50,13 +50,13 @@ class Reloading:
         self._thread = threading.Thread(target=self._run, name="tokens", daemon=True)
 
     def launch(self) -> None:
-        """Begins; without a file there is nothing to look after."""
+        """Starts the thread, if there is a tokens file."""
         if self._file is not None:
             self.look(at_start=True)
             self._thread.start()
 
     def close(self) -> None:
-        """Looks no more."""
+        """Stops the thread."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -66,13 +66,13 @@ class Reloading:
             try:
                 self.look()
             except Exception:
-                LOG.exception("cannot look after the tokens file")
+                LOG.exception("cannot watch the tokens file")
 
     def look(self, *, at_start: bool = False) -> None:
-        """Takes the file where it has changed, and is the same as at the look before.
+        """Reads the file if it has changed since it was read, but not since the previous check.
 
         Args:
-            at_start: the tokens were read before the first look, and the file may have changed in between.
+            at_start: reads the file in any case: it may have changed since the server read it.
         """
         before, self._seen = self._seen, _mark(self._file)
         if at_start or (self._seen == before and self._seen != self._taken):
@@ -82,26 +82,26 @@ class Reloading:
     def _take(self) -> None:
         self._taken = self._seen
         try:
-            found = load_tokens(self._settings).settings
+            tokens = load_tokens(self._settings).settings
         except ReshardError as error:
-            LOG.error("the tokens stay as they were: %s", error)
+            LOG.error("the tokens are not changed: %s", error)
             return
         before = self._tokens.settings
-        if found == before:
+        if tokens == before:
             return
-        self._tokens.replace(found)
-        self._to_end |= {t.sha256 for t in before} - {t.sha256 for t in found}
-        words = _difference(before, found)
+        self._tokens.replace(tokens)
+        self._to_end |= {t.sha256 for t in before} - {t.sha256 for t in tokens}
+        words = _difference(before, tokens)
         LOG.info("the tokens were read again: %s", words)
-        self._tell(words)
+        self._report(words)
 
     def _end(self) -> None:
-        """Ends the sessions of tokens that are gone; a database that is out of reach is asked again."""
+        """Ends the sessions of removed tokens; tries again later if the database is out of reach."""
         for sha256 in sorted(self._to_end):
             try:
                 self._end_sessions(sha256)
             except sa.exc.SQLAlchemyError as error:
-                LOG.warning("sessions of a token that is gone cannot be ended now: %s", error)
+                LOG.warning("cannot end the sessions of a removed token now: %s", error)
                 return
             self._to_end.discard(sha256)
 
@@ -110,10 +110,10 @@ def _mark(path: Path | None) -> Mark:
     if path is None:
         return None
     try:
-        found = os.stat(path)  # noqa: PTH116  (what a link leads to)
+        status = os.stat(path)  # noqa: PTH116  (follows a link)
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _difference(before: tuple[TokenSettings, ...], after: tuple[TokenSettings, ...]) -> str:

@@ -1,10 +1,10 @@
-"""Sessions: a person signs in with a token once, and the browser shows a cookie from then on.
+"""Sessions: a person signs in once with a token, and the browser sends a cookie from then on.
 
-The cookie is a random text of which the records keep the hash, so that a session can be ended from here,
-on every replica, and reading the records does not suffice to take one over. It stands for the token it was
-begun with: when that token leaves the settings or expires, its sessions end.
+The cookie is a random text; the records keep only its hash. So the server can end a session on every replica, and
+reading the records does not suffice to take a session over. A session belongs to its token: it ends when the token is
+removed from the settings or expires.
 
-A browser sends the cookie by itself, so forms prove that they come from our own pages (``origins``).
+A browser sends the cookie without being asked, so forms must prove that they come from our own pages (``origins``).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import sqlalchemy as sa
 from reshard_server.auth.tokens import Caller, Tokens, caller_of
 from reshard_server.db.tables import SESSIONS
 
-MOST_OF_A_TOKEN = 50
-"""Sessions that one token has at once; the oldest makes room."""
+SESSIONS_PER_TOKEN = 50
+"""Limit of one token's sessions; the oldest makes room."""
 
 _S = SESSIONS.c
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session that has just begun; ``cookie`` is told nowhere else."""
+    """A new session; its ``cookie`` is stored nowhere."""
 
     cookie: str
     caller: Caller
@@ -40,7 +40,7 @@ class Sessions:
     """The sessions in the records.
 
     Attributes:
-        seconds: how long one lasts.
+        seconds: how long a session lasts.
     """
 
     db: sa.Engine
@@ -49,7 +49,7 @@ class Sessions:
     clock: Callable[[], float] = time.time
 
     def begin(self, token: str) -> Session | None:
-        """A new session of who has this token; None where nobody has."""
+        """Starts a session with a token; None where the token is unknown."""
         known = self.tokens.known(token)
         if known is None:
             return None
@@ -65,29 +65,29 @@ class Sessions:
         return Session(cookie, caller_of(known), seconds)
 
     def caller(self, cookie: str | None) -> Caller | None:
-        """Whose session it is; None where it is none, has expired or was ended."""
+        """The caller of a session; None where it is unknown, has expired or was ended."""
         if not cookie:
             return None
         query = sa.select(_S.token_sha256).where(
             _S.key == _hash(cookie), _S.expires_at > self.clock()
         )
         with self.db.connect() as connection:
-            found = connection.execute(query).scalar()
-        known = None if found is None else self.tokens.with_hash(found)
+            sha256 = connection.execute(query).scalar()
+        known = None if sha256 is None else self.tokens.with_hash(sha256)
         return None if known is None else caller_of(known)
 
     def end(self, cookie: str | None) -> None:
-        """Ends a session; signing out."""
+        """Ends a session (signing out)."""
         with self.db.begin() as connection:
             connection.execute(SESSIONS.delete().where(_S.key == _hash(cookie or "")))
 
     def end_all(self, token: str) -> int:
-        """Ends every session of the token with this name; how many there were."""
+        """Ends all sessions of the token with this name; returns how many."""
         with self.db.begin() as connection:
             return connection.execute(SESSIONS.delete().where(_S.token == token)).rowcount
 
     def end_of_hash(self, token_sha256: str) -> int:
-        """Ends every session of the token with this hash; how many there were."""
+        """Ends all sessions of the token with this hash; returns how many."""
         ended = SESSIONS.delete().where(_S.token_sha256 == token_sha256)
         with self.db.begin() as connection:
             return connection.execute(ended).rowcount
@@ -98,7 +98,7 @@ def _too_many(token_sha256: str) -> sa.Delete:
         sa.select(_S.key)
         .where(_S.token_sha256 == token_sha256)
         .order_by(_S.created_at.desc(), _S.key)
-        .limit(MOST_OF_A_TOKEN)
+        .limit(SESSIONS_PER_TOKEN)
     )
     return SESSIONS.delete().where(_S.token_sha256 == token_sha256, _S.key.not_in(newest))
 

@@ -1,4 +1,4 @@
-"""Slots for long work: a number in all, of which one token may take some."""
+"""Slots for long work: a limit for the server, and a lower one for each token."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from reshard_server.errors.problems import TOO_MANY, ProblemError
 
 
 @dataclass(eq=False)
-class Places:
-    """Places of one kind; used from one event loop.
+class Slots:
+    """Slots of one kind; used from one event loop.
 
-    Waiters get a slot in the order of asking; those whose token has all of its slots are skipped.
+    Waiters get slots in the order of arrival; waiters of a token that has all of its slots are skipped.
     """
 
     at_most: int
@@ -23,26 +23,26 @@ class Places:
 
     @property
     def taken(self) -> int:
-        """How many are taken."""
+        """How many slots are taken."""
         return self._taken.total()
 
     def of(self, token: str) -> int:
-        """How many a token has taken."""
+        """How many slots a token has taken."""
         return self._taken[token]
 
     def is_full(self, token: str) -> bool:
-        """Whether this token has as many as it may, however many others are free."""
+        """Whether this token has taken all slots that one token may take."""
         return self._taken[token] >= self.per_token
 
     def take_now(self, token: str) -> bool:
-        """Takes one where the token may; whether it did."""
+        """Takes a slot if one is free for the token; returns whether it did."""
         if self.is_full(token) or self.taken >= self.at_most:
             return False
         self._taken[token] += 1
         return True
 
     async def take(self, token: str) -> None:
-        """Waits for one, and takes it."""
+        """Waits for a slot and takes it."""
         if self.take_now(token):
             return
         mine = (token, asyncio.get_running_loop().create_future())
@@ -53,11 +53,11 @@ class Places:
             if mine in self._waiting:
                 self._waiting.remove(mine)
             else:
-                self.give_back(token)  # it was given at this very moment
+                self.give_back(token)  # the slot was assigned at this moment
             raise
 
     def give_back(self, token: str) -> None:
-        """Gives one back, to the next waiter."""
+        """Gives a slot back; the next waiter gets it."""
         self._taken[token] -= 1
         if not self._taken[token]:
             del self._taken[token]
@@ -68,20 +68,20 @@ class Places:
 
 
 def too_many(
-    setting: str, what: str, places: Places, token: str, remedy: str, seconds: int
+    setting: str, what: str, slots: Slots, token: str, remedy: str, seconds: int
 ) -> ProblemError:
-    """The refusal, which says whose limit it is.
+    """The problem for a missing slot; it names the limit.
 
     Args:
-        setting: name of the limit of all; that of a token ends with ``_per_token``.
+        setting: name of the server's limit; the name of a token's limit ends with ``_per_token``.
     """
-    if places.is_full(token):
-        said = (
-            f"{places.per_token} {what} by the token {token!r}, as many as one token may have at this server (its setting "
+    if slots.is_full(token):
+        reached = (
+            f"{slots.per_token} {what} by the token {token!r}, the most that one token may have at this server (its setting "
             f"{setting}_per_token)"
         )
     else:
-        said = f"{places.at_most} {what}, as many as this server allows for all tokens together (its setting {setting})"
+        reached = f"{slots.at_most} {what}, the most that this server allows for all tokens together (its setting {setting})"
     return ProblemError(
-        TOO_MANY, f"{said}; {remedy}", remedy=remedy, headers={"Retry-After": str(seconds)}
+        TOO_MANY, f"{reached}; {remedy}", remedy=remedy, headers={"Retry-After": str(seconds)}
     )

@@ -1,4 +1,4 @@
-"""Tokens: who asks, and what they may do; only hashes are kept."""
+"""Tokens: looks up who sent a token, and what this caller may do. The server keeps only hashes of tokens."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _TOKENS: TypeAdapter[tuple[TokenSettings, ...]] = TypeAdapter(tuple[TokenSetting
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks.
+    """The sender of a request.
 
     Attributes:
         name: the token's name, for records and logs.
-        read, write: names of the storage roots that may be read and written; ``*`` for every one.
+        read, write: names of the storage roots that the caller may read and write; ``*`` for all.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Caller:
 
 
 def caller_of(token: TokenSettings) -> Caller:
-    """Who has this token."""
+    """The caller with this token."""
     return Caller(token.name, token.scopes, token.read, token.write)
 
 
@@ -63,8 +63,8 @@ class Tokens:
     """All tokens of a server; used from any thread.
 
     Attributes:
-        settings: as they are now; ``replace`` puts others in their place.
-        clock: seconds since 1970, by which tokens expire.
+        settings: the current tokens; ``replace`` changes them.
+        clock: returns seconds since 1970; tokens expire by it.
     """
 
     settings: tuple[TokenSettings, ...]
@@ -72,50 +72,50 @@ class Tokens:
     clock: Callable[[], float] = time.time
 
     def caller(self, token: str | None) -> Caller | None:
-        """Who has this token; None where nobody has. Takes the same time for every wrong token."""
-        found = self.known(token or "")
-        if found is None:
+        """The caller with this token; None for an unknown token. Takes equally long for every wrong token."""
+        known = self.known(token or "")
+        if known is None:
             return ANYONE if self.insecure else None
-        return caller_of(found)
+        return caller_of(known)
 
     def known(self, token: str) -> TokenSettings | None:
-        """The settings of a token; None for one that nobody has, ``insecure`` or not, or that has expired."""
+        """The settings of a token; None where it is unknown or has expired, even if ``insecure``."""
         return self.with_hash(_hash(token))
 
     def with_hash(self, sha256: str) -> TokenSettings | None:
-        """The token with this hash; None where there is none, or it has expired."""
-        found = self._of_hash(sha256)
-        return None if found is None or self._is_over(found) else found
+        """The token with this hash; None where it is unknown or has expired."""
+        known = self._of_hash(sha256)
+        return None if known is None or self._is_over(known) else known
 
     def named(self, name: str) -> Caller | None:
-        """The caller with the token of this name and its present rights; None where it is gone or has expired."""
-        found = next((known for known in self.settings if known.name == name), None)
-        if found is None:
+        """The caller with the token of this name, with its present rights; None where it was removed or has expired."""
+        known = next((token for token in self.settings if token.name == name), None)
+        if known is None:
             return ANYONE if self.insecure and name == ANYONE.name else None
-        return None if self._is_over(found) else caller_of(found)
+        return None if self._is_over(known) else caller_of(known)
 
     def expired(self, token: str) -> TokenSettings | None:
-        """The settings of a token that was known until it expired."""
-        found = self._of_hash(_hash(token))
-        return found if found is not None and self._is_over(found) else None
+        """The settings of a token that has expired; None for any other."""
+        known = self._of_hash(_hash(token))
+        return known if known is not None and self._is_over(known) else None
 
     def seconds_left(self, known: TokenSettings) -> float:
-        """Until a token expires."""
+        """Seconds until a token expires."""
         return math.inf if known.expires is None else known.expires.timestamp() - self.clock()
 
     def replace(self, settings: tuple[TokenSettings, ...]) -> None:
-        """Puts these tokens in the place of those that were known."""
+        """Replaces all tokens."""
         self.settings = settings
 
     def _is_over(self, known: TokenSettings) -> bool:
         return self.seconds_left(known) <= 0
 
     def _of_hash(self, sha256: str) -> TokenSettings | None:
-        found = None
+        match = None
         for known in self.settings:
             if hmac.compare_digest(known.sha256, sha256):
-                found = known
-        return found
+                match = known
+        return match
 
 
 def _hash(token: str) -> str:
@@ -123,10 +123,10 @@ def _hash(token: str) -> str:
 
 
 def load_tokens(settings: Settings) -> Tokens:
-    """The tokens of the settings and of their file.
+    """The tokens of the settings and of the tokens file.
 
-    Raises ReshardError where the file cannot be used, two tokens share a name, or there is no token and
-    the server is not ``insecure`` on a loopback address and without a proxy.
+    Raises ReshardError where the file is invalid, two tokens share a name, there is no token, or ``insecure`` is set
+    without a loopback address or with a proxy.
     """
     tokens = settings.tokens + (_of_file(settings.tokens_file) if settings.tokens_file else ())
     names = [t.name for t in tokens]
@@ -140,12 +140,12 @@ def load_tokens(settings: Settings) -> Tokens:
         )
     if settings.insecure and settings.forwarded_allow_ips:
         raise ReshardError(
-            "insecure lets everybody on this machine ask, but forwarded_allow_ips names a proxy, which brings others; make "
+            "insecure lets everybody on this machine in, but forwarded_allow_ips names a proxy, which lets others in; make "
             "tokens (reshard serve --make-token), or leave forwarded_allow_ips out"
         )
     if not tokens and not settings.insecure:
         raise ReshardError(
-            "there is no token, so nobody could ask for anything; make one (reshard serve --make-token), or run with "
+            "there is no token, so nobody could send requests; make one (reshard serve --make-token), or run with "
             "--insecure on a loopback address"
         )
     return Tokens(tokens, settings.insecure)
@@ -156,12 +156,12 @@ def _of_file(path: Path) -> tuple[TokenSettings, ...]:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
         return _TOKENS.validate_python(document.get("tokens", ()))
     except ValidationError as error:
-        found = (
+        mistakes = (
             f"tokens.{'.'.join(map(str, e['loc']))}: {expected(e)}"
             for e in error.errors(include_input=False)
         )
         raise ReshardError(
-            f"the tokens file {str(path)!r} cannot be used: {'; '.join(found)}"
+            f"the tokens file {str(path)!r} cannot be used: {'; '.join(mistakes)}"
         ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ReshardError(f"the tokens file {str(path)!r} cannot be used: {error}") from error

@@ -31,7 +31,7 @@ _REQUEST: TypeAdapter[Any] = TypeAdapter(ConversionRequest)
 
 
 class Client:
-    """A server and who asks. Every refusal is a ReshardError of the class that the problem names.
+    """A client of one server with one token. Refusals raise the ReshardError that the problem names.
 
     Attributes:
         conversions, plans, layouts, schedules, checkpoints, tensors: the API's resources.
@@ -49,7 +49,7 @@ class Client:
             )
         except UnicodeEncodeError:
             raise ReshardError(
-                "the token is no token: it has other than ASCII characters"
+                "the token is not valid: it has characters other than ASCII"
             ) from None
         self._transport = Transport(http)
         self.conversions = Conversions(self._transport)
@@ -68,7 +68,7 @@ class Client:
         idempotency_key: str | None = None,
         **options: Any,
     ) -> ConversionHandle:
-        """Asks for a conversion to one target, or to several of which the source is read once.
+        """Starts a conversion to one target, or to several; the source is read once.
 
         Args:
             source, target: ROOT/path on the server.
@@ -78,14 +78,16 @@ class Client:
                 folder), item, layout (a stored one's name, a file's content, or a LayoutMap), mesh, select, drop, rename,
                 cast, compression, max_memory, workers, priority, labels, ...
         """
-        goal = {"target": target} if targets is None else {"targets": [*map(with_layout, targets)]}
-        body = _body({"source": source, **goal, **with_layout(options)})
+        requested = (
+            {"target": target} if targets is None else {"targets": [*map(with_layout, targets)]}
+        )
+        body = _body({"source": source, **requested, **with_layout(options)})
         headers = {IDEMPOTENCY_KEY: idempotency_key or secrets.token_urlsafe(24)}
         made = self._transport.model(Conversion, "POST", URL, json=body, headers=headers)
         return ConversionHandle(self._transport, made)
 
     def close(self) -> None:
-        """Closes the connections; the client is of no use any more."""
+        """Closes the connections; the client cannot be used afterwards."""
         self._transport.http.close()
 
     def __enter__(self) -> Client:
@@ -102,12 +104,12 @@ class Client:
 
 @dataclass(frozen=True)
 class Conversions:
-    """Conversions that were asked for."""
+    """The server's conversions."""
 
     transport: Transport
 
     def get(self, conversion: str) -> ConversionHandle:
-        """A conversion by its id."""
+        """The conversion with this id."""
         found = self.transport.model(Conversion, "GET", f"{URL}/{conversion}")
         return ConversionHandle(self.transport, found)
 
@@ -116,12 +118,12 @@ class Conversions:
         return self.transport.model(ConversionPage, "GET", URL, params=query)
 
     def delete(self, conversion: str) -> None:
-        """Forgets one that has ended; what it wrote stays."""
+        """Deletes the record of an ended conversion; its outputs stay."""
         self.transport.ask("DELETE", f"{URL}/{conversion}")
 
 
 def _body(given: dict[str, Any]) -> dict[str, Any]:
-    """The request, checked by the model before it is sent."""
+    """The request, validated by the model before it is sent."""
     given = {k: v for k, v in given.items() if v is not None}
     try:
         _REQUEST.validate_python(given)
@@ -141,7 +143,7 @@ def _checked(url: str) -> str:
         parsed = httpx.URL("")
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo:
         raise ReshardError(
-            f"the server {httpx.URL(url).copy_with(userinfo=b'') if parsed.userinfo else url!r} is no URL of a server; "
+            f"the server {httpx.URL(url).copy_with(userinfo=b'') if parsed.userinfo else url!r} is not the URL of a server; "
             "expected http://HOST:PORT or https://HOST"
         )
     return url.rstrip("/")

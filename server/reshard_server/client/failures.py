@@ -1,4 +1,4 @@
-"""From a problem document to the error that it names."""
+"""Turns a problem document into the error that it names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reshard_server.schemas.problem import Problem
 
 
 class ServiceError(ReshardError):
-    """What the server refused for a reason of its own: the token, the state, too many requests.
+    """A refusal by the server itself: because of the token, the state, or too many requests.
 
     Attributes:
         problem: what it said; None where it said nothing that can be read.
@@ -25,24 +25,24 @@ class ServiceError(ReshardError):
 
 
 class UnreachableError(ServiceError):
-    """The server did not answer, or its answer broke off."""
+    """The server did not answer, or its answer was cut off."""
 
 
 def refusal(answer: httpx.Response) -> ReshardError:
-    """The error for an answer that is no success, to be raised; its body was read."""
+    """The error for an unsuccessful answer whose body was read."""
     try:
         problem = Problem.model_validate_json(answer.content)
     except ValidationError:
         return ServiceError(
             f"{answer.request.method} {answer.request.url.copy_with(query=None)} was answered with {answer.status_code} "
-            "and no problem document; check that the URL is that of a reshard server",
+            "without a problem document; check that the URL is that of a reshard server",
             answer.status_code,
         )
     return error_of(problem)
 
 
 def error_of(problem: Problem) -> ReshardError:
-    """The library's error where the problem names one, else a ServiceError; with the same words."""
+    """The library's error if the problem names one, else a ServiceError; with the same message."""
     kind = getattr(reshard.errors, problem.error or "", None)
     if kind is MemoryBudgetError:
         return MemoryBudgetError(problem.detail, problem.smallest_bytes or 0)

@@ -1,4 +1,4 @@
-"""A conversion that was asked for: watched to its end, cancelled, looked at."""
+"""A handle of a conversion on a server: wait for it, cancel it, read its state."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from reshard_server.schemas.problem import Problem
 URL = "/v1/conversions"
 POLL_SECONDS = 1.0
 SILENT_SECONDS = 40.0
-"""The server comments every 15 seconds; a stream that is silent for longer is dead."""
+"""The server sends a comment every 15 seconds; a stream that is silent for longer is dead."""
 
 GONE_SECONDS = 300.0
-"""A server that does not answer for so long is given up; until then it may be started again."""
+"""Waiting gives up a server that does not answer for this long; until then it may restart."""
 
 Watcher = Callable[[Progress], None]
 
@@ -41,12 +41,12 @@ class ConversionHandle:
 
     @property
     def id(self) -> str:
-        """Its id on the server."""
+        """The conversion's id."""
         return self.conversion.id
 
     @property
     def url(self) -> str:
-        """Where it can be looked at."""
+        """The URL of the conversion."""
         return str(self._transport.http.base_url).rstrip("/") + self._path
 
     @property
@@ -65,21 +65,21 @@ class ConversionHandle:
         raise ServiceError(f"conversion {now.id} is {now.state}, and has no result; see {self.url}")
 
     def refresh(self) -> Conversion:
-        """Looks at it now."""
+        """Reads the current state."""
         return self._now(self._transport.model(Conversion, "GET", self._path))
 
     def cancel(self) -> Conversion:
-        """Stops it; the target stays as it was."""
+        """Cancels the conversion; the target does not change."""
         return self._now(self._transport.model(Conversion, "POST", f"{self._path}:cancel"))
 
     def retry(self) -> Conversion:
-        """Queues it again, where it failed or was cancelled; what was done of it is kept."""
+        """Queues a failed or cancelled conversion again; it resumes where it stopped."""
         return self._now(self._transport.model(Conversion, "POST", f"{self._path}:retry"))
 
     def wait(
         self, progress: bool | Watcher = False, timeout: float | None = None
     ) -> list[dict[str, Any]]:
-        """Waits for its end; the ``result``, or what that raises.
+        """Waits for the end, and returns the ``result``, or raises its error.
 
         Args:
             progress: True for a bar on stderr; or what is called with each ``Progress``.
@@ -105,14 +105,14 @@ class ConversionHandle:
         return conversion
 
     def _changes(self, until: float | None) -> Iterator[Conversion]:
-        """It as it changes, until it has ended."""
+        """The states of the conversion until it has ended."""
         yield self.conversion
         while not self.conversion.done:
             for look in (self._events, self._polled):
                 try:
                     yield from look(until)
                 except ServiceError as error:
-                    self._bear(error)
+                    self._raise_fatal(error)
                 if self.conversion.done:
                     return
                 _check_time(until, self)
@@ -121,8 +121,8 @@ class ConversionHandle:
     def _polled(self, until: float | None) -> Iterator[Conversion]:  # noqa: ARG002  (as _events)
         yield self.refresh()
 
-    def _bear(self, error: ServiceError) -> None:
-        """Raises what waiting does not help against; also where the server was gone for too long."""
+    def _raise_fatal(self, error: ServiceError) -> None:
+        """Raises errors that waiting does not cure, or any error once the server is away for too long."""
         is_passing = isinstance(error, UnreachableError) or error.status in (429, 502, 503, 504)
         if not is_passing or time.monotonic() - self._answered > GONE_SECONDS:
             raise error
@@ -145,7 +145,7 @@ class ConversionHandle:
 
 
 def _parsed(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
-    """Events of a stream as kind and data; a comment is an event without either."""
+    """The events of a stream as kind and data; both are empty for a comment."""
     kind, data = "message", list[str]()
     for line in lines:
         name, _, value = line.partition(":")
@@ -165,7 +165,7 @@ def _parsed(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
 def _check_time(until: float | None, handle: ConversionHandle) -> None:
     if until is not None and time.monotonic() > until and not handle.conversion.done:
         raise TimeoutError(
-            f"conversion {handle.id} is still {handle.conversion.state}; it goes on, see {handle.url}"
+            f"conversion {handle.id} is still {handle.conversion.state}; it continues, see {handle.url}"
         )
 
 

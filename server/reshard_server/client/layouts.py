@@ -1,4 +1,4 @@
-"""Layouts as the API takes them: a LayoutMap becomes the content of a layout file."""
+"""Converts layouts for the API: a LayoutMap becomes the content of a layout file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from reshard import LayoutMap
 
 
 def layout_of(layout: Any) -> Any:
-    """What is sent for a layout.
+    """The layout as the API takes it.
 
-    Raises LayoutError for a LayoutMap whose keys the server would not take.
+    Raises LayoutError for a LayoutMap with keys that the server would refuse.
     """
     if isinstance(layout, LayoutMap):
         return layout.to_mapping()
@@ -19,7 +19,7 @@ def layout_of(layout: Any) -> Any:
 
 
 def with_layout(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a conversion, with what is sent for the layout among them."""
+    """The options of a conversion, with the layout as the API takes it."""
     given = dict(options)
     if "layout" in given:
         given["layout"] = layout_of(given["layout"])

@@ -1,4 +1,4 @@
-"""Everything but conversions and bytes: plans, checkpoints, layouts, schedules."""
+"""The client's plans, checkpoints, layouts and schedules."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from reshard_server.schemas.checkpoint import (
     CheckpointPage,
     FingerprintAnswer,
     Inspection,
-    JointPlanAnswer,
     LayoutAnswer,
+    MultiPlanAnswer,
     PlanAnswer,
     VerificationAnswer,
 )
@@ -31,25 +31,25 @@ from reshard_server.schemas.schedule import (
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """What lies below the storage roots."""
+    """Checkpoints below the storage roots."""
 
     transport: Transport
 
     def list(self, root: str, prefix: str = "", **page: Any) -> CheckpointPage:
-        """Checkpoints in a folder; ``page_size`` and ``page_token`` for the next ones."""
+        """Lists the checkpoints in a folder; takes ``page_size`` and ``page_token``."""
         params = {"root": root, "prefix": prefix, **page}
         return self.transport.model(CheckpointPage, "GET", "/v1/checkpoints", params=params)
 
     def inspect(self, checkpoint: str, **more: Any) -> Inspection:
-        """Names, shapes, dtypes, chunks, layouts; ``step`` and ``item`` choose within a run's folder."""
+        """Returns names, shapes, dtypes, chunks and layouts; takes ``step`` and ``item``."""
         return self._ask(Inspection, "inspect", checkpoint=checkpoint, **more)
 
     def verify(self, checkpoint: str, other: str | None = None, **more: Any) -> VerificationAnswer:
-        """Against another, or against what it recorded of itself; differences are an answer."""
+        """Compares with another checkpoint, or with its recorded digests; differences are an answer."""
         return self._ask(VerificationAnswer, "verify", checkpoint=checkpoint, other=other, **more)
 
     def fingerprint(self, checkpoint: str, **more: Any) -> FingerprintAnswer:
-        """Records digests of all tensors and files in it."""
+        """Records digests of a checkpoint's tensors and files in it."""
         return self._ask(FingerprintAnswer, "fingerprint", checkpoint=checkpoint, **more)
 
     def _ask(self, kind: type[M], verb: str, **body: Any) -> M:
@@ -61,7 +61,7 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Layouts:
-    """Named layouts, every version kept."""
+    """Named layouts; every version is kept."""
 
     transport: Transport
 
@@ -76,16 +76,16 @@ class Layouts:
         return self.transport.model(StoredLayout, "GET", f"/v1/layouts/{_part(name)}")
 
     def list(self, **query: Any) -> LayoutPage:
-        """The newest version of each; ``prefix``, ``page_size``, ``page_token``."""
+        """Lists the newest versions; takes ``prefix``, ``page_size`` and ``page_token``."""
         return self.transport.model(LayoutPage, "GET", "/v1/layouts", params=query)
 
     def versions(self, name: str, **page: Any) -> VersionPage:
-        """Every version of one, newest first."""
+        """Lists all versions of a layout, newest first."""
         path = f"/v1/layouts/{_part(name)}/versions"
         return self.transport.model(VersionPage, "GET", path, params=page)
 
     def delete(self, name: str) -> None:
-        """Forgets every version."""
+        """Deletes all versions."""
         self.transport.ask("DELETE", f"/v1/layouts/{_part(name)}")
 
     def preview(
@@ -95,7 +95,7 @@ class Layouts:
         mesh: str | None = None,
         missing_axes: MissingAxes | None = None,
     ) -> LayoutAnswer:
-        """How a layout would cut each tensor of a checkpoint."""
+        """Shows how a layout would split each tensor of a checkpoint."""
         given = {
             "checkpoint": checkpoint,
             "layout": layout_of(layout),
@@ -108,61 +108,61 @@ class Layouts:
 
 @dataclass(frozen=True)
 class Plans:
-    """What a conversion would do and cost; nothing is moved."""
+    """Plans: what a conversion would do and cost."""
 
     transport: Transport
 
     def create(self, source: str, target: str, **options: Any) -> PlanAnswer:
-        """Options are those of ``Client.convert``."""
+        """Plans a conversion to one target; takes the options of ``Client.convert``."""
         body = {"source": source, "target": target, **with_layout(options)}
         return self.transport.model(PlanAnswer, "POST", "/v1/plans", json=body, timeout=None)
 
-    def create_joint(
+    def create_several(
         self, source: str, targets: Sequence[Mapping[str, Any]], **options: Any
-    ) -> JointPlanAnswer:
-        """For several targets, each with its ``target`` and options; ``options`` hold for all."""
+    ) -> MultiPlanAnswer:
+        """Plans a conversion to several targets, each with its options; ``options`` apply to all."""
         body = {"source": source, "targets": [*map(with_layout, targets)], **options}
-        return self.transport.model(JointPlanAnswer, "POST", "/v1/plans", json=body, timeout=None)
+        return self.transport.model(MultiPlanAnswer, "POST", "/v1/plans", json=body, timeout=None)
 
 
 @dataclass(frozen=True)
 class Schedules:
-    """Conversions by the clock, and of each new step."""
+    """Conversions at given times, or of each new step."""
 
     transport: Transport
 
     def put(self, name: str, body: ScheduleBody | Mapping[str, Any]) -> Schedule:
-        """Stores a schedule, or another one in its place."""
+        """Stores or replaces a schedule."""
         given = ScheduleBody.model_validate(body).model_dump(mode="json", exclude_unset=True)
         return self.transport.model(Schedule, "PUT", _schedule(name), json=given)
 
     def get(self, name: str) -> Schedule:
-        """A schedule as it stands."""
+        """Returns a schedule."""
         return self.transport.model(Schedule, "GET", _schedule(name))
 
     def list(self, **page: Any) -> SchedulePage:
-        """By name; ``page_size``, ``page_token``."""
+        """Lists schedules by name; takes ``page_size`` and ``page_token``."""
         return self.transport.model(SchedulePage, "GET", "/v1/schedules", params=page)
 
     def delete(self, name: str) -> None:
-        """Forgets it and its history."""
+        """Deletes a schedule and its history."""
         self.transport.ask("DELETE", _schedule(name))
 
     def pause(self, name: str) -> Schedule:
-        """Starts nothing until it is resumed."""
+        """Pauses a schedule until it is resumed."""
         return self.transport.model(Schedule, "POST", f"{_schedule(name)}:pause")
 
     def resume(self, name: str) -> Schedule:
-        """Goes on."""
+        """Resumes a schedule."""
         return self.transport.model(Schedule, "POST", f"{_schedule(name)}:resume")
 
     def run(self, name: str, step: int | None = None) -> ScheduleRun:
-        """Runs it now."""
+        """Runs a schedule now."""
         body = {} if step is None else {"step": step}
         return self.transport.model(ScheduleRun, "POST", f"{_schedule(name)}:run", json=body)
 
     def runs(self, name: str, **page: Any) -> RunPage:
-        """Its history, newest first."""
+        """Lists the runs of a schedule, newest first."""
         return self.transport.model(RunPage, "GET", f"{_schedule(name)}/runs", params=page)
 
 

@@ -1,4 +1,4 @@
-"""Slices on demand: arrays, and files of one device's shards."""
+"""Reads slices of tensors as arrays, and downloads one device's shards as a file."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 URL = "/v1/tensors"
 GOES_ON = 5
-"""Times that an interrupted download is resumed."""
+"""How often an interrupted download is resumed."""
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """Bytes of tensors of a server's checkpoints."""
+    """Tensors of a server's checkpoints."""
 
     transport: Transport
 
@@ -40,13 +40,13 @@ class Tensors:
         dtype: str | None = None,
         **more: Any,
     ) -> np.ndarray[Any, Any]:
-        """A slice of a tensor (``"0:128,:"``) as a numpy array; ``step`` and ``item`` choose within a run's folder."""
+        """A slice of a tensor (``"0:128,:"``) as a numpy array; takes ``step`` and ``item``."""
         import ml_dtypes
         import numpy as np
 
-        asked = {"checkpoint": checkpoint, "name": name, "slice": slice, "dtype": dtype, **more}
+        query = {"checkpoint": checkpoint, "name": name, "slice": slice, "dtype": dtype, **more}
         taken = bytearray()
-        headers = self._take({k: v for k, v in asked.items() if v is not None}, taken.extend)
+        headers = self._take({k: v for k, v in query.items() if v is not None}, taken.extend)
         found = headers["X-Reshard-Dtype"]
         kind = np.dtype(getattr(ml_dtypes, found, found))
         return np.frombuffer(taken, kind).reshape(json.loads(headers["X-Reshard-Shape"]))
@@ -63,9 +63,9 @@ class Tensors:
         drop: Sequence[str] = (),
         cast: Mapping[str, str] | Sequence[tuple[str, str]] = (),
     ) -> Path:
-        """What one device of a layout holds, as a safetensors file that appears whole or not at all."""
+        """Downloads what one device of a layout holds, as a safetensors file that appears only when complete."""
         pairs = cast.items() if isinstance(cast, Mapping) else cast
-        asked: dict[str, Any] = {
+        query: dict[str, Any] = {
             "checkpoint": checkpoint,
             "shard": shard,
             "layout": json.dumps(layout_of(layout)) if isinstance(layout, Mapping) else layout,
@@ -78,24 +78,24 @@ class Tensors:
         partial = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
         try:
             with partial.open("xb") as out:
-                self._take({k: v for k, v in asked.items() if v not in (None, [])}, out.write)
+                self._take({k: v for k, v in query.items() if v not in (None, [])}, out.write)
             partial.replace(target)
         except OSError as error:
             raise StorageError(
-                f"cannot write {str(target)!r}: {error.strerror}; check the folder and the space in it"
+                f"cannot write {str(target)!r}: {error.strerror}; check the folder and its free space"
             ) from error
         finally:
             partial.unlink(missing_ok=True)
         return target
 
-    def _take(self, asked: Mapping[str, Any], put: Any) -> httpx.Headers:
-        """Hands over every byte, in order; an interrupted download resumes where it stopped."""
+    def _take(self, query: Mapping[str, Any], put: Any) -> httpx.Headers:
+        """Passes all bytes to ``put`` in order; resumes an interrupted download."""
         taken, tag = 0, ""
         for attempt in range(GOES_ON + 1):
             more = {"Range": f"bytes={taken}-", "If-Range": tag} if taken else {}
             try:
-                with self.transport.stream(URL, params=asked, headers=more) as answer:
-                    _check_same(answer, tag, asked)
+                with self.transport.stream(URL, params=query, headers=more) as answer:
+                    _check_same(answer, tag, query)
                     tag = answer.headers["ETag"]
                     for piece in answer.iter_raw():
                         put(piece)
@@ -107,10 +107,10 @@ class Tensors:
         raise AssertionError("unreachable")
 
 
-def _check_same(answer: httpx.Response, tag: str, asked: Mapping[str, Any]) -> None:
-    """Refuses to join what was sent of two states."""
+def _check_same(answer: httpx.Response, tag: str, query: Mapping[str, Any]) -> None:
+    """Raises ServiceError where the checkpoint changed between two parts."""
     if tag and (answer.status_code != httpx.codes.PARTIAL_CONTENT or answer.headers["ETag"] != tag):
         raise StorageError(
-            f"{asked['checkpoint']} was changed while it was downloaded; download it again, and let nothing write into a "
-            "checkpoint that is read"
+            f"{query['checkpoint']} changed during the download; download it again, and let no process write to a "
+            "checkpoint that is being read"
         )

@@ -1,4 +1,4 @@
-"""Requests, sent again where that does no harm."""
+"""Sends requests, and repeats those that are safe to repeat."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ IDEMPOTENCY_KEY = "Idempotency-Key"
 
 @dataclass(frozen=True)
 class Transport:
-    """One server, and who asks.
+    """Sends requests to one server with one token.
 
-    What is safe is sent again: whatever changes nothing or says what is to be, and what has an
-    ``Idempotency-Key``. The waits grow; a ``Retry-After`` is kept to.
+    Repeats safe requests: those with a safe or idempotent method, and those with an ``Idempotency-Key``. The pauses
+    grow; a ``Retry-After`` is respected.
     """
 
     http: httpx.Client
     sleep: Callable[[float], None] = time.sleep
 
     def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """The answer; ReshardError of the class that its problem names where it is no success."""
+        """The answer; raises the ReshardError that its problem names."""
         headers: Mapping[str, str] = more.get("headers") or {}
         attempts = ATTEMPTS if method in SAFE or IDEMPOTENCY_KEY in headers else 1
         for attempt in range(1, attempts + 1):
@@ -54,20 +54,20 @@ class Transport:
         return answer
 
     def model(self, kind: type[M], method: str, path: str, **more: Any) -> M:
-        """The answer as a document."""
+        """The answer as a model."""
         answer = self.ask(method, path, **more)
         try:
             return kind.model_validate_json(answer.content)
         except ValidationError as error:
             raise ServiceError(
-                f"{method} {path} was answered with what is no {kind.__name__}: {error.errors()[0]['msg']}; check that "
-                "client and server are of one version",
+                f"{method} {path} was not answered with a valid {kind.__name__}: {error.errors()[0]['msg']}; check that "
+                "client and server have the same version",
                 answer.status_code,
             ) from None
 
     @contextmanager
     def stream(self, path: str, **more: Any) -> Iterator[httpx.Response]:
-        """An answer whose body the caller reads; one that breaks off is an UnreachableError."""
+        """An answer whose body the caller reads; raises UnreachableError if it is cut off."""
         try:
             with self.http.stream("GET", path, **more) as answer:
                 if answer.is_error:
@@ -79,7 +79,7 @@ class Transport:
 
     def _unreachable(self, error: httpx.TransportError) -> UnreachableError:
         return UnreachableError(
-            f"the server at {self.http.base_url} did not answer, or broke off: {error or type(error).__name__}; check the URL, "
+            f"the server at {self.http.base_url} did not answer, or its answer was cut off: {error or type(error).__name__}; check the URL, "
             "and whether it runs"
         )
 

@@ -1,7 +1,7 @@
 """PostgreSQL connections on which no wait is endless.
 
-A network that drops packets without a word lets a client wait for ever: TCP's own limits do not help behind a proxy,
-which answers for the network, and ``statement_timeout`` is counted by a server that never got the statement.
+A network that silently drops packets lets a client wait for ever. TCP's own limits do not help behind a proxy, which
+acknowledges packets itself, and the server counts ``statement_timeout`` only once it has received the statement.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import psycopg
 import sqlalchemy as sa
 
 ANSWER_SECONDS = 4.0
-"""How long a server may take to answer one statement; a lease is longer."""
+"""How long a server may take to answer one statement; leases are longer."""
 
 CONNECT_ARGUMENTS: dict[str, Any] = {
     "connect_timeout": int(ANSWER_SECONDS),
@@ -27,26 +27,26 @@ CONNECT_ARGUMENTS: dict[str, Any] = {
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that is closed, with an OperationalError, where the server does not answer in time.
+    """Closes itself and raises OperationalError where the server does not answer in time.
 
     Attributes:
-        answer_seconds: how long it may take; None waits for as long as it takes.
+        answer_seconds: how long an answer may take; None for no limit.
     """
 
     answer_seconds: float | None = ANSWER_SECONDS
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-        """As upstream, which asks ``gen`` whenever something has come, and every tenth of a second besides."""
+        """Like upstream, which resumes ``gen`` whenever data arrive, and at least every tenth of a second."""
         return super().wait(self._bounded(gen), *args, **kwargs)
 
     def _bounded(self, gen: Any) -> Generator[Any, Any, Any]:
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
-            wanted = next(gen)
+            waits_for = next(gen)
             while True:
-                ready = yield wanted
-                self._refuse_late(time.monotonic() - begun)
-                wanted = gen.send(ready)
+                ready = yield waits_for
+                self._refuse_late(time.monotonic() - start)
+                waits_for = gen.send(ready)
         except StopIteration as end:
             return end.value
 
@@ -57,8 +57,8 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 @contextmanager
-def waiting_as_long_as_it_takes(connection: sa.Connection) -> Iterator[None]:
-    """Lifts the limits of a connection in a transaction until the block ends; for migrations."""
+def without_time_limits(connection: sa.Connection) -> Iterator[None]:
+    """Lifts the time limits of a transaction within the block; for migrations."""
     driver = connection.connection.dbapi_connection
     if not isinstance(driver, BoundedConnection):
         yield

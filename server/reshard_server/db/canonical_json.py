@@ -1,4 +1,4 @@
-"""One canonical text per document, for comparing and hashing."""
+"""One canonical text per JSON document, for comparing and hashing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def canonical_text(document: Any) -> str:
-    """JSON with sorted keys; unlike ``==`` it tells 1 from true.
+    """JSON with sorted keys; unlike ``==`` it distinguishes 1 from true.
 
-    The order of a mesh's axes is part of what it says, so that of ``{"data": 4, "model": 2}`` is kept.
+    The order of a mesh's axes has a meaning, so the order of ``{"data": 4, "model": 2}`` is kept.
     """
     return json.dumps(_ordered(document), sort_keys=True)
 

@@ -24,20 +24,20 @@ from reshard_server.settings import Settings
 LOG = logging.getLogger(__name__)
 
 LEAST_SQLITE = (3, 42)
-"""What heartbeats need (``unixepoch('subsec')``)."""
+"""Heartbeats need ``unixepoch('subsec')``."""
 
 BUSY_MILLISECONDS = 10_000
 
 IDLE_MILLISECONDS = 2_500
-"""After which Postgres ends a transaction in which nothing is asked.
+"""Postgres ends a transaction that is idle for this long.
 
-A process that is frozen within one, or whose host lost its power, would hold its locks for ever. It is shorter than
-``ANSWER_SECONDS``, so that a waiter gets such a lock, and not an error.
+A process that froze within a transaction, or whose host lost power, would hold its locks for ever. The limit is shorter
+than ``ANSWER_SECONDS``, so that others waiting for the lock get it instead of an error.
 """
 
 
 def open_database(settings: Settings) -> sa.Engine:
-    """The engine of the records, with the tables of this version.
+    """Opens the records and migrates their tables to this version, if the settings allow.
 
     Raises MissingPackageError where Python's SQLite is too old and no newer one is installed, StorageError
     where the database cannot be opened, or its tables cannot be used.
@@ -49,7 +49,7 @@ def open_database(settings: Settings) -> sa.Engine:
 
 
 def open_migrated(settings: Settings) -> tuple[sa.Engine, list[str]]:
-    """As ``open_database``, whatever ``migrate_at_start`` says; and the numbers of the migrations that were done."""
+    """Like ``open_database``, but always migrates; also returns the numbers of the migrations that were done."""
     engine = _engine(settings)
     return engine, _migrate(engine, apply=True)
 
@@ -59,13 +59,13 @@ def _migrate(engine: sa.Engine, *, apply: bool) -> list[str]:
         return migrate(engine, apply=apply)
     except sa.exc.SQLAlchemyError as error:
         raise StorageError(
-            f"cannot open the database of the server's records ({shown(engine)}): {_reason(error)}; check that it is "
-            "there, and that this user may write to it"
+            f"cannot open the database of the server's records ({shown(engine)}): {_reason(error)}; check that it "
+            "exists, and that this user may write to it"
         ) from error
     except LackingError as error:
         raise StorageError(
-            f"the server's records ({shown(engine)}) were made by a version that this one cannot follow: {error}; "
-            "run the version that made them, or begin with an empty state folder or database"
+            f"the server's records ({shown(engine)}) were made by a version that this one cannot migrate from: {error}; "
+            "run the version that made them, or start with an empty state folder or database"
         ) from None
     except PendingError as error:
         raise StorageError(
@@ -89,7 +89,7 @@ def _engine(settings: Settings) -> sa.Engine:
 
 
 def records_url(settings: Settings) -> sa.URL:
-    """Where the records lie. Raises ReshardError where the password's file cannot be used."""
+    """The URL of the records. Raises ReshardError where the password's file cannot be read."""
     if settings.database_url is None:
         if settings.database_password_file is not None:
             raise ReshardError(
@@ -104,7 +104,7 @@ def records_url(settings: Settings) -> sa.URL:
 
 
 def _password(file: Path) -> str:
-    """The file's one line; a mounted secret often ends with a line break."""
+    """The file's one line, without the line break that a mounted secret often has."""
     try:
         return file.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -120,7 +120,7 @@ def sqlite_url(path: Path) -> sa.URL:
 
 
 def postgres_url(text: str) -> sa.URL:
-    """The URL with the driver that is installed."""
+    """The URL with the installed driver."""
     return sa.make_url(text).set(drivername="postgresql+psycopg")
 
 
@@ -143,7 +143,7 @@ def engine_arguments(settings: Settings) -> dict[str, Any]:
 
 
 def sqlite_module() -> Any:
-    """Python's own SQLite where it is new enough, else the one of ``pysqlite3``."""
+    """Python's own SQLite if it is new enough, else that of ``pysqlite3``."""
     import sqlite3
 
     if sqlite3.sqlite_version_info >= LEAST_SQLITE:

@@ -1,8 +1,8 @@
-"""One connection to PostgreSQL that hears the notifications of other replicas.
+"""One connection to PostgreSQL that receives the notifications of other replicas.
 
-A thread waits for notifications. Where nothing comes for a while it asks the server something, with the bounds of
-``bounded_connection``, so that a dead connection is noticed. Until a new one listens, waiters look
-as often as without; once it listens, all look once, so that no notification is missed.
+A thread waits for notifications. If none arrives for a while, it sends the server a statement, within the limits of
+``bounded_connection``, to notice a dead connection. Without a connection all waiters poll often. Once a new connection
+listens, all waiters look once, so that no notification is missed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from reshard_server.db.notify import CHANNEL, TOPICS, news_of
 LOG = logging.getLogger(__name__)
 
 ASK_SECONDS = 10.0
-"""Silence after which the server is asked whether it is there."""
+"""After this long without a notification the server is asked whether it lives."""
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 15.0
-"""Before another connection is tried; twice as long each time."""
+"""Before another connection is tried; the pause doubles each time."""
 
 
 class Listener:
-    """Hears news as long as the server runs."""
+    """Receives notifications as long as the server runs."""
 
     def __init__(self, db: sa.Engine) -> None:
         self._db, self._news = db, news_of(db)
@@ -37,11 +37,11 @@ class Listener:
         self._thread = threading.Thread(target=self._run, name="news", daemon=True)
 
     def launch(self) -> None:
-        """Begins."""
+        """Starts the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Ends."""
+        """Ends the thread."""
         self._ending.set()
         os.write(self._stop_write, b"x")
         self._thread.join()
@@ -55,31 +55,33 @@ class Listener:
                 connection = self._connect()
                 pause = FIRST_PAUSE_SECONDS
                 with connection:
-                    self._hear(connection)
+                    self._receive(connection)
             except (sa.exc.SQLAlchemyError, psycopg.Error, OSError) as error:
-                LOG.warning("cannot hear what other servers tell: %s", error)
+                LOG.warning("cannot receive notifications of other servers: %s", error)
             finally:
                 self._news.is_reliable = False
-                self._news.spread(TOPICS)  # who looks seldom looks more often from now on
+                self._news.spread(TOPICS)  # waiters poll more often from now on
             self._ending.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _connect(self) -> BoundedConnection:
-        """A connection of its own, that listens."""
+        """A connection of its own that listens."""
         given, named = self._db.dialect.create_connect_args(self._db.url)
         arguments = {**named, **CONNECT_ARGUMENTS, "autocommit": True}
         connection = BoundedConnection.connect(*given, **arguments)
-        connection.add_notify_handler(lambda told: self._news.spread([told.payload]))
+        connection.add_notify_handler(
+            lambda notification: self._news.spread([notification.payload])
+        )
         connection.execute(f"LISTEN {CHANNEL}")
         return connection
 
-    def _hear(self, connection: BoundedConnection) -> None:
+    def _receive(self, connection: BoundedConnection) -> None:
         self._news.is_reliable = True
         self._news.spread(TOPICS)
-        heard = select.poll()
-        heard.register(connection.fileno(), select.POLLIN)
-        heard.register(self._stop_read, select.POLLIN)
+        readable = select.poll()
+        readable.register(connection.fileno(), select.POLLIN)
+        readable.register(self._stop_read, select.POLLIN)
         while not self._ending.is_set():
-            heard.poll(ASK_SECONDS * 1000)
+            readable.poll(ASK_SECONDS * 1000)
             if not self._ending.is_set():
-                connection.execute("")  # hands on what has come, and fails where nobody is there
+                connection.execute("")  # passes on notifications; fails on a dead connection

@@ -1,12 +1,12 @@
-"""Migrations: the tables of an older version become those of this one.
+"""Migrations: turn the tables of an older version into those of this one.
 
-Each step is a file in ``migrations/versions``, in the order of their numbers. Steps only add (tables, indexes,
-columns that may be null or have a default in the database), so that servers of the version before go on using
-the same records; a table or column that falls out of use is removed one version later. Records of a newer version
-are used as they are, if they have what this version needs.
+Each step is a file in ``migrations/versions``; steps run in the order of their numbers. Steps only add (tables, indexes,
+columns that may be null or have a default in the database), so that servers of the previous version can still use the
+records. A table or column that is no longer used is removed one version later. Records of a newer version are used as
+they are, if they have what this version needs.
 
-A migration holds a lock until it has committed: PostgreSQL's advisory lock, or SQLite's own lock for writing. All
-steps are one transaction, so that a process which is killed leaves the records as they were.
+A migration holds a lock until it has committed: PostgreSQL's advisory lock, or SQLite's write lock. All steps are one
+transaction, so a process that is killed leaves the records unchanged.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from reshard_server.db.bounded_connection import waiting_as_long_as_it_takes
+from reshard_server.db.bounded_connection import without_time_limits
 from reshard_server.db.tables import METADATA
 
 FIRST = "0001"
 """The tables of version 0.1.0, which recorded no number."""
 
 LOCK_KEY = 7_265_736_861_726_402
-"""Of the advisory lock in PostgreSQL; one number above the lock of turns."""
+"""PostgreSQL's advisory lock of migrations; one number above the lock of claims."""
 
 
 class LackingError(Exception):
@@ -36,16 +36,16 @@ class LackingError(Exception):
 
 
 class PendingError(Exception):
-    """The tables are of an older version, and were not to be migrated."""
+    """The tables are of an older version, and migrating them was not allowed."""
 
 
 def migrate(db: sa.Engine, *, apply: bool = True) -> list[str]:
-    """Brings the tables to this version; the numbers of the steps that were done.
+    """Migrates the tables to this version; returns the numbers of the steps that were done.
 
     Args:
-        apply: whether pending steps are done; else PendingError names them.
+        apply: whether to do pending steps; otherwise PendingError names them.
 
-    Raises LackingError where the tables are not of a version that this one knows.
+    Raises LackingError for tables of an unknown version.
     """
     with _alone(db) as connection:
         pending = _pending(connection)
@@ -59,8 +59,8 @@ def migrate(db: sa.Engine, *, apply: bool = True) -> list[str]:
 
 @contextmanager
 def _alone(db: sa.Engine) -> Iterator[sa.Connection]:
-    """A transaction that no other process migrates beside."""
-    with db.begin() as connection, waiting_as_long_as_it_takes(connection):
+    """A transaction during which no other process migrates."""
+    with db.begin() as connection, without_time_limits(connection):
         if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK_KEY)))
         else:
@@ -75,9 +75,9 @@ def _config(connection: sa.Connection) -> Config:
 
 
 def _pending(connection: sa.Connection) -> list[str]:
-    """Numbers of the steps that are to be done, in order; none for records of a newer version.
+    """Numbers of the pending steps, in order; none for records of a newer version.
 
-    Tables without a number are those of 0.1.0, and get its number.
+    Tables without a version number are those of 0.1.0, and get its number.
     """
     steps = ScriptDirectory.from_config(_config(connection)).walk_revisions()
     numbers = [step.revision for step in steps][::-1]
@@ -100,7 +100,7 @@ def _columns(tables: sa.MetaData) -> Columns:
 
 
 def _columns_of_first() -> Columns:
-    """Those that the first step makes."""
+    """The columns that the first step makes."""
     with sa.create_engine("sqlite://").begin() as connection:
         command.upgrade(_config(connection), FIRST)
         made = sa.MetaData()
@@ -108,12 +108,12 @@ def _columns_of_first() -> Columns:
         return {n: c for n, c in _columns(made).items() if n != "alembic_version"}
 
 
-def _refuse_lacking(connection: sa.Connection, wanted: Columns) -> None:
-    """Raises LackingError where a table or a column of it is not there."""
-    found = sa.inspect(connection)
-    for table, columns in wanted.items():
-        if not found.has_table(table):
+def _refuse_lacking(connection: sa.Connection, needed: Columns) -> None:
+    """Raises LackingError where a table or one of its columns is missing."""
+    existing = sa.inspect(connection)
+    for table, columns in needed.items():
+        if not existing.has_table(table):
             raise LackingError(f"there is no table {table!r}")
-        there = {column["name"] for column in found.get_columns(table)}
+        there = {column["name"] for column in existing.get_columns(table)}
         if lacking := sorted(columns - there):
             raise LackingError(f"the table {table!r} has no {', '.join(lacking)}")

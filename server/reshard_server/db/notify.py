@@ -1,8 +1,8 @@
-"""Notifications: a writer says that records changed, and waiting readers look at once.
+"""Notifications: a writer reports a change of the records, and waiting readers look at once.
 
-With SQLite the news goes to the threads of this process when the transaction has committed. With PostgreSQL it is a
-NOTIFY of the transaction, which reaches every replica that listens (``listen``), this one too. It is a hint: who
-waits also looks from time to time by itself, rarely where it can rely on being told.
+With SQLite a notification goes to the threads of this process after the transaction has committed. With PostgreSQL it
+is a NOTIFY of the transaction, which reaches every replica that listens (``listen``), including this one. It is only a
+hint: waiters also poll, rarely while notifications arrive reliably.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Literal, cast, get_args
 import sqlalchemy as sa
 
 Topic = Literal["conversions", "schedules"]
-"""conversions: one is queued, or has ended. schedules: one was stored, or goes on."""
+"""conversions: one was queued or has ended. schedules: one was stored or resumed."""
 
 TOPICS: tuple[Topic, ...] = get_args(Topic)
 
 CHANNEL = "reshard"
-"""Of PostgreSQL's notifications."""
+"""PostgreSQL's channel of the notifications."""
 
 LOOK_SECONDS = 1.0
-"""Between two looks where no notification can be relied on."""
+"""Between two polls while notifications are not reliable."""
 
 SELDOM_SECONDS = 15.0
-"""Between two looks where notifications arrive."""
+"""Between two polls while notifications arrive."""
 
 _OPTION = "records_news"
-_TOLD = "news_of_transaction"
+_PENDING = "news_of_transaction"
 
 
 class News:
-    """Who is to be told of what.
+    """Calls waiters when there is news.
 
     Attributes:
-        is_reliable: whether changes by any process are told; else they are looked for.
+        is_reliable: whether notifications of all processes arrive; otherwise waiters poll often.
     """
 
     def __init__(self) -> None:
@@ -43,23 +43,23 @@ class News:
 
     @property
     def look_seconds(self) -> float:
-        """After which to look, whatever was told."""
+        """Seconds between two polls."""
         return SELDOM_SECONDS if self.is_reliable else LOOK_SECONDS
 
     def wake(self, topic: Topic, call: Callable[[], None]) -> None:
-        """Has something called, from any thread, where there is news; it must be quick."""
+        """Registers a function to call, from any thread, on each notification of a topic; it must be quick."""
         self._waiting.append((topic, call))
 
     def spread(self, topics: Iterable[str]) -> None:
-        """Tells everybody who waits."""
-        found = set(topics)
+        """Calls everyone who waits for one of the topics."""
+        changed = set(topics)
         for topic, call in list(self._waiting):
-            if topic in found:
+            if topic in changed:
                 call()
 
 
 def give_news(db: sa.Engine) -> News:
-    """Gives an engine, and every connection of it, the news that ``news_of`` finds."""
+    """Attaches news to an engine and its connections; ``news_of`` returns them."""
     news = News()
     db.update_execution_options(**{_OPTION: news})
     return news
@@ -70,17 +70,17 @@ def news_of(db: sa.Engine | sa.Connection) -> News:
     return cast("News", db.get_execution_options()[_OPTION])
 
 
-def tell(connection: sa.Connection, topic: Topic) -> None:
-    """Says within a transaction that it changes something; it is told once that has committed."""
+def notify(connection: sa.Connection, topic: Topic) -> None:
+    """Reports a change within a transaction; waiters are called once it has committed."""
     if connection.dialect.name == "postgresql":
         connection.execute(_NOTIFY, {"topic": topic})
     else:
-        connection.info.setdefault(_TOLD, set()).add(topic)
+        connection.info.setdefault(_PENDING, set()).add(topic)
 
 
 _NOTIFY = sa.select(sa.func.pg_notify(CHANNEL, sa.bindparam("topic", type_=sa.Text)))
 
 
-def taken_back(connection: sa.Connection) -> set[str]:
-    """What a transaction on SQLite said, which is told no more unless somebody spreads it."""
-    return cast("set[str]", connection.info.pop(_TOLD, set()))
+def withdrawn(connection: sa.Connection) -> set[str]:
+    """Takes the pending notifications of a transaction on SQLite; the caller spreads or drops them."""
+    return cast("set[str]", connection.info.pop(_PENDING, set()))

@@ -1,8 +1,8 @@
-"""One writer at a time for SQLite, in the order of asking.
+"""One SQLite writer at a time, in the order of arrival.
 
-SQLite lets one transaction write. Who finds it taken sleeps and tries again, longer each time, so that
-the last to come is often first, and some wait for seconds. Within this process each waits for its turn
-instead; writers of other processes still meet SQLite's own lock.
+SQLite lets one transaction write. A writer that finds the lock taken sleeps and retries, longer each time, so the last
+writer is often served first, and some wait for seconds. Within this process writers queue instead; writers of other
+processes still compete for SQLite's own lock.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 
-from reshard_server.db.notify import news_of, taken_back
+from reshard_server.db.notify import news_of, withdrawn
 
 
 class Turns:
-    """A lock that is handed on in the order in which it was asked for."""
+    """A lock that is passed on in the order of arrival."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -27,7 +27,7 @@ class Turns:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Waits for its turn; the next one has it afterwards."""
+        """Waits for its turn, and passes it on afterwards."""
         self._wait()
         try:
             yield
@@ -53,7 +53,7 @@ class Turns:
 
 
 class OneWriterEngine(sa.Engine):
-    """An engine whose transactions (``begin``) take turns; ``connect`` is for reading, which waits for nobody."""
+    """An engine whose transactions (``begin``) take turns; ``connect`` is for reading and waits for nothing."""
 
     def __init__(self, made: sa.Engine) -> None:
         super().__init__(made.pool, made.dialect, made.url, hide_parameters=made.hide_parameters)
@@ -61,12 +61,12 @@ class OneWriterEngine(sa.Engine):
 
     @contextmanager
     def begin(self) -> Iterator[sa.Connection]:
-        """A transaction, once it is its turn."""
+        """A transaction, as soon as it is its turn."""
         with self._turns.turn():
-            told: set[str] = set()
+            pending: set[str] = set()
             with super().begin() as connection:
-                taken_back(connection)  # of a transaction that was undone
+                withdrawn(connection)  # of a transaction that was rolled back
                 yield connection
-                told = taken_back(connection)
-        if told:
-            news_of(self).spread(told)
+                pending = withdrawn(connection)
+        if pending:
+            news_of(self).spread(pending)

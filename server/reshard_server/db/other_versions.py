@@ -1,9 +1,9 @@
 """Records that another version of the server wrote.
 
-A server of the version before or after may work on the same records (a rolling upgrade, or a step back). Documents in
-them are written without the members that have their default, so that a member which is there was asked for. A
-document with members that this version does not know is shown without them and stays unchanged in the records; only
-servers that know all its members carry it out. A document that this version cannot read is left out of listings.
+A server of the previous or the next version may work on the same records (a rolling upgrade, or a downgrade). Documents
+are recorded without members that have their default, so a recorded member was requested. A document with unknown
+members is shown without them and stays unchanged in the records; only servers that know all its members carry it out. A
+document that this version cannot read is left out of listings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from reshard_server.errors.problems import CONFLICT, ProblemError
 LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Told = TypeVar("Told")
+Record = TypeVar("Record")
 
 
 class UnreadableError(ProblemError):
@@ -28,9 +28,9 @@ class UnreadableError(ProblemError):
 
 
 def read(of: TypeAdapter[T], document: Any, what: str) -> T:
-    """A document of the records; members that this version does not know are kept.
+    """Validates a recorded document; keeps members that this version does not know.
 
-    Raises UnreadableError, which names ``what``, where it cannot be read.
+    Raises UnreadableError, which names ``what``, for a document that cannot be read.
     """
     try:
         return of.validate_python(document, extra="allow")
@@ -39,7 +39,7 @@ def read(of: TypeAdapter[T], document: Any, what: str) -> T:
 
 
 def unreadable(what: str) -> UnreadableError:
-    """The error of a record that cannot be read."""
+    """The error for a record that cannot be read."""
     remedy = "ask a server of the version that recorded it"
     return UnreadableError(
         CONFLICT,
@@ -49,12 +49,12 @@ def unreadable(what: str) -> UnreadableError:
 
 
 def recorded(document: BaseModel) -> dict[str, Any]:
-    """A document as it is written to the records."""
+    """The document as it is recorded: without defaults."""
     return document.model_dump(mode="json", exclude_defaults=True)
 
 
 def unknown_members(document: BaseModel) -> list[str]:
-    """Members, also of documents within it, that this version does not know: ``targets.0.colour``."""
+    """Paths of members that this version does not know, such as ``targets.0.colour``."""
     return list(_unknown(document))
 
 
@@ -68,12 +68,12 @@ def _unknown(value: Any, path: str = "") -> Iterator[str]:
             yield from _unknown(one, f"{path}{number}.")
 
 
-def readable(rows: Iterable[sa.Row[Any]], told: Callable[[sa.Row[Any]], Told]) -> list[Told]:
-    """The record of each row; rows that cannot be read are left out and logged."""
-    found = []
+def readable(rows: Iterable[sa.Row[Any]], of_row: Callable[[sa.Row[Any]], Record]) -> list[Record]:
+    """The record of each row; unreadable rows are left out and logged."""
+    records = []
     for row in rows:
         try:
-            found.append(told(row))
+            records.append(of_row(row))
         except UnreadableError as error:
             LOG.warning("left out of a listing: %s", error.detail)
-    return found
+    return records

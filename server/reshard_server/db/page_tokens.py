@@ -1,7 +1,7 @@
-"""Page tokens: where the next page begins, in a form that clients only hand back.
+"""Page tokens: where the next page begins, as an opaque text that clients send back.
 
-A token holds the sort key of the last row that was told, so that rows which are added meanwhile neither
-repeat nor hide another. It is bound to the listing that it was made for.
+A token holds the sort key of the last row of a page, so rows that are added meanwhile neither repeat nor hide another
+row. It is bound to the filters of its listing.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ LONGEST = 1024
 
 
 def page_token(listing: Any, key: tuple[str | float | int, ...]) -> str:
-    """The token of the page behind the row with this sort key; ``listing`` is what was asked for."""
+    """The token of the page after the row with this sort key; ``listing`` identifies the listing and its filters."""
     document = [_fingerprint(listing), *key]
     return base64.urlsafe_b64encode(json.dumps(document).encode()).decode().rstrip("=")
 
 
 def page_key(listing: Any, token: str, types: tuple[type, ...]) -> tuple[str | float | int, ...]:
-    """The sort key that a token holds; ``types`` are those of its parts.
+    """The sort key in a token; ``types`` are the types of its parts.
 
-    Raises ProblemError where it is no token of this listing.
+    Raises ProblemError for a token of another listing.
     """
-    found = _decoded(token)
-    if not isinstance(found, list) or len(found) != len(types) + 1:
-        raise _refused("is not one that this server made")
-    if found[0] != _fingerprint(listing):
+    parts = _decoded(token)
+    if not isinstance(parts, list) or len(parts) != len(types) + 1:
+        raise _refused("was not made by this server")
+    if parts[0] != _fingerprint(listing):
         raise _refused("belongs to a listing with other filters")
-    key = tuple(found[1:])
+    key = tuple(parts[1:])
     if any(type(part) is not expected for part, expected in zip(key, types, strict=True)):
-        raise _refused("is not one that this server made")
+        raise _refused("was not made by this server")
     return key
 
 
@@ -61,7 +61,7 @@ def _fingerprint(listing: Any) -> str:
 def _refused(why: str) -> ProblemError:
     return ProblemError(
         INVALID,
-        f"page_token {why}; take next_page_token of the page before, with the same filters",
+        f"page_token {why}; take next_page_token of the previous page, with the same filters",
         "page_token",
-        "take next_page_token of the page before, with the same filters",
+        "take next_page_token of the previous page, with the same filters",
     )

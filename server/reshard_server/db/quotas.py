@@ -1,6 +1,6 @@
-"""Quotas: how many layouts and schedules may be stored, and how large they may be, by one token and in all.
+"""Quotas: how many layouts and schedules one token and all tokens may store, and how many bytes.
 
-They are looked at within the transaction that stores. Two that store at the same moment may go over by one of them.
+Quotas are checked within the transaction that stores. Two transactions at the same moment may exceed a quota by one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ _S = SCHEDULES.c
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Of names and bytes; each is a setting."""
+    """The settings that limit names and bytes of layouts or schedules.
+
+    Attributes:
+        what: ``layout`` or ``schedule``.
+    """
 
     what: str
     settings: Settings
 
-    def check(self, token: str, found: Stored, own: Stored) -> None:
-        """Raises ProblemError where what is stored, with what is about to be, is too much."""
-        for scope, stored in (("_per_token", own), ("", found)):
+    def check(self, token: str, everyone: StoredSize, own: StoredSize) -> None:
+        """Raises ProblemError where a quota would be exceeded."""
+        for scope, stored in (("_per_token", own), ("", everyone)):
             whose = f"by the token {token!r}" if scope else "by all tokens together"
             self._check(f"{self.what}s{scope}", stored.names, f"{self.what}s", whose)
             self._check(f"{self.what}_bytes{scope}", stored.bytes, f"bytes of {self.what}s", whose)
@@ -38,19 +42,19 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """What there is, with what is about to be stored."""
+class StoredSize:
+    """The stored names and bytes, including those that are about to be stored."""
 
     names: int
     bytes: int
 
 
 def over(setting: str, would_be: str, most: int, what: str) -> ProblemError:
-    """The problem of a quota that is used up."""
+    """The problem for a quota that is used up."""
     remedy = f"delete {what}s that are not needed, or have the setting {setting} raised"
     return ProblemError(
         QUOTA,
-        f"{would_be}; this server keeps {most} at most (its setting {setting}); {remedy}",
+        f"{would_be}; this server stores at most {most} (its setting {setting}); {remedy}",
         remedy=remedy,
         extra={"quota": setting, "most": most},
     )
@@ -59,39 +63,39 @@ def over(setting: str, would_be: str, most: int, what: str) -> ProblemError:
 def check_layout(
     connection: sa.Connection, settings: Settings, token: str, name: str, nbytes: int
 ) -> None:
-    """Raises ProblemError where another version of this layout is more than may be stored."""
+    """Raises ProblemError where one more version of this layout would exceed a quota."""
     versions = connection.scalar(
         sa.select(sa.func.count()).where(_L.name == name, _L.deleted.is_(False))
     )
     if versions and versions >= settings.layout_versions:
-        said = f"{versions + 1} versions of the layout {name!r} would be stored"
-        raise over("layout_versions", said, settings.layout_versions, "layout")
+        would_be = f"{versions + 1} versions of the layout {name!r} would be stored"
+        raise over("layout_versions", would_be, settings.layout_versions, "layout")
     names = sa.func.count(sa.distinct(_L.name))
     is_new = _counted(sa.func.sum(sa.case((_L.name == name, 1), else_=0)))
     query = sa.select(names, _counted(sa.func.sum(_L.bytes)), is_new).where(_L.deleted.is_(False))
-    found, own = (
-        Stored(row[0] + (row[2] == 0), int(row[1]) + nbytes)
+    everyone, own = (
+        StoredSize(row[0] + (row[2] == 0), int(row[1]) + nbytes)
         for row in (
             connection.execute(query).one(),
             connection.execute(query.where(_L.token == token)).one(),
         )
     )
-    Quota("layout", settings).check(token, found, own)
+    Quota("layout", settings).check(token, everyone, own)
 
 
 def check_schedule(
     connection: sa.Connection, settings: Settings, token: str, name: str, nbytes: int
 ) -> None:
-    """Raises ProblemError where this schedule, new or in the place of another, is more than may be stored."""
+    """Raises ProblemError where this schedule, new or replaced, would exceed a quota."""
     query = sa.select(sa.func.count(), _counted(sa.func.sum(_S.bytes))).where(_S.name != name)
-    found, own = (
-        Stored(row[0] + 1, int(row[1]) + nbytes)
+    everyone, own = (
+        StoredSize(row[0] + 1, int(row[1]) + nbytes)
         for row in (
             connection.execute(query).one(),
             connection.execute(query.where(_S.token == token)).one(),
         )
     )
-    Quota("schedule", settings).check(token, found, own)
+    Quota("schedule", settings).check(token, everyone, own)
 
 
 def _counted(value: sa.ColumnElement[int]) -> sa.ColumnElement[int]:

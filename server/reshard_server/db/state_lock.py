@@ -1,4 +1,4 @@
-"""The lock of a state folder: with SQLite one server works on the records, and migrates them, at a time."""
+"""The lock of a state folder: with SQLite only one server at a time uses and migrates the records."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ LOCK_NAME = "server.lock"
 
 @contextmanager
 def state_locked(settings: Settings) -> Iterator[None]:
-    """Holds the state folder, which it makes where there is none; with PostgreSQL, replicas share it.
+    """Makes the state folder if needed, and locks it; with PostgreSQL replicas share it without a lock.
 
-    Raises StorageError where another server holds it.
+    Raises StorageError where another server has locked it.
     """
-    settings.state.mkdir(
-        0o700, parents=True, exist_ok=True
-    )  # only this user may see who asked for what
+    settings.state.mkdir(0o700, parents=True, exist_ok=True)  # only this user may see the records
     if settings.database_url is not None:
         yield
         return

@@ -1,19 +1,19 @@
 """The tables of the server's records; the same for SQLite and Postgres.
 
-Times are seconds since 1970 in UTC. Documents are JSON. ``revision`` grows with every change of a row,
-so that readers notice changes and writers lose none.
+Times are seconds since 1970 in UTC. Documents are JSON. ``revision`` grows with every change of a row, so that readers
+notice changes and writers do not overwrite each other's.
 
-A conversion that runs is held by an executor (a process) under a claim, a random text made anew each
-time it is taken; each write about it names the claim, so that a process which lost it writes nothing.
-``begun`` is whether any attempt ever moved something, so that later ones go on instead of starting over.
+A running conversion is held by an executor (a process) under a claim, a random text that is new for each claim. Each
+write about the conversion names the claim, so a process that lost the claim writes nothing. ``begun`` says whether any
+attempt has moved data, so that later attempts resume instead of starting over.
 
-``turns`` numbers the claims: whichever token has the lowest number was served longest ago.
+``turns`` numbers the claims of each token: the token with the lowest number was served longest ago.
 
-A run of a schedule is claimed likewise while its step is held. A hold belongs to the process that makes it,
-then to the conversion that reads it, and then to nobody, who removes it. Old runs are forgotten; which steps they were
-of is kept.
+The run of a step is claimed likewise while the step is hard-linked. A folder of hard links (``schedule_holds``) belongs
+to the process that makes it, then to the conversion that reads it; then it belongs to nobody and is removed. Old runs
+are forgotten, but the numbers of their steps are kept.
 
-A change here needs a step in ``migrations/versions`` that makes it in databases that are there.
+A change here needs a step in ``migrations/versions`` that changes existing databases.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Error handlers: every error that leaves the application is a problem document."""
+"""Error handlers: turn every error that leaves the application into a problem document."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from reshard_server.errors.value_errors import mistakes
 LOG = logging.getLogger(__name__)
 
 FORMS = frozenset({"OneTarget", "SeveralTargets", "Clock", "NewSteps"})
-"""Names of forms of a body, which are no part of the place where something is wrong."""
+"""Tags of a body's alternatives, which pydantic puts into the place of an error."""
 
 _OF_STATUS = {k.status: k for k in (MALFORMED, NOT_FOUND, NOT_ALLOWED, TOO_LARGE, UNSUPPORTED)}
 
@@ -50,7 +50,7 @@ def refuse(request: Request, problem: ProblemError) -> Response:
 
 
 def add_refusals(app: FastAPI) -> None:
-    """Answers every kind of error with its problem."""
+    """Adds the handlers to the application."""
 
     @app.exception_handler(ProblemError)
     async def _problem(request: Request, error: ProblemError) -> Response:
@@ -79,33 +79,35 @@ def add_refusals(app: FastAPI) -> None:
             headers["Allow"] = ", ".join(sorted(_methods(request)))
         return refuse(
             request,
-            ProblemError(kind, f"{_asked(request)}: {_why(error, headers)}", headers=headers),
+            ProblemError(
+                kind, f"{_request_line(request)}: {_why(error, headers)}", headers=headers
+            ),
         )
 
 
 def _without_folders(request: Request, problem: ProblemError) -> ProblemError:
-    """The problem of an error that no route expected, without folders of this machine."""
+    """The problem of an unexpected error, without folders of this host."""
     names = request.app.state.services.names.only()
     problem.detail = names.text(problem.detail)
     problem.remedy = problem.remedy and names.text(problem.remedy)
     return problem
 
 
-def _asked(request: Request) -> str:
+def _request_line(request: Request) -> str:
     return f"{request.method} {request.url.path}"
 
 
 def _why(error: HTTPException, headers: dict[str, str]) -> str:
-    """What is said where no route wants the request."""
+    """Why no route handles the request."""
     if error.status_code == NOT_FOUND.status:
         return "there is no such path; the API's description is at /docs"
     if error.status_code == NOT_ALLOWED.status:
-        return f"another method was expected; ask with {headers['Allow']}"
+        return f"another method was expected; use {headers['Allow']}"
     return error.detail
 
 
 def _methods(request: Request) -> set[str]:
-    """What is allowed at the path of a request, by any route."""
+    """The methods that any route allows at the request's path."""
     scope = dict(request.scope)
     found = [r for r in routes_of(request.app) if r.matches(scope)[0] != Match.NONE]
     verbs = [r for r in found if "}:" in r.path]  # "{id}:cancel" also matches "{id}"
@@ -120,7 +122,7 @@ def routes_of(app: FastAPI) -> Iterator[Route]:
 
 
 def without_database(error: Exception) -> ProblemError | None:
-    """What is said while the records cannot be reached or changed; None where the error is another one."""
+    """The problem while the database cannot be reached or changed; None for any other error."""
     found = unavailable(error)
     if found is None:
         return None
@@ -129,24 +131,24 @@ def without_database(error: Exception) -> ProblemError | None:
 
 
 def no_records(found: Unavailable) -> ProblemError:
-    """The problem of a database that takes nothing."""
+    """The problem of a database that cannot be used."""
     return ProblemError(
         UNAVAILABLE, found.detail, remedy=found.remedy, headers={"Retry-After": "10"}
     )
 
 
 def invalid(errors: list[Any]) -> ProblemError:
-    """What is wrong with a request, field by field."""
+    """The problem of an invalid request, with all its invalid fields."""
     if any(e["type"] == "json_invalid" for e in errors):
         return ProblemError(MALFORMED, "the body is not JSON; send one JSON object")
-    found = [{"field": _field(place), "detail": said} for place, said in mistakes(errors)]
-    first = found[0]
+    wrong = [{"field": _field(place), "detail": text} for place, text in mistakes(errors)]
+    first = wrong[0]
     return ProblemError(
         INVALID,
         f"{first['field']}: {first['detail']}",
         first["field"],
-        "correct the fields that are named; the API's description is at /docs",
-        {"errors": found},
+        "correct these fields; the API's description is at /docs",
+        {"errors": wrong},
     )
 
 
@@ -154,4 +156,4 @@ def _field(place: tuple[Any, ...]) -> str:
     where, *rest = (part for part in place or ("body",) if part not in FORMS)
     if where == "body" and rest:
         return "/" + "/".join(map(str, rest))
-    return str(rest[0] if rest else where)  # behind a parameter's name, its place among several
+    return str(rest[0] if rest else where)  # without the index in a repeated parameter

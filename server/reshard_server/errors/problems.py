@@ -1,7 +1,7 @@
 """Problems: the documents that answer refused requests (RFC 9457).
 
-A problem carries the words of the library's error where there is one, the field of the request that
-it is about, and what to do.
+A problem has the message of the library's error if there is one, the field of the request that is wrong, and what to
+do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TYPE_PREFIX = "urn:reshard:problem:"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of problem: the last part of its URN, its title, and the status it is answered with."""
+    """A type of problem: the last part of its URN, its title, and its HTTP status."""
 
     slug: str
     title: str
@@ -47,8 +47,8 @@ FORBIDDEN = Kind("forbidden", "The token does not allow this", 403)
 NOT_FOUND = Kind("not-found", "There is nothing here", 404)
 NOT_ALLOWED = Kind("method-not-allowed", "The method is not allowed here", 405)
 CONFLICT = Kind("conflict", "The state does not allow this", 409)
-PRECONDITION = Kind("precondition-failed", "It changed meanwhile", 412)
-TOO_SLOW = Kind("request-timeout", "The request came too slowly", 408)
+PRECONDITION = Kind("precondition-failed", "It has changed meanwhile", 412)
+TOO_SLOW = Kind("request-timeout", "The request arrived too slowly", 408)
 TOO_LARGE = Kind("too-large", "The request is too large", 413)
 HEADERS_TOO_LARGE = Kind("headers-too-large", "The headers are too large", 431)
 MISDIRECTED = Kind("misdirected-request", "The request is for another host", 421)
@@ -58,18 +58,18 @@ KEY_REUSED = Kind("idempotency-key-reused", "The Idempotency-Key belongs to anot
 TOO_MANY = Kind("too-many-requests", "Too many requests", 429)
 INTERNAL = Kind("internal-error", "The server failed", 500)
 WORKER_DIED = Kind("worker-died", "The process that did the work died", 500)
-QUOTA = Kind("quota", "No more may be stored", 409)
-RAN_TOO_LONG = Kind("run-time-limit", "The conversion ran for longer than it may", 504)
-NO_PROGRESS = Kind("no-progress", "The conversion did not move", 504)
-CLIENT_GONE = Kind("client-gone", "The client went away", 499)
-UNAVAILABLE = Kind("unavailable", "The server cannot take this now", 503)
+QUOTA = Kind("quota", "The quota is used up", 409)
+RAN_TOO_LONG = Kind("run-time-limit", "The conversion ran for too long", 504)
+NO_PROGRESS = Kind("no-progress", "The conversion made no progress", 504)
+CLIENT_GONE = Kind("client-gone", "The client disconnected", 499)
+UNAVAILABLE = Kind("unavailable", "The server cannot do this now", 503)
 
-BAD_LAYOUT = Kind("layout", "The layout makes no sense", 422)
-BAD_PLAN = Kind("plan", "The conversion makes no sense", 422)
+BAD_LAYOUT = Kind("layout", "The layout is not valid", 422)
+BAD_PLAN = Kind("plan", "The conversion is not possible", 422)
 BUDGET = Kind("memory-budget", "Nothing fits the allowed memory", 422)
-NO_CHECKPOINT = Kind("not-a-checkpoint", "There is no checkpoint", 422)
+NO_CHECKPOINT = Kind("not-a-checkpoint", "This is not a checkpoint", 422)
 BAD_CHECKPOINT = Kind("checkpoint", "The checkpoint cannot be used", 422)
-STORAGE = Kind("storage", "The storage refused", 422)
+STORAGE = Kind("storage", "The storage failed", 422)
 TARGET_EXISTS = Kind("target-exists", "The target exists", 409)
 DIFFERENT = Kind("verification", "The bits differ", 422)
 
@@ -86,9 +86,9 @@ _OF_ERROR: tuple[tuple[type[ReshardError], Kind], ...] = (
 )
 
 _REMEDY_OF = {
-    BAD_LAYOUT.slug: "correct the layout; docs/reference/layout-files.md tells what it may hold"
+    BAD_LAYOUT.slug: "correct the layout; docs/reference/layout-files.md describes its form"
 }
-"""Where the library's error only says what was expected and what was found."""
+"""Remedies for errors whose message has none."""
 
 _KINDS = {k.type: k for k in list(globals().values()) if isinstance(k, Kind)}
 
@@ -127,17 +127,17 @@ class ProblemError(Exception):
 
 
 def kind_of(urn: str) -> Kind:
-    """The kind that a problem document's type names."""
+    """The kind with this URN."""
     return _KINDS[urn]
 
 
 def remedy_in(detail: str) -> str | None:
-    """What to do, where a detail ends with it."""
+    """The remedy at the end of a detail; None where there is none."""
     return detail.rpartition("; ")[2] if "; " in detail else None
 
 
 def problem_of(error: ReshardError, field: str | None = None) -> ProblemError:
-    """The problem that says what a library error says; what stands behind its last ``;`` is the remedy."""
+    """The problem of a library error; the text after its last ``;`` is the remedy."""
     kind = next(kind for cls, kind in _OF_ERROR if isinstance(error, cls))
     text = str(error)
     remedy = remedy_in(text) or _REMEDY_OF.get(kind.slug)

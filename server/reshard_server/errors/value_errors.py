@@ -1,4 +1,4 @@
-"""What is wrong with one value of a request: what was expected, and what was found."""
+"""Messages for invalid values of a request: what was expected, and what was found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LONGEST = 60
 
 _EXPECTED = {
     "missing": "it is missing",
-    "extra_forbidden": "there is nothing of this name; correct the name, or leave it out",
+    "extra_forbidden": "there is no member of this name; correct the name, or leave it out",
     "string_type": "expected text",
     "int_type": "expected a whole number",
     "int_parsing": "expected a whole number",
@@ -35,19 +35,19 @@ _EXPECTED = {
     ),
     "value_error": "{error}",
 }
-"""By pydantic's kinds of errors; of others its own words are told."""
+"""Messages by pydantic's kinds of errors; other kinds keep pydantic's message."""
 
 _NOTHING_FOUND = frozenset({"missing", "extra_forbidden", "value_error"})
 _COUNTED = frozenset({"string_too_short", "string_too_long", "too_short", "too_long"})
 
 
 _BRANCHES = frozenset({"str", "int", "dict[str,any]"})
-"""What pydantic puts behind a place where a value may be of one of several types."""
+"""pydantic adds these to the place of a value with several possible types."""
 
 
 def mistakes(errors: Sequence[Mapping[str, Any]]) -> list[tuple[tuple[Any, ...], str]]:
-    """Each place at which something is wrong, and what, of pydantic's errors; the types that are possible at one
-    place are told together."""
+    """Each invalid place with its message, from pydantic's errors; one message names all types that are possible
+    at a place."""
     return [
         _several(found) if len(found) > 1 else (found[0]["loc"], mistake(found[0]))
         for _, group in groupby(errors, _place)
@@ -61,17 +61,17 @@ def _place(error: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _several(errors: Sequence[Mapping[str, Any]]) -> tuple[tuple[Any, ...], str]:
-    said = [expected(e).removeprefix("expected ") for e in errors]
-    return _place(errors[0]), f"expected {' or '.join(said)}{_found(errors[0])}"
+    types = [expected(e).removeprefix("expected ") for e in errors]
+    return _place(errors[0]), f"expected {' or '.join(types)}{_found(errors[0])}"
 
 
 def mistake(error: Mapping[str, Any]) -> str:
-    """One of pydantic's errors in words; values are cut to ``LONGEST`` characters."""
+    """The message for one of pydantic's errors; values are cut to ``LONGEST`` characters."""
     return expected(error) + _found(error)
 
 
 def expected(error: Mapping[str, Any]) -> str:
-    """One of pydantic's errors in words, without the value, which may be a secret."""
+    """The message for one of pydantic's errors, without the value, which may be a secret."""
     words = _EXPECTED.get(error["type"])
     return str(error["msg"]) if words is None else words.format(**error.get("ctx", {}))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reshard_server.errors.problems import ProblemError
-from reshard_server.jobs.held_claim import Holding, Order
+from reshard_server.jobs.held_claim import HeldClaim, Order
 from reshard_server.jobs.time_limits import TimeLimits
 from reshard_server.schemas.conversion import ProgressState
 from reshard_server.worker.parent import LEASE_ENDED
@@ -20,15 +20,15 @@ LOG = logging.getLogger(__name__)
 
 LISTEN_SECONDS = 0.25
 GRACE_SECONDS = 10.0
-"""Between SIGTERM and SIGKILL: what is in flight is written and recorded, so that a retry goes on there."""
+"""Between SIGTERM and SIGKILL: the child writes and records what is in flight, so that a retry resumes there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """It converted.
+class Converted:
+    """The child converted.
 
     Attributes:
-        read_bytes: what it read of the source, for all targets together.
+        read_bytes: encoded bytes of the source that it read, for all targets.
     """
 
     reports: list[dict[str, Any]]
@@ -40,7 +40,7 @@ class Refused:
     """The library refused, or failed for a reason that it names.
 
     Attributes:
-        busy: only because another process is writing to the target.
+        busy: the reason is that another process is writing to the target.
     """
 
     problem: dict[str, Any]
@@ -49,7 +49,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The process ended and did not say why.
+    """The child ended without saying why.
 
     Attributes:
         how: ``was killed by SIGKILL`` or ``ended with status 1``.
@@ -60,95 +60,96 @@ class Died:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
-    """It was stopped by an order."""
+class Interrupted:
+    """An order stopped the child."""
 
     order: Order
 
 
 @dataclass(frozen=True, slots=True)
-class Overran:
-    """It was stopped because a limit of time was over."""
+class TimedOut:
+    """The child was stopped because a time limit was over."""
 
     problem: ProblemError
 
 
-Outcome = Done | Refused | Died | Stopped | Overran
+Outcome = Converted | Refused | Died | Interrupted | TimedOut
 
 
 @dataclass
-class _Heard:
-    """What the child has said so far, and was told.
+class _Conversation:
+    """What the child has sent so far, and the lease that it was sent.
 
     Attributes:
         lease_ends: as the child knows it.
     """
 
-    holding: Holding
+    claim: HeldClaim
     limits: TimeLimits
     child: ChildProcess
     lease_ends: float
     progress: ProgressState | None = None
-    outcome: Done | Refused | None = None
+    outcome: Converted | Refused | None = None
 
-    def take(self, messages: Iterable[Message]) -> None:
+    def receive(self, messages: Iterable[Message]) -> None:
+        """Acts on the child's messages."""
         for message in messages:
             if "progress" in message:
                 self.progress = ProgressState.model_validate(message["progress"])
-                self.holding.tell(self.progress)
+                self.claim.report(self.progress)
                 self.limits.see(self.progress)
             elif "publish" in message:
-                self.child.send({"may_publish": self.holding.may_publish()})
+                self.child.send({"may_publish": self.claim.may_publish()})
             elif "result" in message:
-                self.outcome = Done(**message["result"])
+                self.outcome = Converted(**message["result"])
             else:
                 self.outcome = Refused(message["problem"], bool(message.get("busy")))
 
     def renew_lease(self) -> None:
-        """Tells the child of a heartbeat that was confirmed."""
-        if (ends := self.holding.lease_ends()) != self.lease_ends:
+        """Sends the child the new end of the lease after a confirmed heartbeat."""
+        if (ends := self.claim.lease_ends()) != self.lease_ends:
             self.lease_ends = ends
             self.child.send({"lease_ends": ends})
 
 
-def attempt(document: dict[str, Any], holding: Holding, limits: TimeLimits) -> Outcome:
+def attempt(document: dict[str, Any], claim: HeldClaim, limits: TimeLimits) -> Outcome:
     """Converts in a child process, which has ended when this returns."""
-    lease_ends = holding.lease_ends()
+    lease_ends = claim.lease_ends()
     child = start_child({**document, "lease_ends": lease_ends})
-    heard = _Heard(holding, limits, child, lease_ends)
+    conversation = _Conversation(claim, limits, child, lease_ends)
     try:
-        order = _watch(child, heard)
+        order = _watch(child, conversation)
         if isinstance(order, ProblemError) or order in ("cancel", "drain"):
-            _stop(child, heard)
+            _stop(child, conversation)
     finally:
         code = child.close()
-    if heard.outcome is not None:
-        return heard.outcome
+    if conversation.outcome is not None:
+        return conversation.outcome
     if isinstance(order, ProblemError):
-        return Overran(order)
-    if order != "go on":
-        return Stopped(order)
+        return TimedOut(order)
+    if order != "continue":
+        return Interrupted(order)
     if code == LEASE_ENDED:
-        return Stopped("lost")
-    LOG.error("the process %s: %s", how_ended(code), child.said())
-    return Died(how_ended(code), heard.progress)
+        return Interrupted("lost")
+    LOG.error("the process %s: %s", how_ended(code), child.error_output())
+    return Died(how_ended(code), conversation.progress)
 
 
-def _watch(child: ChildProcess, heard: _Heard) -> Order | ProblemError:
-    """Listens until the child has ended, there is an order to stop, or a limit of time is over."""
+def _watch(child: ChildProcess, conversation: _Conversation) -> Order | ProblemError:
+    """Listens until the child has ended, an order stops it, or a time limit is over."""
     while not child.ended:
-        heard.take(child.messages(LISTEN_SECONDS))
-        heard.renew_lease()
-        if (order := heard.holding.order()) != "go on":
+        conversation.receive(child.messages(LISTEN_SECONDS))
+        conversation.renew_lease()
+        if (order := conversation.claim.order()) != "continue":
             return order
-        if (problem := heard.limits.problem()) is not None:
+        if (problem := conversation.limits.problem()) is not None:
             return problem
-    return "go on"
+    return "continue"
 
 
-def _stop(child: ChildProcess, heard: _Heard) -> None:
+def _stop(child: ChildProcess, conversation: _Conversation) -> None:
     child.terminate()
-    heard.take(child.listen_until(time.monotonic() + GRACE_SECONDS))
+    conversation.receive(child.listen_until(time.monotonic() + GRACE_SECONDS))
 
 
 def how_ended(code: int) -> str:

@@ -1,6 +1,6 @@
-"""Choosing: a training run's step and a checkpoint's item, which become one plain path when a request comes in.
+"""Resolves the step of a training run and the item of a checkpoint to one plain path, when a request arrives.
 
-What is recorded and shown names that path, so that ``latest`` means the step that was there then.
+The path is recorded and shown, so that ``latest`` stays the step that was the latest then.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ from anyio.to_thread import run_sync
 
 from reshard import locate
 from reshard.errors import ReshardError
-from reshard_server.auth.paths import Roots
+from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import problem_of
-from reshard_server.jobs.accept import about
-from reshard_server.schemas.base import OfRun
+from reshard_server.jobs.check_request import for_field
+from reshard_server.schemas.base import CheckpointChoice
 from reshard_server.worker.wording import RootNames
 
-R = TypeVar("R", bound=OfRun)
+R = TypeVar("R", bound=CheckpointChoice)
 
 
-async def choose(limiter: CapacityLimiter, roots: Roots, caller: Caller, request: R) -> R:
-    """As ``with_choice``, in a thread where there is something to look up."""
+async def choose_step(limiter: CapacityLimiter, roots: Roots, caller: Caller, request: R) -> R:
+    """Like ``resolve_step``, in a thread if the request names a step or an item."""
     if request.step is None and request.item is None:
         return request
-    return await run_sync(with_choice, roots, caller, request, limiter=limiter)
+    return await run_sync(resolve_step, roots, caller, request, limiter=limiter)
 
 
-def with_choice(roots: Roots, caller: Caller, request: R) -> R:
-    """The request whose checkpoint is the one that its step and item name.
+def resolve_step(roots: Roots, caller: Caller, request: R) -> R:
+    """The request with its step and item replaced by the path that they name.
 
-    Raises ProblemError, for the member that is wrong, where there is no such step or item.
+    Raises ProblemError for the member that is wrong where there is no such step or item.
     """
     if request.step is None and request.item is None:
         return request
     member = request.checkpoint_member
-    with about(f"/{member}"):
+    with for_field(f"/{member}"):
         path = getattr(request, member)
         roots.existing(caller, path)
-    with about("/step"):
+    with for_field("/step"):
         path = _below(roots, caller, path, step=request.step)
-    with about("/item"):
+    with for_field("/item"):
         path = _below(roots, caller, path, item=request.item)
     return request.model_copy(update={member: path, "step": None, "item": None})
 

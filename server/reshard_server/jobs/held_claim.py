@@ -1,4 +1,4 @@
-"""One claim as its holder sees it: whether to go on, and where to report progress."""
+"""A claim that this process holds: it learns here whether to continue, and reports progress and the end."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from reshard_server.schemas.conversion import ProgressState
 
 LOG = logging.getLogger(__name__)
 
-Order = Literal["go on", "cancel", "drain", "lost"]
-"""drain: the server ends, another may go on. lost: another has the conversion, or will soon."""
+Order = Literal["continue", "cancel", "drain", "lost"]
+"""drain: this server ends, and another may continue. lost: another server has the conversion, or will soon."""
 
 T = TypeVar("T")
 
 LOOK_SECONDS = 0.5
-"""Between two looks at the row, and two changes of its progress."""
+"""Between two reads of the row, and between two changes of its progress."""
 
 
 @dataclass
-class Holding:
-    """A claim that is held.
+class HeldClaim:
+    """A claim on a conversion, and the database that decides whether it still stands.
 
     Attributes:
         draining: set when this server ends.
         patience: seconds that the database may be out of reach before the claim counts as lost.
-        lease_ends: when this process's lease ends, by ``host_seconds``.
-        attempt: number of the attempt that was begun last.
+        lease_ends: returns when this process's lease ends, by ``host_seconds``.
+        attempt: number of the last attempt that was begun.
     """
 
     db: sa.Engine
@@ -46,58 +46,58 @@ class Holding:
     lease_ends: Callable[[], float]
     attempt: int = 0
     _progress: ProgressState | None = None
-    _looked: float = field(default_factory=time.monotonic)
-    _heard: float = field(default_factory=time.monotonic)
+    _read_at: float = field(default_factory=time.monotonic)
+    _answered_at: float = field(default_factory=time.monotonic)
 
-    def tell(self, progress: ProgressState) -> None:
-        """Keeps the newest progress for the next look."""
+    def report(self, progress: ProgressState) -> None:
+        """Keeps the newest progress until the row is read next."""
         self._progress = progress
 
     def order(self) -> Order:
-        """What to do now; looks at the row at most every half second."""
+        """What to do now; reads the row at most every half second."""
         if self.draining.is_set():
             return "drain"
         if host_seconds() > self.lease_ends():
             LOG.warning("the lease has ended: the database confirmed no heartbeat")
             return "lost"
         now = time.monotonic()
-        if now - self._looked < LOOK_SECONDS:
-            return "go on"
-        self._looked = now
-        return self._asked()
+        if now - self._read_at < LOOK_SECONDS:
+            return "continue"
+        self._read_at = now
+        return self._read_order()
 
-    def _asked(self) -> Order:
+    def _read_order(self) -> Order:
         try:
-            state = self._look()
+            state = self._read_state()
         except sa.exc.SQLAlchemyError as error:
             LOG.warning("cannot reach the database: %s", error)
-            return "lost" if time.monotonic() - self._heard > self.patience else "go on"
-        self._heard = time.monotonic()
+            return "lost" if time.monotonic() - self._answered_at > self.patience else "continue"
+        self._answered_at = time.monotonic()
         if state is None:
             return "lost"
-        return "cancel" if state == "cancelling" else "go on"
+        return "cancel" if state == "cancelling" else "continue"
 
-    def _look(self) -> claims.Held | None:
+    def _read_state(self) -> claims.Held | None:
         progress, self._progress = self._progress, None
         if progress is None:
             return claims.state_of(self.db, self.claim)
         return claims.set_progress(self.db, self.claim, progress)
 
     def pause(self, seconds: float) -> Order:
-        """Waits; less where there is an order other than to go on."""
+        """Waits; returns sooner with any order other than to continue."""
         end = time.monotonic() + seconds
-        while (order := self.order()) == "go on" and (left := end - time.monotonic()) > 0:
+        while (order := self.order()) == "continue" and (left := end - time.monotonic()) > 0:
             self.draining.wait(min(left, LOOK_SECONDS))
         return order
 
     def begin_attempt(self) -> bool:
-        """Counts an attempt; False where there is to be none."""
+        """Counts an attempt; False where the claim was lost or the conversion is to be cancelled."""
         number = self._insist(lambda: claims.begin_attempt(self.db, self.claim))
         self.attempt = number or 0
         return bool(number)
 
     def may_publish(self) -> bool:
-        """Whether the attempt that runs is still the conversion's; False where the database does not say so."""
+        """Whether this attempt is still the conversion's own; False where the database does not confirm it."""
         try:
             return claims.may_publish(self.db, self.claim, self.attempt)
         except sa.exc.SQLAlchemyError as error:
@@ -111,20 +111,20 @@ class Holding:
         error: dict[str, Any] | None = None,
         read_bytes: int | None = None,
     ) -> bool:
-        """Ends the conversion; False where the claim was lost."""
-        told: dict[str, Any] = {"result": result, "error": error, "read_bytes": read_bytes}
-        told["progress"] = self._progress
-        ended = bool(self._insist(lambda: claims.finish(self.db, self.claim, state, **told)))
+        """Writes how the conversion ended; False where the claim was lost."""
+        values: dict[str, Any] = {"result": result, "error": error, "read_bytes": read_bytes}
+        values["progress"] = self._progress
+        ended = bool(self._insist(lambda: claims.finish(self.db, self.claim, state, **values)))
         if ended:
             _log_end(state, error)
         return ended
 
     def hand_back(self) -> None:
-        """Lets another go on."""
+        """Queues the conversion again for another server."""
         self._insist(lambda: claims.hand_back(self.db, self.claim))
 
     def _insist(self, change: Callable[[], T | None]) -> T | None:
-        """Does it, again and again while the database is out of reach; None where patience ends."""
+        """Repeats a change while the database is out of reach; None when the patience ends."""
         end = time.monotonic() + self.patience
         while True:
             try:

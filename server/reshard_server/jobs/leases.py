@@ -1,4 +1,4 @@
-"""Leases: this process reports every other second that it lives, and takes over from silent ones."""
+"""The lease of this process: a heartbeat every other second, and taking over from processes without one."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ LOG = logging.getLogger(__name__)
 
 LONGEST_BEAT_SECONDS = 2.0
 BEATS_OF_A_LEASE = 4
-"""That many heartbeats must be missed before a process counts as dead."""
+"""A process counts as dead after this many missed heartbeats."""
 
 
 @dataclass
 class Lease:
     """The heartbeat of one executor.
 
-    A process whose heartbeats the database has not confirmed for ``lease_seconds`` may have been taken for dead, so
-    what it does ends before: ``ends_at`` is counted from when the last confirmed heartbeat was sent.
+    Other processes take this one for dead once the database has confirmed no heartbeat for ``lease_seconds``. All
+    its work ends before that: ``ends_at`` counts from when the last confirmed heartbeat was sent.
 
     Attributes:
-        is_mine: whether this process works on a claim, or is about to win it; others that the records
-            give it are queued again.
+        is_mine: whether this process works on a claim, or is about to win it. Other claims that the records give
+            to this process are queued again.
         ends_at: when the lease ends unless it is renewed, by ``host_seconds``.
-        refused: why the database took no heartbeat, where it answers and refuses changes.
-        taken: called after conversions were queued again, so that they are claimed at once.
+        refused: why the database took no heartbeat, where it answers but refuses changes.
+        on_requeued: called after conversions were queued again, so that they are claimed at once.
     """
 
     db: sa.Engine
     executor: str
     lease_seconds: float
     is_mine: Callable[[str], bool]
-    taken: Callable[[], None]
+    on_requeued: Callable[[], None]
     ends_at: float = 0.0
     refused: Unavailable | None = None
     _ending: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Beats once, so that no one takes this process for dead, and then goes on in a thread."""
-        self._beat()
+        """Sends one heartbeat at once, and further ones from a thread."""
+        self._send_heartbeat()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._thread.start()
 
@@ -63,26 +63,26 @@ class Lease:
                 self.refused = found if found is not None and found.takes_no_changes else None
 
     def beat(self) -> None:
-        """One heartbeat, and a look for those who missed theirs."""
-        self._beat()
+        """Sends one heartbeat, and queues again what silent processes hold."""
+        self._send_heartbeat()
         heard_after = now_of(self.db) - self.lease_seconds
         number = claims.take_from_silent(self.db, heard_after, self.executor, self.is_mine)
         if number:
-            LOG.warning("queued %d conversions again that nobody carried out", number)
-            self.taken()
+            LOG.warning("queued %d conversions again that no live process carried out", number)
+            self.on_requeued()
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         sent = host_seconds()
         executors.beat(self.db, self.executor)
         self.ends_at = sent + self.lease_seconds
         self.refused = None
 
     def end(self) -> None:
-        """No more heartbeats; whatever this process still holds may be taken."""
+        """Ends the heartbeats; other processes may take what this one still holds."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join()
         try:
             executors.leave(self.db, self.executor)
         except sa.exc.SQLAlchemyError as error:
-            LOG.warning("cannot end the lease, which will run out: %s", error)
+            LOG.warning("cannot end the lease; it will run out: %s", error)

@@ -1,8 +1,9 @@
-"""Durable: every conversion that was accepted is carried out, whatever dies meanwhile.
+"""The queue: claims conversions that wait, and runs each in a thread of its own.
 
-The conversions' table is the queue. There is no second record that could disagree with it: a row that is
-queued waits, one that runs names who holds it, and what a dead process held is queued again. A thread
-claims what is next, and each conversion gets a thread that stays with its child process.
+The conversions' table is the queue; there is no second record that could disagree with it. A queued row waits, a
+running row names the process that holds it, and what a dead process held is queued again. So every conversion that was
+accepted is carried out, even if servers die meanwhile. One thread claims what is next; each conversion gets a thread
+that stays with its child process.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import uuid
 
 import sqlalchemy as sa
 
+from reshard_server.auth.root_paths import Roots
 from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions import claims, executors, idempotency, retention
 from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.notify import LOOK_SECONDS, news_of
 from reshard_server.errors.database_errors import Unavailable
-from reshard_server.jobs.child_request import Roots
-from reshard_server.jobs.held_claim import Holding
+from reshard_server.jobs.conversion_job import run_conversion
+from reshard_server.jobs.held_claim import HeldClaim
 from reshard_server.jobs.leases import Lease
-from reshard_server.jobs.runner import Series
 from reshard_server.observability.logs import about_conversion
 from reshard_server.settings import Settings
 
@@ -31,16 +32,20 @@ LOG = logging.getLogger(__name__)
 RETENTION_SECONDS = 3600.0
 
 
-class Durable:
-    """Carries conversions out in this process, as many at once as the settings allow."""
+class JobQueue:
+    """Carries conversions out in this process, as many at once as the settings allow.
+
+    Attributes:
+        executor: id of this process in the records.
+    """
 
     def __init__(self, settings: Settings, database: sa.Engine, roots: Roots) -> None:
         self.executor = uuid.uuid4().hex
         self._settings, self._db, self._roots = settings, database, roots
         self._draining, self._wake = threading.Event(), threading.Event()
         self._threads: dict[str, threading.Thread] = {}
-        self._left: set[str] = set()
-        self._claims: set[str] = set()  # that are held, or about to be won
+        self._left_to_others: set[str] = set()  # conversions for a server of another version
+        self._claims: set[str] = set()  # held by this process, or about to be won
         self._lease = Lease(
             database,
             self.executor,
@@ -49,7 +54,7 @@ class Durable:
             self._wake.set,
         )
         self._thread: threading.Thread | None = None
-        self._cleaned = float("-inf")
+        self._cleaned_at = float("-inf")
 
     @property
     def lease_ends(self) -> float:
@@ -58,7 +63,7 @@ class Durable:
 
     @property
     def refused(self) -> Unavailable | None:
-        """Why the database took no heartbeat, where it answers and refuses changes."""
+        """Why the database took no heartbeat, where it answers but refuses changes."""
         return self._lease.refused
 
     @property
@@ -67,9 +72,9 @@ class Durable:
         return len(self._threads)
 
     def launch(self) -> None:
-        """Begins; what a process that died left behind goes on.
+        """Starts the heartbeats and the thread that claims; what a dead process held is resumed.
 
-        With SQLite the caller holds the state folder (``state_locked``), so every other executor is gone.
+        With SQLite the caller holds the state folder (``state_locked``), so no other executor lives.
         """
         if self._settings.database_url is None:
             executors.forget_all(self._db)
@@ -79,12 +84,12 @@ class Durable:
         self._thread = threading.Thread(target=self._run, name="claims", daemon=True)
         self._thread.start()
 
-    def enqueue(self, conversion_id: str, token: str, priority: int) -> None:  # noqa: ARG002
-        """Looks for queued conversions at once; the row itself is what queues one."""
+    def wake(self) -> None:
+        """Looks for queued conversions at once."""
         self._wake.set()
 
     def close(self) -> None:
-        """Stops the children, and releases what they did not finish."""
+        """Stops the children, and releases the conversions that they did not finish."""
         self._draining.set()
         self._wake.set()
         if self._thread is not None:
@@ -111,17 +116,18 @@ class Durable:
                 return
 
     def _claim_one(self) -> bool:
-        """Claims what is next and starts it; False where there is nothing."""
+        """Claims the next conversion and starts it; False where there is none."""
         text = claims.new_claim_text()
         limit = self._settings.running_per_token
         self._claims.add(text)
         claim = None
         try:
-            claim = claims.claim_next(self._db, self.executor, text, limit, self._left)
+            claim = claims.claim_next(self._db, self.executor, text, limit, self._left_to_others)
             if claim is not None:
                 self._start(claim)
         finally:
-            if text not in self._threads:  # not won; or won without a word, and the lease sees it
+            # Not won; or won although the answer was lost, which the lease notices.
+            if text not in self._threads:
                 self._claims.discard(text)
         return claim is not None
 
@@ -136,23 +142,21 @@ class Durable:
 
     def _carry_out(self, claim: Claim) -> None:
         patience, lease = self._settings.lease_seconds, self._lease
-        holding = Holding(self._db, claim, self._draining, patience, lambda: lease.ends_at)
+        held = HeldClaim(self._db, claim, self._draining, patience, lambda: lease.ends_at)
         try:
             with about_conversion(claim.conversion):
-                series = Series(self._settings, self._roots, holding)
-                series.run()
-                if series.is_left:
-                    self._left.add(claim.conversion)
+                if not run_conversion(self._settings, self._roots, held):
+                    self._left_to_others.add(claim.conversion)
         finally:
             self._claims.discard(claim.text)
             del self._threads[claim.text]
             self._wake.set()
 
     def _clean(self) -> None:
-        """Forgets keys, and conversions that ended long ago; from time to time."""
-        if time.monotonic() - self._cleaned < RETENTION_SECONDS:
+        """Once an hour, forgets idempotency keys and conversions that ended long ago."""
+        if time.monotonic() - self._cleaned_at < RETENTION_SECONDS:
             return
-        self._cleaned = time.monotonic()
+        self._cleaned_at = time.monotonic()
         idempotency.forget_keys(self._db)
         if days := self._settings.keep_days:
             gone = retention.remove_ended(self._db, clock_of(self._db).now() - days * 86400)

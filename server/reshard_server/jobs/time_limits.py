@@ -1,7 +1,7 @@
-"""Time limits of a conversion: how long it may run, and how long it may run without moving.
+"""Time limits of a conversion: how long it may run, and how long it may run without progress.
 
-Both are the lower one of the server's setting and the request's own. They are counted while one server carries the
-conversion out, and anew where another takes it over, or it is retried.
+Each limit is the lower of the server's setting and the request's. The time counts from when a server claims the
+conversion, and starts anew when another server takes over or the conversion is retried.
 """
 
 from __future__ import annotations
@@ -17,39 +17,42 @@ from reshard_server.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Seconds, and which limit that is.
+    """One time limit.
 
     Attributes:
-        setting: what the server allows; 0: any time.
-        asked: what the request asks for.
+        name: of the setting and of the request's member.
+        setting: seconds that the server allows; 0 for no limit.
+        requested: seconds that the request asks for.
     """
 
     name: str
     setting: float
-    asked: float | None
+    requested: float | None
 
     @property
     def seconds(self) -> float | None:
-        """None: any time."""
-        given = [seconds for seconds in (self.setting or None, self.asked) if seconds is not None]
+        """The limit in force; None for no limit."""
+        given = [
+            seconds for seconds in (self.setting or None, self.requested) if seconds is not None
+        ]
         return min(given, default=None)
 
     def is_over(self, passed: float) -> bool:
-        """Whether so many seconds are too many."""
+        """Whether this many seconds exceed the limit."""
         return self.seconds is not None and passed > self.seconds
 
     def origin(self) -> str:
-        """Where it was set, in words."""
+        """Where the limit was set, for messages."""
         allowed = f"the server's setting {self.name} is {self.setting:g}"
-        if self.asked is None:
+        if self.requested is None:
             return allowed
-        return f"{self.name} of the request is {self.asked:g}, {allowed if self.setting else 'the server has none'}"
+        return f"{self.name} of the request is {self.requested:g}, {allowed if self.setting else 'the server has none'}"
 
 
 class TimeLimits:
-    """The limits of one conversion, and what it was seen to do.
+    """The limits of one conversion, and the progress that it reported.
 
-    Bytes that move, tasks that end and another stage are progress; the same told again is none.
+    Moved bytes, finished tasks and a new stage are progress; a report without a change is not.
     """
 
     def __init__(
@@ -64,16 +67,16 @@ class TimeLimits:
         )
         self._clock = clock
         self._began = self._moved = clock()
-        self._seen: ProgressState | None = None
+        self._last: ProgressState | None = None
 
     def see(self, progress: ProgressState) -> None:
-        """Notes how far it is."""
-        if _place(progress) != _place(self._seen):
+        """Notes the conversion's progress."""
+        if _place(progress) != _place(self._last):
             self._moved = self._clock()
-        self._seen = progress
+        self._last = progress
 
     def problem(self) -> ProblemError | None:
-        """The problem where a limit is over; the conversion is to be ended then."""
+        """The problem that ends the conversion where a limit is over; else None."""
         now = self._clock()
         if self._run.is_over(now - self._began):
             return self._over(RAN_TOO_LONG, self._run, f"it ran for {now - self._began:.0f} s")
@@ -86,11 +89,11 @@ class TimeLimits:
         remedy = _REMEDIES[kind.slug]
         return ProblemError(
             kind,
-            f"{what}, longer than the {limit.seconds:g} s that it may ({limit.origin()}), {_where(self._seen)}; {remedy}",
-            None if limit.asked is None else f"/{limit.name}",
+            f"{what}, longer than the {limit.seconds:g} s that it may ({limit.origin()}), {_where(self._last)}; {remedy}",
+            None if limit.requested is None else f"/{limit.name}",
             remedy,
             {"limit": limit.name, "seconds": limit.seconds}
-            | ({} if self._seen is None else {"progress": self._seen.model_dump(mode="json")}),
+            | ({} if self._last is None else {"progress": self._last.model_dump(mode="json")}),
         )
 
 
@@ -101,7 +104,7 @@ _REMEDIES = {
 
 
 def _place(progress: ProgressState | None) -> tuple[str, int, int] | None:
-    """What of it is progress."""
+    """Changes whenever the conversion makes progress."""
     if progress is None:
         return None
     return progress.stage, progress.moved_bytes, progress.tasks_done

@@ -1,4 +1,4 @@
-"""Which requests go into the audit log: those that may change something, and unknown tokens."""
+"""Decides which requests go into the audit log: possible changes, and requests with unknown tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reshard_server.auth.origins import SAFE_METHODS
 from reshard_server.observability.audit import Event, audit
 from reshard_server.observability.logs import ABOUT
 
-LOOKS = frozenset(
+READ_ONLY_POSTS = frozenset(
     {
         "/v1/plans",
         "/v1/checkpoints:inspect",
@@ -17,7 +17,7 @@ LOOKS = frozenset(
         "/v1/layouts:preview",
     }
 )
-"""What is asked by POST and changes nothing. Every other request that is no GET is told, also where no route wants it."""
+"""POST requests that change nothing. Every other request except GET is logged, even if there is no route for it."""
 
 _SESSIONS: dict[str, Event] = {"/sign-in": "sign-in", "/sign-out": "sign-out"}
 _UNAUTHENTICATED = 401
@@ -25,7 +25,7 @@ LONGEST = 500
 
 
 def audit_request(scope: Scope, status: int | None) -> None:
-    """Tells a request and its outcome, where it is one to be told; ``status`` is None where no answer began."""
+    """Writes a request and its status to the audit log, if it belongs there; ``status`` is None without an answer."""
     event = _event(scope, status)
     if event is None:
         return
@@ -45,8 +45,8 @@ def audit_request(scope: Scope, status: int | None) -> None:
 
 def _event(scope: Scope, status: int | None) -> Event | None:
     path = scope["path"]
-    if scope["method"] not in SAFE_METHODS and path not in LOOKS:
+    if scope["method"] not in SAFE_METHODS and path not in READ_ONLY_POSTS:
         event = _SESSIONS.get(path, "change")
         return None if event == "change" and ABOUT.get().is_look else event
-    is_guess = status == _UNAUTHENTICATED and "authorization" in Headers(scope=scope)
-    return "refused" if is_guess else None
+    is_unknown_token = status == _UNAUTHENTICATED and "authorization" in Headers(scope=scope)
+    return "refused" if is_unknown_token else None

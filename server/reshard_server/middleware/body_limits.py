@@ -1,4 +1,4 @@
-"""What is refused before anything reads it: too large, not JSON, or not text that can be kept."""
+"""Limits the size and the depth of requests, and refuses bodies that are not JSON or cannot be stored as text."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from reshard_server.middleware.parsed_body import PARSED
 from reshard_server.settings import Settings
 
 ASIDE_BYTES = 8192
-"""Largest body that is parsed in the event loop, which takes a millisecond or two."""
+"""Larger bodies are parsed in a thread; this one takes a millisecond or two."""
 
 BYTES_OF_VALUE = 4
-"""A body that is as large as may be has at most one list, object or comma in so many bytes; layouts have one in seven."""
+"""A body of the largest size may have one list, object or comma per this many bytes; layouts have one in seven."""
 
 PARSERS = 2
-"""Threads that parse bodies; more would only wait for each other."""
+"""Threads that parse bodies; more of them would only wait for the interpreter."""
 
 DEEPEST = 64
 LONGEST_NUMBER = 400
 UNREAD_BODIES = 16
-"""So many times the largest body are read and thrown away, so that the client gets to read the refusal."""
+"""This many times the largest body is read and dropped, so that the client can read the refusal."""
 UNREAD_SECONDS = 5.0
 
 
-class Limits:
-    """Reads the body whole, within the limit, before the application is asked."""
+class BodyLimits:
+    """Reads the whole body, within the limit, before the application runs."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app = app
@@ -72,11 +72,11 @@ class Limits:
             )
             return
         except ClientDisconnect:
-            return  # half a body is no request, even where it reads like a whole one
-        await self.app(scope, _again(body, receive), send)
+            return  # half a body is no request, even if it is valid JSON
+        await self.app(scope, _replay(body, receive), send)
 
     async def _parsed(self, body: bytes) -> Any:
-        """The document; a large one is parsed in a thread, while other requests are answered."""
+        """The document; a large one is parsed in a thread, so that other requests are answered meanwhile."""
         if len(body) <= ASIDE_BYTES:
             return parsed_json(body)
         if self._parsers is None:
@@ -95,34 +95,34 @@ class Limits:
             more = message.get("more_body", False)
             if len(body) > limit:
                 if more:
-                    await throw_away(receive, limit * UNREAD_BODIES)
+                    await discard_body(receive, limit * UNREAD_BODIES)
                 raise _too_large(limit)
         return bytes(body)
 
 
 def check_head(scope: Scope, limit: int) -> None:
-    """Refuses headers and paths that are too large together, and NUL in the path or the query."""
+    """Refuses a path and headers that are too large together, and NUL in the path or the query."""
     target = scope.get("raw_path") or b""
     size = len(target) + len(scope["query_string"])
     size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
     if size > limit:
         raise ProblemError(
             HEADERS_TOO_LARGE,
-            f"the path and the headers have {size} bytes together; this server takes {limit}; send less",
+            f"the path and the headers have {size} bytes together; this server accepts {limit}; send less",
         )
     if b"%00" in scope["query_string"] or "\0" in scope["path"]:
         raise ProblemError(MALFORMED, "the path or the query has a NUL character; leave it out")
 
 
 def check_length(headers: Headers, limit: int) -> None:
-    """Refuses a body that is said to be too large, before any of it is read."""
-    said = headers.get("content-length", "")
-    if said.isascii() and said.isdecimal() and int(said[:20]) > limit:
+    """Refuses a body by its Content-Length, before any of it is read."""
+    length = headers.get("content-length", "")
+    if length.isascii() and length.isdecimal() and int(length[:20]) > limit:
         raise _too_large(limit)
 
 
 def check_type(headers: Headers) -> None:
-    """Refuses a body that is not said to be JSON."""
+    """Refuses a body whose Content-Type is not JSON."""
     given = headers.get("content-type", "").partition(";")[0].strip().lower()
     if given != "application/json":
         raise ProblemError(
@@ -133,13 +133,13 @@ def check_type(headers: Headers) -> None:
 
 
 def check_count(body: bytes, at_most: int) -> None:
-    """Refuses a body of absurdly many values, all of which would be made before they are looked at."""
+    """Refuses a body with too many values, since parsing would create all of them."""
     if sum(map(body.count, (b",", b"[", b"{"))) > at_most:
         raise _malformed(f"it has more than {at_most} lists, objects and commas")
 
 
 def parsed_json(body: bytes) -> Any:
-    """The document; ProblemError where it is not one JSON document of usual depth, with text that can be kept."""
+    """The document; ProblemError for invalid JSON, too much nesting, or text that cannot be stored."""
     try:
         document = json.loads(
             body.decode("utf-8"),
@@ -157,7 +157,7 @@ def parsed_json(body: bytes) -> Any:
 
 
 def check_texts(document: Any) -> None:
-    """Refuses a document that is nested too deep, or has text that cannot be kept."""
+    """Refuses a document that is nested too deeply, or has text that cannot be stored."""
     for text in _texts(document, DEEPEST):
         _check_text(text)
 
@@ -166,12 +166,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"the member {twice[:100]!r} is there twice")
+        raise ValueError(f"the member {twice[:100]!r} occurs twice")
     return members
 
 
 def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number in JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _int(text: str) -> int:
@@ -188,7 +188,7 @@ def _float(text: str) -> float:
 
 
 def _texts(value: Any, depth: int) -> Iterator[str]:
-    """Every text in a document, names of members too."""
+    """Every text in a document, including names of members."""
     if depth == 0:
         raise _malformed(f"it is nested deeper than {DEEPEST} levels")
     if isinstance(value, str):
@@ -213,14 +213,14 @@ def _check_text(text: str) -> None:
 
 def _malformed(why: str) -> ProblemError:
     return ProblemError(
-        MALFORMED, f"the body is not JSON that can be used: {why}; send one JSON object"
+        MALFORMED, f"the body is not valid JSON for this server: {why}; send one JSON object"
     )
 
 
 def _too_large(limit: int) -> ProblemError:
     return ProblemError(
         TOO_LARGE,
-        f"the body is larger than the {limit} bytes that this server takes; send less",
+        f"the body is larger than the {limit} bytes that this server accepts; send less",
         headers={"Connection": "close"},
     )
 
@@ -228,13 +228,13 @@ def _too_large(limit: int) -> ProblemError:
 def _too_slow(seconds: float) -> ProblemError:
     return ProblemError(
         TOO_SLOW,
-        f"the body did not come within {seconds:g} seconds; send it at once",
+        f"the body did not arrive within {seconds:g} seconds; send it at once",
         headers={"Connection": "close"},
     )
 
 
-async def throw_away(receive: Receive, limit: int) -> None:
-    """Reads a body to its end, or its limit, for so long that the client gets to read a refusal."""
+async def discard_body(receive: Receive, limit: int) -> None:
+    """Reads and drops a body up to a limit, so that the client can read the refusal."""
     more = True
     try:
         async with asyncio.timeout(UNREAD_SECONDS):
@@ -246,8 +246,8 @@ async def throw_away(receive: Receive, limit: int) -> None:
         return
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """What hands the body on, and then whatever comes after it."""
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A ``receive`` that returns the body, and then the messages after it."""
     waiting = [body]
 
     async def receiving() -> Message:

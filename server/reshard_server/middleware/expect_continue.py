@@ -1,7 +1,7 @@
-"""``Expect: 100-continue``: refuses before the client sends a body that would be thrown away.
+"""``Expect: 100-continue``: closes the connection if the server answers before it has asked for the body.
 
-Whatever asks for the body has ``100 Continue`` sent first. An answer that came without it leaves open whether the body
-follows, so it ends the connection: nothing of the body is ever taken for another request.
+Reading the body sends ``100 Continue``. After an answer without it, the client may or may not send the body. So the
+connection is closed, and no part of the body is taken for another request.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 def waits_with_body(scope: Scope) -> bool:
-    """Whether the client sends its body only once it is asked for it."""
+    """Whether the client waits for ``100 Continue`` before it sends the body."""
     return Headers(scope=scope).get("expect", "").lower() == "100-continue"
 
 
-class Continuing:
-    """Closes the connection behind an answer to a client that was not asked for its body."""
+class CloseUnlessBodyRead:
+    """Closes the connection after an answer that did not need the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -25,15 +25,15 @@ class Continuing:
         if scope["type"] != "http" or not waits_with_body(scope):
             await self.app(scope, receive, send)
             return
-        asked = False
+        was_read = False
 
         async def receiving() -> Message:
-            nonlocal asked
-            asked = True
+            nonlocal was_read
+            was_read = True
             return await receive()
 
         async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start" and not asked:
+            if message["type"] == "http.response.start" and not was_read:
                 MutableHeaders(scope=message)["Connection"] = "close"
             await send(message)
 

@@ -1,14 +1,16 @@
-"""HTTP itself: problem documents for malformed requests, and an end for clients that stall.
+"""HTTP connections: problem documents for malformed requests, and time limits for clients that stall.
 
-A connection is held open by what its client does not send, or does not take. Until the line and the headers of
-a request are whole nothing else of the server sees it, so that limit is kept here; the one for its body is in
-``limits``. Whatever was written and is not taken, byte by byte, is thrown away with the connection.
+A client can keep a connection open by not sending its request, or by not reading the answer. The application sees a
+request only once its line and headers are complete, so their time limit is here; that of the body is in
+``body_limits``. A client that reads nothing of an answer is cut off.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -20,43 +22,67 @@ from reshard_server.errors.problems import (
     TOO_SLOW,
     ProblemError,
 )
-from reshard_server.middleware.slow_clients import Patience
 from reshard_server.settings import Settings
 
 
+@dataclass(eq=False)
+class _Deadline:
+    """A timer that calls a function once it runs out."""
+
+    loop: asyncio.AbstractEventLoop
+    seconds: float
+    on_timeout: Callable[[], None]
+    _timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Starts the timer, unless it runs already."""
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.seconds, self._run_out)
+
+    def cancel(self) -> None:
+        """Stops the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _run_out(self) -> None:
+        self._timer = None
+        self.on_timeout()
+
+
 class ProblemProtocol(H11Protocol):
-    """uvicorn's, which answers broken requests with plain text, made to answer as the rest does.
+    """uvicorn's protocol, but with problem documents for malformed requests instead of plain text.
 
     Attributes:
-        head_seconds: for the line and the headers of a request, from the first byte of it, or from the
-            connection's beginning.
-        stalled_seconds: after which a client that takes nothing of what is sent is cut off.
+        head_seconds: time for the line and the headers of a request, from its first byte or from the start of the
+            connection.
+        stalled_seconds: a client that reads nothing for this long is cut off.
     """
 
     head_seconds: float
     stalled_seconds: float
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Gives the client time for its first request."""
+        """Starts the time limit of the first request."""
         super().connection_made(transport)
-        self._head = Patience(self.loop, self.head_seconds, self._head_too_slow)
-        self._taking = Patience(self.loop, self.stalled_seconds, self._nothing_taken)
-        self._untaken = 0
-        self._head.begin()
+        self._head = _Deadline(self.loop, self.head_seconds, self._head_too_slow)
+        self._reading = _Deadline(self.loop, self.stalled_seconds, self._nothing_read)
+        self._unread = 0
+        self._head.start()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is waited for any more."""
-        self._head.lift()
-        self._taking.lift()
+        """Stops both timers."""
+        self._head.cancel()
+        self._reading.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """A request's head that has begun must end in time."""
+        """Starts the timer of a request's head, or stops it once the head is complete."""
         super().data_received(data)
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
-            self._head.begin()
+            self._head.start()
         else:
-            self._head.lift()
+            self._head.cancel()
 
     def _head_too_slow(self) -> None:
         if self.transport.is_closing():
@@ -65,42 +91,42 @@ class ProblemProtocol(H11Protocol):
             self._refuse(
                 ProblemError(
                     TOO_SLOW,
-                    f"the request's line and headers did not come within {self.head_seconds:g} seconds; send them at "
+                    f"the request's line and headers did not arrive within {self.head_seconds:g} seconds; send them at "
                     "once",
                 )
             )
         else:
-            self.transport.close()  # nothing was asked, so there is nothing to answer
+            self.transport.close()  # there is no request to answer
 
     def pause_writing(self) -> None:
-        """More was written than the client took."""
+        """The client has not read all that was written."""
         super().pause_writing()
-        self._untaken = self.transport.get_write_buffer_size()
-        self._taking.begin()
+        self._unread = self.transport.get_write_buffer_size()
+        self._reading.start()
 
     def resume_writing(self) -> None:
-        """The client goes on taking."""
-        self._taking.lift()
+        """The client reads again."""
+        self._reading.cancel()
         super().resume_writing()
 
-    def _nothing_taken(self) -> None:
-        """Cuts the connection, unless something was taken since."""
+    def _nothing_read(self) -> None:
+        """Cuts the connection, unless the client has read something since."""
         left = self.transport.get_write_buffer_size()
-        if left < self._untaken:
-            self._untaken = left
-            self._taking.begin()
+        if left < self._unread:
+            self._unread = left
+            self._reading.start()
         else:
-            self.logger.warning("a connection was cut off: its client takes nothing")
+            self.logger.warning("a connection was cut off: its client reads nothing")
             self.transport.abort()
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  (the name and words are uvicorn's)
-        """Refuses what h11 could not read, and closes the connection."""
-        self._head.lift()
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  (uvicorn's signature)
+        """Refuses a request that h11 could not parse, and closes the connection."""
+        self._head.cancel()
         self._refuse(self._problem())
 
     def _refuse(self, problem: ProblemError) -> None:
         if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
-            self.transport.close()  # an answer has begun; a second one would be taken for its end
+            self.transport.close()  # a second answer would be taken for the rest of the first
             return
         body = json.dumps(problem.document()).encode()
         head = h11.Response(
@@ -124,12 +150,12 @@ class ProblemProtocol(H11Protocol):
                 f"the request's line and headers have more than {limit} bytes; send less",
             )
         return ProblemError(
-            MALFORMED, "this is no HTTP/1.1 request; send one as RFC 9112 describes it"
+            MALFORMED, "this is not an HTTP/1.1 request; send one as RFC 9112 describes"
         )
 
 
 def protocol_of(settings: Settings) -> type[ProblemProtocol]:
-    """The protocol with the limits of these settings; uvicorn makes one for each connection."""
+    """The protocol class with the limits of these settings; uvicorn makes an instance per connection."""
 
     class Limited(ProblemProtocol):
         head_seconds = settings.head_seconds

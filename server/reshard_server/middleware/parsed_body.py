@@ -1,4 +1,4 @@
-"""Bodies that are parsed once: a route takes the document that ``middleware.body_limits`` parsed."""
+"""Routes that take the body which ``middleware.body_limits`` has parsed, so that it is parsed only once."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 PARSED = "reshard.parsed"
-"""Where a request's scope has the document of its body, as the one member of a tuple."""
+"""The key of the parsed body in a request's scope; its value is a tuple of one."""
 
 
 class ParsedBodyRoute(APIRoute):
-    """A route whose body was parsed before."""
+    """A route whose body is already parsed."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """As upstream, which finds the document where it keeps what it has parsed itself."""
+        """Like upstream, but puts the document into Starlette's cache of parsed bodies first."""
         handle = super().get_route_handler()
 
         async def with_document(request: Request) -> Response:
             if (parsed := request.scope.get(PARSED)) is not None:
-                [request._json] = parsed  # Starlette's own cache of it
+                [request._json] = parsed  # Starlette's cache
             return await handle(request)
 
         return with_document

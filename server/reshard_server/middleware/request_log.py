@@ -1,4 +1,4 @@
-"""Wraps every request: an id, a log line, a measurement, and always an answer."""
+"""Gives every request an id, a log line, a measurement, and an answer even after an unexpected error."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from reshard_server.observability.metrics import Metrics
 LOG = logging.getLogger("reshard_server.requests")
 
 REQUEST_ID = "X-Request-Id"
-_SANE = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 
 
 @dataclass
 class _Seen:
-    """What is known of one request."""
+    """The id, start and status of one request."""
 
     request_id: str
     started: float = field(default_factory=time.monotonic)
     status: int | None = None
 
 
-class Observe:
-    """The outermost part of the application."""
+class RequestLog:
+    """The outermost middleware."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, drain: Drain) -> None:
         self.app = app
@@ -54,14 +54,14 @@ class Observe:
             await self._answer(seen, scope, receive, send)
         finally:
             self.drain.open_requests -= 1
-            self._tell(seen, scope)
+            self._log(seen, scope)
             ABOUT.reset(token)
 
     async def _answer(self, seen: _Seen, scope: Scope, receive: Receive, send: Send) -> None:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 seen.status = message["status"]
-                audit_request(scope, seen.status)  # before anybody knows of it
+                audit_request(scope, seen.status)  # before the client learns the outcome
                 _add_headers(MutableHeaders(scope=message), seen.request_id, scope["path"])
             await send(message)
 
@@ -77,10 +77,10 @@ class Observe:
                     f"{seen.request_id}",
                 )
             if seen.status is not None:
-                raise  # the connection is cut, so that nobody takes half an answer for a whole one
+                raise  # closes the connection, so that no client takes half an answer for a whole one
             await refuse(Request(scope), problem)(scope, receive, sending)
 
-    def _tell(self, seen: _Seen, scope: Scope) -> None:
+    def _log(self, seen: _Seen, scope: Scope) -> None:
         seconds = time.monotonic() - seen.started
         method = scope["method"] if scope["method"] in _METHODS else "other"
         route = getattr(scope.get("route"), "path", "none")
@@ -100,9 +100,9 @@ class Observe:
 
 
 def request_id(headers: Headers) -> str:
-    """The client's own where it is sane, else a new one."""
+    """The client's own id if it is well-formed, else a new one."""
     given = headers.get(REQUEST_ID, "")
-    return given if _SANE.fullmatch(given) else secrets.token_hex(12)
+    return given if _WELL_FORMED.fullmatch(given) else secrets.token_hex(12)
 
 
 def _add_headers(headers: MutableHeaders, request: str, path: str) -> None:

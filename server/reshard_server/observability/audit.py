@@ -1,7 +1,7 @@
 """The audit log: who signed in or changed something, from where, what, and the outcome.
 
 One line for each, with the fields of every line of the log (``at``, ``request_id``, ``caller``, ``conversion``). They are
-appended to a file of their own, or go into the log under the name ``reshard_server.audit``, whatever its level. The file
+appended to a file of their own, or go into the log under the name ``reshard_server.audit``, at any log level. The file
 is opened anew where it was moved away, so that rotating it needs no signal to the server. A line that cannot be
 written there goes into the log as an error: what was asked for is done all the same.
 """
@@ -18,18 +18,17 @@ from reshard.errors import ReshardError
 from reshard_server.observability.logs import JsonLines
 
 NAME = "reshard_server.audit"
-"""Of the logger of its lines."""
+"""The logger of the audit lines."""
 
 LOG = logging.getLogger("reshard_server.audit_file")
-"""For what keeps a line from its file; the audit log's own would lead back to that file."""
+"""Logs errors of the audit file; the audit logger would write to that file again."""
 
 _AUDIT = logging.getLogger(NAME)
 
 Event = Literal[
     "change", "sign-in", "sign-out", "refused", "tokens", "scheduled", "removed", "paused"
 ]
-"""``refused`` is a request with a token that is not known, ``tokens`` a tokens file that was read again; the last three
-are what schedules do by themselves."""
+"""``refused``: a request with an unknown token. ``tokens``: the tokens file was read again. Schedules write the last three."""
 
 
 def audit(
@@ -38,15 +37,15 @@ def audit(
     """Writes one line.
 
     Args:
-        caller: name of the token; None where none is known.
-        targets: paths that it is about, as clients write them.
+        caller: name of the token; None for an unknown one.
+        targets: paths, as clients write them.
     """
-    told = {"caller": caller, "targets": list(targets) or None, **fields}
-    _AUDIT.info(event, extra={name: value for name, value in told.items() if value is not None})
+    members = {"caller": caller, "targets": list(targets) or None, **fields}
+    _AUDIT.info(event, extra={name: value for name, value in members.items() if value is not None})
 
 
 def set_up_audit(file: Path | None) -> None:
-    """Has the lines written to this file; None: into the log. Raises ReshardError where it cannot be written."""
+    """Sends the lines to this file, or to the log if it is None. Raises ReshardError where it cannot be written."""
     for handler in list(_AUDIT.handlers):
         _AUDIT.removeHandler(handler)
         handler.close()
@@ -57,7 +56,7 @@ def set_up_audit(file: Path | None) -> None:
 
 
 class AppendedLines(logging.Handler):
-    """Appends each line to a file by one write, and opens it anew where another file is in its place, or none."""
+    """Appends each line to a file by one write; reopens the path if the file was moved away."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -72,7 +71,7 @@ class AppendedLines(logging.Handler):
             ) from error
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line; called by one thread at a time."""
+        """Writes one line; called by one thread at a time."""
         line = self.format(record)
         try:
             if not self._is_in_place():

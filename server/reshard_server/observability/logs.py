@@ -1,7 +1,7 @@
-"""Logs: one JSON object a line, with the ids of the request and the conversion it is about.
+"""Logs: one JSON object per line, with the ids of its request and its conversion.
 
-What identifies a caller is never logged: neither headers nor query strings are, and what still looks
-like a bearer token is struck out. Text that a client chose never ends a line or begins one.
+No secrets are logged: headers and query strings are left out, and text that looks like a bearer token is struck out.
+Text from clients cannot end or begin a line.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any, Literal
 from reshard_server.auth.make_token import TOKEN_PREFIX
 
 MOST_NAMES = 1000
-"""Of conversions, or of targets, that one request is about."""
+"""Limit of the conversions, and of the targets, of one request."""
 
 
 @dataclass
 class About:
-    """What is being done just now: on whose behalf, and on what.
+    """The request or conversion that is being handled.
 
     Attributes:
-        conversions: all that a request is about, the last of which is ``conversion``.
-        targets: paths that it is about, as clients write them.
-        is_look: nothing is changed, although the request could have.
+        conversions: all conversions of the request; the last one is ``conversion``.
+        targets: the target paths, as the client wrote them.
+        is_look: the request changes nothing, although its method could.
     """
 
     request_id: str | None = None
@@ -41,18 +41,18 @@ class About:
     is_look: bool = False
 
     def found(self, conversion: str) -> None:
-        """It is about this conversion, too."""
+        """Adds a conversion."""
         self.conversion = conversion
         if conversion not in self.conversions:
             self.conversions = (*self.conversions, conversion)[-MOST_NAMES:]
 
     def aims_at(self, *targets: str) -> None:
-        """It is about these paths, too."""
+        """Adds target paths."""
         new = [target for target in targets if target not in self.targets]
         self.targets = (*self.targets, *new)[-MOST_NAMES:]
 
 
-ABOUT: ContextVar[About] = ContextVar("about", default=About())  # noqa: B039  (never changed)
+ABOUT: ContextVar[About] = ContextVar("about", default=About())  # noqa: B039  (never mutated)
 
 _SECRET = re.compile(
     rf"(?i)(bearer\s+)[^\s\"\\]+|{TOKEN_PREFIX}[\w-]+|(?<=://)[^/\s:@]*:[^/\s@]*(?=@)"
@@ -63,7 +63,7 @@ _ALWAYS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "c
 
 @contextmanager
 def about_conversion(conversion: str) -> Iterator[None]:
-    """Lines that are logged within are about this conversion."""
+    """Adds the conversion to the lines that are logged within."""
     before = ABOUT.get()
     token = ABOUT.set(About(before.request_id, before.caller, conversion))
     try:
@@ -73,7 +73,7 @@ def about_conversion(conversion: str) -> Iterator[None]:
 
 
 def set_up_logs(level: str, form: Literal["json", "text"]) -> None:
-    """Sends every line to stderr in this form."""
+    """Sends all lines to stderr in this format."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     root = logging.getLogger()
@@ -83,17 +83,17 @@ def set_up_logs(level: str, form: Literal["json", "text"]) -> None:
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
-    for name in ("uvicorn", "httpx"):  # their news is no news of the service
+    for name in ("uvicorn", "httpx"):  # their routine messages are not of interest
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
 
 
 def without_secrets(text: str) -> str:
-    """The text, with what looks like a token or a password struck out."""
+    """The text with everything that looks like a token or a password struck out."""
     return _SECRET.sub(lambda m: (m.group(1) or "") + "[struck out]", text)
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         about = ABOUT.get()
@@ -109,12 +109,12 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        told = {k: v for k, v in line.items() if v is not None}
-        return without_secrets(json.dumps(told, default=str).replace("\x7f", "\\u007f"))
+        members = {k: v for k, v in line.items() if v is not None}
+        return without_secrets(json.dumps(members, default=str).replace("\x7f", "\\u007f"))
 
 
 class TextLines(logging.Formatter):
-    """Time, level, message, and what it is about; lines of a trace are indented."""
+    """Time, level, message and ids; lines of a trace are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         about = ABOUT.get()
@@ -129,14 +129,14 @@ class TextLines(logging.Formatter):
 
 
 def printable(text: str) -> str:
-    """The text on one line: line ends, control characters and what turns the direction of writing are escaped."""
+    """The text on one line: line ends, control characters and bidirectional marks are escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _word(value: object) -> str:
-    """A value that ends where it seems to: in quotes, where it has spaces or quotes."""
+    """A value, in quotes if it has spaces or quotes."""
     text = str(value)
     plain = text.isprintable() and not _NEEDS_QUOTES.intersection(text)
     return text if plain else printable(json.dumps(text, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""What is measured, for Prometheus; with a registry of its own, so that nothing is global."""
+"""Metrics for Prometheus, in a registry of their own."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ STATES = ("queued", "running", "cancelling", "succeeded", "failed", "cancelled")
 REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 WORKER_MODULE = b"reshard_server.worker.child"
-"""In the command line of every child process; others that this process may have are none of them."""
+"""In the command line of every worker; distinguishes workers from other child processes."""
 
 
 class Metrics:
-    """Everything that is measured about one server."""
+    """All metrics of one server."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -39,14 +39,14 @@ class Metrics:
         self.registry.register(_Children())
 
     def watch(self, database: sa.Engine, streams: Streams) -> None:
-        """Also tells what the records say, and how many streams are open."""
+        """Adds metrics of the records and of open streams."""
         self.registry.register(_Records(database))
         gauge = Gauge("reshard_streams_open", "Open streams.", registry=self.registry)
         gauge.set_function(lambda: streams.open)
 
 
 class _Records(Collector):
-    """Of the records: the same on every replica; take the maximum over them, not the sum."""
+    """Metrics of the records. They are equal on all replicas: take the maximum, not the sum."""
 
     def __init__(self, database: sa.Engine) -> None:
         self.database = database

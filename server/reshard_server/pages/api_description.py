@@ -1,4 +1,4 @@
-"""The OpenAPI document as records to show: operations by tag, and the models that they name."""
+"""The OpenAPI document as records for the page: operations by tag, and the models that they use."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ _LIMITS = {
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A part of the text of a type; a name of a model leads to it."""
+class TypeText:
+    """A part of a type's text; the name of a model is a link to it."""
 
     text: str
     model: str | None = None
 
 
 @dataclass(frozen=True)
-class Member:
+class MemberDoc:
     """A member of a model, or a parameter."""
 
     name: str
-    type: tuple[Piece, ...]
+    type: tuple[TypeText, ...]
     required: bool
     description: str
     where: str = ""
 
 
 @dataclass(frozen=True)
-class Body:
-    """What is sent."""
+class BodyDoc:
+    """The body of a request."""
 
-    type: tuple[Piece, ...]
+    type: tuple[TypeText, ...]
     examples: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What is answered with a status."""
+class ResponseDoc:
+    """The response with one status."""
 
     status: str
     description: str
-    type: tuple[Piece, ...]
+    type: tuple[TypeText, ...]
 
 
 @dataclass(frozen=True)
@@ -64,19 +64,19 @@ class Operation:
     path: str
     summary: str
     paragraphs: tuple[str, ...]
-    parameters: tuple[Member, ...]
-    body: Body | None
-    answers: tuple[Answer, ...]
+    parameters: tuple[MemberDoc, ...]
+    body: BodyDoc | None
+    answers: tuple[ResponseDoc, ...]
     needs_token: bool
 
 
 @dataclass(frozen=True)
 class Model:
-    """A document that is sent or answered, or a part of one."""
+    """A document of a request or response, or a part of one."""
 
     name: str
     description: str
-    members: tuple[Member, ...]
+    members: tuple[MemberDoc, ...]
 
 
 def operations(document: Schema, tag: str) -> Iterator[Operation]:
@@ -101,10 +101,10 @@ def _operation(method: str, path: str, found: Schema) -> Operation:
     )
 
 
-def _parameter(found: Schema) -> Member:
+def _parameter(found: Schema) -> MemberDoc:
     schema = found.get("schema", {})
     description = found.get("description") or schema.get("description", "")
-    return Member(
+    return MemberDoc(
         found["name"],
         type_of(schema),
         found.get("required", False),
@@ -113,19 +113,19 @@ def _parameter(found: Schema) -> Member:
     )
 
 
-def _body(found: Schema) -> Body:
+def _body(found: Schema) -> BodyDoc:
     content = found["content"]["application/json"]
     examples = (
         (name, json.dumps(example["value"], indent=2))
         for name, example in content.get("examples", {}).items()
     )
-    return Body(type_of(content["schema"]), tuple(examples))
+    return BodyDoc(type_of(content["schema"]), tuple(examples))
 
 
-def _answer(status: str, found: Schema) -> Answer:
+def _answer(status: str, found: Schema) -> ResponseDoc:
     kinds = found.get("content", {})
     schemas = [type_of(content["schema"]) for content in kinds.values() if content.get("schema")]
-    return Answer(status, found["description"], schemas[0] if schemas else ())
+    return ResponseDoc(status, found["description"], schemas[0] if schemas else ())
 
 
 def models(document: Schema) -> Iterator[Model]:
@@ -133,7 +133,7 @@ def models(document: Schema) -> Iterator[Model]:
     for name, schema in sorted(document["components"]["schemas"].items()):
         required = schema.get("required", ())
         members = (
-            Member(
+            MemberDoc(
                 member,
                 type_of(inner),
                 member in required,
@@ -144,42 +144,42 @@ def models(document: Schema) -> Iterator[Model]:
         yield Model(name, schema.get("description", ""), tuple(members))
 
 
-def type_of(schema: Schema) -> tuple[Piece, ...]:
-    """A type in words: ``list of TensorReport, or null``."""
+def type_of(schema: Schema) -> tuple[TypeText, ...]:
+    """The text of a type: ``list of TensorReport or null``."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return (Piece(name, name),)
+        return (TypeText(name, name),)
     forms = schema.get("anyOf") or schema.get("oneOf")
     if forms:
         return _joined([type_of(form) for form in forms])
     if "enum" in schema:
-        return (Piece(" | ".join(json.dumps(value) for value in schema["enum"])),)
+        return (TypeText(" | ".join(json.dumps(value) for value in schema["enum"])),)
     if "const" in schema:
-        return (Piece(json.dumps(schema["const"])),)
+        return (TypeText(json.dumps(schema["const"])),)
     kind = schema.get("type", "any")
     if kind == "array" and "items" in schema:
-        return (Piece("list of "), *type_of(schema["items"]))
-    return (Piece(schema.get("format", kind)),)
+        return (TypeText("list of "), *type_of(schema["items"]))
+    return (TypeText(schema.get("format", kind)),)
 
 
-def _joined(forms: list[tuple[Piece, ...]]) -> tuple[Piece, ...]:
+def _joined(forms: list[tuple[TypeText, ...]]) -> tuple[TypeText, ...]:
     pieces = list(forms[0])
     for form in forms[1:]:
-        pieces += [Piece(" or "), *form]
+        pieces += [TypeText(" or "), *form]
     return tuple(pieces)
 
 
 def _described(description: str, schema: Schema) -> str:
-    """The description, the limits, and the default where it says something."""
+    """The description, the limits, and a default that is not empty."""
     limits = [text.format(schema[key]) for key, text in _LIMITS.items() if key in schema]
     default = schema.get("default")
     if default not in (None, "", [], {}):
         limits.append(f"default {json.dumps(default)}")
-    said = description.rstrip()
+    text = description.rstrip()
     if not limits:
-        return said
-    told = "; ".join(limits)
-    return f"{said} ({told})" if said else told[:1].upper() + told[1:]
+        return text
+    joined = "; ".join(limits)
+    return f"{text} ({joined})" if text else joined[:1].upper() + joined[1:]
 
 
 def paragraphs(text: str) -> tuple[str, ...]:

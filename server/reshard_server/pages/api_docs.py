@@ -1,4 +1,4 @@
-"""``/docs``: the API's description as a page, made of the same document as ``/openapi.json``; no script, no network."""
+"""``/docs``: the API's description as a page, from the same document as ``/openapi.json``; without scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROUTER = APIRouter(include_in_schema=False)
 
 @ROUTER.get("/docs")
 def show_docs(request: Request) -> Response:
-    """The page; like the document it is made of, it needs no token."""
+    """Shows the page; like the document, it needs no token."""
     document = request.app.openapi()
     return page(
         "api_docs.html",

@@ -1,4 +1,4 @@
-"""The first page: what runs, what waits, what ended last, what comes next."""
+"""The first page: running, waiting and ended conversions, and the next schedules."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _GROUPS: tuple[tuple[str, str, tuple[State, ...]], ...] = (
     ("Waiting", "queued", ("queued",)),
     ("Ended last", "ended", ("succeeded", "failed", "cancelled")),
 )
-"""Titles, the columns of their lists, and which states are there."""
+"""Title, columns and states of each list."""
 
 
 @ROUTER.get("/")
 def show_overview(visitor: Visiting, serving: Serving) -> Response:
-    """Of this token's conversions; an admin sees those of every token."""
+    """Shows this token's conversions; an admin sees those of all tokens."""
     token = None if visitor.caller.is_admin else visitor.name
     found = [(title, kind, _newest(serving, visitor, states)) for title, kind, states in _GROUPS]
     listed, _ = schedules.page(serving.database, token, SHOWN, None)
@@ -40,7 +40,7 @@ def show_overview(visitor: Visiting, serving: Serving) -> Response:
         groups=found,
         places=places(serving.database, (c for _, _, listed in found for c in listed)),
         going_on=any(listed for _, kind, listed in found if kind != "ended"),
-        schedules=[stored.told(None) for stored in listed],
+        schedules=[stored.as_schedule(None) for stored in listed],
         roots=[r for r in serving.settings.roots if visitor.caller.may_read(r)],
         version=__version__,
     )

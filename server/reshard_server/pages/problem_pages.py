@@ -1,4 +1,4 @@
-"""What every page is sent with, and problems as pages where a browser asks for one."""
+"""Security headers of all pages, and problems as pages for browsers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POLICY = "; ".join(
         "frame-ancestors 'none'",
     ]
 )
-"""Of content: nothing but our own files, and no page of another site around ours."""
+"""The Content-Security-Policy: only our own files, and no framing by other sites."""
 
 PAGE_HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -37,15 +37,15 @@ PAGE_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""What is not said otherwise."""
+"""Headers that a page gets unless it sets them."""
 
 _NO_PAGES = ("/v1/", "/metrics", "/livez", "/readyz", "/openapi.json")
 _KEPT = ("x-request-id", "retry-after", "allow", "connection")
-"""Headers of a problem that its page has too."""
+"""Headers of a problem document that its page keeps."""
 
 
 class ProblemPages:
-    """Around everything: adds the headers of pages, and turns problem documents into pages."""
+    """Middleware that adds the headers of pages, and turns problem documents into pages."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -59,7 +59,7 @@ class ProblemPages:
 
 @dataclass
 class _Sending:
-    """What is sent for one request; a problem is held back until it is complete."""
+    """Sends the answer of one request; holds a problem back until it is complete."""
 
     scope: Scope
     receive: Receive
@@ -99,7 +99,7 @@ class _Sending:
 
 
 def sign_in_url(request: Request) -> str:
-    """The form, which leads back to what was asked for."""
+    """The sign-in form's URL, which leads back to the requested page."""
     query = f"?{request.url.query}" if request.url.query else ""
     after = quote(request.url.path) + query
     return f"{SIGN_IN}?{urlencode({'after': after})}" if after != "/" else SIGN_IN

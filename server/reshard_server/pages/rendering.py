@@ -1,4 +1,4 @@
-"""Rendering: a template and what it shows, to an answer of HTML. Everything is escaped."""
+"""Renders templates to HTML; all values are escaped."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from reshard_server.pages import wording
-from reshard_server.schemas.conversion import goals
+from reshard_server.schemas.conversion import targets_of
 
 STATIC = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
-"""Names of the static files, and what they are."""
+"""Static files and their media types."""
 
 
 def static_bytes(name: str) -> bytes:
@@ -26,13 +26,13 @@ def static_bytes(name: str) -> bytes:
 
 
 def static_url(name: str) -> str:
-    """Where a static file is; another content has another URL, so that browsers may keep it."""
+    """The URL of a static file; it changes with the content, so browsers may cache it for ever."""
     digest = hashlib.sha256(static_bytes(name)).hexdigest()[:16]
     return f"/static/{name}?v={digest}"
 
 
 def prose(text: str) -> Markup:
-    """Text in which code stands between backticks."""
+    """Text whose code between backticks becomes ``<code>``."""
     pieces = re.split(r"`+([^`]+)`+", text)
     made = (
         Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(pieces)
@@ -54,7 +54,9 @@ def _environment() -> Environment:
         "duration": wording.duration_text,
         "moment": wording.moment_text,
         "ago": lambda at: wording.ago_text(at, datetime.now(UTC)),
-        "targets": lambda conversion: [goal.target for goal in goals(conversion.request)],
+        "targets": lambda conversion: [
+            requested.target for requested in targets_of(conversion.request)
+        ],
         "targets_text": wording.targets_text,
         "place": wording.place_text,
         "shortened": wording.shortened,
@@ -77,6 +79,6 @@ TEMPLATES = _environment()
 
 
 def page(template: str, visitor: Any, status: int = 200, **shown: Any) -> HTMLResponse:
-    """The page of a template; ``visitor`` is None where nobody is known."""
+    """Renders a page; ``visitor`` is None where nobody is signed in."""
     text = TEMPLATES.get_template(template).render(visitor=visitor, **shown)
     return HTMLResponse(text, status)

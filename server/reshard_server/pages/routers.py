@@ -1,4 +1,4 @@
-"""Every page."""
+"""The routers of all pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signing in with a token, and out again."""
+"""The pages for signing in with a token, and for signing out."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ ROUTER = APIRouter(include_in_schema=False)
 SIGN_IN = "/sign-in"
 
 UNKNOWN = (
-    "This is no token that the server knows. Tokens begin with rsh_; ask its administrator for one."
+    "The server does not know this token. Tokens begin with rsh_; ask the administrator for one."
 )
-EXPIRED = "This token has expired; ask its administrator for a new one."
+EXPIRED = "This token has expired; ask the administrator for a new one."
 
 _OWN_PATH = re.compile(r"/(?!/)[A-Za-z0-9._~/?=&%@:+,-]*")
 
 
 def path_after(text: str | None) -> str:
-    """Where to go after signing in: a path of this server, else the first page."""
+    """The page to show after signing in: a path of this server, else the overview."""
     return text if text and _OWN_PATH.fullmatch(text) else "/"
 
 
 @ROUTER.get(SIGN_IN)
 def show_sign_in(serving: Serving, after: str = "/") -> Response:
-    """The form; where no token is needed there is nothing to sign in to."""
+    """Shows the form; without tokens it redirects to the overview."""
     if serving.settings.insecure:
         return RedirectResponse("/", 303)
     return page("sign_in.html", None, after=path_after(after), error=None)
@@ -45,7 +45,7 @@ def show_sign_in(serving: Serving, after: str = "/") -> Response:
 async def sign_in(
     request: Request, serving: Serving, fields: Annotated[Fields, Depends(fields_of)]
 ) -> Response:
-    """Begins a session; each try counts among the requests of the address."""
+    """Starts a session; each attempt counts against the rate limit of the address."""
     check_form(request.headers, None, None)
     serving.rates.take(address_bucket(request))
     after = path_after(fields.text("after"))
@@ -64,7 +64,7 @@ async def sign_in(
 async def sign_out(
     request: Request, serving: Serving, fields: Annotated[Fields, Depends(fields_of)]
 ) -> Response:
-    """Ends the session, whatever it may do."""
+    """Ends the session."""
     cookie = cookie_in(request, serving)
     check_form(request.headers, cookie, fields.text("form_key"))
     who = await run_sync(serving.sessions.caller, cookie)

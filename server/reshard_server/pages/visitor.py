@@ -1,7 +1,7 @@
 """The visitor of a page, and the check that forms come from our own pages.
 
-A browser shows the cookie of a session; with ``--insecure`` everybody is let in. Each page counts among the
-requests of a minute, as requests to the API do.
+A browser sends the cookie of a session; with ``--insecure`` everyone is admitted. Pages count against the rate limit, as
+requests to the API do.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from reshard_server.services import Services
 from reshard_server.settings import Scope
 
 MOST_FIELDS = 100
-"""Of a form."""
+"""Limit of a form's fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who looks at a page.
+    """The visitor of a page.
 
     Attributes:
         cookie: of the session; None where no token is needed.
@@ -51,7 +51,7 @@ class Visitor:
 
     @property
     def form_key(self) -> str:
-        """What each form of this visitor's pages carries."""
+        """The hidden field of each form on this visitor's pages."""
         return form_key(self.cookie)
 
     def may(self, scope: Scope) -> bool:
@@ -59,22 +59,22 @@ class Visitor:
 
 
 def address_bucket(request: Request) -> str:
-    """What somebody unknown is counted by."""
+    """The key of an unknown visitor for the rate limit."""
     return bucket_of(request.client.host if request.client else "")
 
 
 def over_tls(request: Request, serving: Services) -> bool:
-    """Whether the visitor's browser reaches the pages over HTTPS."""
+    """Whether the visitor's browser uses HTTPS."""
     return is_secure(request.scope["scheme"], serving.settings.public_url)
 
 
 def cookie_in(request: Request, serving: Services) -> str | None:
-    """The session's cookie that the browser showed."""
+    """The session's cookie that the browser sent."""
     return cookie_of(request.cookies, secure=over_tls(request, serving))
 
 
 def visitor(request: Request, serving: Serving) -> Visitor:
-    """Who looks; ProblemError where nobody known does, or nobody who may read."""
+    """The visitor; ProblemError for an unknown visitor, or one without the scope read."""
     found = known_visitor(request, serving)
     serving.rates.take(f"token {found.name}" if found else address_bucket(request))
     if found is None:
@@ -86,7 +86,7 @@ def visitor(request: Request, serving: Serving) -> Visitor:
 
 
 def known_visitor(request: Request, serving: Services) -> Visitor | None:
-    """Who looks; None where nobody known does."""
+    """The visitor; None for an unknown one."""
     if serving.settings.insecure:
         anyone = serving.tokens.caller(None)
         return None if anyone is None else Visitor(anyone, None)
@@ -96,7 +96,7 @@ def known_visitor(request: Request, serving: Services) -> Visitor | None:
 
 
 def check_scope(found: Visitor, scope: Scope) -> None:
-    """ProblemError where the visitor's token lacks a scope."""
+    """Raises ProblemError where the visitor's token lacks a scope."""
     if not found.may(scope):
         raise ProblemError(
             FORBIDDEN,
@@ -106,10 +106,10 @@ def check_scope(found: Visitor, scope: Scope) -> None:
 
 
 def nobody() -> ProblemError:
-    """What is answered where nobody is signed in."""
+    """The problem where nobody is signed in."""
     return ProblemError(
         UNAUTHENTICATED,
-        "nobody is signed in here, or not any more; sign in",
+        "nobody is signed in, or the session has ended; sign in",
         remedy="sign in",
     )
 
@@ -118,28 +118,28 @@ Visiting = Annotated[Visitor, Depends(visitor)]
 
 
 def changer(found: Visiting) -> Visitor:
-    """A visitor who may change something."""
+    """A visitor with the scope convert."""
     check_scope(found, "convert")
     return found
 
 
 Changing = Annotated[Visitor, Depends(changer)]
-"""A visitor who may change something; what is sent by a form takes ``Form`` besides."""
+"""A visitor with the scope convert; routes of forms take ``Form``, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of a form that was sent; what was not sent is empty."""
+    """The fields of a form; a missing field is empty."""
 
     data: FormData
 
     def text(self, name: str) -> str:
-        """Without the spaces around it."""
+        """The field's text without surrounding spaces."""
         value = self.data.get(name)
         return value.strip() if isinstance(value, str) else ""
 
     def texts(self, name: str) -> list[str]:
-        """What each field of this name holds, once each."""
+        """The texts of all fields with this name, without duplicates."""
         values = [v.strip() for v in self.data.getlist(name) if isinstance(v, str)]
         return list(dict.fromkeys(v for v in values if v))
 
@@ -148,7 +148,7 @@ class Fields:
 
 
 async def fields_of(request: Request) -> Fields:
-    """What a form holds; ProblemError where it is none."""
+    """The fields of a form; ProblemError for any other body."""
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given != "application/x-www-form-urlencoded":
         raise ProblemError(
@@ -161,28 +161,28 @@ async def fields_of(request: Request) -> Fields:
             MALFORMED,
             f"the form has more than {MOST_FIELDS} fields; open the page and send its form",
         )
-    found = Fields(await request.form())
-    check_texts([list(pair) for pair in found.data.multi_items()])
-    return found
+    fields = Fields(await request.form())
+    check_texts([list(pair) for pair in fields.data.multi_items()])
+    return fields
 
 
 async def _own_form(request: Request, who: Changing) -> Fields:
-    found = await fields_of(request)
-    check_form(request.headers, who.cookie, found.text("form_key"))
-    return found
+    fields = await fields_of(request)
+    check_form(request.headers, who.cookie, fields.text("form_key"))
+    return fields
 
 
 Form = Annotated[Fields, Depends(_own_form)]
-"""The fields of a form that one of our own pages sent, by somebody who may change something."""
+"""The fields of a form that one of our own pages sent, by a visitor with the scope convert."""
 
 
 def lines_of(text: str) -> list[str]:
-    """Of a field of several lines, those that are not empty."""
+    """The lines of a field that are not empty."""
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def number_of(name: str, text: str) -> int | None:
-    """A whole number; None for an empty field, ProblemError for what is none."""
+    """A whole number; None for an empty field, ProblemError for other text."""
     if not text:
         return None
     if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 18:

@@ -1,4 +1,4 @@
-"""Numbers and times as pages write them."""
+"""Formats numbers, times and names for pages."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from reshard_server.schemas.conversion import Conversion
 
 
 def size_text(nbytes: float | None) -> str:
-    """``1.50 GiB``, or a dash where it is not known."""
+    """``1.50 GiB``, or a dash if it is unknown."""
     return "–" if nbytes is None else format_bytes(nbytes)
 
 
 def rate_text(bytes_per_second: float | None) -> str:
-    """``1.50 GiB/s``, or a dash where it is not known."""
+    """``1.50 GiB/s``, or a dash if it is unknown."""
     return "–" if not bytes_per_second else f"{format_bytes(bytes_per_second)}/s"
 
 
 def duration_text(seconds: float | None) -> str:
-    """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``, or a dash where it is not known.
+    """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``, or a dash if it is unknown.
 
     >>> duration_text(200), duration_text(7500)
     ('3 min 20 s', '2 h 5 min')
@@ -41,12 +41,12 @@ def duration_text(seconds: float | None) -> str:
 
 
 def moment_text(at: datetime) -> str:
-    """``2026-11-21 03:00:00 UTC``; times of the records are in UTC."""
+    """``2026-11-21 03:00:00 UTC``; recorded times are in UTC."""
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def seconds_taken(conversion: Conversion) -> float | None:
-    """From the start to the end; None where it never started, or goes on."""
+    """The seconds from start to end; None if it has not started or not ended."""
     if conversion.started_at is None or conversion.ended_at is None:
         return None
     return (conversion.ended_at - conversion.started_at).total_seconds()
@@ -57,9 +57,9 @@ OLD_SECONDS = 30 * 86400.0
 
 
 def ago_text(at: datetime, now: datetime) -> str:
-    """``just now``, ``5 minutes ago``, ``in 2 hours``; the day where it is a month away or more.
+    """``just now``, ``5 minutes ago``, ``in 2 hours``; a date if it is a month away or more.
 
-    ``page.js`` says it in the same words.
+    ``page.js`` uses the same words.
     """
     seconds = (now - at).total_seconds()
     away = abs(seconds)
@@ -74,7 +74,7 @@ def ago_text(at: datetime, now: datetime) -> str:
 
 
 def place_text(place: int | None) -> str:
-    """``3rd in the queue``; ``waits`` where the place is not known.
+    """``3rd in the queue``; ``waits`` if the place is unknown.
 
     >>> place_text(1), place_text(12), place_text(23)
     ('next in the queue', '12th in the queue', '23rd in the queue')
@@ -95,7 +95,7 @@ def targets_text(paths: Sequence[str]) -> str:
 
 
 def shortened(text: str, longest: int = 140) -> str:
-    """The text, cut behind a word where it is longer."""
+    """The text, cut after a word if it is longer."""
     if len(text) <= longest:
         return text
     return text[:longest].rsplit(" ", 1)[0] + " …"
@@ -114,7 +114,7 @@ def mesh_text(mesh: dict[str, Any] | None) -> str:
 
 
 def axes_text(axes: Sequence[Any] | None) -> str:
-    """``[data, null]`` as a layout file writes it, or a dash where none was recorded."""
+    """``[data, null]`` as a layout file writes it, or a dash if none was recorded."""
     if axes is None:
         return "–"
     return f"[{', '.join(map(_axis_text, axes))}]" if any(axes) else "replicated"
@@ -127,21 +127,21 @@ def _axis_text(axis: Any) -> str:
 
 
 def without(text: str, remedy: str | None) -> str:
-    """What went wrong, where the remedy that stands at its end is told by itself."""
+    """A detail without the remedy at its end, which is shown separately."""
     cut = text.removesuffix(remedy) if remedy else text
     return cut.rstrip("; ") or text
 
 
 def breakable(path: str) -> Markup:
-    """A path or a name that lines may break in, behind its slashes."""
+    """A path or name in which lines may break after slashes."""
     return Markup("/<wbr>").join(path.split("/"))
 
 
 def error_text(error: float | str) -> str:
-    """``0.0039``; what is not finite is text already."""
+    """``0.0039``; infinite values are text already."""
     return error if isinstance(error, str) else f"{error:.2g}"
 
 
 def percent_of(done: float, total: float) -> int:
-    """Whole percent, rounded down: 100 only where all is done."""
+    """Whole percent, rounded down: 100 only when all is done."""
     return int(100 * done / total) if total else 0

@@ -1,7 +1,7 @@
-"""Questions about checkpoints: each is answered by a child process, so many at once as there are places.
+"""Answers questions about checkpoints in child processes, as many at once as there are slots.
 
-Some look at metadata and take a second; others read every byte, and have places of their own so that they
-hold up none of the first. A child ends when nobody waits for its answer any more.
+Some questions read metadata and take a second. Others read every byte; they have slots of their own, so that they do not
+delay the first kind. A child is ended when its client no longer waits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from reshard_server.auth.slots_per_token import Places, too_many
+from reshard_server.auth.slots_per_token import Slots, too_many
 from reshard_server.drain import Drain
 from reshard_server.errors.problems import UNAVAILABLE, WORKER_DIED, ProblemError, kind_of
 from reshard_server.jobs.attempt import how_ended
@@ -29,11 +29,11 @@ LOG = logging.getLogger(__name__)
 
 Effort = Literal["look", "read"]
 
-PLACE_SECONDS = 5.0
+SLOT_SECONDS = 5.0
 """How long a question waits for a place before it is refused."""
 
 LOOK_SECONDS = 120.0
-"""After which a look at metadata is given up: the storage hangs, or there is absurdly much of it."""
+"""Time limit for reading metadata: beyond it the storage hangs, or the metadata is absurdly large."""
 
 GRACE_SECONDS = 3.0
 """Between SIGTERM and SIGKILL."""
@@ -43,36 +43,37 @@ TICK_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked.
+    """A question for a child.
 
     Attributes:
-        command: the command that would answer it.
+        command: the command of ``reshard`` that gives the same answer.
         arguments: of the library's function, with real paths.
-        effort: which kind of place it takes.
-        told: members of the answer in the client's words.
-        paths: those that the client named; of the roots only theirs are told.
+        data_bytes: address space that the kernel allows the child.
+        effort: the kind of slot that it takes: ``look`` for metadata, ``read`` for every byte.
+        overrides: members of the answer that replace the child's, such as the client's own paths.
+        paths: the paths that the client named; the answer names only their roots.
     """
 
     command: str
     arguments: dict[str, Any]
     data_bytes: int
     effort: Effort = "look"
-    told: dict[str, Any] = field(default_factory=dict)
+    overrides: dict[str, Any] = field(default_factory=dict)
     paths: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """What the child gets."""
+        """The document that the child reads."""
         return {
             "question": self.command,
             "arguments": self.arguments,
             "data_bytes": self.data_bytes,
-            **({"niceness": 0} if self.effort == "look" else {}),  # somebody waits for it
+            **({"niceness": 0} if self.effort == "look" else {}),  # a client waits for it
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """How far it is, as JSON."""
+    """Progress, as JSON."""
 
     text: str
 
@@ -84,83 +85,85 @@ class Answered:
     text: str
 
 
-Heard = Progressed | Answered | None
-"""None: nothing new, but it goes on."""
+Update = Progressed | Answered | None
+"""None: the child is still working, without news."""
 
 
 class Questions:
-    """Answers questions in this process's children; used from its event loop."""
+    """Answers questions by children of this process; used from its event loop."""
 
-    def __init__(self, names: RootNames, drain: Drain, looks: Places, reads: Places) -> None:
+    def __init__(self, names: RootNames, drain: Drain, looks: Slots, reads: Slots) -> None:
         self._names, self._drain = names, drain
-        self._places = {"look": looks, "read": reads}
+        self._slots = {"look": looks, "read": reads}
         most = looks.at_most + reads.at_most
         self._threads = ThreadPoolExecutor(most, thread_name_prefix="question")
-        self._asked: set[_Asked] = set()
+        self._running: set[_RunningQuestion] = set()
 
     def close(self) -> None:
         """Ends every child."""
-        for asked in list(self._asked):
-            asked.stop.set()
+        for running in list(self._running):
+            running.stop.set()
         self._threads.shutdown()
 
-    async def ask(self, question: Question, token: str) -> AsyncGenerator[Heard, None]:
-        """What the child says, and None a few times a second meanwhile; the last is the answer.
+    async def ask(self, question: Question, token: str) -> AsyncGenerator[Update, None]:
+        """The child's progress, None a few times a second without news, and last the answer.
 
-        Closing this iterator ends the child. Raises ProblemError where the library refuses, there is no
-        place, or the child dies.
+        Closing this iterator ends the child. Raises ProblemError where the library refuses, no slot is free, or the
+        child dies.
         """
         async with self._place(question.effort, token):
-            asked = _Asked(question, self._names, asyncio.get_running_loop())
-            self._asked.add(asked)
+            running = _RunningQuestion(question, self._names, asyncio.get_running_loop())
+            self._running.add(running)
             thread = copy_context().run
-            ending = asyncio.get_running_loop().run_in_executor(self._threads, thread, asked.run)
-            ending.add_done_callback(_look_at)
+            ending = asyncio.get_running_loop().run_in_executor(self._threads, thread, running.run)
+            ending.add_done_callback(_retrieve_error)
             try:
-                async for heard in self._heard(asked, ending):
-                    yield heard
+                async for update in self._updates(running, ending):
+                    yield update
             finally:
-                asked.stop.set()
-                self._asked.discard(asked)
+                running.stop.set()
+                self._running.discard(running)
 
     @asynccontextmanager
     async def _place(self, effort: Effort, token: str) -> AsyncIterator[None]:
-        places = self._places[effort]
+        slots = self._slots[effort]
         try:
-            async with asyncio.timeout(PLACE_SECONDS):
-                await places.take(token)
+            async with asyncio.timeout(SLOT_SECONDS):
+                await slots.take(token)
         except TimeoutError:
             what = "questions of this kind are being answered"
-            raise too_many(f"{effort}s", what, places, token, "ask again later", 10) from None
+            raise too_many(f"{effort}s", what, slots, token, "ask again later", 10) from None
         try:
             yield
         finally:
-            places.give_back(token)
+            slots.give_back(token)
 
-    async def _heard(self, asked: _Asked, ending: asyncio.Future[Answered]) -> AsyncIterator[Heard]:
+    async def _updates(
+        self, running: _RunningQuestion, ending: asyncio.Future[Answered]
+    ) -> AsyncIterator[Update]:
         deadline = time.monotonic() + LOOK_SECONDS
         while True:
             await asyncio.wait({ending}, timeout=TICK_SECONDS)
-            while not asked.news.empty():
-                yield asked.news.get_nowait()
+            while not running.news.empty():
+                yield running.news.get_nowait()
             if ending.done():
                 yield ending.result()
                 return
-            if asked.question.effort == "read" and self._drain.begun.is_set():
+            if running.question.effort == "read" and self._drain.begun.is_set():
                 self._drain.refuse_new()
-            if asked.question.effort == "look" and time.monotonic() > deadline:
+            if running.question.effort == "look" and time.monotonic() > deadline:
                 raise _too_long()
             yield None
 
 
-def _look_at(ending: asyncio.Future[Answered]) -> None:
-    """What became of a question that nobody waits for is no news."""
+def _retrieve_error(ending: asyncio.Future[Answered]) -> None:
+    """Marks the error of an abandoned question as seen, so that asyncio does not log it."""
     if not ending.cancelled():
         ending.exception()
 
 
-class _Asked:
-    """One question from its start to its end; ``run`` is a thread's work."""
+class _RunningQuestion:
+    """One question from its start to its end; a thread calls ``run``."""
 
     def __init__(
         self, question: Question, names: RootNames, loop: asyncio.AbstractEventLoop
@@ -174,17 +177,17 @@ class _Asked:
             raise _stopped()
         child = start_child(self.question.document())
         try:
-            found = self._listen(child)
+            answer = self._listen(child)
         finally:
             code = child.close()
-        if found is not None:
-            return found
+        if answer is not None:
+            return answer
         if self.stop.is_set():
             raise _stopped()
-        LOG.error("the process of a question %s: %s", how_ended(code), child.said())
+        LOG.error("the process of a question %s: %s", how_ended(code), child.error_output())
         raise ProblemError(
             WORKER_DIED,
-            f"the process that was to answer {how_ended(code)}; ask again, with a smaller max_memory where the machine "
+            f"the process of this question {how_ended(code)}; ask again, with a smaller max_memory where the machine "
             "ran out of memory",
         )
 
@@ -192,7 +195,7 @@ class _Asked:
         while not child.ended and not self.stop.is_set():
             for message in child.messages(TICK_SECONDS):
                 if "progress" in message:
-                    self._tell(Progressed(json.dumps(message["progress"])))
+                    self._publish(Progressed(json.dumps(message["progress"])))
                 else:
                     return self._answered(message)
         if self.stop.is_set() and not child.ended:
@@ -201,13 +204,13 @@ class _Asked:
                 pass
         return None
 
-    def _tell(self, news: Progressed) -> None:
+    def _publish(self, news: Progressed) -> None:
         self.loop.call_soon_threadsafe(self.news.put_nowait, news)
 
     def _answered(self, message: dict[str, Any]) -> Answered:
         if "problem" in message:
             raise _problem(self.names.problem(message["problem"]))
-        answer = {**self.names.answer(message["result"]), **self.question.told}
+        answer = {**self.names.answer(message["result"]), **self.question.overrides}
         return Answered(json.dumps(answer))
 
 
@@ -228,7 +231,7 @@ def _problem(document: dict[str, Any]) -> ProblemError:
 def _stopped() -> ProblemError:
     return ProblemError(
         UNAVAILABLE,
-        "the question was given up before it was answered; ask again",
+        "the question was cancelled before it was answered; ask again",
         headers={"Retry-After": "5"},
     )
 
@@ -236,7 +239,7 @@ def _stopped() -> ProblemError:
 def _too_long() -> ProblemError:
     return ProblemError(
         UNAVAILABLE,
-        f"there was no answer within {LOOK_SECONDS:.0f} seconds, so the storage hangs, or the checkpoint's metadata is "
+        f"there was no answer within {LOOK_SECONDS:.0f} seconds: the storage hangs, or the checkpoint's metadata is "
         "very large; check the storage",
         headers={"Retry-After": "60"},
     )

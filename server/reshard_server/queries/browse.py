@@ -1,14 +1,14 @@
-"""Browsing: the checkpoints below a root, in order of their paths, a page at a time.
+"""Lists the checkpoints below a root, in the order of their paths, a page at a time.
 
-Folders are walked in order, parents before what is in them, and none in a checkpoint. A page ends when it
-is full, or when much was looked at; the next begins behind the last folder that was looked at, so that a
-listing of any tree comes to its end, whatever is added or removed meanwhile::
+Folders are walked in order, parents before their children; folders within a checkpoint are not walked. A page ends when
+it is full, or when it has looked at many folders. The next page begins after the last folder that was looked at, so a
+listing ends for any tree, even if folders are added or removed meanwhile::
 
     data/run7              steps 1000, 2000 (not listed again one by one)
-    data/run7/best         a checkpoint beside them
+    data/run7/best         a checkpoint beside the steps
     data/served/1000       …
 
-Links are not followed, and hidden folders and names that no client could ask for are left out.
+Links are not followed. Hidden folders, and names that no client's path may have, are left out.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pathlib import Path
 
 import reshard
 from reshard.errors import ReshardError
-from reshard_server.auth.paths import LONGEST_PATH, may_be_named
+from reshard_server.auth.root_paths import LONGEST_PATH, may_be_named
 from reshard_server.schemas.checkpoint import FoundCheckpoint
 
 MOST_FOLDERS = 5000
 MOST_SECONDS = 2.0
-"""What one page may look at."""
+"""Limits of one page."""
 
 DEEPEST = 24
 
@@ -36,77 +36,78 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Browsed:
-    """A page.
+    """A page of a listing.
 
     Attributes:
-        behind: where the next page begins; None where this one is the last.
+        after: the next page begins after this folder; None on the last page.
     """
 
     checkpoints: list[FoundCheckpoint]
-    behind: Key | None
+    after: Key | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A folder that was looked at; ``found`` is what is to be told of it."""
+class _VisitedFolder:
+    """A folder that was looked at, and its checkpoint or steps, if it has any."""
 
     key: Key
     found: FoundCheckpoint | None
 
 
 def browse(
-    folder: Path, name: str, page_size: int, behind: Key = (), most_seconds: float = MOST_SECONDS
+    folder: Path, name: str, page_size: int, after: Key = (), most_seconds: float = MOST_SECONDS
 ) -> Browsed:
-    """Checkpoints below a folder that clients know by a name.
+    """The checkpoints below a folder.
 
     Args:
-        behind: names below the folder, of the last one that an earlier page looked at.
-        most_seconds: after which the page ends; one folder is looked at in any case.
+        name: the client's path of the folder.
+        after: the last folder of the previous page, as names below ``folder``.
+        most_seconds: time limit of the page, which looks at one folder in any case.
     """
     found: list[FoundCheckpoint] = []
     deadline = time.monotonic() + most_seconds
-    for looked, place in enumerate(_walk(folder, name, (), behind), 1):
-        if place.found is not None:
-            found.append(place.found)
+    for looked, visited in enumerate(_walk(folder, name, (), after), 1):
+        if visited.found is not None:
+            found.append(visited.found)
         if len(found) >= page_size or looked >= MOST_FOLDERS or time.monotonic() > deadline:
-            return Browsed(found, place.key)
+            return Browsed(found, visited.key)
     return Browsed(found, None)
 
 
-def _walk(folder: Path, name: str, key: Key, behind: Key) -> Iterator[_Place]:
-    """What is in a folder, which is no checkpoint itself, as far as it comes behind a place."""
+def _walk(folder: Path, name: str, key: Key, after: Key) -> Iterator[_VisitedFolder]:
+    """Visits a folder that is no checkpoint, and the folders in it, as far as they come after ``after``."""
     names = _folders(folder)
     steps = _steps(folder, key) if names else {}
-    if key and _is_behind(key, behind):
-        yield _Place(key, _of_steps(folder, name, steps) if steps else None)
+    if key and _is_after(key, after):
+        yield _VisitedFolder(key, _of_steps(folder, name, steps) if steps else None)
     inner = set(steps.values())
     for each in names:
         below = (*key, each)
-        if each not in inner and (_is_behind(below, behind) or _leads_to(below, behind)):
-            yield from _look(folder / each, f"{name}/{each}", below, behind)
+        if each not in inner and (_is_after(below, after) or _contains(below, after)):
+            yield from _look(folder / each, f"{name}/{each}", below, after)
 
 
-def _look(folder: Path, name: str, key: Key, behind: Key) -> Iterator[_Place]:
+def _look(folder: Path, name: str, key: Key, after: Key) -> Iterator[_VisitedFolder]:
     if len(name.encode()) > LONGEST_PATH:
         return
     if not _is_checkpoint(folder):
         if len(key) < DEEPEST:
-            yield from _walk(folder, name, key, behind)
-    elif _is_behind(key, behind):
-        yield _Place(key, _of_checkpoint(folder, name))
+            yield from _walk(folder, name, key, after)
+    elif _is_after(key, after):
+        yield _VisitedFolder(key, _of_checkpoint(folder, name))
 
 
-def _is_behind(key: Key, place: Key) -> bool:
+def _is_after(key: Key, place: Key) -> bool:
     return key > place
 
 
-def _leads_to(key: Key, place: Key) -> bool:
-    """Whether it is a folder above a place, or the place itself: what is in it may come behind."""
+def _contains(key: Key, place: Key) -> bool:
+    """Whether the folder contains a place or is the place; then folders in it may come after the place."""
     return place[: len(key)] == key
 
 
 def _folders(folder: Path) -> list[str]:
-    """Names of the folders that are looked at; none where it cannot be listed."""
+    """The names of the folders to visit; none where the folder cannot be listed."""
     try:
         with os.scandir(folder) as entries:
             names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
@@ -116,20 +117,20 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _steps(folder: Path, key: Key) -> dict[int, str]:
-    """Steps by their folders' names; a root itself has no path, so what is in it is told one by one."""
+    """The steps and their folders' names. A root itself has no path, so its folders are listed one by one."""
     if not key:
         return {}
     try:
-        found = reshard.steps(folder)
+        steps = reshard.steps(folder)
     except ReshardError:
         return {}
-    return {step: name for step, name in found.items() if may_be_named(name)}
+    return {step: name for step, name in steps.items() if may_be_named(name)}
 
 
 def _is_checkpoint(folder: Path) -> bool:
     try:
         return reshard.is_checkpoint(folder)
-    except (ReshardError, OSError):  # gone, or not ours to read
+    except (ReshardError, OSError):  # gone, or not readable
         return False
 
 

@@ -1,10 +1,10 @@
-"""Checks whatever can be known to be wrong with a schedule before it runs."""
+"""Checks a schedule before it is stored, as far as that is possible without a run."""
 
 from __future__ import annotations
 
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import INVALID, ProblemError
-from reshard_server.jobs.accept import check_conversion
+from reshard_server.jobs.check_request import check_conversion
 from reshard_server.schedules.cron import check_cron, next_tick
 from reshard_server.schedules.scheduling import Scheduling, source_of
 from reshard_server.schedules.start_run import Occasion, request_of
@@ -12,28 +12,30 @@ from reshard_server.schedules.templates import OF_CLOCK, OF_STEPS, check_templat
 from reshard_server.schemas.schedule import Clock, ScheduleBody
 
 SAMPLE_STEP = 1_000_000
-"""A target is checked as this step would have it; each run checks its own again."""
+"""Targets are checked with this step; each run checks again with its own."""
 
 
 def check_schedule(
     scheduling: Scheduling, caller: Caller, name: str, body: ScheduleBody, now: float
 ) -> None:
-    """Raises ProblemError for what no run could do."""
+    """Raises ProblemError for a schedule that no run could carry out."""
     when = body.when
     if isinstance(when, Clock):
         check_cron(when.cron, now)
     known = OF_CLOCK if isinstance(when, Clock) else OF_STEPS
-    for i, goal in enumerate(body.targets):
-        check_template(goal.target, known, f"/targets/{i}/target")
+    for i, requested in enumerate(body.targets):
+        check_template(requested.target, known, f"/targets/{i}/target")
         if not isinstance(when, Clock):
-            _check_outside(goal.target, when.directory, f"/targets/{i}/target")
+            _check_outside(requested.target, when.directory, f"/targets/{i}/target")
     _check_sample(scheduling, caller, name, body, now)
-    for i, goal in enumerate(body.targets):
-        _check_distinct(goal.target, body, f"/targets/{i}/target", overwrite=goal.overwrite)
+    for i, requested in enumerate(body.targets):
+        _check_distinct(
+            requested.target, body, f"/targets/{i}/target", overwrite=requested.overwrite
+        )
 
 
 def first_look(body: ScheduleBody, now: float) -> float:
-    """When a schedule that begins now is looked at first."""
+    """When a new schedule is looked at first."""
     return next_tick(body.when.cron, now) if isinstance(body.when, Clock) else now
 
 
@@ -50,7 +52,7 @@ def _check_sample(
 
 
 def _place(field: str | None, body: ScheduleBody) -> str | None:
-    """Where a schedule has what a conversion has elsewhere."""
+    """The schedule's field for a field of the sample conversion."""
     if field == "/source":
         return "/when/source" if isinstance(body.when, Clock) else "/when/directory"
     shared = ("/targets/", "/max_memory", "/workers")
@@ -60,7 +62,7 @@ def _place(field: str | None, body: ScheduleBody) -> str | None:
 
 
 def _check_distinct(template: str, body: ScheduleBody, field: str, *, overwrite: bool) -> None:
-    """Each run needs its own target, unless it may replace the one before."""
+    """Each run needs its own target, unless it may overwrite the previous one."""
     needed = {"time"} if isinstance(body.when, Clock) else {"step", "time"}
     if overwrite or fields_of(template) & needed:
         return

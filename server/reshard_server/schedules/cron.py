@@ -19,7 +19,7 @@ from croniter import CroniterError, croniter
 from reshard_server.errors.problems import INVALID, ProblemError
 
 LATE_SECONDS = 300.0
-"""A tick that is noticed this late was not missed: a restart, or a step with many files, takes some time."""
+"""A tick that is noticed this late still runs: a restart, or a step with many files, takes some time."""
 
 _FIELDS = 5
 _CHARACTERS = re.compile(r"[0-9A-Za-z*/,\-#? ]+")
@@ -27,11 +27,11 @@ _CHARACTERS = re.compile(r"[0-9A-Za-z*/,\-#? ]+")
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """What is to be done about a schedule that is due.
+    """What to do about a schedule that is due.
 
     Attributes:
-        run: the tick that is to be run; None for none.
-        missed: first and last of the ticks that are given up; None for none.
+        run: the tick to run, or None.
+        missed: the first and the last tick that are skipped, or None.
         following: the next tick.
     """
 
@@ -41,7 +41,7 @@ class Ticks:
 
 
 def check_cron(cron: str, now: float) -> None:
-    """ProblemError where the expression is none, or is never due."""
+    """Raises ProblemError for text that is no cron expression, or an expression that is never due."""
     if len(cron.split()) != _FIELDS or not _CHARACTERS.fullmatch(cron):
         raise _no_cron(cron, f"found {len(cron.split())} fields")
     try:
@@ -53,18 +53,18 @@ def check_cron(cron: str, now: float) -> None:
 
 
 def next_tick(cron: str, after: float) -> float:
-    """The first tick behind a time."""
+    """The first tick after a time."""
     return float(croniter(cron, _utc(after)).get_next(float))
 
 
 def last_tick(cron: str, at: float) -> float:
-    """The last tick that is not behind a time."""
-    behind = _utc(at) + timedelta(microseconds=1)
-    return float(croniter(cron, behind).get_prev(float))
+    """The last tick at or before a time."""
+    just_after = _utc(at) + timedelta(microseconds=1)
+    return float(croniter(cron, just_after).get_prev(float))
 
 
 def ticks(cron: str, next_at: float, now: float, *, catch_up: bool) -> Ticks:
-    """What is to be done, where the first tick that was not looked at is ``next_at``."""
+    """What to do now, if ``next_at`` is the first tick that was not dealt with."""
     due, following = max(next_at, last_tick(cron, now)), next_tick(cron, now)
     if now - due <= LATE_SECONDS or catch_up:
         before = last_tick(cron, due - 1)
@@ -72,15 +72,15 @@ def ticks(cron: str, next_at: float, now: float, *, catch_up: bool) -> Ticks:
     return Ticks(None, (next_at, due), following)
 
 
-def written(seconds: float) -> str:
-    """A time as keys and messages have it."""
+def second_text(seconds: float) -> str:
+    """A time as keys and messages write it."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def exactly_written(seconds: float) -> str:
-    """The same, to the microsecond, so that no two are equal."""
-    found = datetime.fromtimestamp(seconds, UTC)
-    return found.isoformat(timespec="microseconds").replace("+00:00", "Z")
+def microsecond_text(seconds: float) -> str:
+    """A time to the microsecond, so that no two keys are equal."""
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _utc(seconds: float) -> datetime:

@@ -1,11 +1,11 @@
-"""The files of a step's folder at one moment, compared with another moment.
+"""Lists the files of a step's folder, to notice that a training run is deleting the step.
 
-A training run deletes a step in place, file by file, so a step that looks committed may have lost some of
-its files. Two things give that away:
+A training run deletes a step in place, file by file, so a step that looks committed may have lost some of its files.
+Two things show that:
 
-- between two listings something has gone;
-- a folder changed after the newest file in it was written. Orbax writes ``commit_success.txt`` last and
-  then renames, which changes no folder of the step; whoever adds a file makes that file the newest one.
+- a later listing lacks something;
+- a folder changed after the newest file in the step was written. Orbax writes ``commit_success.txt`` last and then
+  renames the step, which changes none of its folders. A file that is added later is the newest file.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SLACK_SECONDS = 0.1
-"""How much later than its newest file a folder may have changed: it is earlier with Orbax, but for rounding."""
+"""How much later than the newest file a folder may have changed, because of rounding."""
 
 
 class GoneError(Exception):
-    """A step that is not there, or not whole any more; the text says how that was seen."""
+    """A step that was deleted, at least in part; the text says how that was noticed."""
 
 
 @dataclass(frozen=True, slots=True)
-class File:
-    """What tells a file from another one."""
+class FileState:
+    """What identifies a file and its content."""
 
     inode: int
     size: int
@@ -34,32 +34,32 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What lies below a folder.
+    """Everything below a folder.
 
     Attributes:
         files: by their path below it.
-        folders: when each was changed last, by its path below it; "" is the folder itself.
-        odd: something in it that is neither a file nor a folder, such as a link; None for nothing.
+        folders: the time of each folder's last change, by its path; "" is the folder itself.
+        odd: an entry that is neither a file nor a folder, such as a link; None if there is none.
     """
 
-    files: dict[str, File] = field(default_factory=dict)
+    files: dict[str, FileState] = field(default_factory=dict)
     folders: dict[str, int] = field(default_factory=dict)
     odd: str | None = None
 
     @property
     def written_ns(self) -> int:
-        """When its newest file was written."""
+        """When the newest file was written."""
         return max(file.modified_ns for file in self.files.values())
 
     @property
     def lost_files(self) -> bool:
-        """Whether files were removed from it after the last one was written."""
+        """Whether files were removed after the newest file was written."""
         return max(self.folders.values()) > self.written_ns + SLACK_SECONDS * 1e9
 
 
 def listing(root: Path) -> Listing:
-    """Everything below a folder. Raises GoneError where it is not there, or vanishes meanwhile."""
-    files: dict[str, File] = {}
+    """Lists everything below a folder. Raises GoneError where it is missing or vanishes meanwhile."""
+    files: dict[str, FileState] = {}
     folders: dict[str, int] = {}
     odd, ahead = None, [""]
     try:
@@ -73,7 +73,7 @@ def listing(root: Path) -> Listing:
                     if stat.S_ISDIR(status.st_mode):
                         ahead.append(path)
                     elif stat.S_ISREG(status.st_mode):
-                        files[path] = File(status.st_ino, status.st_size, status.st_mtime_ns)
+                        files[path] = FileState(status.st_ino, status.st_size, status.st_mtime_ns)
                     else:
                         odd = path
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -84,7 +84,7 @@ def listing(root: Path) -> Listing:
 
 
 def check_whole(before: Listing, root: Path) -> None:
-    """GoneError where something that was listed before is gone or another; what was added does no harm."""
+    """Raises GoneError where a file that was listed before is gone or changed; new files are fine."""
     now = listing(root)
     if any(now.files.get(path) != file for path, file in before.files.items()):
-        raise GoneError("files of it were deleted while it was looked at")
+        raise GoneError("some of its files were deleted while it was listed")

@@ -1,22 +1,22 @@
-"""Holds a step by hard links to its files, so that the training run may delete it meanwhile.
+"""Keeps a step readable by hard links to its files, even if the training run deletes it meanwhile.
 
-Links lie in ``ROOT/.reshard-held/ID``, a folder that is made anew for each conversion. They share inodes,
-sizes and times with the step's files, so a conversion that is killed goes on from its journal as long as
-the hold stays. Linking is over in moments where reading takes minutes; still, the step may be deleted just
-then, or have lost files before: it is listed before and after, and where the two differ it is gone.
+The links are in ``ROOT/.reshard-held/ID``, a folder that is made anew for each conversion. They share inodes, sizes and
+times with the step's files, so a killed conversion resumes from its journal as long as the links stay. Linking takes
+moments where reading takes minutes; still, the step may be deleted just then, or may have lost files before. So it is
+listed before and after; if the listings differ, the step is gone.
 
-The hold is synced before anything relies on it: after a power failure half a hold would be taken for the
-whole step.
+The links are synced before anything relies on them: after a power failure half of them would pass for the whole step.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from reshard_server.auth.reserved_names import HELD_FOLDER
+from reshard_server.auth.reserved_names import LINKS_FOLDER
 from reshard_server.schedules.folder_listing import (
     SLACK_SECONDS,
     GoneError,
@@ -24,58 +24,69 @@ from reshard_server.schedules.folder_listing import (
     check_whole,
     listing,
 )
-from reshard_server.schedules.remove_tree import remove_tree
 
 SETTLING_SECONDS = 0.1
-"""A step that was written moments ago is looked at once more after this, since no time tells yet whether it
-lost files; whoever deletes it is faster."""
+"""A step that was written moments ago is listed once more after this pause: its times do not show yet whether it
+lost files."""
 
 
 class StoppedError(Exception):
-    """This server ends; the step is held another time."""
+    """This server ends; the step is linked later."""
 
 
-def hold(step: Path, at: Path, *, asked: bool, stopping: Callable[[], bool]) -> str | None:
-    """Links every file of a step below ``at``; None, or the reason why that cannot be done here.
+def link_step(step: Path, at: Path, *, requested: bool, stopping: Callable[[], bool]) -> str | None:
+    """Links every file of a step below ``at``; returns None, or why this file system cannot do it.
 
     Args:
-        asked: somebody asked for this very step, so one that lost files before is taken as it is.
+        requested: a client asked for this step, so it is taken as it is even if it lost files before.
 
-    Raises GoneError where the step is not whole any more. Then, and where it is not held, nothing is left.
+    Raises GoneError where the step is no longer whole. Then, and where linking fails, no links remain.
     """
-    held = False
+    is_linked = False
     try:
-        before = _looked_at(step, asked=asked)
-        why = _why_not(before, step) or _linked(before, step, at, stopping)
+        before = _listed(step, requested=requested)
+        why = _why_not(before, step) or _link_files(before, step, at, stopping)
         check_whole(before, step)
-        if _is_young(before, asked=asked):
+        if _is_young(before, requested=requested):
             time.sleep(SETTLING_SECONDS)
             check_whole(before, step)
-        held = why is None
+        is_linked = why is None
     finally:
-        if not held:
-            let_go(at)
+        if not is_linked:
+            remove_links(at)
     return why
 
 
-def let_go(at: Path) -> None:
-    """Removes a hold, whole or not; the step's own files stay. Raises OSError where that is refused."""
-    if at.parent.name != HELD_FOLDER:
-        raise ValueError(f"{at} is no hold")
+def remove_links(at: Path) -> None:
+    """Removes a folder of links, complete or not; the step's own files stay. Raises OSError where that fails."""
+    if at.parent.name != LINKS_FOLDER:
+        raise ValueError(f"{at} is no folder of links")
     remove_tree(at)
 
 
-def _looked_at(step: Path, *, asked: bool) -> Listing:
-    found = listing(step)
-    if found.lost_files and not asked:
+def remove_tree(folder: Path) -> None:
+    """Removes a folder if it exists; another process may remove it at the same time.
+
+    Raises OSError where it cannot be removed.
+    """
+    try:
+        shutil.rmtree(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        if folder.exists():
+            shutil.rmtree(folder)
+
+
+def _listed(step: Path, *, requested: bool) -> Listing:
+    listed = listing(step)
+    if listed.lost_files and not requested:
         raise GoneError(
-            "files of it were deleted after it was written; where that was meant, run this step by its number"
+            "some of its files were deleted after it was written; if that was intended, run this step by its number"
         )
-    return found
+    return listed
 
 
-def _is_young(before: Listing, *, asked: bool) -> bool:
-    return not asked and time.time() - before.written_ns / 1e9 < 2 * SLACK_SECONDS
+def _is_young(before: Listing, *, requested: bool) -> bool:
+    return not requested and time.time() - before.written_ns / 1e9 < 2 * SLACK_SECONDS
 
 
 def _why_not(before: Listing, step: Path) -> str | None:
@@ -84,8 +95,8 @@ def _why_not(before: Listing, step: Path) -> str | None:
     return None
 
 
-def _linked(before: Listing, step: Path, at: Path, stopping: Callable[[], bool]) -> str | None:
-    """Why the files cannot be linked; None where they are."""
+def _link_files(before: Listing, step: Path, at: Path, stopping: Callable[[], bool]) -> str | None:
+    """Links the files; returns why they cannot be linked, or None."""
     try:
         at.parent.mkdir(mode=0o700, exist_ok=True)
         for folder in sorted(before.folders):
@@ -105,7 +116,7 @@ def _link(step: Path, at: Path, path: str) -> None:
     try:
         os.link(step / path, at / path, follow_symlinks=False)
     except FileNotFoundError as error:
-        raise GoneError("files of it were deleted while it was looked at") from error
+        raise GoneError("some of its files were deleted while it was listed") from error
 
 
 def _sync(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The loop that looks after every schedule, in one thread of the server."""
+"""The loop that runs all schedules, in one thread of the server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.database_errors import unavailable
 from reshard_server.observability.audit import audit
-from reshard_server.schedules.cron import exactly_written
+from reshard_server.schedules.cron import microsecond_text
 from reshard_server.schedules.run_cron import tick
 from reshard_server.schedules.scheduling import Scheduling, UnfitError
 from reshard_server.schedules.settle_runs import recover, settle
@@ -26,16 +26,16 @@ from reshard_server.schemas.schedule import Clock
 LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
-"""Between two looks at what is due, at least."""
+"""At least this long between two looks at what is due."""
 
 AFTER_FAILURE_SECONDS = 2.0
 
 RECOVER_SECONDS = 5.0
-"""Between two looks at what dead processes left."""
+"""Between two looks for what dead processes left unfinished."""
 
 
-class Ticking:
-    """Looks after the schedules as long as the server runs."""
+class ScheduleLoop:
+    """Runs the schedules as long as the server runs."""
 
     def __init__(self, scheduling: Scheduling) -> None:
         self.scheduling = scheduling
@@ -44,14 +44,14 @@ class Ticking:
         self._wake = threading.Event()
 
     def launch(self) -> None:
-        """Begins, with what was left when the last server ended."""
+        """Starts the thread."""
         for topic in TOPICS:
             news_of(self.scheduling.database).wake(topic, self._wake.set)
         self._thread = threading.Thread(target=self._run, name="schedules", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Starts nothing more; a step that is being held is left for the next server."""
+        """Stops the thread; a step that is being linked is left for the next server."""
         self.scheduling.stopping.set()
         self._wake.set()
         if self._thread is not None:
@@ -61,9 +61,9 @@ class Ticking:
         while not self.scheduling.stopping.wait(LOOK_SECONDS):
             self._wake.clear()
             done = [
-                self._try(self._recover, "cannot look after what was left"),
-                self._try(lambda: settle(self.scheduling), "cannot settle what has ended"),
-                self._try(self._tick, "cannot look at schedules"),
+                self._logged(self._recover, "cannot recover what dead processes left"),
+                self._logged(lambda: settle(self.scheduling), "cannot settle what has ended"),
+                self._logged(self._tick, "cannot look at schedules"),
             ]
             if all(done):
                 self._wake.wait(self._pause())
@@ -71,14 +71,14 @@ class Ticking:
                 self.scheduling.stopping.wait(AFTER_FAILURE_SECONDS)
 
     def _pause(self) -> float:
-        """Until a schedule is due, at the latest until it is time to look whatever was told."""
+        """Seconds until a schedule is due, or until the next look without a notification."""
         db = self.scheduling.database
         longest = news_of(db).look_seconds
         try:
             now = clock_of(db).now()
             due = schedules.next_due(db, now)
         except sa.exc.SQLAlchemyError as error:
-            LOG.warning("cannot look when schedules are due: %s", error)
+            LOG.warning("cannot find out when schedules are due: %s", error)
             return AFTER_FAILURE_SECONDS
         return longest if due is None else min(longest, due - now)
 
@@ -90,10 +90,10 @@ class Ticking:
             recover(self.scheduling)
             self._recovered = time.monotonic()
 
-    def _try(self, look: Callable[[], None], what: str) -> bool:
-        """Goes on whatever happens: a database that is out of reach comes back, and other schedules wait."""
+    def _logged(self, part: Callable[[], None], what: str) -> bool:
+        """Runs one part of the loop; logs any error and returns False, since the other schedules must run."""
         try:
-            look()
+            part()
         except Exception as error:
             if unavailable(error) is None:
                 LOG.exception(what)
@@ -104,7 +104,7 @@ class Ticking:
 
 
 def tick_all(scheduling: Scheduling, now: float) -> None:
-    """Looks at every schedule whose time has come; those of the clock first, which wait for no disk."""
+    """Runs every schedule that is due; cron schedules first, since they wait for no disk."""
     found = schedules.due(scheduling.database, now)
     found.sort(key=lambda stored: not isinstance(stored.body.when, Clock))
     for stored in found:
@@ -121,14 +121,14 @@ def tick_all(scheduling: Scheduling, now: float) -> None:
 
 
 def pause_unfit(scheduling: Scheduling, stored: StoredSchedule, unfit: UnfitError) -> None:
-    """Pauses a schedule whose token may not any more, and says so in its history."""
+    """Pauses a schedule whose token lost its rights, and notes that in its history."""
     now = clock_of(scheduling.database).now()
     if schedules.set_paused(scheduling.database, stored, now, paused=True) is None:
         return
     LOG.warning("the schedule %s is paused: %s", stored.name, unfit)
     audit("paused", caller=stored.token, resource=f"/v1/schedules/{stored.name}", detail=str(unfit))
     with scheduling.database.begin() as connection:
-        key = f"paused {exactly_written(now)}"
+        key = f"paused {microsecond_text(now)}"
         schedule_runs.note(connection, stored.name, key, "paused", detail=str(unfit))
 
 

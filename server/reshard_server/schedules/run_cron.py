@@ -8,7 +8,7 @@ from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import ProblemError
-from reshard_server.schedules.cron import Ticks, exactly_written, ticks, written
+from reshard_server.schedules.cron import Ticks, microsecond_text, second_text, ticks
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schedules.start_run import (
     Occasion,
@@ -19,11 +19,11 @@ from reshard_server.schedules.start_run import (
 from reshard_server.schemas.conversion import ConversionRequest
 from reshard_server.schemas.schedule import Clock
 
-STILL_GOING_ON = "the conversion of the run before has not ended"
+PREVIOUS_RUNS = "the conversion of the previous run has not ended"
 
 
 def tick(scheduling: Scheduling, stored: StoredSchedule, when: Clock, now: float) -> None:
-    """Runs what is due, or says why not. Raises UnfitError where its token may not any more."""
+    """Runs the tick that is due, or notes why not. Raises UnfitError where the schedule's token lost its rights."""
     scheduling.watched(stored)
     due = ticks(when.cron, stored.next_at or now, now, catch_up=when.catch_up)
     request, refused = None, None
@@ -31,8 +31,8 @@ def tick(scheduling: Scheduling, stored: StoredSchedule, when: Clock, now: float
         occasion = Occasion(when.source, due.run)
         request, refused = _checked(scheduling, stored, occasion)
     try:
-        started = _won(scheduling, stored, due, request, refused)
-    except sa.exc.IntegrityError:  # it was run already, by a replica whose clock is ahead
+        started = _advance_and_start(scheduling, stored, due, request, refused)
+    except sa.exc.IntegrityError:  # a replica whose clock is ahead has run it
         with scheduling.database.begin() as connection:
             schedules.advance(connection, stored, due.following)
         return
@@ -42,17 +42,17 @@ def tick(scheduling: Scheduling, stored: StoredSchedule, when: Clock, now: float
 
 
 def run_now(scheduling: Scheduling, stored: StoredSchedule, when: Clock, now: float) -> str | None:
-    """Starts a run that is not due; its key, or None where the run before has not ended.
+    """Starts a run that is not due; returns its key, or None where the previous run has not ended.
 
-    Raises UnfitError and ProblemError where it cannot be, QueueFullError where too much waits.
+    Raises UnfitError or ProblemError where it cannot run, QueueFullError where too many conversions wait.
     """
     occasion = Occasion(when.source, now)
     request = request_of(stored.name, stored.body, occasion)
     scheduling.watched(stored)
     scheduling.check(stored, request)
-    key = exactly_written(now)
+    key = microsecond_text(now)
     with scheduling.database.begin() as connection:
-        if schedule_runs.is_going_on(connection, stored.name):
+        if schedule_runs.has_running(connection, stored.name):
             return None
         started = insert_conversion(connection, scheduling, stored, request, occasion)
         schedule_runs.note(
@@ -73,14 +73,14 @@ def _checked(
     return request, None
 
 
-def _won(
+def _advance_and_start(
     scheduling: Scheduling,
     stored: StoredSchedule,
     due: Ticks,
     request: ConversionRequest | None,
     refused: str | None,
 ) -> str | None:
-    """The conversion that was started; None where another process won the tick, or nothing was."""
+    """The id of the conversion; None where another process won the tick, or nothing was started."""
     with scheduling.database.begin() as connection:
         if not schedules.advance(connection, stored, due.following):
             return None
@@ -93,9 +93,9 @@ def _won(
 def _note_missed(connection: sa.Connection, stored: StoredSchedule, due: Ticks) -> None:
     if due.missed is None:
         return
-    first, last = map(written, due.missed)
+    first, last = map(second_text, due.missed)
     span = first if first == last else f"{first} to {last}"
-    detail = f"no server was there for what was due at {span}"
+    detail = f"no server ran when this was due: {span}"
     schedule_runs.note(connection, stored.name, first, "skipped", detail=detail)
 
 
@@ -107,10 +107,10 @@ def _start(
     refused: str | None,
     due: float,
 ) -> str | None:
-    """The conversion that was started, or None; the history says why."""
-    name, key = stored.name, written(due)
-    if schedule_runs.is_going_on(connection, name):
-        schedule_runs.note(connection, name, key, "skipped", detail=STILL_GOING_ON)
+    """The id of the conversion; None where none was started, and the history says why."""
+    name, key = stored.name, second_text(due)
+    if schedule_runs.has_running(connection, name):
+        schedule_runs.note(connection, name, key, "skipped", detail=PREVIOUS_RUNS)
         return None
     if refused is None:
         try:

@@ -1,4 +1,4 @@
-"""Runs a schedule now, when somebody asks for it."""
+"""Runs a schedule at once, for a client that asks for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reshard_server.schedules.hard_links import StoppedError
 from reshard_server.schedules.loop import pause_unfit
 from reshard_server.schedules.scheduling import Scheduling, UnfitError
 from reshard_server.schedules.start_run import QueueFullError
-from reshard_server.schedules.steps import committed_steps, wanted
+from reshard_server.schedules.steps import committed_steps, covered_steps
 from reshard_server.schedules.watch_steps import start_step
 from reshard_server.schemas.schedule import Clock, NewSteps, ScheduleRun
 
@@ -30,9 +30,10 @@ RETRY_AFTER = "30"
 def run_now(
     scheduling: Scheduling, stored: StoredSchedule, step: int | None, now: float
 ) -> ScheduleRun:
-    """The run, as it stands once its conversion is queued, or what kept it from that.
+    """Queues the conversion of a run, and returns the run.
 
-    Raises ProblemError where there is no such step, it runs or was converted already, or too much waits.
+    Raises ProblemError where there is no such step, it is running, it was converted already, or too many conversions
+    wait.
     """
     try:
         key = _run(scheduling, stored, step, now)
@@ -50,10 +51,10 @@ def run_now(
             UNAVAILABLE,
             "this server is ending; send the request again, to another replica or once it is back",
         ) from stopped
-    found = schedule_runs.get(scheduling.database, stored.name, key)
-    if found is None:
+    run = schedule_runs.get(scheduling.database, stored.name, key)
+    if run is None:
         raise _busy(stored, key)
-    return found
+    return run
 
 
 def _run(scheduling: Scheduling, stored: StoredSchedule, step: int | None, now: float) -> str:
@@ -69,11 +70,11 @@ def _run(scheduling: Scheduling, stored: StoredSchedule, step: int | None, now: 
             )
         key = run_cron.run_now(scheduling, stored, when, now)
         if key is None:
-            raise _busy(stored, "the run before")
+            raise _busy(stored, "the previous run")
         return key
     number, folder = _step(scheduling, stored, when, step)
     claimed = _claim(scheduling, stored, number)
-    start_step(scheduling, stored, when, claimed, folder, now, asked=True)
+    start_step(scheduling, stored, when, claimed, folder, now, requested=True)
     return str(number)
 
 
@@ -82,7 +83,7 @@ def _step(
 ) -> tuple[int, str]:
     """The step, and the name of its folder."""
     try:
-        found = committed_steps(scheduling.watched(stored), when)
+        committed = committed_steps(scheduling.watched(stored), when)
     except OSError as error:
         raise ProblemError(
             STORAGE,
@@ -91,18 +92,18 @@ def _step(
             "correct it, or the schedule",
         ) from error
     if step is None:
-        step = max(wanted(found, when), default=None)
-        what = "no committed step that it is about"
+        step = max(covered_steps(committed, when), default=None)
+        what = "no committed step that the schedule covers"
     else:
         what = f"no committed step {step}"
-    if step is None or step not in found:
+    if step is None or step not in committed:
         raise ProblemError(
             NOT_FOUND,
             f"there is {what} in {when.directory!r} now; name one that is there",
             "/step",
             "name one that is there",
         )
-    return step, found[step]
+    return step, committed[step]
 
 
 def _claim(scheduling: Scheduling, stored: StoredSchedule, step: int) -> StepClaim:
@@ -127,8 +128,8 @@ def _claim(scheduling: Scheduling, stored: StoredSchedule, step: int) -> StepCla
 
 
 def _refuse_running(stored: StoredSchedule, before: ScheduleRun) -> None:
-    going_on = before.state is not None and before.state not in ENDED
-    if before.outcome == "holding" or going_on:
+    is_running = before.state is not None and before.state not in ENDED
+    if before.outcome == "holding" or is_running:
         raise _busy(stored, f"step {before.key}")
 
 

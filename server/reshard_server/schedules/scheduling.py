@@ -1,4 +1,4 @@
-"""What all parts of the schedules work with, and the rights with which a schedule runs."""
+"""What all parts of the schedules share, and the rights with which a schedule runs."""
 
 from __future__ import annotations
 
@@ -9,32 +9,30 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from reshard_server.auth.paths import Roots
+from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller, Tokens
 from reshard_server.db.clock import now_of
 from reshard_server.db.schedules.forget_runs import forget_old
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import NOT_FOUND, ProblemError
-from reshard_server.jobs.accept import check_conversion
+from reshard_server.jobs.check_request import check_conversion
 from reshard_server.observability.audit import audit
-from reshard_server.schemas.conversion import ConversionRequest, goals
+from reshard_server.schemas.conversion import ConversionRequest, targets_of
 from reshard_server.schemas.schedule import Clock, ScheduleBody
 from reshard_server.settings import Settings
 
-Enqueue = Callable[[str, str, int], None]
-
 
 class UnfitError(Exception):
-    """A schedule whose token may not do any more what it is to do; the text says what."""
+    """A schedule whose token lost the rights that it needs; the text says which."""
 
 
 @dataclass(frozen=True)
 class Scheduling:
-    """What schedules work with.
+    """What all parts of the schedules share.
 
     Attributes:
         executor: id of this process.
-        enqueue: has a queued conversion looked at at once.
+        wake_queue: makes the queue look for queued conversions at once.
         stopping: set when this server ends.
     """
 
@@ -43,20 +41,20 @@ class Scheduling:
     tokens: Tokens
     roots: Roots
     executor: str
-    enqueue: Enqueue
+    wake_queue: Callable[[], None]
     stopping: threading.Event = field(default_factory=threading.Event)
 
     @property
     def heard_after(self) -> sa.ColumnElement[float]:
-        """Processes whose last heartbeat is older are dead."""
+        """Processes whose last heartbeat is older than this are dead."""
         return now_of(self.database) - self.settings.lease_seconds
 
     def caller(self, stored: StoredSchedule) -> Caller:
-        """The caller that made the schedule, with its present rights. Raises UnfitError where those are gone."""
+        """The token that made the schedule, with its present rights. Raises UnfitError where it lost them."""
         found = self.tokens.named(stored.token)
         if found is None:
             raise UnfitError(
-                f"the token {stored.token!r}, which made this schedule, is gone or has expired; put the schedule again with another one"
+                f"the token {stored.token!r}, which made this schedule, no longer exists or has expired; put the schedule again with another one"
             )
         if "convert" not in found.scopes:
             raise UnfitError(
@@ -66,7 +64,7 @@ class Scheduling:
         return found
 
     def watched(self, stored: StoredSchedule) -> Path:
-        """The real path of what the schedule reads. Raises UnfitError where its token may not any more."""
+        """The real path that the schedule reads. Raises UnfitError where its token may no longer read it."""
         caller = self.caller(stored)
         try:
             return self.roots.readable(caller, source_of(stored.body))
@@ -74,23 +72,23 @@ class Scheduling:
             raise _unfit(stored, problem) from problem
 
     def forget_old_runs(self, stored: StoredSchedule, there: Collection[int] = ()) -> None:
-        """Forgets runs beyond those that are kept; ``there`` are the steps whose folders are there."""
+        """Forgets runs beyond those to keep, except of the steps in ``there``, whose folders exist."""
         if self.settings.keep_runs:
             forget_old(self.database, stored.name, self.settings.keep_runs, there)
 
     def started(self, stored: StoredSchedule, request: ConversionRequest, conversion: str) -> None:
-        """A conversion of a schedule is queued: it is written down and looked at at once."""
+        """Writes a queued conversion to the audit log, and wakes the queue."""
         audit(
             "scheduled",
             caller=stored.token,
             resource=f"/v1/schedules/{stored.name}",
             conversion=conversion,
-            targets=[goal.target for goal in goals(request)],
+            targets=[requested.target for requested in targets_of(request)],
         )
-        self.enqueue(conversion, stored.token, stored.body.priority)
+        self.wake_queue()
 
     def check(self, stored: StoredSchedule, request: ConversionRequest) -> None:
-        """UnfitError where the token may not do it any more, ProblemError where it cannot be done."""
+        """Raises UnfitError where the token lost the rights for it, ProblemError where it is impossible."""
         try:
             check_conversion(self, self.caller(stored), request)
         except ProblemError as problem:
@@ -100,7 +98,7 @@ class Scheduling:
 
 
 def source_of(body: ScheduleBody) -> str:
-    """What the schedule reads, or watches."""
+    """The path that the schedule reads or watches."""
     return body.when.source if isinstance(body.when, Clock) else body.when.directory
 
 

@@ -1,4 +1,4 @@
-"""Settles runs: what follows when a conversion of a schedule has ended, or a process died."""
+"""Cleans up after runs: when a schedule's conversion has ended, or a process has died."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.runs import EndedRun
 from reshard_server.errors.problems import ProblemError
 from reshard_server.schedules.folder_listing import GoneError, listing
-from reshard_server.schedules.hard_links import let_go
+from reshard_server.schedules.hard_links import remove_links
 from reshard_server.schedules.retention import finish_removing, record_made, remove_old
 from reshard_server.schedules.scheduling import Scheduling
 
@@ -19,20 +19,22 @@ LOG = logging.getLogger(__name__)
 
 
 def settle(scheduling: Scheduling) -> None:
-    """Deals with every conversion that has ended since: holds, outputs, history.
+    """Cleans up after every conversion that has ended: hard links, outputs, history.
 
-    Each part may be done twice, so that it is safe to die in between, and for two replicas to do it at once.
+    Each part may be repeated, so a process may die in between, and two replicas may do it at once.
     """
-    _remove_holds(scheduling)
+    _remove_unused_links(scheduling)
     for run in schedule_runs.ended(scheduling.database):
         _settle(scheduling, run)
 
 
 def recover(scheduling: Scheduling) -> None:
-    """Deals with what processes left that died."""
+    """Takes over what dead processes left unfinished."""
     dropped = schedule_runs.release_of_dead(scheduling.database, scheduling.heard_after)
     if dropped:
-        LOG.warning("%d steps are new again whose conversion was about to be started", dropped)
+        LOG.warning(
+            "released %d steps whose server died before it started their conversions", dropped
+        )
     schedule_runs.reopen_retried(scheduling.database)
     for output in schedule_outputs.being_removed(scheduling.database):
         stored = schedules.get(scheduling.database, output.schedule)
@@ -40,16 +42,16 @@ def recover(scheduling: Scheduling) -> None:
             finish_removing(scheduling, stored, output)
 
 
-def _remove_holds(scheduling: Scheduling) -> None:
+def _remove_unused_links(scheduling: Scheduling) -> None:
     db = scheduling.database
-    hard_links.free_ended(db)
-    for hold in hard_links.left_over(db, scheduling.heard_after):
+    hard_links.release_ended(db)
+    for links in hard_links.unused(db, scheduling.heard_after):
         try:
-            let_go(hold.path)
+            remove_links(links.path)
         except OSError as error:
-            LOG.warning("the hold %s cannot be removed: %s", hold.path, error)
+            LOG.warning("the hard links %s cannot be removed: %s", links.path, error)
         else:
-            hard_links.forget(db, hold.id)
+            hard_links.forget(db, links.id)
 
 
 def _settle(scheduling: Scheduling, run: EndedRun) -> None:
@@ -58,7 +60,11 @@ def _settle(scheduling: Scheduling, run: EndedRun) -> None:
         try:
             record_made(scheduling, run.conversion)
         except ProblemError as problem:
-            LOG.warning("an output of %s is not kept track of: %s", run.schedule, problem.detail)
+            LOG.warning(
+                "an output of %s is not recorded, so it will not be removed: %s",
+                run.schedule,
+                problem.detail,
+            )
     elif run.state == "failed":
         gone = _gone(scheduling, run)
     schedule_runs.settle(scheduling.database, run, gone=gone)
@@ -68,7 +74,7 @@ def _settle(scheduling: Scheduling, run: EndedRun) -> None:
 
 
 def _gone(scheduling: Scheduling, run: EndedRun) -> str | None:
-    """Whether it failed because the step was deleted while it was read, and was not held."""
+    """Why the step is gone, where the conversion failed because the step was deleted while it was read; else None."""
     if run.step is None or run.source is None:
         return None
     try:
@@ -77,4 +83,4 @@ def _gone(scheduling: Scheduling, run: EndedRun) -> str | None:
         lost = True
     except (ProblemError, OSError):
         return None
-    return "it was deleted while it was read, and was not held" if lost else None
+    return "it was deleted while it was read, without hard links" if lost else None

@@ -16,22 +16,22 @@ from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schedules.templates import filled, values_of
 from reshard_server.schemas.conversion import (
     ConversionRequest,
-    Goal,
     OneTarget,
     SeveralTargets,
-    goals,
+    TargetRequest,
+    targets_of,
 )
 from reshard_server.schemas.schedule import ScheduleBody
 
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """What a run is about.
+    """What one run converts.
 
     Attributes:
-        at: the time that targets are named by.
-        again: an earlier run may have left something unfinished, which is thrown away: it read the step
-            from another place.
+        at: the time in the targets' names.
+        again: an earlier run may have left unfinished work. It is thrown away, since that run read the step from
+            other hard links.
     """
 
     source: str
@@ -41,13 +41,13 @@ class Occasion:
 
 
 class QueueFullError(Exception):
-    """As many conversions of the schedule's token wait as may."""
+    """The schedule's token has as many waiting conversions as it may have."""
 
 
 def request_of(name: str, body: ScheduleBody, occasion: Occasion) -> ConversionRequest:
-    """What is to be converted; not checked."""
+    """The conversion's request; not checked."""
     values = values_of(name, occasion.at, occasion.step)
-    targets = tuple(_target(goal, values, again=occasion.again) for goal in body.targets)
+    targets = tuple(_target(requested, values, again=occasion.again) for requested in body.targets)
     labels = {"schedule": name} | ({} if occasion.step is None else {"step": str(occasion.step)})
     shared = {
         "source": occasion.source,
@@ -68,29 +68,29 @@ def insert_conversion(
     request: ConversionRequest,
     occasion: Occasion,
 ) -> str:
-    """Queues it and records what it is to make; its id. Raises QueueFullError."""
+    """Queues the conversion and records its expected outputs; returns its id. Raises QueueFullError."""
     token = stored.token
     if conversions.count_queued(connection, token) >= scheduling.settings.queued_per_token:
         raise QueueFullError(
-            f"{scheduling.settings.queued_per_token} conversions of the token {token!r} wait already, as many as may"
+            f"{scheduling.settings.queued_per_token} conversions of the token {token!r} wait already, the most that may wait"
         )
     [made] = conversions.insert(connection, [New(token, request, stored.name)])
-    outputs = _outputs(stored, goals(request), occasion, made.id)
+    outputs = _outputs(stored, targets_of(request), occasion, made.id)
     schedule_outputs.expect(connection, outputs)
     return made.id
 
 
-def _target(goal: Goal, values: dict[str, str], *, again: bool) -> Goal:
-    filled_in = {"target": filled(goal.target, values), "restart": goal.restart or again}
-    return goal.model_copy(update=filled_in)
+def _target(requested: TargetRequest, values: dict[str, str], *, again: bool) -> TargetRequest:
+    filled_in = {"target": filled(requested.target, values), "restart": requested.restart or again}
+    return requested.model_copy(update=filled_in)
 
 
 def _outputs(
-    stored: StoredSchedule, made: Sequence[Goal], occasion: Occasion, conversion: str
+    stored: StoredSchedule, made: Sequence[TargetRequest], occasion: Occasion, conversion: str
 ) -> list[Output]:
     return [
         Output.expected(
-            stored.name, goal.target, target.target, occasion.step, occasion.at, conversion
+            stored.name, requested.target, target.target, occasion.step, occasion.at, conversion
         )
-        for goal, target in zip(stored.body.targets, made, strict=True)
+        for requested, target in zip(stored.body.targets, made, strict=True)
     ]

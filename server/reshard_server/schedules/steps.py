@@ -1,7 +1,7 @@
 """The committed steps of a CheckpointManager's directory, as Orbax counts them.
 
-On a file system that renames, Orbax commits by a rename: a folder is a committed step where its name is
-a step's and does not contain ``.orbax-checkpoint-tmp`` (``_src/path/step.py``, ``_StandardNameFormat``, which
+On a file system that renames, Orbax commits by a rename: a folder is a committed step if its name is a
+step's and does not contain ``.orbax-checkpoint-tmp`` (``_src/path/step.py``, ``_StandardNameFormat``, which
 the v1 API uses as well). Names depend on two options of the manager::
 
     step_prefix, step_format_fixed_length    name of step 23
@@ -25,7 +25,7 @@ TEMPORARY = ".orbax-checkpoint-tmp"
 def committed_steps(directory: Path, when: NewSteps) -> dict[int, str]:
     """The name of the folder of each committed step, in the order of the steps.
 
-    A directory that is not there has none yet. Raises OSError where it cannot be read.
+    A directory that does not exist has none yet. Raises OSError where it cannot be read.
     """
     pattern, found = _pattern(when), {}
     try:
@@ -39,8 +39,8 @@ def committed_steps(directory: Path, when: NewSteps) -> dict[int, str]:
     return {step: found[step] for step in sorted(found) if step <= LARGEST_STEP}
 
 
-def wanted(steps: dict[int, str], when: NewSteps) -> dict[int, str]:
-    """Those that the schedule is about."""
+def covered_steps(steps: dict[int, str], when: NewSteps) -> dict[int, str]:
+    """The steps that the schedule covers."""
     return {
         step: name
         for step, name in steps.items()

@@ -1,7 +1,7 @@
-"""Templates of targets, filled in for each run.
+"""Templates of target paths, filled in for each run.
 
-There are three fields and no format specifications: whatever else stands in braces is refused when the
-schedule is stored, so that no run meets it.
+There are three fields and no format specifications. Any other text in braces is refused when the schedule is stored, so
+that no run fails because of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FIELD = re.compile(r"\{(\w+)\}", re.ASCII)
 
 
 def check_template(template: str, known: tuple[str, ...], field: str) -> None:
-    """ProblemError where the template has a field that is not known, or a brace of no field."""
+    """Raises ProblemError for an unknown field, or a brace that belongs to no field."""
     wrong = [name for name in _FIELD.findall(template) if name not in known]
     rest = _FIELD.sub("", template)
     if wrong or "{" in rest or "}" in rest:
@@ -27,7 +27,7 @@ def check_template(template: str, known: tuple[str, ...], field: str) -> None:
         fields = ", ".join(f"{{{name}}}" for name in known)
         raise ProblemError(
             INVALID,
-            f"the target {template[:200]!r} has {found}; the fields that are known here are {fields}",
+            f"the target {template[:200]!r} has {found}; the known fields are {fields}",
             field,
             f"use only {fields}",
         )
@@ -39,11 +39,11 @@ def fields_of(template: str) -> frozenset[str]:
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:
-    """The template with its fields filled in; a value is never looked at for fields again."""
+    """The template with its fields filled in; fields within the values stay as they are."""
     return _FIELD.sub(lambda match: values[match[1]], template)
 
 
 def values_of(name: str, at: float, step: int | None) -> dict[str, str]:
-    """What the fields stand for."""
+    """The value of each field."""
     time = datetime.fromtimestamp(at, UTC).strftime("%Y%m%dT%H%M%SZ")
     return {"name": name, "time": time} | ({} if step is None else {"step": str(step)})

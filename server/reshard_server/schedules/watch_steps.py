@@ -1,8 +1,8 @@
-"""Watches a directory: each new committed step is held and converted, once.
+"""Watches a directory: hard-links and converts each new committed step once.
 
-A step that has a row was dealt with. What is new is claimed step by step, oldest first, held, and queued
-with its hold in one transaction, so that a process which dies in between leaves a claim and a hold that
-are found to be nobody's, and a step that is new again.
+A step with a row was dealt with. New steps are claimed one by one, oldest first. Each is hard-linked, and its conversion
+is queued in one transaction with its links. If a process dies in between, its claim and its links are found to belong
+to nobody, and the step counts as new again.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from reshard_server.auth.reserved_names import HELD_FOLDER
+from reshard_server.auth.reserved_names import LINKS_FOLDER
 from reshard_server.db.conversions import conversions, hard_links
-from reshard_server.db.conversions.hard_links import Hold
+from reshard_server.db.conversions.hard_links import LinkFolder
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.forget_runs import forgotten
@@ -22,7 +22,7 @@ from reshard_server.db.schedules.runs import StepClaim
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import ProblemError
 from reshard_server.schedules.folder_listing import GoneError
-from reshard_server.schedules.hard_links import StoppedError, hold, let_go
+from reshard_server.schedules.hard_links import StoppedError, link_step, remove_links
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schedules.start_run import (
     Occasion,
@@ -30,7 +30,7 @@ from reshard_server.schedules.start_run import (
     insert_conversion,
     request_of,
 )
-from reshard_server.schedules.steps import committed_steps, wanted
+from reshard_server.schedules.steps import committed_steps, covered_steps
 from reshard_server.schemas.conversion import ConversionRequest
 from reshard_server.schemas.schedule import NewSteps, Outcome
 
@@ -38,7 +38,7 @@ LOG = logging.getLogger(__name__)
 
 
 def poll(scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, now: float) -> None:
-    """Starts what is new. Raises UnfitError where the schedule's token may not any more."""
+    """Starts the new steps. Raises UnfitError where the schedule's token lost its rights."""
     directory = scheduling.watched(stored)
     with scheduling.database.begin() as connection:
         if not schedules.advance(connection, stored, now + when.poll_seconds):
@@ -48,8 +48,8 @@ def poll(scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, now: fl
     except OSError as error:
         LOG.warning("the schedule %s cannot read %s: %s", stored.name, when.directory, error)
         return
-    found = wanted(there, when)
-    new = _new(scheduling, stored, found.keys())
+    covered = covered_steps(there, when)
+    new = _new(scheduling, stored, covered.keys())
     if new:
         scheduling.forget_old_runs(stored, there.keys())
     if when.newest_only and new:
@@ -60,12 +60,12 @@ def poll(scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, now: fl
             return
         claimed = schedule_runs.claim(scheduling.database, stored.name, step, scheduling.executor)
         if claimed is not None:
-            start_step(scheduling, stored, when, claimed, found[step], now)
+            start_step(scheduling, stored, when, claimed, covered[step], now)
 
 
-def _new(scheduling: Scheduling, stored: StoredSchedule, found: Collection[int]) -> list[int]:
-    """Steps that have no run, and had none that was forgotten; oldest first."""
-    unknown = set(found) - schedule_runs.known_steps(scheduling.database, stored.name)
+def _new(scheduling: Scheduling, stored: StoredSchedule, steps: Collection[int]) -> list[int]:
+    """Steps without a run, recorded or forgotten; oldest first."""
+    unknown = set(steps) - schedule_runs.known_steps(scheduling.database, stored.name)
     if not unknown:
         return []
     return sorted(unknown - forgotten(scheduling.database, stored.name, unknown))
@@ -79,15 +79,15 @@ def start_step(
     folder: str,
     now: float,
     *,
-    asked: bool = False,
+    requested: bool = False,
 ) -> None:
-    """Holds a claimed step and queues its conversion; what came of it is in its row.
+    """Hard-links a claimed step and queues its conversion; the step's row says what came of it.
 
     Args:
-        asked: somebody asked for this very step.
+        requested: a client asked for this step.
 
-    Raises UnfitError where the schedule's token may not any more, and where it was asked for QueueFullError
-    and StoppedError; the step is then as it was.
+    Raises UnfitError where the schedule's token lost its rights; for a requested step also QueueFullError and
+    StoppedError. Then the step is released.
     """
     occasion = Occasion(
         f"{when.directory}/{folder}", now, claimed.step, again=claimed.before is not None
@@ -96,16 +96,18 @@ def start_step(
     try:
         request = request_of(stored.name, stored.body, occasion)
         scheduling.check(stored, request)
-        conversion = _held_and_queued(scheduling, stored, claimed, request, occasion, asked=asked)
+        conversion = _link_and_queue(
+            scheduling, stored, claimed, request, occasion, requested=requested
+        )
         ended = True
     except GoneError as gone:
         ended = _end(scheduling, claimed, "gone", str(gone))
     except ProblemError as problem:
         ended = _end(scheduling, claimed, "refused", problem.detail)
     except (StoppedError, QueueFullError) as error:
-        if asked:
+        if requested:
             raise
-        LOG.info("step %d of %s has to wait: %s", claimed.step, stored.name, error)
+        LOG.info("step %d of %s must wait: %s", claimed.step, stored.name, error)
     finally:
         if not ended:
             schedule_runs.release(scheduling.database, claimed)
@@ -113,29 +115,31 @@ def start_step(
         scheduling.started(stored, request, conversion)
 
 
-def _held_and_queued(
+def _link_and_queue(
     scheduling: Scheduling,
     stored: StoredSchedule,
     claimed: StepClaim,
     request: ConversionRequest,
     occasion: Occasion,
     *,
-    asked: bool,
+    requested: bool,
 ) -> str | None:
-    """The conversion; None where the claim was lost meanwhile."""
+    """The id of the conversion; None where the claim was lost meanwhile."""
     db = scheduling.database
     step = scheduling.roots.readable(scheduling.caller(stored), occasion.source)
-    made = Hold(claimed.text, _hold_folder(scheduling, occasion.source, claimed))
-    hard_links.record(db, made, scheduling.executor)
+    links = LinkFolder(claimed.text, _link_folder(scheduling, occasion.source, claimed))
+    hard_links.record(db, links, scheduling.executor)
     why, queued = "", None
     try:
-        why_not = hold(step, made.path, asked=asked, stopping=scheduling.stopping.is_set)
-        why = "" if why_not is None else f"not held while it is read: {why_not}"
-        queued = _queued(scheduling, stored, claimed, request, occasion, held=not why, detail=why)
+        why_not = link_step(
+            step, links.path, requested=requested, stopping=scheduling.stopping.is_set
+        )
+        why = "" if why_not is None else f"read without hard links: {why_not}"
+        queued = _queued(scheduling, stored, claimed, request, occasion, linked=not why, detail=why)
     finally:
         if queued is None or why:
-            let_go(made.path)
-            hard_links.forget(db, made.id)
+            remove_links(links.path)
+            hard_links.forget(db, links.id)
     return queued
 
 
@@ -146,7 +150,7 @@ def _queued(
     request: ConversionRequest,
     occasion: Occasion,
     *,
-    held: bool,
+    linked: bool,
     detail: str,
 ) -> str | None:
     with scheduling.database.begin() as connection:
@@ -154,15 +158,15 @@ def _queued(
         stands = schedule_runs.end_claim(
             connection, claimed, "started", conversion=made, detail=detail or None
         )
-        if not stands or (held and not hard_links.give(connection, claimed.text, made)):
+        if not stands or (linked and not hard_links.assign(connection, claimed.text, made)):
             connection.rollback()
             return None
     return made
 
 
-def _hold_folder(scheduling: Scheduling, source: str, claimed: StepClaim) -> Path:
+def _link_folder(scheduling: Scheduling, source: str, claimed: StepClaim) -> Path:
     root = os.path.realpath(scheduling.roots.roots[source.partition("/")[0]])
-    return Path(root, HELD_FOLDER, claimed.text)
+    return Path(root, LINKS_FOLDER, claimed.text)
 
 
 def _end(scheduling: Scheduling, claimed: StepClaim, outcome: Outcome, why: str) -> bool:
@@ -171,7 +175,7 @@ def _end(scheduling: Scheduling, claimed: StepClaim, outcome: Outcome, why: str)
 
 
 def _skip(scheduling: Scheduling, stored: StoredSchedule, steps: list[int], newest: int) -> None:
-    detail = f"step {newest} is newer, and only the newest is wanted"
+    detail = f"step {newest} is newer, and this schedule converts only the newest"
     for step in steps:
         claimed = schedule_runs.claim(scheduling.database, stored.name, step, scheduling.executor)
         if claimed is not None:

@@ -1,4 +1,4 @@
-"""What every document of the API shares."""
+"""Types and base classes of the API's documents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGEST_STEP = 2**63 - 1
 Flag = Annotated[bool, Strict()]
 Whole = Annotated[int, Strict()]
 Number = Annotated[float, Strict()]
-"""In bodies: neither ``"1"`` nor ``true`` is taken for a number, nor ``0`` for false."""
+"""Strict types for bodies: neither ``"1"`` nor ``true`` is a number, and ``0`` is not false."""
 
 StepNumber = Annotated[Whole, Field(ge=0, le=LARGEST_STEP)]
 
@@ -22,14 +22,14 @@ StepNumber = Annotated[Whole, Field(ge=0, le=LARGEST_STEP)]
 MissingAxes = Annotated[
     reshard.MissingAxes,
     Field(
-        description="Axes of the source or of the layout that the mesh lacks: refused, or left out, so that what they "
-        "split is replicated."
+        description="Axes of the source or the layout that the mesh lacks: refuse them, or replicate the dimensions that they "
+        "split."
     ),
 ]
 
 
-class Document(BaseModel):
-    """Members that are not known are refused, so that a slip is no silent default."""
+class RequestDocument(BaseModel):
+    """A document of a request: unknown members are refused, so that a typo is not ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -43,13 +43,13 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
-class OfRun(Document):
+class CheckpointChoice(RequestDocument):
     """A request about a checkpoint, which may be a step of a training run, or one item of it.
 
-    Records and answers name the checkpoint's own path, and leave step and item out.
+    Records and answers have the path of the step or item itself, without ``step`` and ``item``.
 
     Attributes:
-        checkpoint_member: which member names the checkpoint or the run's folder.
+        checkpoint_member: name of the member with the path of the checkpoint or the training run.
     """
 
     checkpoint_member: ClassVar[str] = "checkpoint"
@@ -57,21 +57,21 @@ class OfRun(Document):
     step: StepNumber | Literal["latest"] | None = Field(
         None,
         exclude_if=_is_none,
-        description="The path is a training run's folder, and this step of it is meant; latest is the last one "
-        "committed when the request comes in.",
+        description="A step of the training run at this path; latest is the last committed step when the request "
+        "arrives.",
         examples=["latest"],
     )
     item: str | None = Field(
         None,
         exclude_if=_is_none,
         max_length=255,
-        description="One item of a checkpoint that has several; names then begin below it.",
+        description="One item of a checkpoint with several; names of tensors are then relative to it.",
         examples=["model"],
     )
 
 
 class Answer(BaseModel):
-    """What the server says; clients must accept members that they do not know."""
+    """A document of an answer; clients must accept members that they do not know."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -91,16 +91,16 @@ PageSize = Annotated[
 
 
 LONGEST_FIELDS = 4096
-FIELDS_TEXT = "Members that the answer is to have, with commas between them, those of members as member.member; * is all (AIP-157)."
+FIELDS_TEXT = "The members to return, separated by commas; nested members as member.member; * for all (AIP-157)."
 
 
-class Page(Document):
-    """How much of a listing is asked for."""
+class Page(RequestDocument):
+    """The query of a listing: page size and page token."""
 
     fields: Annotated[str | None, Field(max_length=LONGEST_FIELDS, description=FIELDS_TEXT)] = None
     page_size: PageSize = DEFAULT_PAGE
     page_token: str | None = Field(
-        None, max_length=1024, description="next_page_token of the page before."
+        None, max_length=1024, description="next_page_token of the previous page."
     )
 
 
@@ -113,7 +113,7 @@ RootedPath = Annotated[
         examples=["data/run7/checkpoints/1000"],
     ),
 ]
-"""Only its form is checked here; what it may name is decided in ``auth.paths``."""
+"""Only its length is checked here; ``auth.root_paths`` checks everything else."""
 
 Name = Annotated[
     str,

@@ -1,7 +1,7 @@
 """Limits on the number of members, checked before the members themselves.
 
-The checker's own ``max_length`` counts what it has checked: half a million wrong members of a list took it seconds, in which
-nothing else of the process ran.
+pydantic's own ``max_length`` counts members after it has validated them: half a million invalid members took seconds, in
+which nothing else of the process ran.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 MOST_MEMBERS = 100
-"""Of an object with named members; no request has as many."""
+"""Limit for an object with named members; no valid request has as many."""
 
 
 def at_most(number: int) -> BeforeValidator:
-    """For a list, or an object with free names: refuses more members than this at once."""
+    """For a list or an object with free names: refuses more members than this before validating them."""
 
     def check(value: Any) -> Any:
         if isinstance(value, list | tuple | dict) and len(value) > number:
@@ -30,7 +30,7 @@ def at_most(number: int) -> BeforeValidator:
 
 
 def check_members(value: Any) -> Any:
-    """Refuses an object with absurdly many members, each of which would be told to be unknown."""
+    """Refuses an object with too many members, each of which would otherwise be reported as unknown."""
     if isinstance(value, dict) and len(value) > MOST_MEMBERS:
         raise PydanticCustomError(
             "too_many_members",

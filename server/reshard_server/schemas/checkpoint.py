@@ -1,4 +1,4 @@
-"""Checkpoints: what can be asked of one that is there, and the answers."""
+"""Requests about checkpoints, and their answers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from reshard_server.schemas.base import Answer, Flag, OfRun, Page, RootedPath
+from reshard_server.schemas.base import Answer, CheckpointChoice, Flag, Page, RootedPath
 from reshard_server.schemas.conversion import Pairs, Patterns, Size
 from reshard_server.schemas.reports import (
     InspectedTensor,
-    Item,
+    ItemReport,
     LaidOutTensor,
-    Leaf,
+    LeafReport,
     PlannedTensor,
     PlanTotals,
     RecordedMesh,
@@ -27,31 +27,33 @@ from reshard_server.schemas.reports import (
 
 
 class CheckpointQuery(Page):
-    """Where to look."""
+    """The root and the folder to list."""
 
     root: str = Field(max_length=128, description="Name of a storage root.", examples=["data"])
     prefix: str = Field(
-        "", max_length=4096, description="A folder below the root; only what is in it is listed."
+        "",
+        max_length=4096,
+        description="A folder below the root; only checkpoints in it are listed.",
     )
 
 
-class CheckpointRequest(OfRun):
+class CheckpointRequest(CheckpointChoice):
     """One checkpoint."""
 
     checkpoint: RootedPath
 
 
 class FingerprintRequest(CheckpointRequest):
-    """Digests are recorded beside the checkpoint's metadata."""
+    """A checkpoint whose digests are recorded beside its metadata."""
 
-    overwrite: Flag = Field(False, description="Replace a record that is there.")
+    overwrite: Flag = Field(False, description="Replace an existing record.")
     max_memory: Size | None = None
 
 
 class VerifyRequest(CheckpointRequest):
-    """Against ``other``, or against what it recorded of itself.
+    """A checkpoint to compare with ``other``, or with its own recorded digests.
 
-    ``other`` records the rules by which it was made of ``checkpoint``; those that are given replace them all.
+    ``other`` records the rules by which it was made from ``checkpoint``; rules in the request replace all of them.
     """
 
     other: RootedPath | None = Field(None, description="Its own path; step and item do not apply.")
@@ -63,7 +65,7 @@ class VerifyRequest(CheckpointRequest):
 
 
 class FoundCheckpoint(Answer):
-    """A checkpoint below a root, or a training run's folder of them."""
+    """A checkpoint below a root, or the folder of a training run's steps."""
 
     path: RootedPath
     kind: Literal["orbax", "steps"] = Field(
@@ -71,28 +73,29 @@ class FoundCheckpoint(Answer):
     )
     steps: list[int] | None = Field(default=None, description="Committed steps, ascending.")
     folders: list[str] | None = Field(
-        default=None, description="Name of each step's folder below the path, in the same order."
+        default=None,
+        description="The name of each step's folder below the path, in the same order.",
     )
     modified_at: datetime
 
 
 class CheckpointPage(Answer):
-    """By path; a page may be short, or empty, and yet not the last."""
+    """Checkpoints by path; a page may be short or empty without being the last."""
 
     checkpoints: list[FoundCheckpoint]
     next_page_token: str | None = None
 
 
-class _Told(Answer):
-    """The object of a command (docs/reference/json-output.md); further members may follow."""
+class _CommandAnswer(Answer):
+    """The JSON object of a command (docs/reference/json-output.md); it may have further members."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     warnings: list[str] = Field(default_factory=list)
 
 
-class Inspection(_Told):
-    """What ``reshard inspect --json`` tells."""
+class Inspection(_CommandAnswer):
+    """What ``reshard inspect --json`` prints."""
 
     command: Literal["inspect"]
     uri: RootedPath
@@ -100,13 +103,13 @@ class Inspection(_Told):
     style: str
     nbytes: int
     tensors: Annotated[list[dict[str, Any]], many(InspectedTensor)]
-    items: Annotated[list[dict[str, Any]], many(Item)]
+    items: Annotated[list[dict[str, Any]], many(ItemReport)]
     meshes: Annotated[list[dict[str, Any]], many(RecordedMesh)]
-    leaves: Annotated[list[dict[str, Any]], many(Leaf)]
+    leaves: Annotated[list[dict[str, Any]], many(LeafReport)]
 
 
-class VerificationAnswer(_Told):
-    """What ``reshard verify --json`` tells; differences are an answer, not a problem."""
+class VerificationAnswer(_CommandAnswer):
+    """What ``reshard verify --json`` prints; differences are an answer, not a problem."""
 
     command: Literal["verify"]
     a: RootedPath
@@ -115,7 +118,8 @@ class VerificationAnswer(_Told):
     differences: int
     damage: list[str]
     rules: Annotated[dict[str, Any], one(VerifiedRules)] | None = Field(
-        None, description="By which B was made of A; null where names are compared."
+        None,
+        description="The rules by which B was made from A; null if tensors are compared by name.",
     )
     dropped: list[str] = Field(
         default_factory=list, description="Tensors of A that the rules leave out of B."
@@ -124,8 +128,8 @@ class VerificationAnswer(_Told):
     tensors: Annotated[list[dict[str, Any]], many(VerifiedTensor)]
 
 
-class FingerprintAnswer(_Told):
-    """What ``reshard fingerprint --json`` tells."""
+class FingerprintAnswer(_CommandAnswer):
+    """What ``reshard fingerprint --json`` prints."""
 
     command: Literal["fingerprint"]
     uri: RootedPath
@@ -136,19 +140,21 @@ class FingerprintAnswer(_Told):
     seconds: float
 
 
-class LayoutAnswer(_Told):
-    """What ``reshard layout --json`` tells; shapes and bytes are the largest shard's."""
+class LayoutAnswer(_CommandAnswer):
+    """What ``reshard layout --json`` prints; shapes and bytes are the largest shard's."""
 
     command: Literal["layout"]
-    file: str = Field(description="The stored layout's name, where one was named.")
+    file: str = Field(description="The stored layout's name, if the request names one.")
     source: RootedPath
     tensors: Annotated[list[dict[str, Any]], many(LaidOutTensor)]
-    device_bytes: int = Field(description="What each device of the mesh holds.")
-    partitioned_bytes: int = Field(description="Size of what is split by count or size instead.")
+    device_bytes: int = Field(description="Bytes on each device of the mesh.")
+    partitioned_bytes: int = Field(
+        description="Bytes of tensors that are split by count or size instead."
+    )
 
 
-class PlanAnswer(_Told):
-    """What ``reshard plan --json`` tells."""
+class PlanAnswer(_CommandAnswer):
+    """What ``reshard plan --json`` prints."""
 
     command: Literal["plan"]
     source: RootedPath
@@ -160,17 +166,19 @@ class PlanAnswer(_Told):
     free_bytes: int | None
 
 
-class JointPlanAnswer(_Told):
-    """What ``reshard plan --json`` tells of several targets, and what is read for all of them."""
+class MultiPlanAnswer(_CommandAnswer):
+    """What ``reshard plan --json`` prints for several targets, with the totals of all."""
 
     command: Literal["plan"]
     source: RootedPath
     plans: list[PlanAnswer]
-    reads: int = Field(description="Moves that share a decoding count once.")
+    reads: int = Field(description="Reads; targets that share a decoded chunk count once.")
     tasks: int
     source_bytes: int
     decoded_bytes: int
-    repeated_bytes: int = Field(description="Decoded again, since memory or time make it cheaper.")
+    repeated_bytes: int = Field(
+        description="Bytes that are decoded more than once, because that saves memory or time."
+    )
     written_bytes: int
     amplification: float
     peak_bytes: int

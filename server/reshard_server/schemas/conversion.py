@@ -1,4 +1,4 @@
-"""Conversions as clients ask for them and as they are told."""
+"""Conversions: requests, and the documents of their state."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pydantic import Discriminator, Field, Strict, Tag, WithJsonSchema
 from reshard import Check, Style, Target
 from reshard_server.schemas.base import (
     Answer,
-    Document,
+    CheckpointChoice,
     Flag,
     MissingAxes,
-    OfRun,
+    RequestDocument,
     RootedPath,
     Whole,
 )
@@ -33,13 +33,13 @@ Size = Annotated[
 
 
 LIBRARY_NAMES = {"verify": "check"}
-"""Members of a goal that the library calls otherwise."""
+"""Members of a target that have another name in the library."""
 
 _DEFAULTS = Target("")
 
 
-class Goal(Document):
-    """How one target is to be laid out; the words are the command line's."""
+class TargetRequest(RequestDocument):
+    """One target and its options, named as on the command line."""
 
     target: RootedPath
     layout: str | dict[str, Any] | None = Field(
@@ -62,17 +62,17 @@ class Goal(Document):
     ocdbt: Flag = _DEFAULTS.ocdbt
     style: Style | None = _DEFAULTS.style
     overwrite: Flag = _DEFAULTS.overwrite
-    restart: Flag = Field(_DEFAULTS.restart, description="Throw away what an earlier attempt left.")
+    restart: Flag = Field(_DEFAULTS.restart, description="Discard an earlier attempt's work.")
     verify: Check = _DEFAULTS.check
 
 
 def library_options(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Members of a goal under the names that ``reshard.ConvertOptions`` has for them."""
+    """Members of a target under the names of ``reshard.ConvertOptions``."""
     return {LIBRARY_NAMES.get(name, name): value for name, value in members.items()}
 
 
-class Source(OfRun):
-    """What is read, and what reading may take."""
+class SourceOptions(CheckpointChoice):
+    """The source, and the limits of the run."""
 
     checkpoint_member: ClassVar[str] = "source"
 
@@ -89,26 +89,28 @@ Labels = Annotated[
 
 Seconds = Annotated[float, Strict(), Field(ge=1, le=31_536_000)]
 
-Goals = Annotated[tuple[Goal, ...], Field(min_length=1, max_length=16), at_most(16)]
+TargetRequests = Annotated[
+    tuple[TargetRequest, ...], Field(min_length=1, max_length=16), at_most(16)
+]
 Shares = Annotated[
     Flag, Field(description="Tell what share of each target shard's bytes lay where.")
 ]
 
 
-class PlanRequest(Source, Goal):
+class PlanRequest(SourceOptions, TargetRequest):
     """A conversion that is only planned."""
 
     shares: Shares = False
 
 
-class JointPlanRequest(Source):
+class MultiPlanRequest(SourceOptions):
     """A conversion to several targets that is only planned."""
 
-    targets: Goals
+    targets: TargetRequests
     shares: Shares = False
 
 
-class _Wish(Source):
+class _JobOptions(SourceOptions):
     priority: Whole = Field(
         0,
         ge=-100,
@@ -126,18 +128,18 @@ class _Wish(Source):
     labels: Labels = Field(default_factory=dict)
 
 
-class OneTarget(_Wish, Goal):
+class OneTarget(_JobOptions, TargetRequest):
     """A conversion to one target."""
 
 
-class SeveralTargets(_Wish):
+class SeveralTargets(_JobOptions):
     """A conversion to several targets; the source is read once."""
 
-    targets: Goals
+    targets: TargetRequests
 
 
 def _form(request: object) -> str:
-    """Which form a request has, so that only the errors of that form are told."""
+    """The form of a request, so that only the errors of that form are reported."""
     has = "targets" in request if isinstance(request, dict) else hasattr(request, "targets")
     return "SeveralTargets" if has else "OneTarget"
 
@@ -148,20 +150,20 @@ ConversionRequest = Annotated[
 ]
 
 AnyPlanRequest = Annotated[
-    Annotated[PlanRequest, Tag("OneTarget")] | Annotated[JointPlanRequest, Tag("SeveralTargets")],
+    Annotated[PlanRequest, Tag("OneTarget")] | Annotated[MultiPlanRequest, Tag("SeveralTargets")],
     Discriminator(_form),
 ]
 
 
-def goals(request: ConversionRequest | AnyPlanRequest) -> tuple[Goal, ...]:
+def targets_of(request: ConversionRequest | AnyPlanRequest) -> tuple[TargetRequest, ...]:
     """The targets of either form."""
-    if isinstance(request, SeveralTargets | JointPlanRequest):
+    if isinstance(request, SeveralTargets | MultiPlanRequest):
         return request.targets
-    return (Goal(**{name: getattr(request, name) for name in Goal.model_fields}),)
+    return (TargetRequest(**{name: getattr(request, name) for name in TargetRequest.model_fields}),)
 
 
 class ProgressState(Answer):
-    """How far it is; bytes are the source's, as decoded."""
+    """The progress of a run; bytes are decoded bytes of the source."""
 
     stage: Annotated[str, WithJsonSchema({"type": "string", "enum": list(STAGES)})]
     moved_bytes: int
@@ -175,7 +177,7 @@ class ProgressState(Answer):
 
 
 class Conversion(Answer):
-    """A conversion as it stands."""
+    """A conversion and its state."""
 
     id: str
     state: State
@@ -188,12 +190,12 @@ class Conversion(Answer):
     )
     result_url: str | None = Field(
         None,
-        description="Where the whole result is, in listings and events, which carry none or a summary of it.",
+        description="URL of the whole result; in listings and events, which have none or a summary.",
         examples=["/v1/conversions/019d7c3a5b1e9f2c6d8e4a7b0c31"],
     )
     read_bytes: int | None = Field(
         None,
-        description="Encoded bytes of the source that the attempt which succeeded read, for all targets together.",
+        description="Encoded bytes of the source that the successful attempt read, for all targets.",
     )
     error: Annotated[dict[str, Any], one("Problem")] | None = Field(
         None, description="Why it failed."
@@ -209,12 +211,12 @@ class Conversion(Answer):
 
 
 def result_url(conversion: str) -> str:
-    """Where the whole result of a conversion is."""
+    """The URL of a conversion's whole result."""
     return f"/v1/conversions/{conversion}"
 
 
 class ConversionPage(Answer):
-    """Newest first."""
+    """Conversions, newest first."""
 
     conversions: list[Conversion]
     next_page_token: str | None = None

@@ -1,4 +1,4 @@
-"""Named layouts: stored once, used by name, every version kept."""
+"""Named layouts: stored once and used by name; every version is kept."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from typing import Any
 
 from pydantic import Field
 
-from reshard_server.schemas.base import Answer, Document, MissingAxes, Name, OfRun, Page, RootedPath
+from reshard_server.schemas.base import (
+    Answer,
+    CheckpointChoice,
+    MissingAxes,
+    Name,
+    Page,
+    RequestDocument,
+    RootedPath,
+)
 
 
-class LayoutBody(Document):
+class LayoutBody(RequestDocument):
     """The content of a layout file (docs/reference/layout-files.md), as an object."""
 
     layout: dict[str, Any] = Field(
@@ -35,35 +43,35 @@ class ListedLayout(Answer):
     version: int
     layout: dict[str, Any] | None = Field(
         None,
-        description="The content; null where it is larger than 4096 bytes: get it by its name.",
+        description="The content; null if it is larger than 4096 bytes: get the layout by its name.",
     )
-    bytes: int = Field(description="How large the content is.")
+    bytes: int = Field(description="Size of the content.")
     created_at: datetime
     created_by: str
 
 
 class LayoutPage(Answer):
-    """The newest version of each, by name."""
+    """The newest version of each layout, by name."""
 
     layouts: list[ListedLayout]
     next_page_token: str | None = None
 
 
 class VersionPage(Answer):
-    """Every version of one layout, newest first."""
+    """All versions of one layout, newest first."""
 
     versions: list[ListedLayout]
     next_page_token: str | None = None
 
 
 class LayoutQuery(Page):
-    """Which layouts."""
+    """The query of a listing of layouts."""
 
     prefix: str | None = Field(None, max_length=128, description="Beginning of the name.")
 
 
-class PreviewRequest(OfRun):
-    """A layout on a checkpoint, without converting anything."""
+class PreviewRequest(CheckpointChoice):
+    """A layout to try on a checkpoint, without a conversion."""
 
     checkpoint: RootedPath
     layout: str | dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""Problem documents, as clients read them."""
+"""Problem documents (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Wrong(BaseModel):
-    """One field that is wrong."""
+    """One invalid field."""
 
     field: str
     detail: str
 
 
 class Problem(BaseModel):
-    """What was refused, why, and what to do (RFC 9457); further members may follow."""
+    """What was refused, why, and what to do (RFC 9457); it may have further members."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -21,7 +21,9 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str = Field(description="What was expected, what was found, and what to do.")
-    field: str | None = Field(None, description="JSON pointer or parameter that is wrong.")
+    field: str | None = Field(
+        None, description="The invalid member, as a JSON pointer, or parameter."
+    )
     remedy: str | None = None
     instance: str | None = None
     errors: list[Wrong] | None = None

@@ -1,7 +1,6 @@
-"""The parts of answers that the library makes (docs/reference/json-output.md), typed for the OpenAPI document.
+"""The library's parts of answers (docs/reference/json-output.md), typed for the OpenAPI document.
 
-Answers are passed on as they come, a list of 30,000 tensors among them; these classes describe them and check
-nothing.
+The server passes these parts on without validation, since a list may have 30,000 tensors. The classes only describe them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 MODEL_MARK = "x-model"
-"""In a schema: the name of the class below whose schema belongs there."""
+"""In a schema: the name of a class below, whose schema takes the mark's place."""
 
 Shape = list[int]
 Axes = list[str | list[str] | None]
@@ -22,16 +21,16 @@ Digest = Annotated[str, Field(description="CRC-64/NVME, 16 hex digits.")]
 STAGES = (
     "checking", "copying", "reading back", "syncing", "restoring", "reading", "reading files", "comparing",
 )  # fmt: skip
-"""What a run is at, in its progress."""
+"""The stages of a run's progress."""
 
 
-class Told(BaseModel):
-    """Further members may follow."""
+class LibraryDocument(BaseModel):
+    """A part of an answer; it may have further members."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
 
-class Mesh(Told):
+class Mesh(LibraryDocument):
     """A mesh of devices."""
 
     axes: list[str]
@@ -39,13 +38,13 @@ class Mesh(Told):
 
 
 class RecordedMesh(Mesh):
-    """A mesh with what was recorded of its axes' types and devices."""
+    """A mesh with the recorded types of its axes and its devices."""
 
     axis_types: list[AxisType] | None
     device_ids: list[int] | None
 
 
-class InspectedTensor(Told):
+class InspectedTensor(LibraryDocument):
     """A tensor of a checkpoint."""
 
     name: str
@@ -64,7 +63,7 @@ class InspectedTensor(Told):
     is_key: bool = Field(description="Whether it is a PRNG key.")
 
 
-class Item(Told):
+class ItemReport(LibraryDocument):
     """An item of a checkpoint."""
 
     name: str
@@ -73,7 +72,7 @@ class Item(Told):
     handler: str | None
 
 
-class Leaf(Told):
+class LeafReport(LibraryDocument):
     """A leaf of a checkpoint's tree."""
 
     name: str
@@ -81,7 +80,7 @@ class Leaf(Told):
     is_tensor: bool
 
 
-class PlannedTensor(Told):
+class PlannedTensor(LibraryDocument):
     """What a plan does with a tensor; shards are null where there is no layout."""
 
     source: str
@@ -110,12 +109,12 @@ class PlannedTensor(Told):
     amplification: float
     task_bytes: int
     shares: list[tuple[int, int, float]] | None = Field(
-        None, description="[target shard, source shard, share], where they were asked for."
+        None, description="[target shard, source shard, share], if the request asks for shares."
     )
 
 
-class PlanTotals(Told):
-    """Of all tensors of a plan."""
+class PlanTotals(LibraryDocument):
+    """Totals of a plan's tensors."""
 
     tensors: int
     tasks: int
@@ -129,8 +128,8 @@ class PlanTotals(Told):
     workers: int
 
 
-class CastReport(Told):
-    """What a cast lost."""
+class CastReport(LibraryDocument):
+    """The losses of a cast."""
 
     overflows: int
     nans: int
@@ -138,8 +137,8 @@ class CastReport(Told):
     saturated: int
 
 
-class TensorReport(Told):
-    """What became of one tensor; where the target was finished before, only what it records of itself."""
+class TensorReport(LibraryDocument):
+    """The result for one tensor; if the target was already done, only what the target records."""
 
     source: str | None
     target: str
@@ -154,17 +153,17 @@ class TensorReport(Told):
     cast: CastReport | None
 
 
-class TargetReport(Told):
-    """What became of one target."""
+class TargetReport(LibraryDocument):
+    """The result for one target."""
 
     command: Literal["convert"]
     source: str
     target: str
     tensors: list[TensorReport] | None = Field(
-        None, description="Left out of events unless fields asks for it; see result_url."
+        None, description="Left out of events unless fields includes it; see result_url."
     )
     tensor_count: int | None = Field(
-        None, description="In place of tensors, where these are left out."
+        None, description="In place of tensors, if these are left out."
     )
     nbytes: int
     read_bytes: int
@@ -176,8 +175,8 @@ class TargetReport(Told):
     already_done: bool
 
 
-class VerifiedTensor(Told):
-    """What comparing one tensor gave."""
+class VerifiedTensor(LibraryDocument):
+    """The comparison of one tensor."""
 
     name: str
     status: Literal[
@@ -200,8 +199,8 @@ class VerifiedTensor(Told):
     saturate: bool
 
 
-class VerifiedFile(Told):
-    """What comparing a file with its record gave."""
+class VerifiedFile(LibraryDocument):
+    """The comparison of a file with its record."""
 
     name: str
     side: Literal["A", "B"]
@@ -211,8 +210,8 @@ class VerifiedFile(Told):
     detail: str
 
 
-class VerifiedRules(Told):
-    """By which B was made of A."""
+class VerifiedRules(LibraryDocument):
+    """The rules by which B was made from A."""
 
     from_: Literal["recorded", "given"] = Field(alias="from")
     select: list[str]
@@ -221,15 +220,15 @@ class VerifiedRules(Told):
     cast: list[tuple[str, str]]
 
 
-class TensorDigest(Told):
-    """The digest that was recorded of a tensor."""
+class TensorDigest(LibraryDocument):
+    """The recorded digest of a tensor."""
 
     name: str
     digest: Digest
 
 
-class LaidOutTensor(Told):
-    """How a layout cuts a tensor; the shape and the bytes are the largest shard's."""
+class LaidOutTensor(LibraryDocument):
+    """How a layout splits a tensor; shape and bytes are the largest shard's."""
 
     source: str
     target: str
@@ -249,15 +248,15 @@ class LaidOutTensor(Told):
 MODELS: dict[str, type[BaseModel]] = {
     model.__name__: model
     for model in (
-        RecordedMesh, InspectedTensor, Item, Leaf, PlannedTensor, PlanTotals, TargetReport, VerifiedTensor, VerifiedFile,
+        RecordedMesh, InspectedTensor, ItemReport, LeafReport, PlannedTensor, PlanTotals, TargetReport, VerifiedTensor, VerifiedFile,
         VerifiedRules, TensorDigest, LaidOutTensor,
     )
 }  # fmt: skip
-"""Those that schemas name by ``MODEL_MARK``."""
+"""The classes that schemas name by ``MODEL_MARK``."""
 
 
 def one(model: type[BaseModel] | str) -> WithJsonSchema:
-    """The schema of an object that is passed on."""
+    """The schema of one such object."""
     return WithJsonSchema({MODEL_MARK: model if isinstance(model, str) else model.__name__})
 
 

@@ -1,4 +1,4 @@
-"""Schedules: conversions that come again, by the clock or with each new step of a training run."""
+"""Schedules: conversions at given times, or of each new step of a training run."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from pydantic import Discriminator, Field, Tag
 from reshard_server.schemas.base import (
     LARGEST_STEP,
     Answer,
-    Document,
     Flag,
     Name,
     Number,
+    RequestDocument,
     RootedPath,
     Whole,
 )
-from reshard_server.schemas.conversion import Goals, Size, State
+from reshard_server.schemas.conversion import Size, State, TargetRequests
 
 
-class Clock(Document):
-    """By a cron expression, in UTC."""
+class Clock(RequestDocument):
+    """At the times of a cron expression, in UTC."""
 
     cron: str = Field(min_length=9, max_length=200, examples=["0 3 * * *"])
     source: RootedPath
-    catch_up: Flag = Field(False, description="Run once after a downtime in which it was due.")
+    catch_up: Flag = Field(False, description="Run once after a downtime in which a run was due.")
 
 
-class NewSteps(Document):
-    """With each committed step of a CheckpointManager's directory."""
+class NewSteps(RequestDocument):
+    """For each committed step in a CheckpointManager's directory."""
 
     directory: RootedPath
     step_prefix: str | None = Field(
@@ -46,13 +46,13 @@ class NewSteps(Document):
         description="step_format_fixed_length of CheckpointManagerOptions: padded with zeros to this length.",
     )
     every: Whole = Field(1, ge=1, description="Only steps that are multiples of this.")
-    first_step: Whole = Field(0, ge=0, le=LARGEST_STEP, description="No step before this one.")
-    newest_only: Flag = Field(False, description="Of several new steps, only the last.")
+    first_step: Whole = Field(0, ge=0, le=LARGEST_STEP, description="Skip steps before this one.")
+    newest_only: Flag = Field(False, description="Of several new steps, convert only the last.")
     poll_seconds: Number = Field(10.0, ge=0.2, le=86400)
 
 
 def _kind(when: object) -> str:
-    """Which kind of ``when`` is meant, so that only the errors of that kind are told."""
+    """The kind of ``when``, so that only the errors of that kind are reported."""
     has = "directory" in when if isinstance(when, dict) else hasattr(when, "directory")
     return "NewSteps" if has else "Clock"
 
@@ -62,16 +62,16 @@ When = Annotated[
 ]
 
 
-class ScheduleBody(Document):
-    """When, and what.
+class ScheduleBody(RequestDocument):
+    """When to convert, and to which targets.
 
     In a target ``{step}`` stands for the step, ``{time}`` for when it was due (20261121T030000Z), and
     ``{name}`` for the schedule's name.
     """
 
     when: When
-    targets: Goals
-    keep: Whole | None = Field(None, ge=1, description="Outputs of each target that are kept.")
+    targets: TargetRequests
+    keep: Whole | None = Field(None, ge=1, description="How many outputs of each target to keep.")
     priority: Whole = Field(0, ge=-100, le=100)
     max_memory: Size | None = None
     workers: Whole | None = Field(None, ge=1, le=256)
@@ -79,7 +79,7 @@ class ScheduleBody(Document):
 
 
 class Schedule(Answer):
-    """A schedule as it stands."""
+    """A schedule and its state."""
 
     name: Name
     schedule: ScheduleBody
@@ -96,40 +96,40 @@ Outcome = Literal["holding", "started", "skipped", "gone", "refused", "paused"]
 
 
 class ScheduleRun(Answer):
-    """What one tick or one step led to.
+    """What came of one tick or one step.
 
     ``outcome`` is ``holding`` (the step is about to be converted), ``started`` (see the conversion and its
     state), ``skipped``, ``gone`` (the step was deleted before it could be converted), ``refused`` (no
-    conversion could be made of it) or ``paused`` (the schedule paused itself); ``detail`` says why.
+    conversion was possible) or ``paused`` (the schedule paused itself); ``detail`` says why.
     """
 
-    key: str = Field(description="The step, or the time at which it was due.")
+    key: str = Field(description="The step, or the time when the run was due.")
     step: int | None = None
     at: datetime
     outcome: Outcome
     conversion: str | None = None
     state: State | None = Field(
-        None, description="Of the conversion, as it stands; null where its record is gone."
+        None, description="The conversion's current state; null if its record was deleted."
     )
     detail: str | None = None
 
 
 class SchedulePage(Answer):
-    """By name."""
+    """Schedules by name."""
 
     schedules: list[Schedule]
     next_page_token: str | None = None
 
 
 class RunPage(Answer):
-    """Newest first."""
+    """Runs, newest first."""
 
     runs: list[ScheduleRun]
     next_page_token: str | None = None
 
 
-class RunNow(Document):
-    """What is to be run now; without a step the newest, or the cron schedule's source."""
+class RunNow(RequestDocument):
+    """The step to run now; without one the newest step, or the cron schedule's source."""
 
     step: Whole | None = Field(None, ge=0, le=LARGEST_STEP)
 

@@ -1,4 +1,4 @@
-"""What a request for bytes of tensors may ask for."""
+"""The query of a request for bytes of tensors."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from reshard_server.schemas.base import LARGEST_STEP, OfRun, RootedPath
+from reshard_server.schemas.base import LARGEST_STEP, CheckpointChoice, RootedPath
 from reshard_server.schemas.conversion import Pattern
 
 Rule = Annotated[str, Field(max_length=1033, pattern=r"^.+=[a-z0-9_]{1,32}(:saturate)?$")]
 
 
-class TensorQuery(OfRun):
+class TensorQuery(CheckpointChoice):
     """A slice of one tensor (``name``), or what one device of a layout holds (``shard``)."""
 
     checkpoint: RootedPath
     step: Annotated[int, Field(ge=0, le=LARGEST_STEP)] | Literal["latest"] | None = Field(
         None,
-        description="The path is a training run's folder, and this step of it is meant.",
+        description="A step of the training run at this path.",
         examples=["latest"],
     )
     name: str | None = Field(
@@ -27,13 +27,13 @@ class TensorQuery(OfRun):
     slice: str | None = Field(
         None,
         max_length=1000,
-        description="start:stop for each dimension; what is left out is whole. With name.",
+        description="start:stop for each dimension; missing ones are whole. Only with name.",
         examples=["0:128,:"],
     )
     dtype: str | None = Field(
         None,
         max_length=32,
-        description="The dtype of the bytes, by the rules of a conversion's cast. With name.",
+        description="The dtype of the bytes, by the rules of a conversion's cast. Only with name.",
         examples=["bfloat16"],
     )
     shard: int | None = Field(
@@ -46,18 +46,25 @@ class TensorQuery(OfRun):
     layout: str | None = Field(
         None,
         max_length=65536,
-        description="A stored layout (name or name@version), or the content of a layout file as JSON; none for "
-        "the checkpoint's own. With shard.",
+        description="A stored layout (name or name@version), or the content of a layout file as JSON; the default is "
+        "the checkpoint's own. Only with shard.",
         examples=["serving"],
     )
     mesh: str | None = Field(
-        None, max_length=1000, description="As for a conversion. With shard.", examples=["model=8"]
+        None,
+        max_length=1000,
+        description="As for a conversion. Only with shard.",
+        examples=["model=8"],
     )
-    select: list[Pattern] = Field(default=[], max_length=100, description="With shard.")
-    drop: list[Pattern] = Field(default=[], max_length=100, description="With shard.")
+    select: list[Pattern] = Field(
+        default=[], max_length=100, description="As for a conversion. Only with shard."
+    )
+    drop: list[Pattern] = Field(
+        default=[], max_length=100, description="As for a conversion. Only with shard."
+    )
     cast: list[Rule] = Field(
         default=[],
         max_length=100,
-        description="PATTERN=DTYPE, or float=DTYPE for every float. With shard.",
+        description="PATTERN=DTYPE, or float=DTYPE for every float. Only with shard.",
         examples=[["float=bfloat16"]],
     )

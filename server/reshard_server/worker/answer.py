@@ -1,7 +1,7 @@
-"""Answering: what the library says about checkpoints, as ``docs/reference/json-output.md`` describes it.
+"""Answers questions about checkpoints with the documents that ``docs/reference/json-output.md`` describes.
 
-Runs in the child process: a hostile checkpoint brings down no more than that, and one who asks no
-longer can be left without an answer.
+Runs in the child process: a hostile checkpoint can crash only the child, and the child can be ended when no client
+waits for its answer.
 """
 
 from __future__ import annotations
@@ -19,41 +19,40 @@ from reshard.cli.json_output import (
     plain,
     verification,
 )
-from reshard_server.worker.plan_picture import picture
-from reshard_server.worker.summaries import contents, layout_summary
-from reshard_server.worker.throttle import Pace
+from reshard_server.worker.plan_picture import MOST_TENSORS, picture
+from reshard_server.worker.throttle import ProgressThrottle
 
 Document = dict[str, Any]
 
 
-def answer(question: str, arguments: Document, pace: Pace) -> Document:
-    """The answer to a question, which is named as its command."""
-    found: Document = plain(_ANSWERS[question](dict(arguments), pace))
-    return found
+def answer(question: str, arguments: Document, progress: ProgressThrottle) -> Document:
+    """The answer to a question, which has the name of the command that it runs."""
+    document: Document = plain(_ANSWERS[question](dict(arguments), progress))
+    return document
 
 
-def _inspect(arguments: Document, _: Pace) -> Document:
+def _inspect(arguments: Document, _: ProgressThrottle) -> Document:
     return inspection(reshard.inspect(**arguments))
 
 
-def _verify(arguments: Document, pace: Pace) -> Document:
-    return verification(reshard.verify(**arguments, progress=pace))
+def _verify(arguments: Document, progress: ProgressThrottle) -> Document:
+    return verification(reshard.verify(**arguments, progress=progress))
 
 
-def _fingerprint(arguments: Document, pace: Pace) -> Document:
-    return fingerprint(reshard.fingerprint(**arguments, progress=pace))
+def _fingerprint(arguments: Document, progress: ProgressThrottle) -> Document:
+    return fingerprint(reshard.fingerprint(**arguments, progress=progress))
 
 
-def _layout(arguments: Document, _: Pace) -> Document:
+def _layout(arguments: Document, _: ProgressThrottle) -> Document:
     return layout_document("", arguments["source"], reshard.preview_layout(**arguments))
 
 
-def _plan(arguments: Document, _: Pace) -> Document:
+def _plan(arguments: Document, _: ProgressThrottle) -> Document:
     shares = arguments.pop("shares")
     return conversion_plan(reshard.plan(**arguments), with_shares=shares)
 
 
-def _plans(arguments: Document, _: Pace) -> Document:
+def _plans(arguments: Document, _: ProgressThrottle) -> Document:
     shares = arguments.pop("shares")
     targets = [reshard.Target(**target) for target in arguments.pop("targets")]
     return conversion_plans(
@@ -61,20 +60,35 @@ def _plans(arguments: Document, _: Pace) -> Document:
     )
 
 
-def _picture(arguments: Document, _: Pace) -> Document:
+def _picture(arguments: Document, _: ProgressThrottle) -> Document:
     shown = arguments.pop("tensor")
     return picture(reshard.plan(**arguments), shown)
 
 
-def _contents(arguments: Document, _: Pace) -> Document:
-    return contents(reshard.inspect(**arguments))
+def _contents(arguments: Document, _: ProgressThrottle) -> Document:
+    """A checkpoint's contents for a page: the first tensors only."""
+    whole = inspection(reshard.inspect(**arguments))
+    kept = ("format", "style", "nbytes", "items", "meshes", "warnings")
+    return {
+        "command": "contents",
+        **{name: whole[name] for name in kept},
+        "tensors": whole["tensors"][:MOST_TENSORS],
+        "count": len(whole["tensors"]),
+    }
 
 
-def _layout_summary(arguments: Document, _: Pace) -> Document:
-    return layout_summary(arguments["source"], reshard.preview_layout(**arguments))
+def _layout_summary(arguments: Document, _: ProgressThrottle) -> Document:
+    """A layout on a checkpoint for a page: the first tensors only."""
+    whole = layout_document("", arguments["source"], reshard.preview_layout(**arguments))
+    return {
+        **whole,
+        "command": "layout_summary",
+        "tensors": whole["tensors"][:MOST_TENSORS],
+        "count": len(whole["tensors"]),
+    }
 
 
-_ANSWERS: dict[str, Callable[[Document, Pace], Document]] = {
+_ANSWERS: dict[str, Callable[[Document, ProgressThrottle], Document]] = {
     "inspect": _inspect,
     "verify": _verify,
     "fingerprint": _fingerprint,

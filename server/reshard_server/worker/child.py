@@ -1,8 +1,8 @@
-"""The process that converts, or answers a question: ``python -m reshard_server.worker.child PARENT``.
+"""The child process that converts or answers a question: ``python -m reshard_server.worker.child PARENT``.
 
-It reads one JSON document from stdin (``jobs.child_request``) and writes one JSON object a line to stdout:
+It reads one JSON document from stdin (``jobs.child_request``) and writes one JSON object per line to stdout:
 ``{"progress": …}`` at most twice a second, ``{"publish": …}`` before a target appears, and at the end
-``{"result": …}`` or ``{"problem": …}``. ``worker.parent`` tells what it hears, and when it ends.
+``{"result": …}`` or ``{"problem": …}``. ``worker.parent`` describes what it reads after the document.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ STOPPED = 143
 """Exit status after SIGTERM, as shells show it."""
 
 _NICENESS = 10
-"""Requests are answered first; without requests it costs nothing."""
+"""The server's requests run first; without requests this costs nothing."""
 
 _OOM_SCORE = "500"
-"""Where the machine runs out of memory, this process is ended rather than the server."""
+"""When the host runs out of memory, the kernel ends this process rather than the server."""
 
 
 def main() -> int:
-    """Reads the request, converts, tells how it ended."""
+    """Reads the request, carries it out, and writes the result or the problem."""
     die_with_parent(int(sys.argv[1]))
     out = _take_stdout()
     parent = Parent()
     request = parent.document
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        _step_back(request["data_bytes"], request.get("niceness", _NICENESS))
-        ending = _convert(request, out, parent)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is too late to stop
-        _send(out, ending)
+        _yield_to_server(request["data_bytes"], request.get("niceness", _NICENESS))
+        last_message = _carry_out(request, out, parent)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # too late to stop
+        _send(out, last_message)
     except KeyboardInterrupt:
         return STOPPED
     return 0
 
 
-def _convert(request: dict[str, Any], out: int, parent: Parent) -> dict[str, Any]:
-    """What is to be told at the end."""
+def _carry_out(request: dict[str, Any], out: int, parent: Parent) -> dict[str, Any]:
+    """The last message: the result or the problem."""
     from reshard.errors import ReshardError
     from reshard_server.errors.problems import problem_of
     from reshard_server.worker.answer import answer
     from reshard_server.worker.convert import TARGET_BUSY, convert_all
     from reshard_server.worker.fields import field_of
-    from reshard_server.worker.throttle import Pace
+    from reshard_server.worker.throttle import ProgressThrottle
 
-    pace = Pace(lambda p: _tell(out, {"progress": p}))
+    progress = ProgressThrottle(lambda p: _send_if_read(out, {"progress": p}))
 
     def before_publish(target: str) -> None:
         parent.ask_to_publish(lambda: _send(out, {"publish": target}))
 
     try:
         if "question" in request:
-            return {"result": answer(request["question"], request["arguments"], pace)}
-        return {"result": convert_all(request, pace, before_publish)}
+            return {"result": answer(request["question"], request["arguments"], progress)}
+        return {"result": convert_all(request, progress, before_publish)}
     except TARGET_BUSY as error:
         return {"problem": problem_of(error, field_of(error, request)).document(), "busy": True}
     except ReshardError as error:
@@ -71,14 +71,14 @@ def _convert(request: dict[str, Any], out: int, parent: Parent) -> dict[str, Any
 
 
 def _take_stdout() -> int:
-    """A descriptor for the protocol alone: what anything else prints goes to stderr."""
+    """A descriptor for messages only; anything that is printed goes to stderr."""
     out = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return out
 
 
-def _step_back(data_bytes: int | None, niceness: int) -> None:
-    """Leaves processor and memory to the server; bounds the memory where a bound is given."""
+def _yield_to_server(data_bytes: int | None, niceness: int) -> None:
+    """Gives the server priority on processor and memory; limits the memory where a limit is given."""
     os.nice(niceness)
     with suppress(OSError):  # a kernel or sandbox without it
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
@@ -87,8 +87,8 @@ def _step_back(data_bytes: int | None, niceness: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, most))
 
 
-def _tell(out: int, message: dict[str, Any]) -> None:
-    """Sends where the reader keeps up; a reader that is frozen must not hold the conversion up."""
+def _send_if_read(out: int, message: dict[str, Any]) -> None:
+    """Sends only if the pipe has room: a parent that does not read must not block the conversion."""
     line = _line(message)
     if len(line) <= select.PIPE_BUF and select.select([], [out], [], 0)[1]:
         os.write(out, line)

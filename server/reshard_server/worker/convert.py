@@ -1,4 +1,4 @@
-"""Converting: the one place that calls the library."""
+"""Converts: the only place of the server that calls the library's ``convert_all``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import reshard
 from reshard.cli.json_output import conversion_report, plain
 from reshard.errors import ResumeError, TargetBusyError
-from reshard_server.worker.throttle import Pace
+from reshard_server.worker.throttle import ProgressThrottle
 
 if TYPE_CHECKING:
     from reshard import MultiReport
@@ -18,26 +18,28 @@ TARGET_BUSY = TargetBusyError
 
 
 def convert_all(
-    request: dict[str, Any], pace: Pace, before_publish: Callable[[str], None] | None = None
+    request: dict[str, Any],
+    progress: ProgressThrottle,
+    before_publish: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Converts the source to all targets in one run.
 
-    Returns the ``reports``, as ``docs/reference/json-output.md`` describes them, and ``read_bytes``, what this run read
-    of the source for all targets together.
+    Returns ``reports``, as ``docs/reference/json-output.md`` describes them, and ``read_bytes``, the encoded bytes of the
+    source that this run read for all targets.
 
-    What an earlier attempt left of a target and cannot be resumed is started over: it was ours,
-    made before the source changed or the server got other settings.
+    Where an earlier attempt's files cannot be resumed, the target is started over: the files belong to this
+    conversion, and the source or the server's settings changed since.
     """
     warnings: dict[int, str] = {}
     while True:
         try:
-            made = _run(request, warnings.keys(), pace, before_publish)
+            made = _run(request, warnings.keys(), progress, before_publish)
         except ResumeError as error:
             number = _target_of(error, request)
             if not request["begun"] or number in warnings:
                 raise
             warnings[number] = (
-                f"what an earlier attempt had done was of no use, and it was started over: {error}"
+                f"the work of an earlier attempt could not be resumed, so the target was started over: {error}"
             )
         else:
             reports = [
@@ -48,8 +50,8 @@ def convert_all(
 
 
 def _target_of(error: ResumeError, request: dict[str, Any]) -> int:
-    """Which target an error is about; one that names none is about the only one."""
-    paths = [str(Path(goal["target"]).absolute()) for goal in request["targets"]]
+    """The number of the target that an error names; 0 where it names none, since there is only one."""
+    paths = [str(Path(requested["target"]).absolute()) for requested in request["targets"]]
     return 0 if error.target is None else paths.index(error.target)
 
 
@@ -60,18 +62,18 @@ def _with_warning(report: dict[str, Any], warning: str | None) -> dict[str, Any]
 def _run(
     request: dict[str, Any],
     restarted: Collection[int],
-    pace: Pace,
+    progress: ProgressThrottle,
     before_publish: Callable[[str], None] | None,
 ) -> MultiReport:
-    goals = []
-    for number, goal in enumerate(request["targets"]):
-        restart = goal.get("restart", False) or number in restarted
-        goals.append(reshard.Target(**{**goal, "restart": restart}))
+    targets = []
+    for number, requested in enumerate(request["targets"]):
+        restart = requested.get("restart", False) or number in restarted
+        targets.append(reshard.Target(**{**requested, "restart": restart}))
     return reshard.convert_all(
         request["source"],
-        goals,
+        targets,
         max_memory=request["max_memory"],
         workers=request["workers"],
-        progress=pace,
+        progress=progress,
         before_publish=before_publish,
     )

@@ -1,4 +1,4 @@
-"""Fields: which member of a request an error of the library is about, where the error's kind tells."""
+"""Finds the member of a request that a library error is about, from the kind of the error."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ _OF_A_TARGET: tuple[tuple[type[ReshardError], str], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Goal:
+class _RequestedTarget:
     """A target of a request.
 
     Attributes:
-        place: where the request has it, as a JSON pointer.
-        members: what is wanted of it.
+        place: its JSON pointer in the request.
+        path: its absolute path.
+        members: its options.
     """
 
     place: str
@@ -47,18 +48,22 @@ class _Goal:
 
 
 def field_of(error: ReshardError, request: dict[str, Any]) -> str | None:
-    """The member, as a JSON pointer, of the request that a child was given; None where it may be any."""
-    if (name := _named(error, _OF_ALL)) is not None:
+    """The JSON pointer of the member in the request that a child was given; None where it may be any member."""
+    if (name := _member_for(error, _OF_ALL)) is not None:
         return _source_of(request) if name == "source" else f"/{name}"
-    name, goal = _named(error, _OF_A_TARGET), _goal_of(error, request)
-    if name is None or goal is None:
+    name, requested = _member_for(error, _OF_A_TARGET), _requested_of(error, request)
+    if name is None or requested is None:
         return None
-    if name == "layout" and goal.members.get("layout") is None:
-        return f"{goal.place}/mesh" if goal.members.get("mesh") else goal.place or None
-    return f"{goal.place}/{name}"
+    if name == "layout" and requested.members.get("layout") is None:
+        return (
+            f"{requested.place}/mesh" if requested.members.get("mesh") else requested.place or None
+        )
+    return f"{requested.place}/{name}"
 
 
-def _named(error: ReshardError, known: tuple[tuple[type[ReshardError], str], ...]) -> str | None:
+def _member_for(
+    error: ReshardError, known: tuple[tuple[type[ReshardError], str], ...]
+) -> str | None:
     return next((name for kind, name in known if isinstance(error, kind)), None)
 
 
@@ -71,23 +76,25 @@ def _source_of(request: dict[str, Any]) -> str | None:
     )
 
 
-def _goal_of(error: ReshardError, request: dict[str, Any]) -> _Goal | None:
-    """The target that an error is about: the one that it names, or the only one."""
-    goals = _goals(request)
+def _requested_of(error: ReshardError, request: dict[str, Any]) -> _RequestedTarget | None:
+    """The target that an error names, or the only target."""
+    targets = _requested_targets(request)
     if error.target is None:
-        return goals[0] if len(goals) == 1 else None
-    return next((goal for goal in goals if goal.path == error.target), None)
+        return targets[0] if len(targets) == 1 else None
+    return next((requested for requested in targets if requested.path == error.target), None)
 
 
-def _goals(request: dict[str, Any]) -> list[_Goal]:
+def _requested_targets(request: dict[str, Any]) -> list[_RequestedTarget]:
     if request.get("question") == "plans":
-        listed = [(goal["target"], goal) for goal in request["arguments"]["targets"]]
+        listed = [(requested["target"], requested) for requested in request["arguments"]["targets"]]
     elif "question" in request:
-        return [_Goal("", "", request["arguments"])]
+        return [_RequestedTarget("", "", request["arguments"])]
     else:
-        listed = [(goal["target"], goal) for goal in request["targets"]]
+        listed = [(requested["target"], requested) for requested in request["targets"]]
     is_list = request.get("several", True)
     return [
-        _Goal(f"/targets/{number}" if is_list else "", str(Path(path).absolute()), members)
+        _RequestedTarget(
+            f"/targets/{number}" if is_list else "", str(Path(path).absolute()), members
+        )
         for number, (path, members) in enumerate(listed)
     ]

@@ -1,8 +1,9 @@
-"""A child's view of its parent: the server that started it, heard on stdin.
+"""The child's side of the connection to its parent, the server that started it.
 
-A child must never work on where another process resumes the same job. It ends when its parent dies (the kernel
-kills it; where the kernel cannot, the end of stdin tells it), and when its parent's lease has ended, which the parent
-renews while the database confirms its heartbeats. Right before it publishes it asks the parent, who asks the database.
+A child must not continue after another process has resumed the same job. So it ends when its parent dies (the kernel
+kills it; if the kernel cannot, stdin ends), and when the parent's lease has ended; the parent renews the lease while
+the database confirms its heartbeats. Right before the child publishes, it asks the parent, and the parent asks the
+database.
 
 The first line of stdin is the document. Each later line is ``{"lease_ends": …}`` or ``{"may_publish": …}``.
 """
@@ -21,10 +22,10 @@ from typing import Any, NoReturn
 from reshard_server.host_clock import host_seconds
 
 PARENT_GONE = 86
-"""Exit status of a child whose parent is gone."""
+"""Exit status of a child whose parent has ended."""
 
 LEASE_ENDED = 87
-"""Exit status of a child that may not go on: its parent's lease ended, or another attempt runs."""
+"""Exit status of a child that may not continue: its parent's lease ended, or another attempt runs."""
 
 _PR_SET_PDEATHSIG = 1
 _STDIN = 0
@@ -39,10 +40,10 @@ def die_with_parent(parent: int) -> None:
 
 
 class Parent:
-    """What the parent says.
+    """Reads what the parent sends.
 
     Attributes:
-        document: the first thing that it said.
+        document: the first line, the request.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class Parent:
             threading.Thread(target=self._watch_lease, daemon=True).start()
 
     def ask_to_publish(self, ask: Callable[[], None]) -> None:
-        """Returns where the parent allows it; ends the process where it does not, or says nothing."""
+        """Returns once the parent allows publishing; ends the process if it refuses or never answers."""
         if self._lease_ends is None:
             return
         ask()
@@ -78,7 +79,7 @@ class Parent:
 
 
 def _lines() -> Iterator[bytes]:
-    """Lines of stdin; without a buffered reader, which a thread would hold when the process ends."""
+    """Lines of stdin, read without a buffered reader, whose lock a thread would hold when the process ends."""
     data = b""
     while True:
         *lines, data = (data + _read_stdin()).split(b"\n")

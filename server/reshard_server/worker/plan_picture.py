@@ -1,7 +1,7 @@
-"""Picturing: what a page shows of a plan, which may have many thousands of tensors and shards.
+"""What a page shows of a plan, which may have many thousands of tensors and shards.
 
-Tensors beyond the first are counted only, and shares are told of one tensor, where they are few enough to be
-looked at.
+The page lists the first ``MOST_TENSORS`` tensors and counts the others. It shows the shares of one tensor, if they are
+few enough to look at.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from msgspec.structs import replace
 from reshard.cli.json_output import conversion_plan
 
 MOST_TENSORS = 200
-"""Tensors that are told one by one."""
+"""Tensors that a page lists one by one."""
 
 MOST_PAIRS = 200_000
-"""Pairs of a target shard and a source shard whose share is told."""
+"""The shares are left out where more pairs of a target shard and a source shard overlap."""
 
 Planned = Any
-"""What ``reshard.api.plan`` returns, and its tensors; their classes are not among the public names."""
+"""What ``reshard.api.plan`` returns, or one of its tensors."""
 
 Document = dict[str, Any]
 Cuts = tuple[int, ...]
 
 
-class Overlap(NamedTuple):
-    """How the target's parts lie over the source's: along one dimension, or over a whole tensor.
+class PartOverlap(NamedTuple):
+    """How the target's parts overlap the source's, along one dimension or over a whole tensor.
 
     Attributes:
-        kept: elements that each part has from the one source part that gives it most, over all parts.
-        least, most: source parts that a part reads from.
+        kept: for each target part, the elements from the source part that gives it most; summed over the parts.
+        least, most: the smallest and the largest number of source parts that one target part reads.
     """
 
     kept: int
@@ -46,7 +46,7 @@ def picture(planned: Planned, name: str | None) -> Document:
     """What a page shows of a plan: the first tensors, and one of them with its shares.
 
     Args:
-        name: of the tensor in the target; the one that moves most where it is None or not there.
+        name: of a tensor in the target; the tensor that moves most where it is None or unknown.
     """
     whole = conversion_plan(replace(planned, tensors=planned.tensors[:MOST_TENSORS]), False)
     sizes = [(shard_bytes(t), t.partition is None) for t in planned.tensors]
@@ -56,8 +56,8 @@ def picture(planned: Planned, name: str | None) -> Document:
         **whole,
         "command": "picture",
         "tensors": [
-            {**told, **_shards(t)}
-            for told, t in zip(whole["tensors"], planned.tensors, strict=False)
+            {**document, **_shards(t)}
+            for document, t in zip(whole["tensors"], planned.tensors, strict=False)
         ],
         "chosen": None if chosen is None else _with_shares(planned, chosen),
         "resplit": {
@@ -71,9 +71,9 @@ def picture(planned: Planned, name: str | None) -> Document:
 
 
 def chosen_of(tensors: Planned, name: str | None) -> Planned:
-    """The tensor with this name, else the one that moves most; None where there is none at all.
+    """The tensor with this name, else the one that moves most; None where there are no tensors.
 
-    Of those that move nothing, one whose shards become others comes first, then the largest.
+    If no tensor moves, a tensor with other shards in the target comes first, then the largest.
     """
     named = next((t for t in tensors if t.target.name == name), None)
     return named or max(
@@ -82,37 +82,37 @@ def chosen_of(tensors: Planned, name: str | None) -> Planned:
 
 
 def is_resplit(tensor: Planned) -> bool:
-    """Whether its shards in the target are others than in the source."""
+    """Whether the tensor has other shards in the target than in the source."""
     return bool(tensor.source.slices.cuts != tensor.target.slices.cuts)
 
 
 def moved_bytes(tensor: Planned) -> int:
-    """Bytes of the target that do not come from the one source shard that gives their shard most."""
+    """Bytes of target shards that do not come from the source shard that gives the shard most."""
     spec = tensor.target
     elements = math.prod(spec.shape)
     return spec.nbytes * (elements - overlap(tensor).kept) // elements if elements else 0
 
 
-def overlap(tensor: Planned) -> Overlap:
-    """How the target's shards lie over the source's: along each dimension alone, since shards are boxes."""
+def overlap(tensor: Planned) -> PartOverlap:
+    """How the target's shards overlap the source's. Shards are boxes, so each dimension counts by itself."""
     cuts = zip(tensor.source.slices.cuts, tensor.target.slices.cuts, strict=True)
     lines = [_overlap(source, target) for source, target in cuts]
     return (
-        Overlap(*(math.prod(values) for values in zip(*lines, strict=True)))
+        PartOverlap(*(math.prod(values) for values in zip(*lines, strict=True)))
         if lines
-        else Overlap(1, 1, 1)
+        else PartOverlap(1, 1, 1)
     )
 
 
 @lru_cache(maxsize=1024)
-def _overlap(source: Cuts, target: Cuts) -> Overlap:
-    """Layers of a model repeat their shapes, so few pairs of cuts occur."""
+def _overlap(source: Cuts, target: Cuts) -> PartOverlap:
+    """Cached: layers of a model repeat their shapes, so few pairs of cuts occur."""
     kept, counts = 0, []
     for start, stop in pairwise(target):
         touched = range(bisect_right(source, start) - 1, bisect_left(source, stop))
         kept += max(min(stop, source[i + 1]) - max(start, source[i]) for i in touched)
         counts.append(len(touched))
-    return Overlap(kept, min(counts, default=0), max(counts, default=0))
+    return PartOverlap(kept, min(counts, default=0), max(counts, default=0))
 
 
 def shard_bytes(tensor: Planned) -> int:
@@ -135,11 +135,11 @@ def _shards(tensor: Planned) -> Document:
 def _with_shares(planned: Planned, tensor: Planned) -> Document:
     """``shares`` is None where there are too many."""
     few = _pairs(tensor) <= MOST_PAIRS
-    (told,) = conversion_plan(replace(planned, tensors=[tensor]), few)["tensors"]
+    (document,) = conversion_plan(replace(planned, tensors=[tensor]), few)["tensors"]
     found = overlap(tensor)
     return {
         "shares": None,
-        **told,
+        **document,
         **_shards(tensor),
         "reads_from": [found.least, found.most],
         "is_resplit": is_resplit(tensor),
@@ -148,6 +148,6 @@ def _with_shares(planned: Planned, tensor: Planned) -> Document:
 
 
 def _pairs(tensor: Planned) -> int:
-    """At most so many pairs of shards overlap: two grids of s and t parts cut a line into s + t - 1 pieces."""
+    """An upper bound of the overlapping pairs: grids of s and t parts cut a line into at most s + t - 1 pieces."""
     both = zip(tensor.source.slices.parts, tensor.target.slices.parts, strict=False)
     return math.prod(s + t - 1 for s, t in both)

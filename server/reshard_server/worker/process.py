@@ -1,4 +1,4 @@
-"""A child process: started, listened to, ended. What it converts is no matter here."""
+"""A child process: starts it, reads its messages, ends it. Knows nothing of conversions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PRIVATE_PREFIX = "RESHARD_"
 
 STDERR_BYTES = 8192
 EXIT_SECONDS = 5.0
-"""How long a process may take to end that was killed, or has closed its output."""
+"""How long a process may take to end after it was killed or has closed its output."""
 
 MESSAGE_BYTES = 1 << 28
 _READ_BYTES = 1 << 16
@@ -34,10 +34,10 @@ Message = dict[str, Any]
 
 @dataclass
 class ChildProcess:
-    """A running child; made by ``start_child``, and to be ended by ``close``.
+    """A running child; ``start_child`` makes it, ``close`` must end it.
 
     Attributes:
-        has_document: set once its document is written, before which nothing else is sent.
+        has_document: set once the child's document is written; nothing else is sent before.
     """
 
     process: subprocess.Popen[bytes]
@@ -52,11 +52,11 @@ class ChildProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether it closed its output; then it has ended, or is about to."""
+        """Whether the child closed its output: it has ended, or is about to."""
         return not self._open.get_map()
 
     def messages(self, seconds: float) -> Iterator[Message]:
-        """What it says within this time; sooner where it has said something."""
+        """The messages that arrive within this time; returns as soon as there are any."""
         for key, _ in self._open.select(seconds):
             data = os.read(key.fd, _READ_BYTES)
             key.data.extend(data)
@@ -74,7 +74,7 @@ class ChildProcess:
             yield json.loads(line)
 
     def send(self, message: Message) -> None:
-        """Tells it something short, where it listens: a child that hangs must not hold the server up."""
+        """Sends a short message if the pipe has room: a child that hangs must not block the server."""
         if not self.has_document.is_set():
             return
         with suppress(OSError, ValueError):
@@ -83,14 +83,14 @@ class ChildProcess:
                 os.write(stdin, json.dumps(message).encode() + b"\n")
 
     def terminate(self) -> None:
-        """Asks it to end (SIGTERM)."""
+        """Asks the child to end (SIGTERM)."""
         self.process.terminate()
 
     def close(self) -> int:
-        """Ends it and whatever it started, at once; its return code, negative for a signal.
+        """Ends the child and its own children at once; returns its exit code, negative for a signal.
 
-        A process that the kernel cannot end now, in a system call on a storage that hangs, ends once that
-        returns, and does nothing before; it is not waited for.
+        A process in a system call on a hanging storage cannot be ended now. It does nothing more and ends when
+        the call returns; this method does not wait for it.
         """
         if self.process.returncode is None and not self.ended:
             self._kill()
@@ -104,7 +104,7 @@ class ChildProcess:
             code = -signal.SIGKILL
         self._open.close()
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            with suppress(OSError):  # what it never read of its request
+            with suppress(OSError):  # the child never read all of its request
                 _stream(stream).close()
         return code
 
@@ -118,12 +118,12 @@ class ChildProcess:
         except subprocess.TimeoutExpired:
             return None
 
-    def said(self) -> str:
-        """The end of what it wrote to stderr."""
+    def error_output(self) -> str:
+        """The end of what the child wrote to stderr."""
         return self._stderr.decode(errors="replace").strip()
 
     def listen_until(self, deadline: float) -> Iterator[Message]:
-        """What it says until it ends, or until a time of ``time.monotonic``."""
+        """The messages until the child ends, or until a time of ``time.monotonic``."""
         while not self.ended and (left := deadline - time.monotonic()) > 0:
             yield from self.messages(left)
 
@@ -131,10 +131,10 @@ class ChildProcess:
 def start_child(document: Message) -> ChildProcess:
     """Starts a child in a process group of its own and hands it the document.
 
-    Not in a session of its own: Linux may share the processor among sessions first (autogroups), and then
-    stepping back (nice) would count within the child's own only, not beside the server's requests.
+    The child stays in the server's session: Linux may share the processor among sessions first (autogroups), and the
+    child's niceness would then count only within its own session, not against the server's requests.
 
-    The kernel kills a child when the thread that started it ends: that thread must stay with it.
+    The kernel kills a child when the thread that started it ends, so that thread must wait for the child.
     """
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "reshard_server.worker.child", str(os.getpid())],
@@ -151,7 +151,7 @@ def start_child(document: Message) -> ChildProcess:
 
 
 def _feed(child: ChildProcess, line: bytes) -> None:
-    """From a thread of its own: a pipe holds less than a document may have, and the child may hang."""
+    """Runs in a thread of its own: the document may be larger than the pipe, and the child may hang."""
     stdin = _stream(child.process.stdin)
     with suppress(OSError, ValueError):
         stdin.write(line)

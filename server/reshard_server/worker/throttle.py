@@ -1,4 +1,4 @@
-"""Passes the library's progress on to the server: not too often, with rate and time left."""
+"""Passes the library's progress on to the server, at most twice a second, with the rate and the time left."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from reshard import Progress
 
-TELL_SECONDS = 0.5
+REPORT_SECONDS = 0.5
 NAME_CHARACTERS = 500
-"""Of a tensor's name; a line must fit the atomic write of a pipe."""
+"""Length limit of a tensor's name: a message must fit into one atomic write of a pipe."""
 
 
 @dataclass
-class Pace:
-    """Told after each task; tells a document at most twice a second, and whenever the stage changes."""
+class ProgressThrottle:
+    """Called after each task; reports at most twice a second, and whenever the stage changes."""
 
-    tell: Callable[[dict[str, Any]], None]
+    report: Callable[[dict[str, Any]], None]
     clock: Callable[[], float] = time.monotonic
-    _began: tuple[float, int] | None = None
-    _told: float = float("-inf")
+    _first: tuple[float, int] | None = None
+    _reported_at: float = float("-inf")
     _stage: str = ""
     _resumed: int = 0
 
     def __call__(self, progress: Progress) -> None:
         now = self.clock()
-        if self._began is None:
-            self._began = now, progress.moved_bytes
+        if self._first is None:
+            self._first = now, progress.moved_bytes
         self._resumed = max(self._resumed, progress.resumed_bytes)
-        if now - self._told >= TELL_SECONDS or progress.stage != self._stage:
-            self._told, self._stage = now, progress.stage
-            self.tell(self._document(progress, now))
+        if now - self._reported_at >= REPORT_SECONDS or progress.stage != self._stage:
+            self._reported_at, self._stage = now, progress.stage
+            self.report(self._document(progress, now))
 
     def _document(self, progress: Progress, now: float) -> dict[str, Any]:
         moved, total = progress.moved_bytes, progress.total_bytes
@@ -51,7 +51,7 @@ class Pace:
         }
 
     def _rate(self, moved: int, now: float) -> float | None:
-        """Of this attempt: what an earlier one moved counts for nothing."""
-        began, first = self._began or (now, moved)
-        seconds, done = now - began, moved - first
+        """The rate of this attempt; bytes that an earlier attempt moved do not count."""
+        began_at, first_moved = self._first or (now, moved)
+        seconds, done = now - began_at, moved - first_moved
         return done / seconds if seconds > 0 and done > 0 else None

@@ -1,4 +1,4 @@
-"""Wording: what the library says, in the client's words: roots and paths below them, not this machine's paths."""
+"""Rewrites the library's messages for clients: names of roots and paths below them, never this host's folders."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from reshard_server.schemas.conversion import ConversionRequest, goals
+from reshard_server.schemas.conversion import ConversionRequest, targets_of
 
 HIDDEN = "(a folder of the server)"
-"""What is told instead of a folder that has no name for the client."""
+"""Replaces a folder that has no name for the client."""
 
 _PLAIN = re.compile("[A-Za-z0-9/_.-]")
-"""Characters that are written in one way only."""
+"""Characters that every quoting style writes as they are."""
 
-_UNTOLD = frozenset({"type", "title", "field", "instance", "error"})
-"""Members of a problem that no library wrote."""
+_UNCHANGED = frozenset({"type", "title", "field", "instance", "error"})
+"""Members of a problem whose text does not come from a library."""
 
 
 @dataclass(frozen=True)
 class RootNames:
-    """Real folders and the names that a client knows them by, the longest first.
+    """Real folders and the names by which clients know them, the longest first.
 
     Attributes:
-        hidden: folders that have no name for the client; whatever lies in one is told as ``HIDDEN``.
+        hidden: folders that have no name for the client; paths in them become ``HIDDEN``.
     """
 
     names: tuple[tuple[str, str], ...]
@@ -37,10 +37,10 @@ class RootNames:
 
     @classmethod
     def of(cls, roots: Mapping[str, Path], *others: Path) -> RootNames:
-        """Every root by its name.
+        """The names of all roots.
 
         Args:
-            others: folders of the server that no client knows.
+            others: folders of the server that no client may see.
         """
         forms = {(str(form), name) for name, path in roots.items() for form in _forms(path)}
         named = sorted((pair for pair in forms if pair[0] != "/"), key=_longest_first)
@@ -48,17 +48,17 @@ class RootNames:
         return cls(tuple(named), tuple(sorted(hidden - {"/"}, key=len, reverse=True)))
 
     def only(self, *paths: str) -> RootNames:
-        """These, but of the roots only those that paths of clients name; nobody learns of another one."""
+        """Only the roots that these paths of the client name; the client learns of no other root."""
         known = {path.partition("/")[0] for path in paths}
         return replace(self, names=tuple(pair for pair in self.names if pair[1] in known))
 
     def before(self, folder: Path, name: str) -> RootNames:
-        """These, and first of all one more folder, below a root, that is known by another name."""
+        """One more folder below a root, with another name, that is looked for first."""
         forms = sorted((str(form), name) for form in _forms(folder))
         return replace(self, names=(*forms, *self.names))
 
     def text(self, text: str) -> str:
-        """The text with every root's folder replaced by its name, however it is written."""
+        """The text with every root's folder replaced by its name, in any spelling."""
         for folder, name in self.names:
             text = _place(folder).sub(name.replace("\\", r"\\"), text)
         for folder in self.hidden:
@@ -66,12 +66,12 @@ class RootNames:
         return text
 
     def problem(self, document: dict[str, Any]) -> dict[str, Any]:
-        """The problem document with its sentences in the client's words."""
-        return {k: v if k in _UNTOLD else self._everywhere(v) for k, v in document.items()}
+        """The problem document with the client's paths in its sentences."""
+        return {k: v if k in _UNCHANGED else self._everywhere(v) for k, v in document.items()}
 
     def answer(self, document: dict[str, Any]) -> dict[str, Any]:
-        """The object of a command, with paths and sentences in the client's words; names stay as they are."""
-        return {name: self._told(value) for name, value in document.items()}
+        """The JSON object of a command with the client's paths; names of tensors stay as they are."""
+        return {name: self._value(value) for name, value in document.items()}
 
     def _everywhere(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -82,7 +82,7 @@ class RootNames:
             return [self._everywhere(v) for v in value]
         return value
 
-    def _told(self, value: Any) -> Any:
+    def _value(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.text(value)
         if not isinstance(value, list):
@@ -92,7 +92,7 @@ class RootNames:
     def _entry(self, entry: Any) -> Any:
         if isinstance(entry, str):
             return self.text(entry)
-        if isinstance(entry, dict) and "command" in entry:  # one of several plans
+        if isinstance(entry, dict) and "command" in entry:  # one plan of several
             return self.answer(entry)
         if isinstance(entry, dict) and isinstance(entry.get("detail"), str):
             return {**entry, "detail": self.text(entry["detail"])}
@@ -101,65 +101,70 @@ class RootNames:
 
 @dataclass(frozen=True)
 class Wording:
-    """The words of one conversion's client."""
+    """Rewrites the messages of one conversion for its client."""
 
     request: ConversionRequest
     names: RootNames
 
     @classmethod
     def of(
-        cls, roots: Mapping[str, Path], request: ConversionRequest, held: Path | None = None
+        cls, roots: Mapping[str, Path], request: ConversionRequest, links: Path | None = None
     ) -> Wording:
-        """Args: held: where the source is held, if anywhere; the client knows only the source."""
-        targets = (goal.target for goal in goals(request))
+        """For a conversion.
+
+        Args:
+            links: the folder of hard links that is read instead of the source, if any; the client knows only
+                the source.
+        """
+        targets = (requested.target for requested in targets_of(request))
         names = RootNames.of(roots).only(request.source, *targets)
-        return cls(request, names if held is None else names.before(held, request.source))
+        return cls(request, names if links is None else names.before(links, request.source))
 
     def text(self, text: str) -> str:
         """The text with every root's folder replaced by its name."""
         return self.names.text(text)
 
     def problem(self, document: dict[str, Any]) -> dict[str, Any]:
-        """The problem document with its sentences in the client's words."""
+        """The problem document with the client's paths in its sentences."""
         return self.names.problem(document)
 
     def reports(self, reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The reports, with source and target as they were asked for."""
+        """The reports, with source and target as the request names them."""
         return [
             {
                 **self.names.answer(report),
                 "source": self.request.source,
-                "target": goal.target,
+                "target": requested.target,
             }
-            for report, goal in zip(reports, goals(self.request), strict=True)
+            for report, requested in zip(reports, targets_of(self.request), strict=True)
         ]
 
 
 @cache
 def _place(folder: str) -> re.Pattern[str]:
-    """A folder in a text: not in the middle of a name, nor where another name only begins like it."""
+    """Matches a folder in a text, but not within a name or as the beginning of a longer name."""
     return re.compile(rf"(?<![\w.%-]){_spelled(folder)}(?![^/\s'\"`)\],;:.?\\&])")
 
 
 @cache
 def _anything_in(folder: str) -> re.Pattern[str]:
-    """A folder, and whatever seems to follow of a path."""
+    """Matches a folder and the rest of the path behind it."""
     return re.compile(rf"{_spelled(folder)}[^\s'\"`,;]*")
 
 
 def _spelled(folder: str) -> str:
-    """What matches a folder, as it is or as Python, JSON, C++, URLs and HTML write it."""
-    return "".join(re.escape(c) if _PLAIN.fullmatch(c) else _ways_to_write(c) for c in folder)
+    """A pattern for a folder as it is, or as Python, JSON, C++, URLs and HTML write it."""
+    return "".join(re.escape(c) if _PLAIN.fullmatch(c) else _spellings(c) for c in folder)
 
 
-def _ways_to_write(character: str) -> str:
+def _spellings(character: str) -> str:
     octets, number = os.fsencode(character), ord(character)
-    ways = [character, f"\\{character}", ascii(character)[1:-1], html.escape(character)]
-    ways += [json.dumps(character)[1:-1], f"&#{number};", f"&#x{number:x};"]
-    ways += [
+    spellings = [character, f"\\{character}", ascii(character)[1:-1], html.escape(character)]
+    spellings += [json.dumps(character)[1:-1], f"&#{number};", f"&#x{number:x};"]
+    spellings += [
         "".join(form.format(o) for o in octets) for form in ("%{:02X}", "\\x{:02x}", "\\{:03o}")
     ]
-    ordered = sorted(set(ways), key=len, reverse=True)
+    ordered = sorted(set(spellings), key=len, reverse=True)
     return f"(?i:{'|'.join(map(re.escape, ordered))})"
 
 

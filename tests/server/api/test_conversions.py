@@ -9,8 +9,8 @@ import pytest
 from reshard_server.db.conversions import claims, conversions
 from reshard_server.schemas.conversion import ProgressState
 
-from tests.server.api.conftest import Served
 from tests.server.claimed import begun, claimed
+from tests.server.served import Served
 
 URL = "/v1/conversions"
 ONE = {"source": "data/a", "target": "data/b"}
@@ -24,7 +24,7 @@ def test_created(served: Served) -> None:
     assert answer.headers["Retry-After"] == "1"
     assert (found["state"], found["done"], found["created_by"]) == ("queued", False, "ann")
     assert found["request"]["labels"] == {"run": "7"}
-    assert served.enqueued == [(found["id"], "ann", 5)]
+    assert (served.wakes, found["priority"]) == (1, 5)
     assert served.ask("GET", answer.headers["Location"]).json() == found
 
 
@@ -42,7 +42,7 @@ def test_the_same_key_leads_to_the_same_conversion(served: Served) -> None:
     assert again.status_code == 202
     assert again.json() == first.json()
     assert again.headers["Location"] == first.headers["Location"]
-    assert len(served.enqueued) == 1
+    assert served.wakes == 1
 
 
 def test_a_key_is_its_tokens_own(served: Served) -> None:
@@ -62,7 +62,7 @@ def test_a_key_with_another_request_is_refused(served: Served) -> None:
         "type": "urn:reshard:problem:idempotency-key-reused",
         "title": "The Idempotency-Key belongs to another request",
         "status": 422,
-        "detail": f"the Idempotency-Key 'k-1' was sent before with another request, which led to conversion {first}; "
+        "detail": f"the Idempotency-Key 'k-1' was sent before with another request, which made the conversion {first}; "
         "send that request again, or take a new key",
         "field": "Idempotency-Key",
         "remedy": "send that request again, or take a new key",
@@ -107,7 +107,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None, str]] = [
      "for at most that, or leave it out"),
     ({"run_seconds": 0.5}, 422, "invalid-request", "/run_seconds", "/run_seconds: expected at least 1.0, found 0.5"),
     ({"sauce": "x"}, 422, "invalid-request", "/sauce",
-     "/sauce: there is nothing of this name; correct the name, or leave it out"),
+     "/sauce: there is no member of this name; correct the name, or leave it out"),
     ({"restart": 0}, 422, "invalid-request", "/restart", "/restart: expected true or false, found 0"),
     ({"priority": "5"}, 422, "invalid-request", "/priority", "/priority: expected a whole number, found '5'"),
     ({"priority": True}, 422, "invalid-request", "/priority", "expected a whole number, found true"),
@@ -135,7 +135,7 @@ def test_refused_before_it_is_accepted(
     assert words in found["detail"]
     assert found["field"] == field
     assert found["remedy"]
-    assert served.enqueued == []
+    assert served.wakes == 0
 
 
 def test_what_is_missing_is_named(served: Served) -> None:
@@ -151,8 +151,8 @@ def test_where_nothing_is_the_description_is_named(served: Served) -> None:
         "GET /v1/nothing: there is no such path; the API's description is at /docs"
     )
     found = served.ask("PATCH", URL).json()
-    assert found["detail"] == (f"PATCH {URL}: another method was expected; ask with GET, POST")
-    assert found["remedy"] == "ask with GET, POST"
+    assert found["detail"] == (f"PATCH {URL}: another method was expected; use GET, POST")
+    assert found["remedy"] == "use GET, POST"
 
 
 def test_a_field_of_one_of_several_targets_is_named(served: Served) -> None:
@@ -170,16 +170,16 @@ def test_a_field_of_one_of_several_targets_is_named(served: Served) -> None:
 
 def test_too_many_wait(serve: Callable[..., Served]) -> None:
     served = serve(queued_per_token=2)
-    served.create(), served.create()
+    first, _ = served.create(), served.create()
     answer = served.ask("POST", URL, json=ONE, headers={"Idempotency-Key": "k"})
     assert answer.status_code == 429
     assert answer.headers["Retry-After"] == "30"
     assert answer.json()["detail"] == (
-        "2 conversions of the token 'ann' wait already, as many as may; wait until some have ended, or cancel some"
+        "2 conversions of the token 'ann' wait already, the most that may wait; wait until some have ended, or cancel some"
     )
     assert served.create("bob")
-    assert len(served.enqueued) == 3
-    conversions.request_cancel(served.db, served.enqueued[0][0])
+    assert served.wakes == 3
+    conversions.request_cancel(served.db, first)
     assert served.ask("POST", URL, json=ONE, headers={"Idempotency-Key": "k"}).status_code == 202
 
 
@@ -190,7 +190,7 @@ def test_nothing_new_while_the_server_ends(served: Served) -> None:
     for path, body in ((URL, ONE), (f"{URL}/{failed}:retry", None)):
         answer = served.ask("POST", path, json=body)
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
-        assert answer.json()["detail"].startswith("this server is ending and takes nothing new")
+        assert answer.json()["detail"].startswith("this server is ending and accepts no new work")
     assert served.ask("GET", f"{URL}/{failed}").status_code == 200
     assert served.ask("GET", "/readyz", None).status_code == 503
     assert served.ask("GET", "/livez", None).status_code == 200
@@ -221,13 +221,14 @@ def test_a_token_without_the_scope(served: Served) -> None:
 
 
 def test_polled_by_etag(served: Served) -> None:
-    path = f"{URL}/{served.create()}"
+    new = served.create()
+    path = f"{URL}/{new}"
     first = served.ask("GET", path)
     tag = first.headers["ETag"]
     for known in (tag, f'W/{tag}, "x"', f'"y", {tag}'):
         same = served.ask("GET", path, headers={"If-None-Match": known})
         assert (same.status_code, same.headers["ETag"], same.content) == (304, tag, b"")
-    claimed(served.db, served.enqueued[0][0])
+    claimed(served.db, new)
     changed = served.ask("GET", path, headers={"If-None-Match": tag})
     assert (changed.status_code, changed.json()["state"]) == (200, "running")
     assert changed.headers["ETag"] != tag
@@ -276,11 +277,11 @@ def test_cancelled_and_tried_again(served: Served) -> None:
     again = served.ask("POST", f"{path}:retry")
     assert (again.status_code, again.json()["state"]) == (202, "queued")
     assert again.headers["Location"] == path
-    assert [e[2] for e in served.enqueued] == [2, 2]
+    assert (served.wakes, again.json()["priority"]) == (2, 2)
     twice = served.ask("POST", f"{path}:retry")
     assert twice.status_code == 409
     assert twice.json()["detail"].endswith(
-        "is queued; only failed and cancelled ones are tried again"
+        "is queued; only failed and cancelled ones can be retried"
     )
 
 

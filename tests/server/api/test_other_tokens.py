@@ -9,9 +9,9 @@ import pytest
 from reshard_server.api.schedules import routes
 from reshard_server.db.schedules import schedules
 
-from tests.server.api.conftest import Served
 from tests.server.pages.browser import Browser
 from tests.server.pages.conftest import ann, signed_in
+from tests.server.served import Served
 
 __all__ = ["ann", "signed_in"]
 
@@ -140,5 +140,5 @@ def test_a_layout_says_no_name(served: Served) -> None:
         found = served.ask(method, "/v1/layouts/taken", "bob", **more)
         assert (found.status_code, found.json()["detail"]) == (
             403,
-            "the layout 'taken' is not this token's to change; take another name, or ask an admin",
+            "the layout 'taken' belongs to another token, so this one may not change it; take another name, or ask an admin",
         )

@@ -12,7 +12,7 @@ from reshard_server.db.tables import CONVERSIONS
 from reshard_server.errors.problems import ProblemError
 from reshard_server.schemas.reports import MODELS, STAGES
 
-from tests.server.api.conftest import Served
+from tests.server.served import Served
 
 URL = "/v1/conversions"
 TENSORS = 30_000
@@ -121,7 +121,7 @@ def test_lists_and_other_answers_take_fields(served: Served) -> None:
         ),
         ("error.colour", "there is no member 'error.colour'; known: type, title, status, detail,"),
         ("state.x", "there is no member 'state.x'; 'state' has no members"),
-        ("", "expected names of members with commas between them, such as 'id,state', found ''"),
+        ("", "expected names of members, separated by commas, such as 'id,state', found ''"),
         ("id,,state", "expected names of members"),
         ("id.", "expected names of members"),
         (".".join("a" * 2000), "expected names of members"),

@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 from reshard_server.errors.database_errors import FULL, READ_ONLY, Unavailable, unavailable
 
-from tests.server.api.conftest import Served
 from tests.server.postgres import Postgres
+from tests.server.served import Served
 
 LAYOUT = {"layout": {"mesh": {"axes": ["x"], "shape": [2]}, "rules": []}}
 SCHEDULE = {
@@ -83,11 +83,11 @@ def test_changes_are_refused_in_words_and_what_is_there_is_told(
 
 def test_ready_says_why_no_heartbeat_is_taken(served: Served) -> None:
     assert served.ask("GET", "/readyz", None).status_code == 200
-    served.app.state.services.durable.refused = FULL
+    served.app.state.services.queue.refused = FULL
     answer = served.ask("GET", "/readyz", None)
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "10")
     assert answer.json()["detail"] == (
-        "the disk of the server's records is full, so nothing can be changed; make room there, and send the request again"
+        "the disk of the server's records is full, so nothing can be changed; free space there, and send the request again"
     )
     assert served.ask("GET", "/livez", None).status_code == 200
 

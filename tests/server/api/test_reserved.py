@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.server.api.conftest import Served
 from tests.server.pages.browser import Browser
 from tests.server.pages.conftest import ann, signed_in
+from tests.server.served import Served
 
 __all__ = ["ann", "signed_in"]
 
@@ -58,11 +58,11 @@ def test_a_schedule_whose_steps_would_lie_there(served: Served) -> None:
     targets = [{"target": "data/.{name}.reshard-partial/{step}"}]
     answer = served.ask("PUT", "/v1/schedules/s", json={**BY_STEP, "targets": targets})
     assert answer.status_code == 422
-    assert "in which output grows (.NAME.reshard-partial)" in answer.json()["detail"]
+    assert "for unfinished output (.NAME.reshard-partial)" in answer.json()["detail"]
 
 
 def test_by_the_form(ann: Browser) -> None:
     ann.go("/new-conversion")
     ann.submit("/new-conversion", source="data/a", target=NAMES[0], do="start")
     assert ann.status == 422
-    assert "lies in the folder where the server holds what it reads (.reshard-held)" in ann.text
+    assert "is in the folder for hard links to sources (.reshard-held)" in ann.text

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.api.conftest import Served
 from tests.server.schedules.bench import write_step
+from tests.server.served import Served
 
 URL = "/v1/schedules"
 EACH: dict[str, Any] = {
@@ -54,8 +54,8 @@ def test_only_in_the_state_that_is_expected(served: Served) -> None:
     missing = ask(If_Match="*")
     assert (missing.status_code, missing.json()["detail"]) == (
         412,
-        "the schedule is not there, which the request's If-Match or If-None-Match does not expect; get it, and send "
-        "the change again with its ETag",
+        "the schedule does not exist, which the request's If-Match or If-None-Match does not expect; read it again, and send "
+        "the change with its ETag",
     )
     first = ask(If_None_Match="*")
     assert first.status_code == 201
@@ -113,12 +113,12 @@ def with_target(target: str, **more: Any) -> dict[str, Any]:
 
 REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     (with_target("data/{when}"), 422, "/targets/0/target",
-     "the target 'data/{when}' has {when}; the fields that are known here are {step}, {time}, {name}"),
+     "the target 'data/{when}' has {when}; the known fields are {step}, {time}, {name}"),
     (with_target("data/{step:04}"), 422, "/targets/0/target",
-     "the target 'data/{step:04}' has a brace that belongs to no field; the fields that are known here are {step}, "
+     "the target 'data/{step:04}' has a brace that belongs to no field; the known fields are {step}, "
      "{time}, {name}"),
     ({**NIGHTLY, "targets": [{"target": "data/{step}"}]}, 422, "/targets/0/target",
-     "the target 'data/{step}' has {step}; the fields that are known here are {time}, {name}"),
+     "the target 'data/{step}' has {step}; the known fields are {time}, {name}"),
     (with_target("data/out"), 422, "/targets/0/target",
      "the target 'data/out' is the same for every run, so only the first could be written; add {step} or {time}, or "
      "let it be replaced (overwrite)"),
@@ -163,7 +163,7 @@ def test_what_is_no_name(served: Served, name: str) -> None:
     answer = served.ask("PUT", f"{URL}/{name}", json=NIGHTLY)
     assert answer.status_code == 422
     assert answer.json()["detail"] == (
-        f"{name!r} is no name of a schedule; take letters, digits, dots, hyphens and underscores, a letter or a digit "
+        f"{name!r} is not a valid name of a schedule; use letters, digits, dots, hyphens and underscores, with a letter or a digit "
         "first"
     )
 
@@ -198,7 +198,7 @@ def test_run_now_by_the_clock(served: Served) -> None:
     busy = served.ask("POST", f"{URL}/s:run", json={})
     assert busy.status_code == 409
     assert busy.json()["detail"] == (
-        "the run before of the schedule 's' is being converted now; wait for it to end, or cancel its conversion"
+        "the previous run of the schedule 's' is being converted now; wait for it to end, or cancel its conversion"
     )
     stepped = served.ask("POST", f"{URL}/s:run", json={"step": 3})
     assert (stepped.status_code, stepped.json()["field"]) == (409, "/step")
@@ -229,7 +229,7 @@ def test_the_server_ticks(serve: Callable[..., Served], tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert [(r["key"], r["outcome"], r["state"]) for r in runs] == [("5", "started", "queued")]
-    assert [conversion for conversion, _, _ in served.enqueued] == [runs[0]["conversion"]]
+    assert served.wakes == 1
     served.ask("DELETE", f"{URL}/s")
     assert served.ask("GET", f"{URL}/s/runs").status_code == 404
     assert served.ask("GET", f"/v1/conversions/{runs[0]['conversion']}").status_code == 200

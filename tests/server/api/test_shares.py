@@ -22,7 +22,7 @@ def test_streams_of_one_token_leave_some_to_others(tmp_path: Path) -> None:
             refused = ann.get(f"{URL}/{of_ann}/events")
             assert (refused.status_code, refused.headers["Retry-After"]) == (429, "5")
             assert refused.json()["detail"].startswith(
-                "1 streams are open by the token 'ann', as many as one"
+                "1 streams are open by the token 'ann', the most that one"
             )
             with bob.stream("GET", f"{URL}/{of_bob}/events") as other:
                 assert other.status_code == 200

@@ -13,8 +13,8 @@ from reshard_server.auth.tokens import load_tokens
 from reshard_server.settings import Settings, load_settings
 
 from reshard.errors import ReshardError
-from tests.server.api.conftest import Served
 from tests.server.live import live
+from tests.server.served import Served
 
 Told = tuple[str, str, str]
 
@@ -97,7 +97,7 @@ def test_a_setting_that_cannot_be_used() -> None:
         )
     with pytest.raises(ReshardError) as raised:
         load_tokens(Settings(insecure=True, forwarded_allow_ips="*"))
-    assert "forwarded_allow_ips names a proxy, which brings others; make tokens" in str(
+    assert "forwarded_allow_ips names a proxy, which lets others in; make tokens" in str(
         raised.value
     )
 

@@ -15,14 +15,14 @@ from typing import Any
 import httpx
 import pytest
 from reshard_server.auth.make_token import as_toml, make_token
-from reshard_server.auth.reload_tokens import Reloading
+from reshard_server.auth.reload_tokens import TokenReloader
 from reshard_server.auth.tokens import Tokens, load_tokens
 from reshard_server.settings import Settings, TokenSettings
 
 from reshard.errors import ReshardError
-from tests.server.api.conftest import Served
 from tests.server.live import live
 from tests.server.pages.browser import ORIGIN
+from tests.server.served import Served
 from tests.server.tokens import bearer
 
 PATIENCE_SECONDS = 60
@@ -132,7 +132,7 @@ def test_a_request_with_an_expired_token_is_told_so(served: Served) -> None:
     form = {"token": "ann-secret-token"}
     page = served.ask("POST", "/sign-in", None, data=form, headers={"Origin": ORIGIN})
     assert page.status_code == 401
-    assert "This token has expired; ask its administrator for a new one." in page.text
+    assert "This token has expired; ask the administrator for a new one." in page.text
 
 
 def test_a_session_ends_with_its_token_at_the_latest(served: Served) -> None:
@@ -150,10 +150,10 @@ def file(tmp_path: Path) -> Path:
     return found
 
 
-def reloading(file: Path, ended: list[str]) -> tuple[Tokens, Reloading]:
+def reloading(file: Path, ended: list[str]) -> tuple[Tokens, TokenReloader]:
     settings, told = Settings(tokens_file=file), list[str]()
     tokens = load_tokens(settings)
-    return tokens, Reloading(settings, tokens, ended.append, told.append)
+    return tokens, TokenReloader(settings, tokens, ended.append, told.append)
 
 
 def test_a_file_that_changed_is_taken(file: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -198,7 +198,7 @@ def test_another_file_in_its_place_is_taken(file: Path) -> None:
     [
         (None, "No such file"),
         ("[[tokens]", "cannot be used"),
-        ("", "there is no token, so nobody could ask for anything"),
+        ("", "there is no token, so nobody could send requests"),
         (entry("one", "x") + entry("one", "y"), "two tokens are named 'one'"),
         ('[[tokens]]\nname = "x"\n', "tokens.0.sha256: it is missing"),
     ],
@@ -216,7 +216,7 @@ def test_a_file_that_cannot_be_used_changes_nothing(
     assert tokens.caller("one-secret") is not None and tokens.caller("two-secret") is not None
     assert ended == []
     (message,) = caplog.messages
-    assert message.startswith("the tokens stay as they were: ") and words in message
+    assert message.startswith("the tokens are not changed: ") and words in message
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     file.write_text(entry("two", "two-secret"))
     found.look()
@@ -249,7 +249,7 @@ def test_a_running_server_takes_tokens_and_gives_them_up(tmp_path: Path) -> None
             assert client.get(url).status_code == 401  # by the cookie
             assert httpx.get(url, headers=bearer("ann")).status_code == 200  # of the settings
             file.write_text("broken")
-            said = "the tokens stay as they were"
+            said = "the tokens are not changed"
             _until(lambda: any(x["message"].startswith(said) for x in server.lines()))
             assert client.get(url, headers=new).status_code == 200
         text = server.log.read_text()

@@ -110,7 +110,7 @@ def test_it_ends_with_its_token(db: sa.Engine) -> None:
 
 
 def test_a_token_has_only_so_many(db: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MOST_OF_A_TOKEN", 3)
+    monkeypatch.setattr(sessions, "SESSIONS_PER_TOKEN", 3)
     clock = Clock()
     found = made(db, clock)
     other = begun(found, BOB)

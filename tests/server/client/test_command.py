@@ -73,8 +73,8 @@ def test_several_targets_give_the_same_reports_as_here(
     served: Live, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def asked(source: str, folder: str, *more: str) -> Any:
-        goals = ["--target", f"{layout_file(tmp_path)}={folder}/a", "--target", f"x=2={folder}/b"]
-        assert run(["convert", source, *goals, "--cast", "bias=bfloat16", "--json", *more]) == 0
+        targets = ["--target", f"{layout_file(tmp_path)}={folder}/a", "--target", f"x=2={folder}/b"]
+        assert run(["convert", source, *targets, "--cast", "bias=bfloat16", "--json", *more]) == 0
         return json.loads(capsys.readouterr().out)
 
     here = asked(str(data / "run"), str(tmp_path / "here"))

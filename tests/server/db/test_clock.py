@@ -91,7 +91,10 @@ def test_the_layout_that_is_shown_is_the_layout_that_is_used(
     stored(db, 8)
     assert one.request.model_dump()["layout"] == "serving@2"
     assert two.request.model_dump()["layout"] == "serving@1"
-    assert [goal["layout"] for goal in three.request.model_dump()["targets"]] == ["serving@2", None]
+    assert [target["layout"] for target in three.request.model_dump()["targets"]] == [
+        "serving@2",
+        None,
+    ]
     used = layouts.stored_layout(db, "serving@2", as_of=0.0)
     assert used["mesh"]["shape"] == [4]
 

@@ -181,8 +181,8 @@ def test_records_without_what_is_needed_are_refused(old: dict[str, Any]) -> None
     with pytest.raises(StorageError) as raised:
         opened(old)
     assert str(raised.value) == (
-        f"the server's records ({shown}) were made by a version that this one cannot follow: the table 'conversions' "
-        "has no read_bytes; run the version that made them, or begin with an empty state folder or database"
+        f"the server's records ({shown}) were made by a version that this one cannot migrate from: the table 'conversions' "
+        "has no read_bytes; run the version that made them, or start with an empty state folder or database"
     )
 
 

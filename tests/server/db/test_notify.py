@@ -85,7 +85,7 @@ def test_a_change_that_is_undone_is_not_told(sqlite: sa.Engine) -> None:
 
     def create_and_fail() -> None:
         with sqlite.begin() as connection:
-            news.tell(connection, "conversions")
+            news.notify(connection, "conversions")
             raise RuntimeError
 
     with pytest.raises(RuntimeError):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from reshard_server.db.database import open_database
 from reshard_server.db.state_lock import state_locked
-from reshard_server.jobs.queue import Durable
+from reshard_server.jobs.queue import JobQueue
 from reshard_server.settings import Settings
 
 
@@ -50,11 +50,11 @@ def main() -> None:
     ending = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ending.set())
     with state_locked(settings):
-        durable = Durable(settings, open_database(settings), OneRoot(Path(root)))
-        durable.launch()
+        queue = JobQueue(settings, open_database(settings), OneRoot(Path(root)))
+        queue.launch()
         print("ready", flush=True)
         ending.wait()
-        durable.close()
+        queue.close()
 
 
 if __name__ == "__main__":

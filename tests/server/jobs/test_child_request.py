@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from reshard_server.db.conversions import conversions
 from reshard_server.db.database import open_database
 from reshard_server.db.tables import LAYOUTS
-from reshard_server.jobs.child_request import resolved
+from reshard_server.jobs.child_request import make_child_request
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.settings import MIB, Settings
 
@@ -29,11 +29,11 @@ def db(tmp_path: Path) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
-def document(db: sa.Engine, *, begun: bool = False, **wish: Any) -> dict[str, Any]:
-    request = OneTarget(source="data/a", target="data/b", **wish)
+def document(db: sa.Engine, *, begun: bool = False, **options: Any) -> dict[str, Any]:
+    request = OneTarget(source="data/a", target="data/b", **options)
     made = conversions.create(db, token="ann", request=request)
     settings = Settings(max_memory=64 * MIB, workers=4)
-    return resolved(db, settings, ROOTS, made, begun=begun)
+    return make_child_request(db, settings, ROOTS, made, begun=begun)
 
 
 def store(db: sa.Engine, version: int, at: float, *, deleted: bool = False) -> None:
@@ -49,7 +49,7 @@ def test_paths_are_real_ones(db: sa.Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "max_memory", "workers"),
+    ("options", "max_memory", "workers"),
     [
         ({}, 64 * MIB, 4),
         ({"max_memory": "32MiB", "workers": 2}, 32 * MIB, 2),
@@ -58,9 +58,9 @@ def test_paths_are_real_ones(db: sa.Engine) -> None:
     ],
 )
 def test_no_request_gets_more_than_the_ceiling(
-    db: sa.Engine, wish: dict[str, Any], max_memory: int, workers: int
+    db: sa.Engine, options: dict[str, Any], max_memory: int, workers: int
 ) -> None:
-    found = document(db, **wish)
+    found = document(db, **options)
     assert (found["max_memory"], found["workers"]) == (max_memory, workers)
     assert found["data_bytes"] > max_memory
 
@@ -90,7 +90,7 @@ def test_a_name_in_an_old_record_stands_for_what_it_was_when_it_was_asked_for(
     store(db, 1, now - 20)
     store(db, 2, now - 10, deleted=True)
     store(db, 3, now + 1000)
-    found = resolved(db, Settings(), ROOTS, made, begun=False)
+    found = make_child_request(db, Settings(), ROOTS, made, begun=False)
     assert found["targets"][0]["layout"] == {"v": 2}
 
 

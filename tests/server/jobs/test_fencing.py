@@ -17,9 +17,9 @@ from reshard_server.db.conversions import claims, conversions
 from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.database import open_database
 from reshard_server.host_clock import host_seconds
-from reshard_server.jobs.attempt import Done, Stopped, attempt
-from reshard_server.jobs.child_request import resolved
-from reshard_server.jobs.held_claim import Holding
+from reshard_server.jobs.attempt import Converted, Interrupted, attempt
+from reshard_server.jobs.child_request import make_child_request
+from reshard_server.jobs.held_claim import HeldClaim
 from reshard_server.jobs.time_limits import TimeLimits
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.settings import Settings
@@ -138,7 +138,7 @@ def test_the_database_ends_statements_that_take_too_long(
     db.dispose()
 
 
-class Held(Holding):
+class OwnClaim(HeldClaim):
     """A claim whose database is asked by the test."""
 
     def __init__(self, world: World, job: str, **more: Any) -> None:
@@ -153,33 +153,33 @@ def document(world: World, job: str) -> dict[str, Any]:
     conversion = conversions.get(world.db, job)
     assert conversion is not None
     settings = Settings(state=world.folder)
-    return resolved(world.db, settings, OneRoot(world.data), conversion, begun=False)
+    return make_child_request(world.db, settings, OneRoot(world.data), conversion, begun=False)
 
 
 def unlimited(world: World) -> TimeLimits:
-    wish = OneTarget(source="data/source", target="data/out")
-    return TimeLimits(Settings(state=world.folder), wish)
+    request = OneTarget(source="data/source", target="data/out")
+    return TimeLimits(Settings(state=world.folder), request)
 
 
 def test_an_attempt_that_is_not_the_conversions_any_more_publishes_nothing(
     small_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = small_world.convert()
-    held = Held(small_world, job)
-    monkeypatch.setattr(held, "order", lambda: "go on")  # as if it was frozen until now
+    held = OwnClaim(small_world, job)
+    monkeypatch.setattr(held, "order", lambda: "continue")  # as if it was frozen until now
     lost = Claim(job, "me", held.claim.text)
     assert claims.begin_attempt(small_world.db, lost) == 2  # another attempt runs
     outcome = attempt(document(small_world, job), held, unlimited(small_world))
-    assert outcome == Stopped("lost")
+    assert outcome == Interrupted("lost")
     assert not (small_world.data / "out").exists()
     held.attempt = 2
     outcome = attempt(document(small_world, job), held, unlimited(small_world))
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Converted)
     assert small_world.is_equal()
 
 
 def test_no_answer_is_no_permission(small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = Held(small_world, small_world.convert())
+    held = OwnClaim(small_world, small_world.convert())
 
     def unreachable(*_: Any) -> bool:
         raise sa.exc.OperationalError("SELECT", None, OSError("gone"))
@@ -187,23 +187,23 @@ def test_no_answer_is_no_permission(small_world: World, monkeypatch: pytest.Monk
     monkeypatch.setattr(claims, "may_publish", unreachable)
     assert attempt(
         document(small_world, held.claim.conversion), held, unlimited(small_world)
-    ) == Stopped("lost")
+    ) == Interrupted("lost")
     assert not (small_world.data / "out").exists()
 
 
 def test_a_child_ends_with_its_lease(small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = host_seconds() - 1
-    held = Held(small_world, small_world.convert(), lease_ends=lambda: ends)
-    monkeypatch.setattr(held, "order", lambda: "go on")
+    held = OwnClaim(small_world, small_world.convert(), lease_ends=lambda: ends)
+    monkeypatch.setattr(held, "order", lambda: "continue")
     assert attempt(
         document(small_world, held.claim.conversion), held, unlimited(small_world)
-    ) == Stopped("lost")
+    ) == Interrupted("lost")
 
 
 @pytest.mark.parametrize("change", ["cancelled", "another attempt", "another claim"])
 def test_who_may_publish(small_world: World, change: str) -> None:
     job = small_world.convert()
-    held = Held(small_world, job)
+    held = OwnClaim(small_world, job)
     assert held.may_publish()
     if change == "cancelled":
         conversions.request_cancel(small_world.db, job)

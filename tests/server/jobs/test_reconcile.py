@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from reshard_server.db.conversions import claims
 from reshard_server.db.conversions.claims import Claim
-from reshard_server.jobs.queue import Durable
+from reshard_server.jobs.queue import JobQueue
 from reshard_server.settings import Settings
 
 from tests.server.jobs.replica import OneRoot
@@ -38,10 +38,10 @@ def test_a_claim_whose_commit_nobody_was_told_of_is_queued_again(
 
     monkeypatch.setattr(claims, "claim_next", claim_next)
     settings = Settings(state=small_world.folder, roots={"data": small_world.data}, lease_seconds=2)
-    durable = Durable(settings, small_world.db, OneRoot(Path(small_world.data)))
-    durable.launch()
+    queue = JobQueue(settings, small_world.db, OneRoot(Path(small_world.data)))
+    queue.launch()
     try:
         assert small_world.ended(job, 60).state == "succeeded"
     finally:
-        durable.close()
+        queue.close()
     assert len(texts) > arrives_in_call

@@ -6,7 +6,7 @@ import os
 import signal
 
 from reshard_server.db.conversions import conversions
-from reshard_server.schemas.conversion import Goal, SeveralTargets
+from reshard_server.schemas.conversion import SeveralTargets, TargetRequest
 
 from tests.server.jobs.world import SLOW, World, is_gone, moved
 
@@ -108,8 +108,10 @@ def test_several_targets_are_all_made(small_world: World) -> None:
     request = SeveralTargets(
         source="data/source",
         targets=(
-            Goal(target="data/a"),
-            Goal(target="data/b", layout={"mesh": {"axes": ["x"], "shape": [2]}, "rules": []}),
+            TargetRequest(target="data/a"),
+            TargetRequest(
+                target="data/b", layout={"mesh": {"axes": ["x"], "shape": [2]}, "rules": []}
+            ),
         ),
     )
     job = conversions.create(small_world.db, token="ann", request=request).id

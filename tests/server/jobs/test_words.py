@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from reshard_server.schemas.conversion import Goal, OneTarget, SeveralTargets
-from reshard_server.worker.throttle import Pace
+from reshard_server.schemas.conversion import OneTarget, SeveralTargets, TargetRequest
+from reshard_server.worker.throttle import ProgressThrottle
 from reshard_server.worker.wording import HIDDEN, RootNames, Wording
 
 from reshard.engine.progress import Progress
@@ -34,7 +34,7 @@ class Clock:
 
 def test_the_rate_leaves_out_what_an_earlier_attempt_moved() -> None:
     told: list[dict[str, Any]] = []
-    pace = Pace(told.append, Clock())
+    pace = ProgressThrottle(told.append, Clock())
     pace(progress(60, 60))
     pace(progress(70, 60))
     assert told[0]["bytes_per_second"] is None
@@ -48,7 +48,7 @@ def test_the_rate_leaves_out_what_an_earlier_attempt_moved() -> None:
 def test_it_tells_at_most_twice_a_second_and_every_new_stage() -> None:
     told: list[dict[str, Any]] = []
     times = iter([0.0, 0.1, 0.2, 0.6, 0.7])
-    pace = Pace(told.append, lambda: next(times))
+    pace = ProgressThrottle(told.append, lambda: next(times))
     for moved in (10, 20, 30, 40):
         pace(progress(moved))
     pace(progress(100, stage="syncing"))
@@ -73,7 +73,9 @@ def test_folders_of_this_machine_are_named_as_clients_know_them(tmp_path: Path) 
 
 
 def test_reports_name_what_was_asked_for() -> None:
-    request = SeveralTargets(source="data/a", targets=(Goal(target="x/b"), Goal(target="x/c")))
+    request = SeveralTargets(
+        source="data/a", targets=(TargetRequest(target="x/b"), TargetRequest(target="x/c"))
+    )
     wording = Wording.of({}, request)
     reports = [{"source": "/s", "target": "/t", "warnings": ["w"], "seconds": 1}] * 2
     assert [(r["source"], r["target"], r["seconds"]) for r in wording.reports(reports)] == [

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.middleware.audited_requests import LOOKS
+from reshard_server.middleware.audited_requests import READ_ONLY_POSTS
 from reshard_server.observability import audit
 from reshard_server.observability.logs import JsonLines
 from reshard_server.serve import _check
 from reshard_server.settings import Settings
 
 from reshard.errors import ReshardError
-from tests.server.api.conftest import Served, serve, served
 from tests.server.changing import changing_routes
 from tests.server.live import Live, live
 from tests.server.pages.browser import ORIGIN, Browser
+from tests.server.served import Served, serve, served
 from tests.server.tokens import TOKENS, token_settings
 
 __all__ = ["serve", "served"]
@@ -82,7 +82,7 @@ def test_every_route_that_changes_something(served: Served, lines: Lines, who: s
             answer = served.ask(method, path, who, json={})
         else:
             answer = browser.send(method, path, data={"form_key": ""}, headers={"Origin": ORIGIN})
-        if path in LOOKS:
+        if path in READ_ONLY_POSTS:
             assert lines.take() == []
             continue
         # the form of the session is refused at signing out, and none is signed in by signing in
@@ -102,7 +102,7 @@ def test_every_route_that_changes_something(served: Served, lines: Lines, who: s
 
 
 def test_looks_are_routes() -> None:
-    assert {("POST", path) for path in LOOKS} <= set(changing_routes())
+    assert {("POST", path) for path in READ_ONLY_POSTS} <= set(changing_routes())
 
 
 def test_changes_name_their_targets(served: Served, lines: Lines) -> None:
@@ -279,9 +279,8 @@ def test_where_it_cannot_be_written(tmp_path: Path) -> None:
     given = {"roots": {"data": tmp_path}, "audit_log": tmp_path / "audit", "state": "/nowhere"}
     with pytest.raises(ReshardError) as raised:
         _check(Settings.model_validate({"tokens": token_settings(), **given}))
-    assert (
-        "lies in the root 'data', where clients may read and write; name a file elsewhere"
-        in str(raised.value)
+    assert "is in the root 'data', where clients may read and write; name a file elsewhere" in str(
+        raised.value
     )
 
 

@@ -73,12 +73,12 @@ WIDE = b"{" + b",".join(b'"k%d":1' % i for i in range(1500)) + b',"k7":1}'
 @pytest.mark.parametrize(
     ("data", "status", "words"),
     [
-        (b"hello\r\n\r\n", 400, "this is no HTTP/1.1 request"),
-        (b"GET / HTTP/9\r\n\r\n", 400, "this is no HTTP/1.1 request"),
-        (b"GET /livez HTTP/1.1\r\n\r\n", 400, "this is no HTTP/1.1 request"),
+        (b"hello\r\n\r\n", 400, "this is not an HTTP/1.1 request"),
+        (b"GET / HTTP/9\r\n\r\n", 400, "this is not an HTTP/1.1 request"),
+        (b"GET /livez HTTP/1.1\r\n\r\n", 400, "this is not an HTTP/1.1 request"),
         (b"GET /livez HTTP/1.1\r\nHost: x\r\nA" + b"a" * 60_000, 431, "more than 20480 bytes"),
-        (get("/livez", "X-Large: " + "a" * 5000), 431, "this server takes 4096"),
-        (get("/livez?" + "a" * 5000), 431, "this server takes 4096"),
+        (get("/livez", "X-Large: " + "a" * 5000), 431, "this server accepts 4096"),
+        (get("/livez?" + "a" * 5000), 431, "this server accepts 4096"),
         (get("/v1/conversions?source=%00"), 400, "NUL"),
         (get("/v1/conversions/%00"), 400, "NUL"),
         (get("/v1/conversions/" + "%2e%2e%2f" * 9), 404, ""),
@@ -88,18 +88,18 @@ WIDE = b"{" + b",".join(b'"k%d":1' % i for i in range(1500)) + b',"k7":1}'
         (post(b"{}", kind="text/plain"), 415, "the body is 'text/plain'; expected application/json"),
         (post(b"a=1", kind="application/x-www-form-urlencoded"), 415, "application/json"),
         (post(b""), 422, "body"),
-        (post(b"{"), 400, "the body is not JSON that can be used"),
-        (post(b"\xff\xfe"), 400, "the body is not JSON that can be used"),
-        (post(b'{"priority": NaN}'), 400, "NaN is no number in JSON"),
+        (post(b"{"), 400, "the body is not valid JSON for this server"),
+        (post(b"\xff\xfe"), 400, "the body is not valid JSON for this server"),
+        (post(b'{"priority": NaN}'), 400, "NaN is not a JSON number"),
         (post(b'{"priority": 1e999}'), 400, "too large a number"),
         (post(b'{"priority": ' + b"9" * 5000 + b"}"), 400, "a number has 5000 digits"),
-        (post(b'{"source": "a", "source": "b"}'), 400, "the member 'source' is there twice"),
-        (post(WIDE), 400, "the member 'k7' is there twice"),
+        (post(b'{"source": "a", "source": "b"}'), 400, "the member 'source' occurs twice"),
+        (post(WIDE), 400, "the member 'k7' occurs twice"),
         (post(b'{"source": "\\u0000"}'), 400, "NUL"),
         (post(b'{"source": "\\ud800"}'), 400, "surrogate"),
         (post(b'{"\\ud800": 1}'), 400, "surrogate"),
         (post(DEEP), 400, "nested deeper than 64 levels"),
-        (post(b"[" * 19_000), 400, "the body is not JSON that can be used"),
+        (post(b"[" * 19_000), 400, "the body is not valid JSON for this server"),
         (post(b"[1]"), 422, ""),
         (post(b"null"), 422, ""),
     ],
@@ -138,9 +138,9 @@ def test_a_body_that_takes_too_long() -> None:
         raise AssertionError
 
     scope = {"type": "http", "method": "POST", "path": URL, "query_string": b"", "headers": []}
-    asyncio.run(limits.Limits(app, Settings(body_seconds=0.01))(scope, never, send))
+    asyncio.run(limits.BodyLimits(app, Settings(body_seconds=0.01))(scope, never, send))
     assert sent[0]["status"] == 408
-    assert b"the body did not come within 0.01 seconds; send it at once" in sent[1]["body"]
+    assert b"the body did not arrive within 0.01 seconds; send it at once" in sent[1]["body"]
 
 
 def test_a_request_id_is_taken_where_it_is_sane(server: Live) -> None:

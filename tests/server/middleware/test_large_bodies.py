@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from reshard_server.middleware import body_limits as limits
 
-from tests.server.api.conftest import Served, serve, served
+from tests.server.served import Served, serve, served
 
 __all__ = ["serve", "served"]
 

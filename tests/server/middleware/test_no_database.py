@@ -31,7 +31,7 @@ def test_requests_are_refused_while_the_database_is_gone(tmp_path: Path) -> None
                 assert answer.headers["Retry-After"] == "10"
                 assert answer.json()["type"] == "urn:reshard:problem:unavailable"
                 assert answer.json()["detail"] == (
-                    "the database does not answer; send the request again in a while, and see the server's log"
+                    "the database does not answer; send the request again later, and see the server's log"
                 )
             assert client.get("/readyz").status_code == 503
             assert client.get("/livez").status_code == 200

@@ -47,7 +47,7 @@ def test_streams_are_told_and_the_process_ends_with_0(tmp_path: Path) -> None:
             heard += list(lines)
         assert (third.status_code, third.headers["Retry-After"]) == (429, "5")
         assert third.json()["detail"] == (
-            "2 streams are open, as many as this server allows for all tokens together (its setting streams); try again "
+            "2 streams are open, the most that this server allows for all tokens together (its setting streams); try again "
             "later, or poll with If-None-Match"
         )
         assert heard[0] == "retry: 2000"
@@ -119,7 +119,7 @@ def test_an_open_request_ends_before_the_process_does(tmp_path: Path) -> None:
             while b"}" not in answer:
                 answer += connection.recv(65536)
         assert answer.startswith(b"HTTP/1.1 503 ")
-        assert b"this server is ending and takes nothing new" in answer
+        assert b"this server is ending and accepts no new work" in answer
         assert b"retry-after: 5" in answer
         assert server.process.wait(20) == 0
 
@@ -142,7 +142,7 @@ def test_requests_of_a_token_are_counted(tmp_path: Path) -> None:
             assert (
                 answers[-1]
                 .json()["detail"]
-                .startswith("more than 5 requests in a minute; wait 12 s, and ask less often")
+                .startswith("more than 5 requests in a minute; wait 12 s, and send fewer requests")
             )
             assert bob.get(URL).status_code == 200
         wrong = [
@@ -177,14 +177,14 @@ def test_every_setting_is_listed_as_the_page_has_it(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "there is no token, so nobody could ask for anything"),
+        ([], "there is no token, so nobody could send requests"),
         (["--insecure", "--host", "10.0.0.1"], "insecure is allowed on a loopback address only"),
         (["--root", "data"], "--root 'data': expected NAME=PATH"),
         (["--root", "a=/", "--root", "a=/tmp"], "--root 'a=/tmp': the root 'a' is there twice"),
-        (["--insecure", "--root", "data=/nowhere"], "the root 'data' is '/nowhere', which is no folder"),
+        (["--insecure", "--root", "data=/nowhere"], "the root 'data' is '/nowhere', which is not a folder"),
         (
             ["--insecure", "--root", "data=."],
-            "reshard-state' lies in the root 'data', where clients may read and write; name a folder elsewhere",
+            "reshard-state' is in the root 'data', where clients may read and write; name a folder elsewhere",
         ),
         (["--settings", "none.toml"], "the settings file 'none.toml' cannot be used"),
         (["--scope", "read"], "--scope, --read, --write and --expires belong to --make-token"),
@@ -209,7 +209,10 @@ def test_a_variable_that_is_no_setting_is_told(
 ) -> None:
     monkeypatch.setattr(live_module, "environment", lambda: {**environment(), "RESHARD_PROT": "1"})
     with live(tmp_path, module=IDLE) as server:
-        assert "named as the variable RESHARD_PROT, which is ignored" in server.log.read_text()
+        assert (
+            "the variable RESHARD_PROT is ignored: there is no such setting"
+            in server.log.read_text()
+        )
 
 
 def test_the_state_folder_is_its_owners_alone(tmp_path: Path) -> None:
@@ -246,7 +249,7 @@ def test_a_port_that_is_taken() -> None:
             listen("127.0.0.1", port)
     assert str(raised.value) == (
         f"cannot listen on 127.0.0.1 port {port}: Address already in use; choose another --host or --port, "
-        "or end what uses it"
+        "or end the process that uses it"
     )
 
 

@@ -59,7 +59,7 @@ def test_half_a_head_is_refused(server: Live, said: bytes) -> None:
         connection.sendall(said)
         assert problem(rest(connection)) == (
             408,
-            "the request's line and headers did not come within 1 seconds; send them at once",
+            "the request's line and headers did not arrive within 1 seconds; send them at once",
         )
 
 
@@ -105,7 +105,7 @@ def test_half_a_body_is_refused(server: Live) -> None:
             connection.sendall((head + more).encode())
             assert problem(rest(connection)) == (
                 408,
-                "the body did not come within 1 seconds; send it at once",
+                "the body did not arrive within 1 seconds; send it at once",
             )
 
 

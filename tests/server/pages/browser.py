@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from tests.server.api.conftest import Served
+from tests.server.served import Served
 from tests.server.tokens import TOKENS
 
 ORIGIN = "http://test"

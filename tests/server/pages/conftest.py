@@ -1,4 +1,4 @@
-"""The application in this process, a checkpoint below its root, and browsers of people who are signed in."""
+"""Browsers of people who are signed in."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.api.conftest import Served, serve, served
-from tests.server.checkpoint import run_of
 from tests.server.pages.browser import Browser
 from tests.server.pages.chromium import SHOWN
-
-__all__ = ["ann", "run_of", "serve", "served", "signed_in"]
+from tests.server.served import Served
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import re
 from typing import Any
 
 import pytest
-from reshard_server.pages.api_description import Piece, type_of
+from reshard_server.pages.api_description import TypeText, type_of
 from reshard_server.pages.rendering import prose
 
-from tests.server.api.conftest import Served
+from tests.server.served import Served
 
 
 @pytest.fixture
@@ -68,5 +68,5 @@ def test_types_in_words(schema: dict[str, Any], text: str) -> None:
 
 
 def test_names_of_models_are_links_and_text_is_escaped() -> None:
-    assert type_of({"$ref": "#/components/schemas/Leaf"}) == (Piece("Leaf", "Leaf"),)
+    assert type_of({"$ref": "#/components/schemas/Leaf"}) == (TypeText("Leaf", "Leaf"),)
     assert prose("a `<b>` and ``c`` <i>") == "a <code>&lt;b&gt;</code> and <code>c</code> &lt;i&gt;"

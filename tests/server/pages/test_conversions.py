@@ -10,9 +10,9 @@ from reshard_server.db.conversions import claims, conversions
 from reshard_server.pages.conversions.conversion_pages import MOST_TENSORS, PAGE_SIZE
 from reshard_server.schemas.conversion import OneTarget, ProgressState, SeveralTargets
 
-from tests.server.api.conftest import Served
 from tests.server.claimed import begun
 from tests.server.pages.browser import Browser
+from tests.server.served import Served
 
 PROGRESS = ProgressState(
     stage="copying", moved_bytes=40 << 20, total_bytes=50 << 20, resumed_bytes=10 << 20, tasks_done=4, tasks=5,
@@ -108,8 +108,8 @@ def test_one_whose_target_was_finished_before(served: Served, ann: Browser) -> N
     claims.finish(served.db, begun(served.db, new), "succeeded", result=[result])
     page = ann.go(f"/conversions/{new}")
     for words in (
-        "1 tensor, 4.00 KiB , were there already, in data/b",
-        "already; nothing was written. The table lists what it records of its tensors.",
+        "1 tensor, 4.00 KiB , were already in data/b",
+        "so nothing was written. The table lists the tensors that it records.",
         "params/kernel 64×32 bfloat16 4.00 KiB – – 11bb –",
     ):
         assert words in page.text, words
@@ -130,24 +130,24 @@ def test_a_long_report_is_cut(served: Served, ann: Browser) -> None:
 def test_one_that_failed(served: Served, ann: Browser) -> None:
     new = served.create()
     error = {
-        "title": "The storage refused",
+        "title": "The storage failed",
         "detail": "no space; free some",
         "remedy": "free some",
         "status": 422,
     }
     claims.finish(served.db, begun(served.db, new), "failed", error=error)
     page = ann.go(f"/conversions/{new}")
-    assert "The storage refused no space What to do: free some" in page.text
+    assert "The storage failed no space What to do: free some" in page.text
     page = ann.submit(f"/conversions/{new}/retry")
     assert (ann.path, ann.status) == (f"/conversions/{new}", 200)
     assert "queued" in page.text
-    assert [e[0] for e in served.enqueued] == [new, new]
+    assert served.wakes == 2
 
 
 def test_cancelled_and_deleted(served: Served, ann: Browser) -> None:
     new = served.create()
     ann.go(f"/conversions/{new}")
-    assert "What was done is kept beside the target. A retry resumes there." in ann.text
+    assert "Finished work is kept beside the target; a retry resumes it." in ann.text
     page = ann.submit(f"/conversions/{new}/cancel")
     assert "cancelled" in page.text
     page = ann.submit(f"/conversions/{new}/delete")
@@ -175,7 +175,7 @@ def test_several_targets(served: Served, ann: Browser) -> None:
     assert "2 targets data/b and others from data/a queued" in ann.go("/conversions").text
     both = [report(), report()]
     claims.finish(served.db, begun(served.db, new), "succeeded", result=both, read_bytes=4096)
-    read = "Read 4.00 KiB of the source's files, for all targets together"
+    read = "Read 4.00 KiB of the source's files, for all targets"
     page = ann.go(f"/conversions/{new}")
     assert read in page.text and page.headings[0] == (1, "Conversion to 2 targets")
     assert f"/new-conversion?again={new}&number=1" in page.links
@@ -194,7 +194,7 @@ def test_listed_by_state_and_in_pages(served: Served, ann: Browser) -> None:
     assert "There are no succeeded conversions." in page.text
     assert "<option selected>succeeded</option>" in ann.answer.text
     assert ann.go("/conversions?state=").headings[0] == (1, "Conversions")
-    assert "page_token is not one that this server made" in ann.go("/conversions?page_token=x").text
+    assert "page_token was not made by this server" in ann.go("/conversions?page_token=x").text
     assert ann.status == 422
 
 

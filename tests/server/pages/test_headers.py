@@ -13,8 +13,8 @@ import pytest
 from reshard_server.app import create_app
 from reshard_server.settings import Settings
 
-from tests.server.api.conftest import Served
 from tests.server.pages.browser import Browser
+from tests.server.served import Served
 
 ROOT = Path(__file__).parents[3]
 POLICY = (
@@ -90,7 +90,7 @@ def test_a_page_that_ends_is_told_so(serve: Callable[..., Served]) -> None:
     served.portal.call(served.app.state.drain.begun.set)
     page = browser.submit("/new-conversion", source="data/a", target="data/b", do="start")
     assert browser.status == 503
-    assert "this server is ending and takes nothing new" in page.text
+    assert "this server is ending and accepts no new work" in page.text
     assert page.form("/new-conversion").fields["source"] == "data/a"
 
 

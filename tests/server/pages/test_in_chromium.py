@@ -275,14 +275,14 @@ def test_chosen_ones_are_cancelled_and_stay_chosen_until_then(
         new = client.post(URL, json=body).json()["id"]
         page = someone.go("/conversions")
         page.get_by_label("Choose data/chosen").check()
-        summary = page.locator("summary", has_text="Cancel the chosen ones")
+        summary = page.locator("summary", has_text="Cancel chosen conversions")
         summary.click()
         other = client.post(URL, json={**body, "target": "data/came-later"}).json()["id"]
         expect(page.locator(f'a[href="/conversions/{other}"]')).to_be_visible()
         expect(page.get_by_label("Choose data/chosen")).to_be_checked()
         expect(page.get_by_label("Choose data/came-later")).not_to_be_checked()
         expect(summary).to_be_focused()
-        page.get_by_role("button", name="Cancel the chosen ones").click()
+        page.get_by_role("button", name="Cancel chosen conversions").click()
         expect(page.get_by_role("heading", name="1 of 1 cancelled")).to_be_visible()
         assert client.get(f"{URL}/{new}").json()["state"] == "cancelled"
         assert client.get(f"{URL}/{other}").json()["state"] == "queued"
@@ -293,14 +293,14 @@ def test_a_planning_ones_bar_has_no_value(browser: Browser, waiting: Live) -> No
         someone.sign_in()
         new = client.post(URL, json={"source": "data/a", "target": "data/planned"}).json()["id"]
         page = someone.go(f"/conversions/{new}")
-        expect(page.get_by_text("It waits for its turn")).to_be_visible()
+        expect(page.get_by_text("Waiting")).to_be_visible()
         expect(page.get_by_role("progressbar")).to_have_count(0)
         with records(waiting) as db:
             claim = begun(db, new)
             bar = page.get_by_role("progressbar")
             expect(bar).to_be_visible()
             expect(page.locator("[data-live=percent]")).to_have_text("planning")
-            expect(page.get_by_text("It waits for its turn")).to_be_hidden()
+            expect(page.get_by_text("Waiting")).to_be_hidden()
             assert bar.evaluate("at => at.position") == -1
             assert "%" not in page.locator("main").inner_text()
             claims.set_progress(db, claim, progress(10))
@@ -437,7 +437,7 @@ def test_everybody_can_use_every_page(
         page.locator("#source").fill("nothing")
         page.get_by_role("textbox", name="Target").fill("data/x")
         page.get_by_role("button", name="Preview").click()
-        expect(page.get_by_role("heading", name="This cannot be done yet")).to_be_focused()
+        expect(page.get_by_role("heading", name="Please correct these fields")).to_be_focused()
         check(page, "refused", found, width, pages_shown, scheme)
         page = someone.go("/new-conversion?source=data/run/1&target=data/y")
         page.get_by_role("button", name="Preview").click()

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from reshard_server.pages.layouts import layout_pages as pages
 from reshard_server.pages.layouts.layout_text import layout_text
-from reshard_server.worker import summaries
+from reshard_server.worker import plan_picture
 
 import reshard
-from tests.server.api.conftest import Served
 from tests.server.pages.browser import Browser
+from tests.server.served import Served
 
 LAYOUT = {
     "mesh": {"axes": ["x"], "shape": [4]},
@@ -59,7 +59,7 @@ def test_listed_by_name(
     (further,) = [link for link in page.links if "page_token" in link]
     page = ann.go(further)
     assert "serving" in page.text and "another" not in page.text
-    assert "page_token is not one" in ann.go("/layouts?page_token=x").text
+    assert "page_token was not made" in ann.go("/layouts?page_token=x").text
 
 
 def test_its_versions(stored: Served, ann: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_a_long_one_is_cut(served: Served, ann: Browser) -> None:
     rules = [{"match": f"layer{n}/kernel", "axes": [None, "x"]} for n in range(2000)]
     served.ask("PUT", "/v1/layouts/long", json={"layout": {**LAYOUT, "rules": rules}})
     page = ann.go("/layouts/long")
-    assert "The rest is in the API's answer ." in page.text
+    assert "The whole text is in the API's answer ." in page.text
     assert len(ann.answer.content) < 4 * pages.LONGEST_SHOWN
 
 
@@ -105,7 +105,7 @@ def test_tried_on_a_checkpoint(ann: Browser) -> None:
 @pytest.mark.parametrize(
     ("checkpoint", "status", "words"),
     [
-        ("", 422, "no checkpoint is named; give one as ROOT/path"),
+        ("", 422, "no checkpoint is given; give one as ROOT/path"),
         ("data/none", 404, "there is nothing at 'data/none'"),
         ("other/x", 404, "there is nothing at 'other/x'"),
         ("data/../x", 422, "it has a name of dots"),
@@ -145,7 +145,7 @@ def test_a_checkpoint(ann: Browser, signed_in: Callable[[str], Browser], tmp_pat
 
 
 def test_many_tensors_are_cut(stored: Served, ann: Browser, tmp_path: Path) -> None:
-    many = summaries.MOST_TENSORS + 1
+    many = plan_picture.MOST_TENSORS + 1
     tensors = {f"t{n:03}": np.zeros(4, np.float32) for n in range(many)}
     reshard.save(tmp_path / "data" / "many", tensors)
     assert stored

@@ -16,10 +16,10 @@ from reshard_server.pages import wording
 from reshard_server.pages.conversions.conversion_pages import PAGE_SIZE
 from reshard_server.schemas.conversion import SeveralTargets
 
-from tests.server.api.conftest import Served
 from tests.server.claimed import begun
 from tests.server.pages.browser import Browser
 from tests.server.pages.test_conversions import PROGRESS
+from tests.server.served import Served
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
@@ -123,7 +123,7 @@ def test_searched(served: Served, ann: Browser, search: dict[str, str], found: s
     ann.go("/conversions?" + "&".join(f"{k}={v.replace('%', '%25')}" for k, v in search.items()))
     assert {name for name in ("one", "two", "three") if f"data/{name}" in ann.text} == found
     assert "of-bob" not in ann.text
-    assert ("No " in ann.text and "conversion is like that. Show all" in ann.text) == (not found)
+    assert ("No " in ann.text and "conversion matches. Show all" in ann.text) == (not found)
     for name, value in search.items():
         if name != "state":
             assert f'name="{name}" value="{value.strip()}"' in ann.answer.text
@@ -240,7 +240,7 @@ def test_the_place_in_the_queue(served: Served, ann: Browser) -> None:
     assert "queued 3rd in the queue just now" in ann.go("/conversions").text
     assert "queued 3rd in the queue 0 just now" in ann.go("/").text
     page = ann.go(f"/conversions/{second}")
-    assert "It waits for its turn: 3rd in the queue." in page.text
+    assert "Waiting: 3rd in the queue." in page.text
     begun(served.db, first)
     assert "in the queue" not in ann.go(f"/conversions/{first}").text
 
@@ -273,14 +273,17 @@ def test_how_one_ended_is_said_first(served: Served, ann: Browser) -> None:
     waited, ran, failed = (served.create(target=f"data/{n}") for n in "wrf")
     served.ask("POST", f"/v1/conversions/{waited}:cancel")
     page = ann.go(f"/conversions/{waited}")
-    assert "It was cancelled before it started. Nothing was published at the target." in page.text
+    assert (
+        "The conversion was cancelled before it started. Nothing was published at the target."
+        in page.text
+    )
     claims.finish(served.db, begun(served.db, ran), "cancelled", progress=PROGRESS)
     page = ann.go(f"/conversions/{ran}")
-    assert "It was cancelled after 0.0 s, with 40.0 MiB of 50.0 MiB moved." in page.text
+    assert "The conversion was cancelled after 0.0 s, with 40.0 MiB of 50.0 MiB moved." in page.text
     error = {"title": "It broke", "detail": "no space; free some", "remedy": "free some"}
     claims.finish(served.db, begun(served.db, failed), "failed", error=error)
     page = ann.go(f"/conversions/{failed}")
     assert [text for _, text in page.headings][1:3] == ["Outcome", "It broke"]
-    assert "It failed after 0.0 s. Nothing was published at the target." in page.text
+    assert "The conversion failed after 0.0 s. Nothing was published at the target." in page.text
     for conversion in (waited, ran, failed):
         assert f"/new-conversion?again={conversion}" in ann.go(f"/conversions/{conversion}").links

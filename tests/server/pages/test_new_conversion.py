@@ -17,8 +17,8 @@ from reshard_server.schemas.conversion import OneTarget
 from reshard_server.services import BROWSERS
 
 import reshard
-from tests.server.api.conftest import Served
 from tests.server.pages.browser import Browser
+from tests.server.served import Served
 
 FORM = "/new-conversion"
 YAML = 'mesh: {axes: [x], shape: [4]}\nrules:\n  - {match: "kernel", axes: [null, x]}\n'
@@ -55,7 +55,7 @@ def test_previewed_and_then_started(served: Served, ann: Browser, text: str) -> 
         "Each device holds",
     ):
         assert words in page.text
-    assert served.enqueued == []
+    assert served.wakes == 0
     kept = page.form(FORM).fields
     assert (kept["source"], kept["target"], kept["layout_text"]) == (
         "data/run/1",
@@ -220,7 +220,7 @@ def test_sent_twice_it_starts_one(served: Served, ann: Browser) -> None:
     assert ann.path != path
     ann.go(FORM)
     ann.submit(FORM, **GOOD)
-    assert len(served.enqueued) == 3
+    assert served.wakes == 3
 
 
 @pytest.mark.usefixtures("run_of")
@@ -232,7 +232,7 @@ def test_sent_twice_it_starts_one(served: Served, ann: Browser) -> None:
         ({"source": "other/x"}, "source", "there is nothing at 'other/x' that this token may use"),
         ({"source": "data/../x"}, "source", "it has a name of dots"),
         ({"target": "other/x"}, "target", "there is nothing at 'other/x' that this token may use"),
-        ({"target": "data/.x.reshard-partial"}, "target", "has the name of a folder in which output grows"),
+        ({"target": "data/.x.reshard-partial"}, "target", "has the name of a folder for unfinished output"),
         ({"layout": "none-such"}, "layout", "is not stored"),
         ({"layout": "a", "layout_text": YAML}, "layout_text", "keep one of them"),
         ({"layout_text": "mesh: {axes: [x]"}, "layout_text", "not YAML"),
@@ -246,8 +246,8 @@ def test_sent_twice_it_starts_one(served: Served, ann: Browser) -> None:
         ({"mesh": "x=0"}, "mesh", "0"),
         ({"select": "("}, "select", "("),
         ({"drop": "("}, "drop", "("),
-        ({"rename": "a"}, "rename", "write PATTERN=NEW, one a line"),
-        ({"cast": "kernel"}, "cast", "write PATTERN=DTYPE, one a line"),
+        ({"rename": "a"}, "rename", "write PATTERN=NEW, one per line"),
+        ({"cast": "kernel"}, "cast", "write PATTERN=DTYPE, one per line"),
         ({"cast": "kernel=float17"}, "cast", "float17"),
         ({"compression": "zip"}, "compression", "zip"),
         ({"chunk_bytes": "much"}, "chunk_bytes", "much"),
@@ -262,8 +262,8 @@ def test_sent_twice_it_starts_one(served: Served, ann: Browser) -> None:
         ({"style": "v9"}, "style", "'v0' or 'v1'"),
         ({"run_seconds": "1h"}, "run_seconds", "expected seconds, such as 3600"),
         ({"run_seconds": "0"}, "run_seconds", "1"),
-        ({"labels": "run"}, "labels", "write KEY=VALUE, one a line"),
-        ({"labels": "run=1\nrun=2"}, "labels", "is there twice; keep one line of it"),
+        ({"labels": "run"}, "labels", "write KEY=VALUE, one per line"),
+        ({"labels": "run=1\nrun=2"}, "labels", "occurs twice; keep one line of it"),
         ({"labels": "k" * 65 + "=1"}, "labels", "64"),
         ({"source": "data/run/1\0"}, None, "NUL"),
     ],
@@ -275,10 +275,10 @@ def test_what_is_wrong_is_said_beside_its_field(
     page = ann.submit(FORM, {"drop": "kept-as-it-was", **GOOD, **changed})
     assert ann.status in (400, 404, 422)
     assert words in page.text
-    assert served.enqueued == []
+    assert served.wakes == 0
     if field is None:
         return
-    assert page.headings[1] == (2, "This cannot be done yet")
+    assert page.headings[1] == (2, "Please correct these fields")
     kept = page.form(FORM).fields
     expected = {"drop": "kept-as-it-was", **GOOD, **changed}
     assert {k: v.strip() for k, v in expected.items() if k != "do"}.items() <= kept.items()

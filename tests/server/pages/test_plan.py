@@ -11,7 +11,7 @@ import pytest
 from reshard_server.pages.plans import plan_wording
 from reshard_server.pages.plans.mesh_picture import (
     MOST_DEVICES,
-    End,
+    TensorSide,
     origin_text,
     percent_text,
     source_picture,
@@ -22,8 +22,8 @@ import reshard
 from reshard.cli.picture import holders
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
-from tests.server.api.conftest import Served
 from tests.server.pages.browser import Browser
+from tests.server.served import Served
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_devices_hold_what_the_layout_says(
     shape: tuple[int, ...], names: tuple[str, ...], axes: tuple[Any, ...], parts: tuple[int, ...]
 ) -> None:
     mesh = DeviceMesh(shape, names)
-    end = End({"axes": names, "shape": shape}, axes, parts)
+    end = TensorSide({"axes": names, "shape": shape}, axes, parts)
     layout = TensorLayout(axes, mesh)
     seen = 0
     for number, index in enumerate(np.ndindex(parts)):
@@ -89,7 +89,7 @@ def test_without_a_mesh_there_is_a_box_for_each_shard() -> None:
     split = {**tensor(2), "partition": {"strategy": "fixed_shards", "fixed_shards": 6, "axis": 0}}
     found = target_picture({**split, "target_parts": [6, 1], "shares": None})
     assert (found.is_mesh, found.count) == (False, 6)
-    assert found.devices[5].origin == "not told"
+    assert found.devices[5].origin == "unknown"
     whole = source_picture({**tensor(2), "source_axes": None, "source_parts": [1, 1]})
     assert (whole.is_mesh, whole.count) == (False, 1)
 
@@ -98,17 +98,17 @@ def test_shares_in_words() -> None:
     assert [percent_text(s) for s in (1, 0.5, 1 / 3, 0.125, 0.001)] == [
         "100 %", "50 %", "33 %", "12 %", "0.1 %"
     ]  # fmt: skip
-    assert origin_text([]) == "not told"
+    assert origin_text([]) == "unknown"
 
 
 @pytest.mark.parametrize(
     ("resplit", "of", "text"),
     [
         (0, 5, "Every tensor keeps the shards that it has in the source."),
-        (1, 1, "The only tensor (1.00 KiB) is split in another way."),
-        (2, 2, "All 2 tensors (1.00 KiB) are split in another way."),
-        (1, 2, "1 of 2 tensors (1.00 KiB of 2.00 KiB) is split in another way; the others keep their shards."),
-        (2, 1200, "2 of 1,200 tensors (1.00 KiB of 2.00 KiB) are split in another way; the others keep their shards."),
+        (1, 1, "The only tensor (1.00 KiB) is split differently."),
+        (2, 2, "All 2 tensors (1.00 KiB) are split differently."),
+        (1, 2, "1 of 2 tensors (1.00 KiB of 2.00 KiB) is split differently; the others keep their shards."),
+        (2, 1200, "2 of 1,200 tensors (1.00 KiB of 2.00 KiB) are split differently; the others keep their shards."),
     ],
 )  # fmt: skip
 def test_what_changes_in_words(resplit: int, of: int, text: str) -> None:
@@ -193,7 +193,7 @@ def test_a_source_that_is_gone(served: Served, ann: Browser, sharded: Path) -> N
     page = ann.go(f"/conversions/{new}/plan")
     assert ann.status == 404
     assert "The plan cannot be shown" in page.text
-    assert "the source is gone, or your token may not use its root" in page.text
+    assert "the source is gone, or your token may no longer use its root" in page.text
 
 
 def test_a_source_that_is_no_checkpoint(served: Served, ann: Browser, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_the_tensor_that_moves_most_comes_first(
     new = served.create(source="data/three", target="data/out", layout=turned)
     page = ann.go(f"/conversions/{new}/plan")
     for words in (
-        "2 of 3 tensors (5.00 KiB of 21.0 KiB) are split in another way; the others keep their shards. "
+        "2 of 3 tensors (5.00 KiB of 21.0 KiB) are split differently; the others keep their shards. "
         "Each of 4 devices reads from all 4 shards of the source. (the tensor that moves most, moves )",
         "Both meshes, for moves",
     ):  # fmt: skip

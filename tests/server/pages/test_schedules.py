@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.api.conftest import Served
 from tests.server.pages.browser import Browser
+from tests.server.served import Served
 
 FORM = "/new-schedule"
 STEPS = {"name": "s", "source": "data/run", "target": "data/out/{step}"}
@@ -45,8 +45,8 @@ def test_of_new_steps(served: Served, ann: Browser) -> None:
     assert (ann.path, ann.status) == ("/schedules/s", 200), page.text
     for words in (
         "each new step that is a multiple of 100, the newest only", "Watched directory data/run",
-        "data/out/{step} its own layout, mesh x=2 cast . to bfloat16 compression zstd:3 may replace what is there",
-        "Outputs that are kept 3", "By ann", "It has not run yet.", "with the next new step",
+        "data/out/{step} its own layout, mesh x=2 cast . to bfloat16 compression zstd:3 overwrites an existing target",
+        "Outputs to keep 3", "By ann", "No runs yet.", "with the next new step",
     ):  # fmt: skip
         assert words in page.text, words
     body = stored(served, "s")["schedule"]
@@ -58,7 +58,7 @@ def test_by_the_clock(served: Served, ann: Browser) -> None:
     ann.go(FORM)
     page = ann.submit(FORM, {**CLOCK, "catch_up": "yes", "mesh": "x=2", "layout": ""})
     assert ann.path == "/schedules/c"
-    assert "0 3 * * * (UTC), catches up" in page.text
+    assert "0 3 * * * (UTC), with catch-up" in page.text
     assert "03:00:00 UTC" in page.text and "Source data/run/2" in page.text
     assert stored(served, "c")["schedule"]["when"]["catch_up"] is True
     assert "step" not in page.form("/schedules/c/run").fields
@@ -67,8 +67,8 @@ def test_by_the_clock(served: Served, ann: Browser) -> None:
 @pytest.mark.parametrize(
     ("good", "changed", "field", "words"),
     [
-        (STEPS, {"name": ""}, "name", "is no name of a schedule"),
-        (STEPS, {"name": "a b"}, "name", "is no name of a schedule"),
+        (STEPS, {"name": ""}, "name", "is not a valid name of a schedule"),
+        (STEPS, {"name": "a b"}, "name", "is not a valid name of a schedule"),
         (STEPS, {"name": "x" * 129}, "name", "longer than 128"),
         (STEPS, {"name": "taken"}, "name", "the name 'taken' is taken; choose another name"),
         (STEPS, {"name": "bobs"}, "name", "the name 'bobs' is taken; choose another name"),
@@ -114,7 +114,7 @@ def test_paused_resumed_and_deleted(served: Served, ann: Browser) -> None:
     ann.go("/schedules/s")
     ann.submit("/schedules/s/resume")
     assert stored(served, "s")["paused"] is False
-    assert "The schedule and its history are forgotten." in ann.text
+    assert "Deletes the schedule and its history." in ann.text
     ann.submit("/schedules/s/delete")
     assert (ann.path, ann.status) == ("/schedules", 200)
     assert stored(served, "s")["status"] == 404
@@ -139,10 +139,10 @@ def test_run_now(served: Served, ann: Browser, run_of: Path) -> None:
         page = ann.submit("/schedules/s/run", step=step)
         assert ann.status == status and words in page.text
         assert page.form("/schedules/s/run").fields["step"] == step
-        assert page.headings[1] == (2, "It was not run")
+        assert page.headings[1] == (2, "The schedule was not run")
     ann.submit("/schedules/s/run", step="")
     assert "Conversion to data/out/2" in ann.page.headings[0][1]
-    assert len(served.enqueued) == 2
+    assert served.wakes == 2
 
 
 def test_others_schedules_are_not_there(

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from reshard_server.pages.sign_in import path_after
 
-from tests.server.api.conftest import Served
 from tests.server.pages.browser import ORIGIN, Browser
+from tests.server.served import Served
 from tests.server.tokens import TOKENS
 
 NEW = {"source": "data/a", "target": "data/b", "do": "start"}
@@ -33,7 +33,7 @@ def test_a_token_that_nobody_has(served: Served) -> None:
     browser.go("/sign-in")
     page = browser.submit("/sign-in", token="rsh_wrong")
     assert browser.status == 401
-    assert "This is no token that the server knows" in page.text
+    assert "The server does not know this token" in page.text
     assert 'aria-invalid="true" aria-describedby="token-error"' in browser.answer.text
     assert browser.cookie is None and "rsh_wrong" not in browser.answer.text
 
@@ -91,7 +91,7 @@ def test_without_tokens_nobody_signs_in(serve: Callable[..., Served]) -> None:
     answer = browser.send("GET", "/sign-in", headers=host)
     assert (answer.status_code, answer.headers["Location"]) == (303, "/")
     browser.answer = browser.send("GET", "/", headers=host)
-    assert "no token needed here" in browser.text
+    assert "no token needed" in browser.text
     assert browser.send("GET", "/", headers={"Host": "evil.example"}).status_code == 421
     data = {**NEW}
     refused = browser.send(
@@ -102,7 +102,7 @@ def test_without_tokens_nobody_signs_in(serve: Callable[..., Served]) -> None:
         "POST", "/new-conversion", data=data, headers={**host, "Origin": "http://localhost"}
     )
     assert made.status_code == 303
-    assert len(served.enqueued) == 1
+    assert served.wakes == 1
 
 
 def test_over_https_the_cookie_is_this_hosts_own(serve: Callable[..., Served]) -> None:
@@ -169,7 +169,7 @@ def test_a_form_from_elsewhere_changes_nothing(
     assert ann.send("GET", "/").status_code == 200
     assert served.ask("GET", f"/v1/conversions/{new}").json()["state"] == "queued"
     assert served.ask("GET", "/v1/schedules/s").json()["paused"] is False
-    assert len(served.enqueued) == 1
+    assert served.wakes == 1
 
 
 def test_the_cookie_changes_nothing_through_the_api(served: Served, with_schedule: Browser) -> None:
@@ -203,9 +203,9 @@ def test_somebody_who_was_signed_out_is_told_so(served: Served, ann: Browser) ->
     ann.served.app.state.services.sessions.end_all("ann")
     page = ann.submit("/new-conversion", source="data/a", target="data/b", do="start")
     assert ann.status == 401
-    assert "nobody is signed in here, or not any more; sign in" in page.text
+    assert "nobody is signed in, or the session has ended; sign in" in page.text
     assert "/sign-in" in page.links
-    assert served.enqueued == []
+    assert served.wakes == 0
 
 
 def answer_of(browser: Browser, path: str, accept: str) -> httpx.Response:

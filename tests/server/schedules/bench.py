@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
-from reshard_server.auth.paths import Roots
+from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Tokens
 from reshard_server.db.conversions import claims, conversions, executors
 from reshard_server.db.database import open_database
@@ -20,7 +20,7 @@ from reshard_server.schedules.check_schedule import check_schedule, first_look
 from reshard_server.schedules.loop import tick_all
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schedules.settle_runs import recover, settle
-from reshard_server.schemas.conversion import Conversion, goals
+from reshard_server.schemas.conversion import Conversion, targets_of
 from reshard_server.schemas.schedule import ScheduleBody, ScheduleRun
 from reshard_server.settings import Settings
 
@@ -40,7 +40,7 @@ class Bench:
 
     folder: Path
     url: str = ""
-    enqueued: list[str] = field(default_factory=list)
+    wakes: int = 0
     engines: list[sa.Engine] = field(default_factory=list)
     now: float = field(default_factory=time.time)
 
@@ -66,7 +66,7 @@ class Bench:
         self.engines.append(database)
         executors.beat(database, executor)
         return Scheduling(
-            chosen, database, Tokens(chosen.tokens), Roots(roots), executor, self._enqueue
+            chosen, database, Tokens(chosen.tokens), Roots(roots), executor, self._wake
         )
 
     def without_tokens(self, *names: str, **changes: Any) -> Scheduling:
@@ -128,8 +128,8 @@ class Bench:
         found = self.conversion(key, name)
         claim = claimed(self.db, found.id)
         if state == "succeeded":
-            for goal in goals(found.request):
-                write_output(self.folder / goal.target, found.id)
+            for target in targets_of(found.request):
+                write_output(self.folder / target.target, found.id)
         assert claims.finish(self.db, claim, state)
 
     def held(self) -> list[Path]:
@@ -141,8 +141,8 @@ class Bench:
         for engine in self.engines:
             engine.dispose()
 
-    def _enqueue(self, conversion: str, token: str, priority: int) -> None:  # noqa: ARG002
-        self.enqueued.append(conversion)
+    def _wake(self) -> None:
+        self.wakes += 1
 
 
 def write_output(folder: Path, content: str) -> None:

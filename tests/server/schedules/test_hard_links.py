@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from reshard_server.schedules.folder_listing import GoneError, listing
-from reshard_server.schedules.hard_links import StoppedError, hold, let_go
+from reshard_server.schedules.hard_links import StoppedError, link_step, remove_links
 
 from tests.server.schedules.bench import write_step
 
@@ -39,27 +39,27 @@ def aged(step: Path, seconds: float = 60) -> Path:
 
 
 def test_every_file_is_linked(step: Path, at: Path) -> None:
-    assert hold(step, at, asked=False, stopping=go_on) is None
+    assert link_step(step, at, requested=False, stopping=go_on) is None
     before = listing(step)
     assert listing(at).files == before.files
     assert set(listing(at).folders) == set(before.folders)
     shutil.rmtree(step)
     assert (at / "state" / "d" / "0").read_bytes() == b"weights"
     assert at.parent.stat().st_mode & 0o777 == 0o700
-    let_go(at)
+    remove_links(at)
     assert not at.exists()
-    let_go(at)  # twice does no harm
+    remove_links(at)  # twice does no harm
 
 
-def test_only_holds_are_removed(step: Path) -> None:
-    with pytest.raises(ValueError, match=r"is no hold$"):
-        let_go(step)
+def test_only_links_are_removed(step: Path) -> None:
+    with pytest.raises(ValueError, match=r"is no folder of links$"):
+        remove_links(step)
     assert step.is_dir()
 
 
 def test_a_step_that_is_not_there_is_gone(tmp_path: Path, at: Path) -> None:
     with pytest.raises(GoneError, match=r"^it was deleted before it could be read$"):
-        hold(tmp_path / "none", at, asked=False, stopping=go_on)
+        link_step(tmp_path / "none", at, requested=False, stopping=go_on)
     assert not at.exists()
 
 
@@ -67,29 +67,29 @@ def test_a_step_of_empty_folders_is_gone(step: Path, at: Path) -> None:
     for path in [p for p in step.rglob("*") if p.is_file()]:
         path.unlink()
     with pytest.raises(GoneError, match=r"^it is empty: it is being deleted$"):
-        hold(step, at, asked=True, stopping=go_on)
+        link_step(step, at, requested=True, stopping=go_on)
 
 
 def test_a_step_that_lost_files_earlier_is_gone_unless_asked_for(step: Path, at: Path) -> None:
     """A training run that was killed while it deleted the step."""
     (aged(step) / "state" / "d" / "0").unlink()
     with pytest.raises(GoneError) as caught:
-        hold(step, at, asked=False, stopping=go_on)
+        link_step(step, at, requested=False, stopping=go_on)
     assert str(caught.value) == (
-        "files of it were deleted after it was written; where that was meant, run this step by its number"
+        "some of its files were deleted after it was written; if that was intended, run this step by its number"
     )
     assert not at.exists()
-    assert hold(step, at, asked=True, stopping=go_on) is None
+    assert link_step(step, at, requested=True, stopping=go_on) is None
 
 
 def test_a_step_to_which_a_file_was_added_is_whole(step: Path, at: Path) -> None:
     (aged(step) / "slices.json").write_text("{}")
-    assert hold(step, at, asked=False, stopping=go_on) is None
+    assert link_step(step, at, requested=False, stopping=go_on) is None
 
 
 def test_a_copied_step_is_whole(step: Path, at: Path) -> None:
     shutil.copytree(aged(step), step.with_name("8"))
-    assert hold(step.with_name("8"), at, asked=False, stopping=go_on) is None
+    assert link_step(step.with_name("8"), at, requested=False, stopping=go_on) is None
 
 
 @pytest.mark.parametrize("nth", [0, 1, 3])
@@ -106,8 +106,8 @@ def test_deleted_while_it_is_linked(
         done.append(target)
 
     monkeypatch.setattr(os, "link", link_and_delete)
-    with pytest.raises(GoneError, match=r"^files of it were deleted while it was looked at$"):
-        hold(step, at, asked=False, stopping=go_on)
+    with pytest.raises(GoneError, match=r"^some of its files were deleted while it was listed$"):
+        link_step(step, at, requested=False, stopping=go_on)
     assert not at.exists()
 
 
@@ -122,8 +122,8 @@ def test_deleted_right_behind_the_last_link(
             (step / "state" / "_METADATA").unlink()
 
     monkeypatch.setattr(os, "link", link_and_delete)
-    with pytest.raises(GoneError, match=r"^files of it were deleted while it was looked at$"):
-        hold(step, at, asked=False, stopping=go_on)
+    with pytest.raises(GoneError, match=r"^some of its files were deleted while it was listed$"):
+        link_step(step, at, requested=False, stopping=go_on)
     assert not at.exists()
 
 
@@ -144,7 +144,7 @@ def test_under_a_real_deletion_it_is_whole_or_gone(tmp_path: Path) -> None:
         )
         killer.start()
         try:
-            assert hold(step, at, asked=False, stopping=go_on) is None
+            assert link_step(step, at, requested=False, stopping=go_on) is None
             assert set(listing(at).files) == set(whole)
             ends["held"] += 1
         except GoneError:
@@ -156,18 +156,18 @@ def test_under_a_real_deletion_it_is_whole_or_gone(tmp_path: Path) -> None:
 
 def test_a_step_with_a_link_in_it_is_not_held(step: Path, at: Path) -> None:
     (step / "state" / "more").symlink_to("d")
-    why = hold(step, at, asked=False, stopping=go_on)
+    why = link_step(step, at, requested=False, stopping=go_on)
     assert why == "7/state/more is neither a file nor a folder"
     assert not at.exists()
 
 
 def test_where_no_folder_can_be_made_it_is_not_held(step: Path, at: Path) -> None:
     at.parent.write_text("a file in its place")
-    why = hold(step, at, asked=False, stopping=go_on)
-    assert why == "hard links cannot be made here: File exists"
+    why = link_step(step, at, requested=False, stopping=go_on)
+    assert why == "hard links cannot be made here: FileState exists"
 
 
 def test_a_server_that_ends_leaves_no_hold(step: Path, at: Path) -> None:
     with pytest.raises(StoppedError):
-        hold(step, at, asked=False, stopping=lambda: True)
+        link_step(step, at, requested=False, stopping=lambda: True)
     assert not at.exists()

@@ -22,7 +22,7 @@ def _one_step(bench: Bench) -> None:
 
 
 CHANGES: list[tuple[dict[str, Any], str]] = [
-    ({}, f"{WHO}, is gone or has expired; put the schedule again with another one"),
+    ({}, f"{WHO}, no longer exists or has expired; put the schedule again with another one"),
     (
         {"scopes": frozenset({"read"})},
         f"{WHO}, lacks the scope 'convert' now; give it back, or put the schedule again with another token",
@@ -47,7 +47,7 @@ def test_rights_that_are_gone_pause_it(bench: Bench, change: dict[str, Any], why
     assert bench.get().paused
     [seen] = bench.runs()
     assert (seen.outcome, seen.detail) == ("paused", why)
-    assert bench.enqueued == bench.held() == []
+    assert (bench.wakes, bench.held()) == (0, [])
     with pytest.raises(ProblemError) as caught:
         run_now(later, bench.get(), 1, 4e9)
     assert caught.value.detail == f"the schedule 's' is paused: {why}"
@@ -66,7 +66,7 @@ def test_by_the_clock_as_well(bench: Bench, change: dict[str, Any]) -> None:
     bench.tick(NIGHT, bench.without_tokens(*([] if change else ["ann"]), ann=change))
     assert bench.get().paused
     assert [r.outcome for r in bench.runs()] == ["paused"]
-    assert bench.enqueued == []
+    assert bench.wakes == 0
 
 
 def test_the_scopes_of_another_token_do_not_help(bench: Bench) -> None:

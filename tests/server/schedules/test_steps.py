@@ -9,7 +9,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import orbax.checkpoint.experimental.v1 as ocp1
 import pytest
-from reshard_server.schedules.steps import committed_steps, wanted
+from reshard_server.schedules.steps import committed_steps, covered_steps
 from reshard_server.schemas.schedule import NewSteps
 
 NAMES = [
@@ -63,7 +63,7 @@ def test_of_the_v1_form(tmp_path: Path) -> None:
 def test_which_are_wanted() -> None:
     steps = {step: str(step) for step in range(13)}
     when = NewSteps(directory="data/run", every=4, first_step=5)
-    assert wanted(steps, when) == {8: "8", 12: "12"}
+    assert covered_steps(steps, when) == {8: "8", 12: "12"}
 
 
 def _tree(step: int) -> dict[str, Any]:

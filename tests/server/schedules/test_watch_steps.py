@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.db.conversions import conversions, executors
-from reshard_server.db.conversions import hard_links as holds
+from reshard_server.db.conversions import conversions, executors, hard_links
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.tables import EXECUTORS
 from reshard_server.errors.problems import ProblemError
-from reshard_server.jobs.child_request import resolved
+from reshard_server.jobs.child_request import make_child_request
 from reshard_server.schedules import watch_steps as watching
 from reshard_server.schedules.run_now import run_now
 from reshard_server.schedules.scheduling import Scheduling
@@ -48,7 +47,7 @@ def test_each_step_is_converted_once(bench: Bench, run: Path) -> None:
     assert found.request.model_dump()["target"] == "data/out/2"
     assert found.request.source == "data/run/2"
     assert found.request.labels == {"schedule": "s", "step": "2"}
-    assert bench.enqueued == [bench.conversion("1").id, found.id]
+    assert bench.wakes == 2
 
 
 def test_a_directory_may_come_later(bench: Bench) -> None:
@@ -82,7 +81,7 @@ def test_the_newest_only(bench: Bench, run: Path) -> None:
     bench.put(when={**STEPS["when"], "newest_only": True})
     bench.tick()
     assert bench.told() == {"1": "skipped", "2": "skipped", "3": "started"}
-    assert bench.runs()[0].detail == "step 3 is newer, and only the newest is wanted"
+    assert bench.runs()[0].detail == "step 3 is newer, and this schedule converts only the newest"
     write_step(run, 4)
     bench.tick()
     assert bench.told()["4"] == "started"
@@ -126,7 +125,7 @@ def test_a_step_that_cannot_be_held_is_read_where_it_is(bench: Bench, run: Path)
     [seen] = bench.runs()
     assert (seen.outcome, seen.detail) == (
         "started",
-        "not held while it is read: hard links cannot be made here: File exists",
+        "read without hard links: hard links cannot be made here: FileState exists",
     )
     assert _resolved(bench.one, bench.conversion("3").id)["source"] == str(step)
     shutil.rmtree(step)
@@ -134,7 +133,7 @@ def test_a_step_that_cannot_be_held_is_read_where_it_is(bench: Bench, run: Path)
     bench.settle()
     [seen] = bench.runs()
     assert (seen.outcome, seen.state) == ("gone", "failed")
-    assert seen.detail == "it was deleted while it was read, and was not held"
+    assert seen.detail == "it was deleted while it was read, without hard links"
 
 
 def test_a_step_that_lost_files_is_gone(bench: Bench, run: Path) -> None:
@@ -145,7 +144,7 @@ def test_a_step_that_lost_files_is_gone(bench: Bench, run: Path) -> None:
     bench.tick()
     [seen] = bench.runs()
     assert (seen.outcome, seen.detail) == ("gone", "it is empty: it is being deleted")
-    assert bench.enqueued == bench.held() == []
+    assert (bench.wakes, bench.held()) == (0, [])
 
 
 def test_a_failed_step_is_seen_and_can_be_run_again(bench: Bench, run: Path) -> None:
@@ -182,7 +181,10 @@ def test_a_failed_step_is_seen_and_can_be_run_again(bench: Bench, run: Path) -> 
 @pytest.mark.usefixtures("run")
 def test_a_step_that_is_not_there_cannot_be_run(bench: Bench) -> None:
     bench.put()
-    for step, what in ((None, "no committed step that it is about"), (8, "no committed step 8")):
+    for step, what in (
+        (None, "no committed step that the schedule covers"),
+        (8, "no committed step 8"),
+    ):
         with pytest.raises(ProblemError) as caught:
             run_now(bench.one, bench.get(), step, 4e9)
         assert caught.value.detail == f"there is {what} in 'data/run' now; name one that is there"
@@ -251,7 +253,7 @@ def test_of_many_processes_one_converts_a_step(any_bench: Bench) -> None:
     found = conversions.page(bench.db, conversions.Filters(schedule="s"), 100).conversions
     assert sorted(c.request.source for c in found) == sorted(f"data/run/{i}" for i in range(12))
     assert len(bench.held()) == 12
-    assert all(holds.held_path(bench.db, c.id) in bench.held() for c in found)
+    assert all(hard_links.linked_source(bench.db, c.id) in bench.held() for c in found)
 
 
 def test_four_processes_at_the_same_step(any_bench: Bench) -> None:
@@ -282,11 +284,11 @@ class DiedError(BaseException):
     """What a test has a process end by."""
 
 
-@pytest.mark.parametrize("where", ["hold", "_queued"])
+@pytest.mark.parametrize("where", ["link_step", "_queued"])
 def test_what_a_dead_process_left_is_found(
     any_bench: Bench, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It died with a claim, before its hold was made or behind that."""
+    """It died with a claim, before its hard links were made, or after."""
     bench = any_bench
     (bench.data / "run").mkdir()
     write_step(bench.data / "run", 3)
@@ -337,11 +339,11 @@ def test_a_frozen_process_that_thaws_starts_nothing(
     monkeypatch.setattr(watching, "_queued", thaw)
     bench.tick(4e9)
     assert bench.told() == {"3": "started"}
-    assert len(bench.enqueued) == 1
-    assert bench.held() == [holds.held_path(bench.db, bench.conversion("3").id)]
+    assert bench.wakes == 1
+    assert bench.held() == [hard_links.linked_source(bench.db, bench.conversion("3").id)]
 
 
-def test_a_schedule_that_is_gone_leaves_its_conversions_their_holds(
+def test_a_schedule_that_is_gone_leaves_its_conversions_their_hard_links(
     bench: Bench, run: Path
 ) -> None:
     from reshard_server.db.schedules import schedules
@@ -363,7 +365,7 @@ def test_a_schedule_that_is_gone_leaves_its_conversions_their_holds(
 def _resolved(process: Scheduling, conversion: str) -> dict[str, Any]:
     found = conversions.get(process.database, conversion)
     assert found is not None
-    return resolved(process.database, process.settings, process.roots, found, begun=False)
+    return make_child_request(process.database, process.settings, process.roots, found, begun=False)
 
 
 def _die_at(patch: pytest.MonkeyPatch, where: str) -> None:
@@ -371,8 +373,8 @@ def _die_at(patch: pytest.MonkeyPatch, where: str) -> None:
         raise DiedError
 
     patch.setattr(watching, where, die)
-    patch.setattr(watching, "let_go", lambda _: None)
-    patch.setattr(holds, "forget", lambda *_: None)
+    patch.setattr(watching, "remove_links", lambda _: None)
+    patch.setattr(hard_links, "forget", lambda *_: None)
     patch.setattr(schedule_runs, "release", lambda *_: None)
 
 

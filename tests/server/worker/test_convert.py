@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from reshard_server.worker.convert import convert_all
-from reshard_server.worker.throttle import Pace
+from reshard_server.worker.throttle import ProgressThrottle
 
 import reshard
 from reshard.errors import ResumeError
@@ -30,28 +30,28 @@ class Halted(BaseException):
     """Ends a conversion in its midst."""
 
 
-def stopped_after(moved_bytes: int) -> Pace:
+def stopped_after(moved_bytes: int) -> ProgressThrottle:
     """Ends the conversion once it has moved so much."""
 
     def tell(document: dict[str, Any]) -> None:
         if document["moved_bytes"] >= moved_bytes and document["stage"] == "copying":
             raise Halted
 
-    return Pace(tell, clock=iter(range(1 << 30)).__next__)
+    return ProgressThrottle(tell, clock=iter(range(1 << 30)).__next__)
 
 
 def test_the_source_is_read_once_for_all_targets(
     small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goals = [
+    targets = [
         {"target": str(tmp_path / "a"), **OPTIONS},
         {"target": str(tmp_path / "b"), **OPTIONS, "check": "readback"},
     ]
     reads = Reads(monkeypatch)
-    made = convert_all(request(small_source, *goals), Pace(nobody))
+    made = convert_all(request(small_source, *targets), ProgressThrottle(nobody))
     reports = made["reports"]
     monkeypatch.undo()
-    assert [report["target"] for report in reports] == [goal["target"] for goal in goals]
+    assert [report["target"] for report in reports] == [target["target"] for target in targets]
     read = sum(
         stop - start
         for path, intervals in reads.intervals.items()
@@ -65,33 +65,39 @@ def test_the_source_is_read_once_for_all_targets(
         assert not reshard.verify(small_source, tmp_path / name).differences
 
 
-def test_every_target_is_gone_on_with(slow_source: Path, tmp_path: Path) -> None:
-    goals = [{"target": str(tmp_path / n), "chunk_bytes": "512KiB", "mesh": "x=2"} for n in "ab"]
+def test_every_target_is_resumed(slow_source: Path, tmp_path: Path) -> None:
+    targets = [{"target": str(tmp_path / n), "chunk_bytes": "512KiB", "mesh": "x=2"} for n in "ab"]
     with pytest.raises(Halted):
-        convert_all(request(slow_source, *goals), stopped_after(20 << 20))
-    reports = convert_all(request(slow_source, *goals, begun=True), Pace(nobody))["reports"]
+        convert_all(request(slow_source, *targets), stopped_after(20 << 20))
+    reports = convert_all(request(slow_source, *targets, begun=True), ProgressThrottle(nobody))[
+        "reports"
+    ]
     assert all(report["resumed_bytes"] > 0 for report in reports)
     assert [report["warnings"] for report in reports] == [reports[0]["warnings"]] * 2
-    again = convert_all(request(slow_source, *goals, begun=True), Pace(nobody))["reports"]
+    again = convert_all(request(slow_source, *targets, begun=True), ProgressThrottle(nobody))[
+        "reports"
+    ]
     assert all(report["already_done"] for report in again)
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_what_is_of_no_use_is_started_over_for_its_target_alone(
+def test_only_the_target_that_cannot_be_resumed_is_started_over(
     number: int, slow_source: Path, tmp_path: Path
 ) -> None:
-    goals = [{"target": str(tmp_path / n), "chunk_bytes": "512KiB"} for n in "ab"]
+    targets = [{"target": str(tmp_path / n), "chunk_bytes": "512KiB"} for n in "ab"]
     with pytest.raises(Halted):
-        convert_all(request(slow_source, *goals), stopped_after(20 << 20))
-    other = [dict(goal) for goal in goals]
-    other[number]["style"] = "v1"  # changes no chunk, so that the other one can be gone on with
+        convert_all(request(slow_source, *targets), stopped_after(20 << 20))
+    other = [dict(target) for target in targets]
+    other[number]["style"] = "v1"  # changes no chunk, so that the other one can be resumed
     with pytest.raises(ResumeError) as caught:
-        convert_all(request(slow_source, *other), Pace(nobody))
-    assert caught.value.target == goals[number]["target"]
-    assert staging_for(Path(goals[number]["target"])).journal.exists()
-    reports = convert_all(request(slow_source, *other, begun=True), Pace(nobody))["reports"]
-    told = [any("of no use" in w for w in report["warnings"]) for report in reports]
+        convert_all(request(slow_source, *other), ProgressThrottle(nobody))
+    assert caught.value.target == targets[number]["target"]
+    assert staging_for(Path(targets[number]["target"])).journal.exists()
+    reports = convert_all(request(slow_source, *other, begun=True), ProgressThrottle(nobody))[
+        "reports"
+    ]
+    told = [any("could not be resumed" in w for w in report["warnings"]) for report in reports]
     assert told == [n == number for n in range(2)]
     assert [report["resumed_bytes"] > 0 for report in reports] == [n != number for n in range(2)]
-    for goal in goals:
-        assert not reshard.verify(slow_source, goal["target"]).differences
+    for target in targets:
+        assert not reshard.verify(slow_source, target["target"]).differences

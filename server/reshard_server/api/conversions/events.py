@@ -1,7 +1,7 @@
-"""Events: a conversion as it changes, as a stream of server-sent events.
+"""Events: a conversion's changes as a stream of server-sent events.
 
-Each event holds the conversion as ``GET`` tells it, with its revision as the event's id; states that
-followed each other quickly are told as one. The last is ``end``, and behind it the stream ends.
+Each event holds the conversion as ``GET`` returns it; the event's id is its revision. Changes in quick succession
+become one event. The last event is ``end``; then the stream ends.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
 from reshard_server.api.caller import Reading, Serving
 from reshard_server.api.conversions.get_or_404 import Readable
+from reshard_server.api.event_stream import SILENCE_SECONDS, STILL_HERE, EventStream
 from reshard_server.api.read_mask import EVENT_DATA, NAME, MaskedRoute, mask_of, narrowed
-from reshard_server.auth.streams import OpenStream
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.conversions.change_feed import Watcher
 from reshard_server.drain import RETRY_AFTER
@@ -28,29 +27,10 @@ from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/v1/conversions", tags=["conversions"], route_class=MaskedRoute)
 
-SILENCE_SECONDS = 15.0
-"""After so long without an event a comment shows that the stream lives."""
-
 RECONNECT_MILLISECONDS = 2000
 
 LARGEST_REVISION = 2**63 - 1
-"""What the records can hold; a larger id is none of theirs."""
-
-
-class EventStream(StreamingResponse):
-    """A stream that counts as open until it is over, however it ends."""
-
-    media_type = "text/event-stream"
-
-    def __init__(self, events: AsyncIterator[str], stream: OpenStream) -> None:
-        super().__init__(events, headers={"X-Accel-Buffering": "no", "Cache-Control": "no-store"})
-        self.stream = stream
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self.stream.give_back()
+"""The records' largest revision."""
 
 
 _EVENTS: dict[int | str, dict[str, Any]] = {
@@ -71,7 +51,7 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
             }
         },
     },
-    204: {"description": "It has ended, and the last event was told already: do not come back."},
+    204: {"description": "It has ended, and the client has the last event: do not reconnect."},
 }
 
 
@@ -83,31 +63,33 @@ async def watch_conversion(
     caller: Reading,
     last_event_id: Annotated[
         int | None,
-        Header(ge=0, le=LARGEST_REVISION, description="Id of the last event that was seen."),
+        Header(
+            ge=0, le=LARGEST_REVISION, description="Id of the last event that the client received."
+        ),
     ] = None,
 ) -> Response:
-    """A conversion as it changes, until it ends.
+    """Sends a conversion's changes until it ends.
 
-    The first event tells how it stands, unless ``Last-Event-ID`` is its revision. Reports come without their
-    ``tensors``, with their number instead; ``result_url`` is where they are, and ``fields=*`` sends them too.
+    The first event has its current state, unless ``Last-Event-ID`` is its revision. Reports have the number of their
+    tensors in place of ``tensors``. These are at ``result_url``; ``fields=*`` includes them in the events.
     """
     if found.done and last_event_id == found.revision:
         return Response(status_code=204)
     stream = serving.streams.take(caller.name)
-    told = partial(narrowed, mask=mask_of(request)) if NAME in request.query_params else None
-    return EventStream(_events(serving, found, caller, last_event_id, told), stream)
+    select = partial(narrowed, mask=mask_of(request)) if NAME in request.query_params else None
+    return EventStream(_events(serving, found, caller, last_event_id, select), stream)
 
 
-Told = Callable[[dict[str, Any]], dict[str, Any]]
-"""What an event tells of a conversion's document."""
+Select = Callable[[dict[str, Any]], dict[str, Any]]
+"""Selects the members of a conversion's document for an event."""
 
 
 async def _events(
-    serving: Services, first: Conversion, caller: Caller, seen: int | None, told: Told | None
+    serving: Services, first: Conversion, caller: Caller, seen: int | None, select: Select | None
 ) -> AsyncIterator[str]:
     yield f"retry: {RECONNECT_MILLISECONDS}\n\n"
     if first.revision != seen:
-        yield await asyncio.to_thread(_event, first, told)
+        yield await asyncio.to_thread(_event, first, select)
     if first.done:
         return
     with serving.feed.watching(first.id, first.revision) as watcher:
@@ -116,20 +98,20 @@ async def _events(
             if serving.tokens.named(caller.name) is None:
                 return
             if not is_woken:
-                yield ": still here\n\n"
+                yield STILL_HERE
             elif watcher.wake.is_set():
                 watcher.wake.clear()
                 newest = watcher.newest
                 if newest is None:
                     return
-                yield await asyncio.to_thread(_event, newest, told)
+                yield await asyncio.to_thread(_event, newest, select)
                 if newest.done:
                     return
     yield f'event: draining\ndata: {{"retry_after": {RETRY_AFTER}}}\n\n'
 
 
 async def _woken(watcher: Watcher, draining: asyncio.Event) -> bool:
-    """Waits for a change, or the server's end; False where neither came for long."""
+    """Waits for a change or the end of the server; False after a long silence."""
     waits = {asyncio.create_task(event.wait()) for event in (watcher.wake, draining)}
     try:
         done, _ = await asyncio.wait(
@@ -142,7 +124,7 @@ async def _woken(watcher: Watcher, draining: asyncio.Event) -> bool:
 
 
 def summary(conversion: Conversion) -> dict[str, Any]:
-    """The document of a conversion whose reports have the number of their tensors in place of these."""
+    """A conversion's document whose reports have the number of their tensors in place of ``tensors``."""
     document = conversion.model_dump(mode="json", exclude={"result"})
     if conversion.result is None:
         return {**document, "result": None}
@@ -156,8 +138,8 @@ def summary(conversion: Conversion) -> dict[str, Any]:
     return {**document, "result": reports, "result_url": result_url(conversion.id)}
 
 
-def _event(conversion: Conversion, told: Told | None) -> str:
+def _event(conversion: Conversion, select: Select | None) -> str:
     kind = "end" if conversion.done else "conversion"
-    document = summary(conversion) if told is None else told(conversion.model_dump(mode="json"))
+    document = summary(conversion) if select is None else select(conversion.model_dump(mode="json"))
     data = json.dumps(document)
     return f"id: {conversion.revision}\nevent: {kind}\ndata: {data}\n\n"

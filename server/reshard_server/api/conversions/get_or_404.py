@@ -12,7 +12,7 @@ from reshard_server.auth.tokens import Caller
 from reshard_server.db.conversions import conversions
 from reshard_server.errors.problems import NOT_ALLOWED, NOT_FOUND, ProblemError
 from reshard_server.observability.logs import ABOUT
-from reshard_server.schemas.conversion import Conversion, goals
+from reshard_server.schemas.conversion import Conversion, targets_of
 from reshard_server.services import Services
 
 VERBS = (":cancel", ":retry")
@@ -30,7 +30,7 @@ ConversionId = Annotated[
 def visible(
     serving: Services, caller: Caller, conversion: str, with_result: bool = True
 ) -> Conversion:
-    """The conversion; ProblemError where it is not there or another token's."""
+    """The conversion; ProblemError where it does not exist or belongs to another token."""
     if conversion.endswith(VERBS):
         raise ProblemError(
             NOT_ALLOWED, f"{conversion!r} names a verb; send POST", headers={"Allow": "POST"}
@@ -39,12 +39,12 @@ def visible(
     if found is None or not (caller.is_admin or found.created_by == caller.name):
         raise gone(conversion)
     ABOUT.get().found(found.id)
-    ABOUT.get().aims_at(*(goal.target for goal in goals(found.request)))
+    ABOUT.get().aims_at(*(requested.target for requested in targets_of(found.request)))
     return found
 
 
 def gone(conversion: str) -> ProblemError:
-    """What is answered for a conversion that is not there."""
+    """The problem for a conversion that does not exist."""
     return ProblemError(
         NOT_FOUND,
         f"there is no conversion {conversion!r} that this token may see; list them at /v1/conversions",

@@ -1,4 +1,4 @@
-"""Conversions: asked for, looked at, listed, cancelled, tried again, forgotten."""
+"""Routes that start, read, list, cancel, retry and delete conversions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from reshard_server.api.openapi.examples import REQUESTS, conversion_response
 from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import Filters
-from reshard_server.db.conversions.idempotency import Asked
 from reshard_server.errors.problems import (
     BAD_LAYOUT,
     BAD_PLAN,
@@ -24,22 +23,26 @@ from reshard_server.errors.problems import (
     UNAVAILABLE,
     ProblemError,
 )
-from reshard_server.jobs.accept import check_conversion
-from reshard_server.jobs.choose_step import choose
+from reshard_server.jobs.conversion_job import submit
 from reshard_server.observability.logs import ABOUT
-from reshard_server.schemas.conversion import Conversion, ConversionPage, ConversionRequest, goals
+from reshard_server.schemas.conversion import (
+    Conversion,
+    ConversionPage,
+    ConversionRequest,
+    targets_of,
+)
 from reshard_server.schemas.listing import ConversionQuery
 
 ROUTER = APIRouter(prefix="/v1/conversions", tags=["conversions"], route_class=MaskedRoute)
 
 POLL_AFTER = "1"
-"""Seconds after which looking again makes sense."""
+"""Seconds to wait before polling again."""
 
 Key = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
-        description="Sent again with the same request it leads to the same conversion.",
+        description="The same key with the same request returns the same conversion.",
         pattern="^[!-~]{1,255}$",
     ),
 ]
@@ -60,19 +63,13 @@ async def create_conversion(
     response: Response,
     idempotency_key: Key = None,
 ) -> Conversion:
-    """Asks for a conversion, which is carried out whatever becomes of this server.
+    """Queues a conversion, which is carried out even if this server ends.
 
     Everything that can be checked without reading the checkpoint is checked now.
     """
-    ABOUT.get().aims_at(*(goal.target for goal in goals(body)))
-    serving.drain.refuse_new()
-    chosen = await choose(serving.checkers, serving.roots, caller, body)
-    await run_sync(check_conversion, serving, caller, chosen, limiter=serving.checkers)
-    asked = Asked(caller.name, chosen, idempotency_key, sent=body)
-    made, is_new = await serving.together.create(asked)
+    ABOUT.get().aims_at(*(requested.target for requested in targets_of(body)))
+    made = await submit(serving, caller, body, idempotency_key)
     ABOUT.get().found(made.id)
-    if is_new:
-        serving.durable.enqueue(made.id, caller.name, made.priority)
     _point_to(response, made)
     return made
 
@@ -81,7 +78,7 @@ async def create_conversion(
 async def list_conversions(
     query: Annotated[ConversionQuery, Query()], serving: Serving, caller: Reading
 ) -> ConversionPage:
-    """Conversions of this token, newest first; an admin sees those of every token."""
+    """Lists this token's conversions, newest first; an admin sees those of all tokens."""
     labels = (label.partition("=") for label in query.label)
     filters = Filters(
         token=None if caller.is_admin else caller.name,
@@ -106,16 +103,16 @@ async def list_conversions(
     "/{id}",
     response_model=Conversion,
     responses={
-        200: conversion_response("As it stands.", "ETag", "Retry-After"),
-        304: {"description": "It is still as the ETag says."},
+        200: conversion_response("Its current state.", "ETag", "Retry-After"),
+        304: {"description": "It has not changed since this ETag."},
     },
 )
 async def get_conversion(
     found: Readable,
     response: Response,
-    if_none_match: Annotated[str | None, Header(description="An ETag that is known.")] = None,
+    if_none_match: Annotated[str | None, Header(description="A known ETag.")] = None,
 ) -> Conversion | Response:
-    """A conversion as it stands; with ``If-None-Match`` only where it changed."""
+    """Returns a conversion; with ``If-None-Match`` only if it has changed."""
     tag = f'"{found.id}-{found.revision}"'
     if tag in (known.strip().removeprefix("W/") for known in (if_none_match or "").split(",")):
         return Response(status_code=304, headers={"ETag": tag})
@@ -123,17 +120,17 @@ async def get_conversion(
     if not found.done:
         response.headers["Retry-After"] = POLL_AFTER
         return found
-    # A report of 30,000 tensors takes a while to write down.
+    # A report of 30,000 tensors takes a while to serialize.
     text = await run_sync(found.model_dump_json)
     return Response(text, headers={"ETag": tag}, media_type="application/json")
 
 
 @ROUTER.post(
     "/{id}:cancel",
-    responses={200: conversion_response("It is cancelled, or told to stop."), **problems(CONFLICT)},
+    responses={200: conversion_response("It is cancelled, or stopping."), **problems(CONFLICT)},
 )
 def cancel_conversion(found: Changeable, serving: Serving) -> Conversion:
-    """Stops a conversion: one that waits at once, one that runs within seconds. The target stays as it was."""
+    """Cancels a conversion: at once if it waits, within seconds if it runs. The target does not change."""
     now = conversions.request_cancel(serving.database, found.id)
     if now is None:
         raise gone(found.id)
@@ -153,22 +150,22 @@ def cancel_conversion(found: Changeable, serving: Serving) -> Conversion:
     },
 )
 def retry_conversion(found: Changeable, serving: Serving, response: Response) -> Conversion:
-    """Queues a failed or cancelled conversion again; what was done of it is kept."""
+    """Queues a failed or cancelled conversion again; it resumes where it stopped."""
     serving.drain.refuse_new()
     now = conversions.requeue(serving.database, found.id)
     if now is None:
         raise ProblemError(
             CONFLICT,
-            f"conversion {found.id} is {found.state}; only failed and cancelled ones are tried again",
+            f"conversion {found.id} is {found.state}; only failed and cancelled ones can be retried",
         )
-    serving.durable.enqueue(now.id, now.created_by, now.priority)
+    serving.queue.wake()
     _point_to(response, now)
     return now
 
 
 @ROUTER.delete("/{id}", status_code=204, responses=problems(CONFLICT))
 def delete_conversion(found: Changeable, serving: Serving) -> None:
-    """Forgets a conversion that has ended; what it wrote stays."""
+    """Deletes the record of an ended conversion; its outputs stay."""
     if not conversions.delete(serving.database, found.id):
         first = "" if found.state == "cancelling" else "cancel it, and "
         raise ProblemError(

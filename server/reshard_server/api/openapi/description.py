@@ -1,6 +1,6 @@
-"""The OpenAPI document: each operation with each problem that it may answer.
+"""The OpenAPI document: every operation with every problem that it may answer.
 
-What any operation may answer is added here; what is special to one, its route names by ``problems``.
+Problems of all operations are added here; a route names its own by ``problems``.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Responses = dict[int | str, dict[str, Any]]
 
 ABOUT = """Converts sharded checkpoints from one device mesh to another: bit-exact, in bounded memory, on any CPU host.
 
-Every operation but `/livez`, `/readyz` and this description needs a bearer token. Whatever is refused is
-answered with a problem document (RFC 9457) that says what was expected, what was found, and what to do.
-Every answer carries `X-Request-Id`; send your own to find a request in the server's log.
+Every operation except `/livez`, `/readyz` and this description needs a bearer token. A refused request gets a problem
+document (RFC 9457) that says what was expected, what was found, and what to do. Every answer has the header
+`X-Request-Id`; send your own id to find a request in the server's log.
 """
 
 _PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}
@@ -47,15 +47,15 @@ _UNUSED = ("HTTPValidationError", "ValidationError")
 
 
 def problems(*kinds: Kind) -> Responses:
-    """What a route may answer with, for its ``responses``."""
+    """The problems that a route may answer, for its ``responses``."""
     by_status: dict[int | str, list[Kind]] = {}
     for kind in kinds:
         by_status.setdefault(kind.status, []).append(kind)
-    return {status: _response(found) for status, found in by_status.items()}
+    return {status: _response(same) for status, same in by_status.items()}
 
 
 def describe(app: FastAPI) -> None:
-    """Makes the application tell the whole description."""
+    """Lets the application serve the complete description."""
 
     def openapi() -> dict[str, Any]:
         if not app.openapi_schema:
@@ -66,7 +66,7 @@ def describe(app: FastAPI) -> None:
                 description=ABOUT,
                 routes=app.routes,
                 license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
-                servers=[{"url": "/", "description": "The server that tells this."}],
+                servers=[{"url": "/", "description": "This server."}],
                 tags=[{"name": name, "description": text} for name, text in TAGS.items()],
             )
             app.openapi_schema = _completed(document)
@@ -76,13 +76,13 @@ def describe(app: FastAPI) -> None:
 
 
 TAGS = {
-    "conversions": "Conversions: asked for, watched, cancelled, tried again.",
-    "plans": "What a conversion would do and cost; nothing is moved.",
-    "checkpoints": "What lies below the storage roots.",
-    "layouts": "Named layouts, every version kept.",
-    "schedules": "Conversions by the clock, and of each new step.",
+    "conversions": "Start, watch, cancel and retry conversions.",
+    "plans": "What a conversion would do and cost; no data are moved.",
+    "checkpoints": "Checkpoints below the storage roots.",
+    "layouts": "Named layouts; every version is kept.",
+    "schedules": "Conversions at given times, or of each new step.",
     "tensors": "Slices of tensors as bytes.",
-    "operation": "Whether the server lives, and what it measures.",
+    "operation": "Health and metrics of the server.",
 }
 
 
@@ -93,7 +93,7 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     model = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas.update(model.pop("$defs", {}))
     schemas["Problem"] = model
-    _add_told(document, schemas)
+    _add_library_schemas(document, schemas)
     used = {tag for _, op in _operations(document) for tag in op.get("tags", ())}
     document["tags"] = [tag for tag in document["tags"] if tag["name"] in used]
     for path, operation in _operations(document):
@@ -101,18 +101,18 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _add_told(document: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Puts the schemas of what the library tells where ``MODEL_MARK`` names them."""
-    _, told = models_json_schema(
+def _add_library_schemas(document: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Adds the schemas of the library's documents, and replaces the marks that name them."""
+    _, models = models_json_schema(
         [(model, "serialization") for model in MODELS.values()],
         ref_template="#/components/schemas/{model}",
     )
-    schemas.update(told["$defs"])
+    schemas.update(models["$defs"])
     _refer(document)
 
 
 def _refer(part: Any) -> None:
-    """Replaces each mark in a part of the document by a reference to the model that it names."""
+    """Replaces each ``MODEL_MARK`` in a part of the document by a reference to its model."""
     if isinstance(part, dict):
         name = part.pop(MODEL_MARK, None)
         if name is not None:
@@ -168,7 +168,7 @@ def _response(kinds: list[Kind]) -> dict[str, Any]:
                 "type": kind.type,
                 "title": kind.title,
                 "status": kind.status,
-                "detail": f"{kind.title}; this says where, what was expected, and what to do",
+                "detail": f"{kind.title}; the detail says where, what was expected, and what to do",
             },
         }
         for kind in kinds

@@ -94,13 +94,13 @@ PREVIEWS: dict[str, Example] = {
 INSPECTIONS: dict[str, Example] = {"one": {"summary": "A checkpoint", "value": _CHECKPOINT}}
 
 VERIFICATIONS: dict[str, Example] = {
-    "itself": {"summary": "With its own record", "value": _CHECKPOINT},
+    "itself": {"summary": "With its own recorded digests", "value": _CHECKPOINT},
     "another": {
         "summary": "With another checkpoint",
         "value": {**_CHECKPOINT, "other": "data/served/1000", "max_memory": "256MiB"},
     },
     "rules": {
-        "summary": "With one that does not record its rules",
+        "summary": "With a checkpoint that does not record its rules",
         "value": {
             **_CHECKPOINT,
             "other": "data/served/1000",
@@ -111,9 +111,9 @@ VERIFICATIONS: dict[str, Example] = {
 }
 
 FINGERPRINTS: dict[str, Example] = {
-    "first": {"summary": "One without a record", "value": _CHECKPOINT},
+    "first": {"summary": "A checkpoint without recorded digests", "value": _CHECKPOINT},
     "again": {
-        "summary": "After it was changed on purpose",
+        "summary": "After an intended change",
         "value": {**_CHECKPOINT, "overwrite": True},
     },
 }
@@ -124,7 +124,7 @@ PLANS: dict[str, Example] = {
         "value": {name: value for name, value in ONE_TARGET.items() if name != "labels"},
     },
     "stored": {
-        "summary": "With a stored layout, and where each shard's bytes lay",
+        "summary": "With a stored layout, and the source of each shard's bytes",
         "value": {
             "source": "data/run7/1000",
             "target": "data/served/1000",
@@ -133,7 +133,7 @@ PLANS: dict[str, Example] = {
         },
     },
     "several": {
-        "summary": "Several targets, which the source is read once for",
+        "summary": "Several targets; the source is read once",
         "value": {
             "source": "data/run7/1000",
             "targets": [
@@ -145,14 +145,14 @@ PLANS: dict[str, Example] = {
 }
 
 _HEADERS = {
-    "Location": "Where the conversion is.",
-    "Retry-After": "Seconds after which looking again makes sense.",
-    "ETag": "Names this state; for If-None-Match.",
+    "Location": "URL of the conversion.",
+    "Retry-After": "Seconds to wait before the next request.",
+    "ETag": "Identifies this state; for If-None-Match.",
 }
 
 
 def conversion_response(description: str, *headers: str) -> dict[str, Any]:
-    """A response that tells a conversion."""
+    """A response with a conversion."""
     return {
         "description": description,
         "content": {"application/json": {"example": CONVERSION}},

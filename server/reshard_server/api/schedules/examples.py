@@ -26,7 +26,7 @@ NIGHTLY: dict[str, Any] = {
 
 BODIES: dict[str, Example] = {
     "each_step": {
-        "summary": "Each step that is a multiple of 1000; the last three are kept",
+        "summary": "Each step that is a multiple of 1000; keeps the last three outputs",
         "value": EACH_STEP,
     },
     "nightly": {"summary": "Every night at three, UTC", "value": NIGHTLY},
@@ -34,7 +34,7 @@ BODIES: dict[str, Example] = {
 
 RUN_NOW: dict[str, Example] = {
     "newest": {"summary": "The newest step, or the source of a cron schedule", "value": {}},
-    "step": {"summary": "A step that failed, or was skipped", "value": {"step": 12000}},
+    "step": {"summary": "A step that failed or was skipped", "value": {"step": 12000}},
 }
 
 _LAST: dict[str, Any] = {
@@ -60,18 +60,18 @@ SCHEDULE: dict[str, Any] = {
 }
 
 _HEADERS = {
-    "ETag": "Names this state of the schedule; for If-Match.",
-    "Location": "Where it is.",
+    "ETag": "Identifies this state of the schedule; for If-Match.",
+    "Location": "Its URL.",
 }
 
 
 def schedule_response(description: str, *headers: str) -> dict[str, Any]:
-    """A response that tells a schedule."""
+    """A response with a schedule."""
     return _response(description, SCHEDULE, *headers)
 
 
 def run_response(description: str, *headers: str) -> dict[str, Any]:
-    """A response that tells a run."""
+    """A response with a run."""
     return _response(description, _LAST, *headers)
 
 

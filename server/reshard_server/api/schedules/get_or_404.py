@@ -1,4 +1,4 @@
-"""The schedule that a path names, or 404, and its expected state."""
+"""The schedule that a path names, or 404; and whether it is in the state that the request expects."""
 
 from __future__ import annotations
 
@@ -34,16 +34,18 @@ ScheduleName = Annotated[
 ]
 IfMatch = Annotated[
     str | None,
-    Header(description="ETags, or *; only where the schedule is in one of these states."),
+    Header(description="ETags, or *; only if the schedule is in one of these states."),
 ]
 IfNoneMatch = Annotated[
     str | None,
-    Header(description="ETags, or *; only where it is in none of these states, or not there."),
+    Header(
+        description="ETags, or *; only if the schedule is in none of these states, or does not exist."
+    ),
 ]
 
 
 def new_name(name: ScheduleName) -> str:
-    """A name that a schedule can have."""
+    """Checks that a schedule may have this name."""
     if name.endswith(VERBS):
         raise ProblemError(
             NOT_ALLOWED, f"{name!r} names a verb; send POST", headers={"Allow": "POST"}
@@ -51,15 +53,15 @@ def new_name(name: ScheduleName) -> str:
     if not re.fullmatch(NAME_PATTERN.rstrip("$"), name):
         raise ProblemError(
             INVALID,
-            f"{name[:200]!r} is no name of a schedule; take letters, digits, dots, hyphens and underscores, a letter or "
-            "a digit first",
+            f"{name[:200]!r} is not a valid name of a schedule; use letters, digits, dots, hyphens and underscores, with a "
+            "letter or a digit first",
             "name",
         )
     return name
 
 
 def visible(serving: Services, caller: Caller, name: str) -> StoredSchedule:
-    """The schedule; ProblemError where it is not there or another token's."""
+    """The schedule; ProblemError where it does not exist or belongs to another token."""
     found = schedules.get(serving.database, new_name(name))
     if found is None or not may_see(caller, found):
         raise gone(name)
@@ -67,12 +69,12 @@ def visible(serving: Services, caller: Caller, name: str) -> StoredSchedule:
 
 
 def may_see(caller: Caller, found: StoredSchedule) -> bool:
-    """Whether a schedule is the caller's, or the caller an admin."""
+    """Whether the schedule belongs to the caller, or the caller is an admin."""
     return caller.is_admin or found.token == caller.name
 
 
 def gone(name: str) -> ProblemError:
-    """What is answered for a schedule that is not there."""
+    """The problem for a schedule that does not exist."""
     return ProblemError(
         NOT_FOUND,
         f"there is no schedule {name[:200]!r} that this token may see; list them at /v1/schedules",
@@ -82,7 +84,7 @@ def gone(name: str) -> ProblemError:
 def check_state(
     found: StoredSchedule | None, if_match: str | None, if_none_match: str | None = None
 ) -> None:
-    """ProblemError where the schedule is not in the state that the request expects."""
+    """Raises ProblemError where the schedule is not in the state that the request expects."""
     if if_match is not None and (found is None or not _names(if_match, found)):
         raise changed(found)
     if if_none_match is not None and found is not None and _names(if_none_match, found):
@@ -90,13 +92,13 @@ def check_state(
 
 
 def changed(found: StoredSchedule | None) -> ProblemError:
-    """It is not what the request expects."""
-    now = "is not there" if found is None else f"is {found.tag} now"
+    """The problem for a schedule in another state."""
+    now = "does not exist" if found is None else f"is {found.tag} now"
     return ProblemError(
         PRECONDITION,
-        f"the schedule {now}, which the request's If-Match or If-None-Match does not expect; get it, and send the "
-        "change again with its ETag",
-        remedy="get it, and send the change again with its ETag",
+        f"the schedule {now}, which the request's If-Match or If-None-Match does not expect; read it again, and send the "
+        "change with its ETag",
+        remedy="read it again, and send the change with its ETag",
     )
 
 
@@ -112,7 +114,7 @@ def _to_change(name: ScheduleName, serving: Serving, caller: Converting) -> Stor
     return visible(serving, caller, name)
 
 
-def _to_put(name: ScheduleName, caller: Converting) -> str:  # noqa: ARG001  (who asks comes first)
+def _to_put(name: ScheduleName, caller: Converting) -> str:  # noqa: ARG001  (the caller is checked first)
     return new_name(name)
 
 

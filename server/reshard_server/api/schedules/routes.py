@@ -58,14 +58,14 @@ from reshard_server.services import Services
 ROUTER = APIRouter(prefix="/v1/schedules", tags=["schedules"], route_class=MaskedRoute)
 
 PageToken = Annotated[
-    str | None, Query(max_length=1024, description="next_page_token of the page before.")
+    str | None, Query(max_length=1024, description="next_page_token of the previous page.")
 ]
 
 
 @ROUTER.put(
     "/{name}",
     responses={
-        200: schedule_response("It took the place of what was there.", "ETag"),
+        200: schedule_response("It replaced the previous schedule.", "ETag"),
         201: {**schedule_response("It is new.", "ETag", "Location"), "model": Schedule},
         **problems(INVALID, BAD_LAYOUT, BAD_PLAN, CONFLICT, PRECONDITION, QUOTA),
     },
@@ -79,19 +79,19 @@ def put_schedule(
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> Schedule:
-    """Stores a schedule under this name, or another one in its place; its history is kept.
+    """Stores or replaces the schedule with this name; its history is kept.
 
-    It runs with the rights of the token that puts it, as they are at each run. Everything that can be
-    checked without reading a checkpoint is checked now.
+    It runs with the rights that the storing token has at each run. Everything that can be checked without reading a
+    checkpoint is checked now.
     """
-    ABOUT.get().aims_at(*(goal.target for goal in body.targets))
-    there = schedules.get(serving.database, name)
-    before = there if there is not None and may_see(caller, there) else None
+    ABOUT.get().aims_at(*(requested.target for requested in body.targets))
+    existing = schedules.get(serving.database, name)
+    before = existing if existing is not None and may_see(caller, existing) else None
     check_state(before, if_match, if_none_match)
     now = clock_of(serving.database).now()
     check_schedule(serving.scheduling, caller, name, body, now)
     next_at = first_look(body, now)
-    if there is not None and before is None:
+    if existing is not None and before is None:
         raise _not_free(name)
     if before is None:
         stored = schedules.create(
@@ -104,13 +104,13 @@ def put_schedule(
             serving.database, before, caller.name, body, next_at, serving.settings
         )
     if stored is None:
-        there = schedules.get(serving.database, name)
-        raise _not_free(name) if there and not may_see(caller, there) else changed(there)
-    return _told(serving, stored, response)
+        existing = schedules.get(serving.database, name)
+        raise _not_free(name) if existing and not may_see(caller, existing) else changed(existing)
+    return _answer(serving, stored, response)
 
 
 def _not_free(name: str) -> ProblemError:
-    """What is answered for a name that the caller cannot have; why is nobody else's to know."""
+    """The problem for a name of another token's schedule; it does not say why."""
     return ProblemError(
         CONFLICT,
         f"the name {name!r} cannot be used; choose another name",
@@ -125,22 +125,22 @@ def list_schedules(
     page_size: Annotated[PageSize, Query()] = DEFAULT_PAGE,
     page_token: PageToken = None,
 ) -> SchedulePage:
-    """Schedules of this token, by name; an admin sees those of every token."""
+    """Lists this token's schedules, by name; an admin sees those of all tokens."""
     token = None if caller.is_admin else caller.name
-    found, more = schedules.page(serving.database, token, page_size, page_token)
-    told = [stored.told(schedule_runs.last(serving.database, stored.name)) for stored in found]
-    return SchedulePage(schedules=told, next_page_token=more)
+    stored, more = schedules.page(serving.database, token, page_size, page_token)
+    listed = [one.as_schedule(schedule_runs.last(serving.database, one.name)) for one in stored]
+    return SchedulePage(schedules=listed, next_page_token=more)
 
 
-@ROUTER.get("/{name}", responses={200: schedule_response("As it stands.", "ETag")})
+@ROUTER.get("/{name}", responses={200: schedule_response("The schedule.", "ETag")})
 def get_schedule(found: ReadableSchedule, serving: Serving, response: Response) -> Schedule:
-    """A schedule, when it is due next, and what its last run led to."""
-    return _told(serving, found, response)
+    """Returns a schedule, when it is due next, and its last run."""
+    return _answer(serving, found, response)
 
 
 @ROUTER.delete("/{name}", status_code=204, responses=problems(PRECONDITION))
 def delete_schedule(found: ChangeableSchedule, serving: Serving, if_match: IfMatch = None) -> None:
-    """Forgets a schedule and its history. What it started goes on, and what it made stays."""
+    """Deletes a schedule and its history. Conversions that it started continue, and its outputs stay."""
     check_state(found, if_match)
     if not schedules.delete(serving.database, found):
         raise changed(schedules.get(serving.database, found.name))
@@ -151,22 +151,22 @@ def delete_schedule(found: ChangeableSchedule, serving: Serving, if_match: IfMat
     responses={200: schedule_response("It is paused.", "ETag"), **problems(PRECONDITION)},
 )
 def pause_schedule(found: ChangeableSchedule, serving: Serving, response: Response) -> Schedule:
-    """Starts nothing more until it is resumed; what it started goes on."""
+    """Pauses a schedule: it starts nothing until it is resumed; running conversions continue."""
     stored = schedules.set_paused(
         serving.database, found, clock_of(serving.database).now(), paused=True
     )
-    return _told(serving, _still(serving, stored, found.name), response)
+    return _answer(serving, _unless_changed(serving, stored, found.name), response)
 
 
 @ROUTER.post(
     "/{name}:resume",
-    responses={200: schedule_response("It goes on.", "ETag"), **problems(PRECONDITION)},
+    responses={200: schedule_response("It is resumed.", "ETag"), **problems(PRECONDITION)},
 )
 def resume_schedule(found: ChangeableSchedule, serving: Serving, response: Response) -> Schedule:
-    """Lets it go on: with the next time that is due, or with every step that is new since."""
+    """Resumes a schedule, from the next due time, or with every step that is new since it was paused."""
     next_at = first_look(found.body, clock_of(serving.database).now())
     stored = schedules.set_paused(serving.database, found, next_at, paused=False)
-    return _told(serving, _still(serving, stored, found.name), response)
+    return _answer(serving, _unless_changed(serving, stored, found.name), response)
 
 
 _NEWEST = RunNow(step=None)
@@ -176,7 +176,7 @@ _NEWEST = RunNow(step=None)
     "/{name}:run",
     status_code=202,
     responses={
-        202: run_response("What it led to; see the conversion.", "Location"),
+        202: run_response("The run; see its conversion.", "Location"),
         **problems(INVALID, STORAGE, CONFLICT, TOO_MANY, UNAVAILABLE),
     },
 )
@@ -186,9 +186,9 @@ def run_schedule(
     response: Response,
     body: Annotated[RunNow, Body(openapi_examples=RUN_NOW)] = _NEWEST,
 ) -> ScheduleRun:
-    """Runs it now, paused or not: a step that is named, else the newest, or the cron schedule's source.
+    """Runs a schedule now, even if it is paused: a given step, else the newest step, or the cron schedule's source.
 
-    A step that failed, was skipped or is back may be run again; one that was converted may not.
+    A step that failed, was skipped or came back may run again; a step that was converted may not.
     """
     serving.drain.refuse_new()
     run = run_now(serving.scheduling, found, body.step, clock_of(serving.database).now())
@@ -205,17 +205,17 @@ def list_runs(
     page_size: Annotated[PageSize, Query()] = DEFAULT_PAGE,
     page_token: PageToken = None,
 ) -> RunPage:
-    """The history of a schedule, newest first: what each tick and each step led to."""
+    """Lists the runs of a schedule, newest first: what came of each tick and each step."""
     return schedule_runs.page(serving.database, found.name, page_size, page_token)
 
 
-def _told(serving: Services, stored: StoredSchedule, response: Response) -> Schedule:
+def _answer(serving: Services, stored: StoredSchedule, response: Response) -> Schedule:
     response.headers["ETag"] = stored.tag
-    return stored.told(schedule_runs.last(serving.database, stored.name))
+    return stored.as_schedule(schedule_runs.last(serving.database, stored.name))
 
 
-def _still(serving: Services, stored: StoredSchedule | None, name: str) -> StoredSchedule:
-    """What was stored; ProblemError where somebody else was faster."""
+def _unless_changed(serving: Services, stored: StoredSchedule | None, name: str) -> StoredSchedule:
+    """The stored schedule; ProblemError where another request changed it first."""
     if stored is None:
         raise changed(schedules.get(serving.database, name))
     return stored

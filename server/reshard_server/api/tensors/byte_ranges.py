@@ -1,4 +1,4 @@
-"""Ranges of bytes and entity tags, as RFC 9110 describes them."""
+"""Byte ranges and entity tags of RFC 9110."""
 
 from __future__ import annotations
 
@@ -28,17 +28,16 @@ class ByteRange:
         return f"bytes {self.start}-{self.stop - 1}/{self.total}"
 
 
-def byte_range(asked: str | None, if_range: str | None, tag: str, total: int) -> ByteRange:
-    """The range that is asked for; all bytes where none is, several are, or it is of another state.
+def byte_range(requested: str | None, if_range: str | None, tag: str, total: int) -> ByteRange:
+    """The requested range; all bytes if there is no range, more than one, or if ``If-Range`` names another state.
 
-    What is no range at all is left unread, as the standard says. Raises ProblemError (416) for one of which
-    there is no byte.
+    A malformed range is ignored, as the standard says. Raises ProblemError (416) for a range without a byte.
     """
     whole = ByteRange(0, total, total, is_part=False)
-    found = _RANGE.fullmatch((asked or "").strip())
-    if found is None or (if_range is not None and if_range.strip() != tag):
+    match = _RANGE.fullmatch((requested or "").strip())
+    if match is None or (if_range is not None and if_range.strip() != tag):
         return whole
-    first, last = found[1], found[2]
+    first, last = match[1], match[2]
     if first is None and last is None:
         return whole
     if first is None:
@@ -50,15 +49,15 @@ def byte_range(asked: str | None, if_range: str | None, tag: str, total: int) ->
     if start >= stop:
         raise ProblemError(
             RANGE,
-            f"the range {asked!r} has no byte of the {total} that there are; ask for bytes within them",
+            f"the range {requested!r} has none of the {total} bytes; request bytes within them",
             "Range",
-            "ask for bytes within them",
+            "request bytes within them",
             headers={"Content-Range": f"bytes */{total}", "Accept-Ranges": "bytes"},
         )
     return ByteRange(start, stop, total)
 
 
 def is_known(if_none_match: str | None, tag: str) -> bool:
-    """Whether the client's tags name this state; compared weakly, as for any GET."""
+    """Whether the client's tags name this state; weak comparison, as for any GET."""
     given = [known.strip() for known in (if_none_match or "").split(",")]
     return "*" in given or tag in (known.removeprefix("W/") for known in given)

@@ -1,4 +1,4 @@
-"""ByteStream: bytes that are read while they are sent, and a connection that is cut where they cannot be."""
+"""A response whose bytes are read while they are sent; a read error cuts the connection."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ LOG = logging.getLogger(__name__)
 
 
 class ByteStream(StreamingResponse):
-    """Counts as open until it is over, however it ends.
+    """A stream of bytes; it counts as open until it ends, however it ends.
 
-    Where the bytes cannot be read to their end, the answer is not ended either: the connection is closed
-    before ``Content-Length`` bytes, which no client takes for the whole. So it is where the client takes
-    nothing for long (``middleware.http_protocol``).
+    After a read error the connection is closed before ``Content-Length`` bytes were sent, so no client takes the bytes
+    for complete. The same happens if the client reads nothing for long (``middleware.http_protocol``).
     """
 
     media_type = "application/octet-stream"
@@ -28,7 +27,7 @@ class ByteStream(StreamingResponse):
     def __init__(
         self, pieces: Iterator[bytes], stream: OpenStream, status: int, headers: Mapping[str, str]
     ) -> None:
-        super().__init__(_read_aside(pieces), status, headers)
+        super().__init__(_read_in_threads(pieces), status, headers)
         self.pieces = pieces
         self.stream = stream
 
@@ -53,6 +52,6 @@ class ByteStream(StreamingResponse):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _read_aside(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def _read_in_threads(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
     while (piece := await run_in_threadpool(next, pieces, None)) is not None:
         yield piece

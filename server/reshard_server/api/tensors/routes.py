@@ -1,4 +1,4 @@
-"""Slices on demand: bytes of any part of any tensor, and what one device of a layout holds."""
+"""Routes that send bytes: a slice of a tensor, or what one device of a layout holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reshard_server.api.caller import Reading, Serving
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.tensors.byte_ranges import ByteRange, byte_range, is_known
 from reshard_server.api.tensors.byte_stream import ByteStream
-from reshard_server.api.tensors.tensor_source import Source, in_words_of_clients, open_source
+from reshard_server.api.tensors.tensor_source import TensorSource, open_source, with_client_paths
 from reshard_server.errors.problems import (
     BAD_CHECKPOINT,
     BAD_LAYOUT,
@@ -33,15 +33,15 @@ from reshard_server.services import Services
 ROUTER = APIRouter(prefix="/v1/tensors", tags=["tensors"])
 
 Wanted = Annotated[TensorQuery, Query()]
-IfNoneMatch = Annotated[str | None, Header(description="ETags that are known.")]
+IfNoneMatch = Annotated[str | None, Header(description="Known ETags.")]
 
 _HEADERS = {
-    "ETag": "Names the bytes: changes with what is asked for and with the files that it lies in.",
+    "ETag": "Identifies the bytes: it changes with the request and with the files that hold them.",
     "Accept-Ranges": "bytes",
-    "X-Reshard-Shape": "Of a tensor's slice, as JSON.",
-    "X-Reshard-Dtype": "Of a tensor's slice.",
-    "X-Reshard-Slice": "Where it lies in the tensor.",
-    "Repr-Digest": "crc64nvme of all the bytes, where the checkpoint recorded it (RFC 9530).",
+    "X-Reshard-Shape": "Shape of the slice, as JSON.",
+    "X-Reshard-Dtype": "Dtype of the slice.",
+    "X-Reshard-Slice": "Position of the slice in the tensor.",
+    "Repr-Digest": "crc64nvme of all bytes, if the checkpoint recorded it (RFC 9530).",
 }
 
 
@@ -59,7 +59,7 @@ def _answer(description: str) -> dict[str, Any]:
 _REFUSED = problems(
     INVALID, BAD_LAYOUT, BAD_PLAN, BUDGET, NO_CHECKPOINT, BAD_CHECKPOINT, STORAGE, NOT_FOUND, UNAVAILABLE
 )  # fmt: skip
-_NOT_MODIFIED = {"description": "The bytes are those that an ETag of the request names."}
+_NOT_MODIFIED = {"description": "The bytes have not changed since an ETag of the request."}
 
 
 @ROUTER.get(
@@ -68,7 +68,7 @@ _NOT_MODIFIED = {"description": "The bytes are those that an ETag of the request
     response_class=ByteStream,
     responses={
         200: _answer("Row-major little-endian elements, or one safetensors file."),
-        206: _answer("The range that was asked for."),
+        206: _answer("The requested range."),
         304: _NOT_MODIFIED,
         **_REFUSED,
         **problems(RANGE),
@@ -81,37 +81,39 @@ async def get_tensor(
     range: Annotated[  # noqa: A002
         str | None, Header(description="One range of bytes.", examples=["bytes=0-1023"])
     ] = None,
-    if_range: Annotated[str | None, Header(description="An ETag; else all is sent.")] = None,
+    if_range: Annotated[
+        str | None, Header(description="An ETag; if it is not current, all bytes are sent.")
+    ] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """A slice of a tensor (``name``) as bytes, or what one device holds (``shard``) as a safetensors file.
+    """Sends a slice of a tensor (``name``) as bytes, or what one device holds (``shard``) as a safetensors file.
 
-    Only what is needed is read, while it is sent; nothing is written. Whatever turns out to be damaged cuts
-    the connection before ``Content-Length`` bytes.
+    Only the needed bytes are read, while they are sent; nothing is written. Damage cuts the connection before
+    ``Content-Length`` bytes were sent.
     """
     serving.drain.refuse_new()
     source = await run_in_threadpool(open_source, serving, caller, query)
     if is_known(if_none_match, source.tag):
         return Response(status_code=304, headers={"ETag": source.tag})
-    found = byte_range(range, if_range, source.tag, source.stored.nbytes)
+    requested = byte_range(range, if_range, source.tag, source.stored.nbytes)
     stream = serving.streams.take(caller.name)
     try:
-        pieces = await run_in_threadpool(_begun, serving, source, found, query.checkpoint)
+        pieces = await run_in_threadpool(_started, serving, source, requested, query.checkpoint)
     except BaseException:
         stream.give_back()
         raise
-    headers = _headers(source, found)
-    return ByteStream(pieces, stream, 206 if found.is_part else 200, headers)
+    headers = _headers(source, requested)
+    return ByteStream(pieces, stream, 206 if requested.is_part else 200, headers)
 
 
 @ROUTER.head(
     "",
-    responses={200: _answer("What a GET would be answered with."), 304: _NOT_MODIFIED, **_REFUSED},
+    responses={200: _answer("The headers of the same GET."), 304: _NOT_MODIFIED, **_REFUSED},
 )
 async def head_tensor(
     query: Wanted, serving: Serving, caller: Reading, if_none_match: IfNoneMatch = None
 ) -> Response:
-    """The headers of a GET: how many bytes, of which shape and dtype. Reads metadata only."""
+    """Returns the headers of the same GET: size, shape and dtype. Reads metadata only."""
     source = await run_in_threadpool(open_source, serving, caller, query)
     if is_known(if_none_match, source.tag):
         return Response(status_code=304, headers={"ETag": source.tag})
@@ -120,10 +122,12 @@ async def head_tensor(
     return Response(headers=headers, media_type=ByteStream.media_type)
 
 
-def _begun(serving: Services, source: Source, found: ByteRange, checkpoint: str) -> Iterator[bytes]:
-    """The bytes, of which the first were read: what is wrong so far is still a problem document."""
-    pieces = source.stored.read(found.start, found.stop)
-    with in_words_of_clients(serving, checkpoint):
+def _started(
+    serving: Services, source: TensorSource, requested: ByteRange, checkpoint: str
+) -> Iterator[bytes]:
+    """The bytes, after the first were read: an error until then is still a problem document."""
+    pieces = source.stored.read(requested.start, requested.stop)
+    with with_client_paths(serving, checkpoint):
         first = next(pieces, None)
     return _followed(first, pieces)
 
@@ -132,12 +136,12 @@ def _followed(first: bytes | None, pieces: Iterator[bytes]) -> Iterator[bytes]:
     yield from chain(() if first is None else (first,), pieces)
 
 
-def _headers(source: Source, found: ByteRange) -> dict[str, str]:
-    part = {"Content-Range": found.content_range} if found.is_part else {}
+def _headers(source: TensorSource, requested: ByteRange) -> dict[str, str]:
+    part = {"Content-Range": requested.content_range} if requested.is_part else {}
     return {
         **source.headers,
         **part,
-        "Content-Length": str(found.length),
+        "Content-Length": str(requested.length),
         "ETag": source.tag,
         "Accept-Ranges": "bytes",
     }

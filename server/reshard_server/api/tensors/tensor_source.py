@@ -1,4 +1,4 @@
-"""From a request for bytes to what they are read from; every refusal in the client's words."""
+"""Opens the bytes that a request names; problems name the client's paths only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reshard.errors import LayoutError, MemoryBudgetError, PlanError, ReshardErr
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.layouts.layouts import layout_content
 from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError, problem_of
-from reshard_server.jobs.choose_step import with_choice
+from reshard_server.jobs.choose_step import resolve_step
 from reshard_server.schemas.tensor import TensorQuery
 from reshard_server.services import Services
 
@@ -31,8 +31,8 @@ _FIELDS: tuple[tuple[type[ReshardError], str], ...] = (
 )
 
 
-class Stored(Protocol):
-    """What the library streams."""
+class ByteSource(Protocol):
+    """The library's stream of a tensor slice, or of a device's shard."""
 
     @property
     def nbytes(self) -> int: ...
@@ -44,24 +44,24 @@ class Stored(Protocol):
 
 
 @dataclass(frozen=True)
-class Source:
-    """What is to be sent, and the headers that say what it is."""
+class TensorSource:
+    """The bytes to send, and the headers that describe them."""
 
-    stored: Stored
+    stored: ByteSource
     headers: Mapping[str, str]
 
     @property
     def tag(self) -> str:
-        """A strong entity tag: of what is asked for, and of the files that it lies in."""
+        """A strong entity tag of the request and of the files that hold the bytes."""
         return f'"{self.stored.state}"'
 
 
 def check_form(query: TensorQuery) -> None:
-    """ProblemError unless exactly one of the two forms is asked for."""
+    """Raises ProblemError unless the request has exactly one of the two forms."""
     if (query.name is None) == (query.shard is None):
         raise ProblemError(
             INVALID,
-            "either name (a slice of one tensor) or shard (what one device of a layout holds) is expected, and not "
+            "expected either name (a slice of one tensor) or shard (what one device of a layout holds), but not "
             "both; give one of them",
             "name",
             "give one of them",
@@ -71,18 +71,18 @@ def check_form(query: TensorQuery) -> None:
         if getattr(query, field) not in (None, []):
             raise ProblemError(
                 INVALID,
-                f"{field} goes with {'shard' if query.shard is None else 'name'}; leave it out",
+                f"{field} needs {'shard' if query.shard is None else 'name'}; leave it out",
                 field,
                 "leave it out",
             )
 
 
-def open_source(serving: Services, caller: Caller, query: TensorQuery) -> Source:
-    """Reads metadata only. ProblemError for what may not be seen, is not there, or makes no sense."""
+def open_source(serving: Services, caller: Caller, query: TensorQuery) -> TensorSource:
+    """Opens the source; reads metadata only. Raises ProblemError where it is missing, forbidden or invalid."""
     check_form(query)
-    query = with_choice(serving.roots, caller, query)
+    query = resolve_step(serving.roots, caller, query)
     path = _path(serving, caller, query.checkpoint)
-    with in_words_of_clients(serving, query.checkpoint):
+    with with_client_paths(serving, query.checkpoint):
         with _about("checkpoint"):
             opened = reshard.open_checkpoint(path)
         if query.shard is not None:
@@ -98,7 +98,7 @@ def _path(serving: Services, caller: Caller, text: str) -> Path:
         raise
 
 
-def _tensor(serving: Services, query: TensorQuery, opened: Opened) -> Source:
+def _tensor(serving: Services, query: TensorQuery, opened: Opened) -> TensorSource:
     limit = serving.settings.stream_memory
     try:
         stream = opened.stream(query.name, query.slice, query.dtype, max_memory=limit)
@@ -117,10 +117,10 @@ def _tensor(serving: Services, query: TensorQuery, opened: Opened) -> Source:
     if stream.digest is not None:
         octets = base64.b64encode(bytes.fromhex(stream.digest)).decode()
         headers["Repr-Digest"] = f"crc64nvme=:{octets}:"
-    return Source(stream, headers)
+    return TensorSource(stream, headers)
 
 
-def _shard(serving: Services, query: TensorQuery, opened: Opened, shard: int) -> Source:
+def _shard(serving: Services, query: TensorQuery, opened: Opened, shard: int) -> TensorSource:
     layout = _layout(serving, query.layout)
     try:
         stream = opened.stream_shard(
@@ -135,23 +135,23 @@ def _shard(serving: Services, query: TensorQuery, opened: Opened, shard: int) ->
     except MemoryBudgetError as error:
         raise _too_large(error) from error
     name = f"shard-{stream.shard}-of-{stream.shards}.safetensors"
-    return Source(stream, {"Content-Disposition": f'attachment; filename="{name}"'})
+    return TensorSource(stream, {"Content-Disposition": f'attachment; filename="{name}"'})
 
 
 def _layout(serving: Services, text: str | None) -> dict[str, Any] | None:
-    """The content of a layout that is given as JSON, or by its name."""
+    """The content of a layout, given as JSON or by its name."""
     if text is None:
         return None
     with _about("layout"):
         if not text.lstrip().startswith("{"):
             return layout_content(serving.database, text)
         try:
-            found: dict[str, Any] = json.loads(text)
+            content: dict[str, Any] = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise LayoutError(
-                f"the layout is no JSON: {error}; give the content of a layout file as JSON, or the name of a stored one"
+                f"the layout is not JSON: {error}; give the content of a layout file as JSON, or the name of a stored one"
             ) from None
-        return found
+        return content
 
 
 def _too_large(error: MemoryBudgetError) -> ProblemError:
@@ -171,17 +171,17 @@ def _about(field: str) -> Iterator[None]:
 
 
 @contextmanager
-def in_words_of_clients(serving: Services, checkpoint: str) -> Iterator[None]:
-    """The names of roots in what is said, never the folders of this machine."""
+def with_client_paths(serving: Services, checkpoint: str) -> Iterator[None]:
+    """Problems that are raised within name roots, never folders of this host."""
     try:
         yield
     except ReshardError as error:
-        raise _told(serving, checkpoint, problem_of(error)) from error
+        raise _renamed(serving, checkpoint, problem_of(error)) from error
     except ProblemError as problem:
-        raise _told(serving, checkpoint, problem) from problem
+        raise _renamed(serving, checkpoint, problem) from problem
 
 
-def _told(serving: Services, checkpoint: str, problem: ProblemError) -> ProblemError:
+def _renamed(serving: Services, checkpoint: str, problem: ProblemError) -> ProblemError:
     names = serving.names.only(checkpoint)
     problem.detail = names.text(problem.detail)
     problem.remedy = problem.remedy and names.text(problem.remedy)

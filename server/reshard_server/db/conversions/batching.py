@@ -1,7 +1,7 @@
-"""Together: conversions that are asked for at the same time are recorded in one transaction.
+"""Records conversions that are requested at the same time in one transaction.
 
-Each commit waits for the device, and each goes through a thread. What comes in meanwhile waits, and is
-then recorded all at once, so that a burst of requests takes little more than one of them.
+Each commit waits for the device. Requests that arrive meanwhile wait and are then recorded in one commit, so that a
+burst of requests takes little longer than one request.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ import sqlalchemy as sa
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
-from reshard_server.db.conversions.idempotency import Asked, create_all, create_once, known
+from reshard_server.db.conversions.idempotency import Submission, create_all, create_once, known
 from reshard_server.errors.problems import ProblemError
 from reshard_server.schemas.conversion import Conversion
 
 MOST = 50
-"""At most so many in one transaction, so that the first of them need not wait for long."""
+"""Limit per transaction, so that the first request in it need not wait long."""
 
 Made = tuple[Conversion, bool]
 """A conversion, and whether it is new."""
 
 
 @dataclass(eq=False)
-class Together:
-    """Records conversions; used from one event loop.
+class BatchRecorder:
+    """Records conversions in batches; used from one event loop.
 
     Attributes:
-        queued_at_most: how many of a token may wait.
-        lookers: the threads that ask the records.
+        queued_at_most: how many conversions of a token may wait.
+        lookers: the threads that use the database.
     """
 
     db: sa.Engine
     queued_at_most: int
     lookers: CapacityLimiter
-    _waiting: list[tuple[Asked, asyncio.Future[Made]]] = field(default_factory=list)
+    _waiting: list[tuple[Submission, asyncio.Future[Made]]] = field(default_factory=list)
     _task: asyncio.Task[None] | None = None
 
-    async def create(self, asked: Asked) -> Made:
-        """As ``create_once``."""
+    async def create(self, submission: Submission) -> Made:
+        """Like ``create_once``."""
         made: asyncio.Future[Made] = asyncio.get_running_loop().create_future()
-        self._waiting.append((asked, made))
+        self._waiting.append((submission, made))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._record())
         return await made
@@ -51,20 +51,20 @@ class Together:
     async def _record(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
-            asked = [one for one, _ in batch]
-            found: list[Made | Exception]
+            submissions = [one for one, _ in batch]
+            outcomes: list[Made | Exception]
             try:
-                found = await run_sync(
-                    _made, self.db, asked, self.queued_at_most, limiter=self.lookers
+                outcomes = await run_sync(
+                    _record_batch, self.db, submissions, self.queued_at_most, limiter=self.lookers
                 )
-            except Exception as error:  # noqa: BLE001 - raised in the task that asked
-                found = [error] * len(batch)
-            for (_, made), outcome in zip(batch, found, strict=True):
-                _tell(made, outcome)
+            except Exception as error:  # noqa: BLE001 - raised in the requesting task
+                outcomes = [error] * len(batch)
+            for (_, made), outcome in zip(batch, outcomes, strict=True):
+                _resolve(made, outcome)
 
 
-def _tell(made: asyncio.Future[Made], outcome: Made | Exception) -> None:
-    if made.done():  # nobody waits for it any more
+def _resolve(made: asyncio.Future[Made], outcome: Made | Exception) -> None:
+    if made.done():  # its request was cancelled
         return
     if isinstance(outcome, Exception):
         made.set_exception(outcome)
@@ -72,33 +72,35 @@ def _tell(made: asyncio.Future[Made], outcome: Made | Exception) -> None:
         made.set_result(outcome)
 
 
-def _made(db: sa.Engine, asked: Sequence[Asked], queued_at_most: int) -> list[Made | Exception]:
-    """What became of each."""
+def _record_batch(
+    db: sa.Engine, submissions: Sequence[Submission], queued_at_most: int
+) -> list[Made | Exception]:
+    """Records all submissions in one transaction if possible; the outcome of each."""
     try:
-        return [(made, True) for made in create_all(db, asked, queued_at_most)]
+        return [(made, True) for made in create_all(db, submissions, queued_at_most)]
     except ProblemError:
-        return _each_alone(db, asked, queued_at_most)
+        return _each_alone(db, submissions, queued_at_most)
     except sa.exc.IntegrityError:  # a key was sent before
-        before = known(db, asked)
-    new = [one for one, found in zip(asked, before, strict=True) if found is None]
-    record = _made if 0 < len(new) < len(asked) else _each_alone
+        before = known(db, submissions)
+    new = [one for one, earlier in zip(submissions, before, strict=True) if earlier is None]
+    record = _record_batch if 0 < len(new) < len(submissions) else _each_alone
     made = iter(record(db, new, queued_at_most))
-    return [next(made) if found is None else _told(found) for found in before]
+    return [next(made) if earlier is None else _known(earlier) for earlier in before]
 
 
 def _each_alone(
-    db: sa.Engine, asked: Sequence[Asked], queued_at_most: int
+    db: sa.Engine, submissions: Sequence[Submission], queued_at_most: int
 ) -> list[Made | Exception]:
-    """One at a time, so that what is wrong with one concerns no other."""
-    return [_alone(db, one, queued_at_most) for one in asked]
+    """Records one at a time, so that a problem of one submission affects no other."""
+    return [_alone(db, one, queued_at_most) for one in submissions]
 
 
-def _alone(db: sa.Engine, asked: Asked, queued_at_most: int) -> Made | Exception:
+def _alone(db: sa.Engine, submission: Submission, queued_at_most: int) -> Made | Exception:
     try:
-        return create_once(db, asked, queued_at_most)
-    except Exception as error:  # noqa: BLE001 - raised in the task that asked
+        return create_once(db, submission, queued_at_most)
+    except Exception as error:  # noqa: BLE001 - raised in the requesting task
         return error
 
 
-def _told(before: Conversion | ProblemError) -> Made | Exception:
+def _known(before: Conversion | ProblemError) -> Made | Exception:
     return before if isinstance(before, ProblemError) else (before, False)

@@ -1,7 +1,7 @@
 """Changes of conversions as they happen, for any number of watchers, by one query at a time.
 
-The records are asked for the revisions of all watched conversions, changed by anyone: this process,
-its workers or another replica. A watcher sees the newest state, not every one in between.
+The query reads the revisions of all watched conversions, changed by this process or by another replica. A
+watcher sees the newest state, not every state in between.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ INTERVAL_AFTER_FAILURE_SECONDS = 2.0
 
 @dataclass(eq=False)
 class Watcher:
-    """One who waits for what comes after a revision of a conversion.
+    """Waits for changes of a conversion after a revision.
 
     Attributes:
-        newest: what was seen last; None where it is gone.
-        wake: set where there is something new.
+        newest: the last state that was read; None where the conversion was deleted.
+        wake: set on each change.
     """
 
     conversion: str
@@ -40,7 +40,7 @@ class Watcher:
 
 @dataclass(eq=False)
 class Feed:
-    """Watchers of the records, and the task that serves them as long as there are any."""
+    """The watchers, and the task that polls for them while there are any."""
 
     db: sa.Engine
     watchers: set[Watcher] = field(default_factory=set)
@@ -48,33 +48,33 @@ class Feed:
 
     @contextmanager
     def watching(self, conversion: str, revision: int) -> Iterator[Watcher]:
-        """A watcher of what comes after this revision."""
+        """A watcher of the changes after this revision."""
         watcher = Watcher(conversion, revision)
         self.watchers.add(watcher)
         if self.task is None or self.task.done():
-            self.task = asyncio.create_task(self._serve())
+            self.task = asyncio.create_task(self._poll())
         try:
             yield watcher
         finally:
             self.watchers.discard(watcher)
 
-    async def _serve(self) -> None:
+    async def _poll(self) -> None:
         while self.watchers:
             try:
-                await self._look()
+                await self._wake_changed()
                 await asyncio.sleep(INTERVAL_SECONDS)
             except sa.exc.SQLAlchemyError as error:
-                LOG.warning("the records could not be read for the streams of events: %s", error)
+                LOG.warning("cannot read the records for streams of events: %s", error)
                 await asyncio.sleep(INTERVAL_AFTER_FAILURE_SECONDS)
 
-    async def _look(self) -> None:
+    async def _wake_changed(self) -> None:
         watched = {w.conversion for w in self.watchers}
         now = await asyncio.to_thread(revisions, self.db, watched)
         behind = [w for w in self.watchers if now.get(w.conversion) != w.revision]
         if not behind:
             return
-        found = await asyncio.to_thread(get_many, self.db, {w.conversion for w in behind})
+        conversions = await asyncio.to_thread(get_many, self.db, {w.conversion for w in behind})
         for watcher in behind:
-            watcher.newest = found.get(watcher.conversion)
+            watcher.newest = conversions.get(watcher.conversion)
             watcher.revision = watcher.newest.revision if watcher.newest else -1
             watcher.wake.set()

@@ -1,10 +1,13 @@
 """Claims: which process carries a conversion out.
 
-A claim is won by one statement and named by every later one, so that a process that was frozen, given
-up and thawed changes nothing: the row has another claim by then. Fair shares are this query's work::
+One statement wins a claim, and every later statement names it. So a process that was frozen, taken for dead and thawed
+changes nothing: the row has another claim by then. The same query gives tokens fair shares. Among the queued
+conversions of tokens that run fewer than their limit, it takes the first by
 
-    of the queued conversions whose token runs fewer than its limit: of the token that runs the fewest, then of the
-    token whose last turn was longest ago, then the highest priority, then the oldest
+1. the number that the token runs now, fewest first;
+2. the token's last turn, longest ago first;
+3. the priority, highest first;
+4. the age, oldest first.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import sqlalchemy as sa
 
 from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions.totals import count_ended, moved_bytes
-from reshard_server.db.notify import tell
+from reshard_server.db.notify import notify
 from reshard_server.db.tables import CONVERSIONS, EXECUTORS, TURNS
 from reshard_server.schemas.conversion import ProgressState
 
@@ -27,7 +30,7 @@ Held = Literal["running", "cancelling"]
 HELD: tuple[Held, ...] = ("running", "cancelling")
 
 TURN_KEY = 7_265_736_861_726_401
-"""Of the Postgres advisory lock that is held while a claim is won, so that limits hold over all replicas."""
+"""Postgres's advisory lock while a claim is won, so that limits hold over all replicas."""
 
 _C = CONVERSIONS.c
 
@@ -37,8 +40,8 @@ class Claim:
     """The right to carry a conversion out.
 
     Attributes:
-        executor: id of the process that has it.
-        text: what the row must name for the claim to stand.
+        executor: id of the process that holds it.
+        text: the row names this text as long as the claim stands.
     """
 
     conversion: str
@@ -77,7 +80,7 @@ def _whose_turn() -> sa.ScalarSelect[Any]:
     )
 
 
-# Put together once: that takes longer than to ask SQLite.
+# Built once: building takes longer than SQLite's answer.
 _CLAIM_NEXT = (
     CONVERSIONS.update()
     .where(_C.id == _whose_turn(), _C.state == "queued")
@@ -117,7 +120,7 @@ _BEGUN = sa.select(_C.begun).where(_C.id == sa.bindparam("of"))
 
 
 def new_claim_text() -> str:
-    """What no other claim is named."""
+    """A text that no other claim has."""
     return secrets.token_hex(16)
 
 
@@ -128,10 +131,10 @@ def claim_next(
     running_per_token: int,
     left: Collection[str] = (),
 ) -> Claim | None:
-    """Claims the next conversion and marks it running; None where none may start.
+    """Claims the next conversion and marks it running; None where none may start now.
 
     Args:
-        left: conversions that are left to servers of another version.
+        left: conversions to leave to servers of another version.
     """
     values: dict[str, Any] = {
         "by": executor,
@@ -151,14 +154,14 @@ def claim_next(
 
 
 def begin_attempt(db: sa.Engine, claim: Claim) -> int | None:
-    """Counts an attempt; its number, or None where the claim does not stand or it is to be cancelled."""
+    """Counts an attempt and returns its number; None where the claim is lost or the conversion to be cancelled."""
     with db.begin() as connection:
         named = {**_named(claim), "now": clock_of(db).now()}
         return cast("int | None", connection.execute(_BEGIN_ATTEMPT, named).scalar())
 
 
 def may_publish(db: sa.Engine, claim: Claim, attempt: int) -> bool:
-    """Whether the claim stands, nobody cancelled it, and this is its attempt."""
+    """Whether the claim stands, this is its latest attempt, and nobody cancelled the conversion."""
     with db.connect() as connection:
         return (
             connection.execute(_MAY_PUBLISH, {**_named(claim), "number": attempt}).scalar()
@@ -167,19 +170,19 @@ def may_publish(db: sa.Engine, claim: Claim, attempt: int) -> bool:
 
 
 def set_progress(db: sa.Engine, claim: Claim, progress: ProgressState) -> Held | None:
-    """Tells how far it is; the state, or None where the claim does not stand."""
+    """Records progress; returns the state, or None where the claim is lost."""
     at = progress.model_dump(mode="json")
     return _changed(db, claim, _SET_PROGRESS, at=at, has_moved=progress.moved_bytes > 0)
 
 
 def state_of(db: sa.Engine, claim: Claim) -> Held | None:
-    """Whether it is to go on or to stop; None where the claim does not stand."""
+    """The state: running, or cancelling; None where the claim is lost."""
     with db.connect() as connection:
         return cast("Held | None", connection.execute(_STATE, _named(claim)).scalar())
 
 
 def was_begun(db: sa.Engine, claim: Claim) -> bool:
-    """Whether an attempt, of this claim or an earlier one, moved something."""
+    """Whether an attempt of this claim or an earlier one has moved data."""
     with db.connect() as connection:
         return bool(connection.execute(_BEGUN, {"of": claim.conversion}).scalar())
 
@@ -194,10 +197,10 @@ def finish(
     read_bytes: int | None = None,
     progress: ProgressState | None = None,
 ) -> bool:
-    """Ends the conversion, and counts that; False where the claim does not stand.
+    """Records how the conversion ended, and counts that; False where the claim is lost.
 
     Args:
-        progress: the last; None leaves what was told before.
+        progress: the last progress; None keeps what was recorded before.
     """
     now = clock_of(db).now()
     values: dict[str, Any] = {"state": state, "result": result, "error": error, **_FREE}
@@ -211,42 +214,43 @@ def finish(
             return False
         seconds = now - (now if row.started_at is None else row.started_at)
         count_ended(connection, state, seconds, moved_bytes(result))
-        tell(connection, "conversions")
+        notify(connection, "conversions")
     return True
 
 
 def hand_back(db: sa.Engine, claim: Claim) -> None:
-    """Releases it for the next server; one that is to be cancelled is cancelled."""
+    """Queues the conversion for the next server; ends it if it is to be cancelled."""
     with db.begin() as connection:
-        _let_go(connection, _standing(claim, HELD))
+        _release(connection, _standing(claim, HELD))
 
 
 def take_from_silent(
     db: sa.Engine, heard_after: sa.ColumnElement[float], own: str, is_mine: Callable[[str], bool]
 ) -> int:
-    """Queues again what no live process carries out; how many conversions that were.
+    """Queues again the conversions that no live process carries out; returns how many.
 
     Args:
         heard_after: executors whose last heartbeat is older are dead.
-        own: the asking executor.
-        is_mine: whether it works on a claim, or is about to win it. The records may say that it holds others:
-            it gave them up while the database was out of reach, or was never told that it won them.
+        own: id of this executor.
+        is_mine: whether this executor works on a claim, or is about to win it. The records may give it further
+            claims: those that it gave up while the database was out of reach, and those whose COMMIT succeeded
+            although the answer was lost.
     """
     live = sa.select(EXECUTORS.c.id).where(EXECUTORS.c.heartbeat_at >= heard_after)
     dead = sa.and_(_C.executor != own, _C.executor.not_in(live))
     recorded = sa.select(_C.claim).where(_C.executor == own, _C.state.in_(HELD))
     with db.begin() as connection:
-        # Asked after the records have been read: what is won meanwhile is not in them.
+        # Checked after the records were read: claims that are won meanwhile are not among them.
         orphans = [claim for claim in connection.scalars(recorded) if not is_mine(claim)]
-        let_go = sa.and_(_C.executor == own, _C.claim.in_(orphans))
-        return _let_go(connection, (_C.state.in_(HELD), sa.or_(dead, let_go)))
+        orphaned = sa.and_(_C.executor == own, _C.claim.in_(orphans))
+        return _release(connection, (_C.state.in_(HELD), sa.or_(dead, orphaned)))
 
 
 _FREE: dict[str, None] = {"executor": None, "claim": None}
 
 
-def _let_go(connection: sa.Connection, where: tuple[sa.ColumnElement[bool], ...]) -> int:
-    """Queues what runs, and ends what is to be cancelled; how many conversions that were."""
+def _release(connection: sa.Connection, where: tuple[sa.ColumnElement[bool], ...]) -> int:
+    """Queues running conversions, and ends those to be cancelled; returns how many."""
     now = clock_of(connection).now()
     free = CONVERSIONS.update().where(*where).returning(_C.started_at)
     next_revision = {"revision": _C.revision + 1}
@@ -259,7 +263,7 @@ def _let_go(connection: sa.Connection, where: tuple[sa.ColumnElement[bool], ...]
         count_ended(connection, "cancelled", now - (now if start is None else start), 0)
     number = len(starts) + len(connection.scalars(queued).all())
     if number:
-        tell(connection, "conversions")
+        notify(connection, "conversions")
     return number
 
 
@@ -268,10 +272,10 @@ def _standing(claim: Claim, states: Collection[str]) -> tuple[sa.ColumnElement[b
 
 
 def _changed(db: sa.Engine, claim: Claim, change: sa.UpdateBase, **values: Any) -> Held | None:
-    """Changes the row where the claim stands; the state that it then has, or None."""
+    """Changes the row if the claim stands; returns its state, or None."""
     with db.begin() as connection:
-        found = connection.execute(change, {**_named(claim), **values}).scalar()
-    return cast("Held | None", found)
+        state = connection.execute(change, {**_named(claim), **values}).scalar()
+    return cast("Held | None", state)
 
 
 def _named(claim: Claim) -> dict[str, str]:

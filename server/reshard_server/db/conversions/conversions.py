@@ -1,7 +1,7 @@
-"""Conversions in the records: made, found, cancelled, tried again, forgotten; ``claims`` carries them out.
+"""Conversions in the records: created, read, listed, cancelled, requeued, deleted; ``claims`` is for running them.
 
-Every change is one statement that names the states it may start from, so that of two replicas which
-change the same row one succeeds::
+Every change is one statement that names the states from which it may start, so that only one of two replicas that
+change the same row succeeds::
 
     queued ──claim──▶ running ──finish──▶ succeeded | failed | cancelled
       │                  │ cancel                       │
@@ -23,7 +23,7 @@ from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions.rows import ENDED, conversion_of
 from reshard_server.db.conversions.totals import count_ended
 from reshard_server.db.layouts.layouts import pin_layouts
-from reshard_server.db.notify import tell
+from reshard_server.db.notify import notify
 from reshard_server.db.other_versions import readable, recorded
 from reshard_server.db.page_tokens import page_key, page_token
 from reshard_server.db.sizes import bytes_of, fitting
@@ -37,29 +37,29 @@ from reshard_server.schemas.conversion import (
 
 _C = CONVERSIONS.c
 _OF_ATTEMPTS = ("progress", "result", "read_bytes", "error", "started_at", "ended_at")
-# What every request asks for is put together once: that takes longer than to ask SQLite.
+# The statements of every request are built once: building takes longer than SQLite's answer.
 _INSERT = CONVERSIONS.insert().returning(*CONVERSIONS.c, sort_by_parameter_order=True)
 _INSERT_LABELS = CONVERSION_LABELS.insert()
 _ONE = sa.select(CONVERSIONS).where(_C.id == sa.bindparam("conversion"))
 _WITHOUT_RESULT = sa.select(
     *(column for column in CONVERSIONS.c if column is not _C.result), sa.null().label("result")
 )
-"""A report has a line for every tensor: megabytes, where nobody asks for it."""
+"""A result has an entry for every tensor: megabytes, which most requests do not need."""
 _ONE_WITHOUT_RESULT = _WITHOUT_RESULT.where(_C.id == sa.bindparam("conversion"))
 _QUEUED = sa.select(sa.func.count()).where(_C.token == sa.bindparam("token"), _C.state == "queued")
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which conversions are listed; what is None or empty does not narrow.
+    """Which conversions are listed; members that are None or empty do not filter.
 
     Attributes:
         token: name of the token that made them.
         source: prefix of the source.
-        labels: every one of these must be there.
-        source_part: text anywhere in the source, in any case of ASCII letters.
-        label_key: key of a label, whatever its value.
-        created_after, created_before: seconds since 1970; the first counts in, the second does not.
+        labels: the conversion must have all of these.
+        source_part: text anywhere in the source; ASCII letters match in any case.
+        label_key: key of a label, with any value.
+        created_after, created_before: seconds since 1970; the first inclusive, the second exclusive.
     """
 
     token: str | None = None
@@ -75,11 +75,11 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class New:
-    """A conversion to be made.
+    """A conversion to record.
 
     Attributes:
-        token: name of the token that asks for it.
-        schedule: name of the schedule that it is made for.
+        token: name of the token that requests it.
+        schedule: name of the schedule that requests it.
     """
 
     token: str
@@ -90,16 +90,16 @@ class New:
 def create(
     db: sa.Engine, *, token: str, request: ConversionRequest, schedule: str | None = None
 ) -> Conversion:
-    """A new conversion, queued."""
+    """Records a queued conversion."""
     with db.begin() as connection:
         return insert(connection, [New(token, request, schedule)])[0]
 
 
 def insert(connection: sa.Connection, new: Sequence[New]) -> list[Conversion]:
-    """New conversions, queued in this order, within a transaction; named layouts are pinned to a version."""
+    """Records queued conversions in this order, within a transaction; pins named layouts to a version."""
     pinned = pin_layouts(connection, [one.request for one in new])
     clock = clock_of(connection)
-    # Rounded as clients read it, so that what they read finds it again.
+    # Rounded as clients see it, so that a time that they read works as a filter.
     rows = [
         _row(one, request, round(clock.now(), 6)) for one, request in zip(new, pinned, strict=True)
     ]
@@ -111,7 +111,7 @@ def insert(connection: sa.Connection, new: Sequence[New]) -> list[Conversion]:
     ]
     if labels:
         connection.execute(_INSERT_LABELS, labels)
-    tell(connection, "conversions")
+    notify(connection, "conversions")
     return list(map(conversion_of, made))
 
 
@@ -129,20 +129,20 @@ def _row(new: New, request: ConversionRequest, now: float) -> dict[str, Any]:
 
 
 def get(db: sa.Engine, conversion: str, with_result: bool = True) -> Conversion | None:
-    """The conversion with this id; without its result that is null."""
+    """The conversion with this id, with or without its result; None where there is none."""
     with db.connect() as connection:
         return _get(connection, conversion, with_result)
 
 
 def get_many(db: sa.Engine, ids: Collection[str]) -> dict[str, Conversion]:
-    """Those of these ids that are there."""
+    """The existing conversions among these ids."""
     with db.connect() as connection:
         rows = connection.execute(sa.select(CONVERSIONS).where(_C.id.in_(ids))).all()
-    return {found.id: found for found in readable(rows, conversion_of)}
+    return {conversion.id: conversion for conversion in readable(rows, conversion_of)}
 
 
 def revisions(db: sa.Engine, ids: Collection[str]) -> dict[str, int]:
-    """The revision of each of these ids that is there."""
+    """The revisions of the existing conversions among these ids."""
     with db.connect() as connection:
         rows = connection.execute(sa.select(_C.id, _C.revision).where(_C.id.in_(ids))).all()
     return {row.id: row.revision for row in rows}
@@ -151,34 +151,34 @@ def revisions(db: sa.Engine, ids: Collection[str]) -> dict[str, int]:
 def page(
     db: sa.Engine, filters: Filters, page_size: int, page_token_text: str | None = None
 ) -> ConversionPage:
-    """Conversions without their reports, newest first.
+    """Conversions without their results, newest first.
 
-    A report has a line for every tensor, so that a page of them could be hundreds of megabytes. A page has fewer than
-    ``page_size`` where requests are large.
+    A result has an entry for every tensor, so a page of them could be hundreds of megabytes. A page has fewer than
+    ``page_size`` conversions where requests are large.
 
-    Raises ProblemError where the token is not of this listing.
+    Raises ProblemError for the page token of another listing.
     """
     columns: list[sa.ColumnElement[Any]] = [column for column in _C if column is not _C.result]
     columns.append(sa.null().label("result"))
     query = sa.select(*columns).where(*_conditions(filters))
     if page_token_text:
-        query = query.where(_behind(page_key(_listing(filters), page_token_text, (float, str))))
+        query = query.where(_after(page_key(_listing(filters), page_token_text, (float, str))))
     query = query.order_by(_C.created_at.desc(), _C.id.desc())
     sizes = query.with_only_columns(_C.id, _C.created_at, bytes_of(db, _C.request).label("size"))
     with db.connect() as connection:
         ahead = connection.execute(sizes.limit(page_size + 1)).all()
         number = fitting([row.size for row in ahead[:page_size]])
-        told = connection.execute(query.limit(number)).all() if number else []
+        rows = connection.execute(query.limit(number)).all() if number else []
     more = len(ahead) > number
     last = ahead[number - 1] if more else None
     return ConversionPage(
-        conversions=readable(told, conversion_of),
+        conversions=readable(rows, conversion_of),
         next_page_token=page_token(_listing(filters), (last.created_at, last.id)) if last else None,
     )
 
 
 def _listing(filters: Filters) -> dict[str, Any]:
-    """What a page token is bound to: as the version before knows it, where it knows all of it."""
+    """What a page token is bound to; without newer filters that are not used, for servers of the previous version."""
     newer = ("source_part", "label_key")
     return {k: v for k, v in asdict(filters).items() if k not in newer or v is not None}
 
@@ -191,7 +191,7 @@ def of_states(db: sa.Engine, states: Iterable[State]) -> list[Conversion]:
 
 
 def count_by_state(db: sa.Engine, token: str | None = None) -> dict[str, int]:
-    """How many conversions, of a token or of all, are in each state that occurs."""
+    """The number of conversions in each state that occurs, of one token or of all."""
     query = sa.select(_C.state, sa.func.count().label("many")).group_by(_C.state)
     if token is not None:
         query = query.where(_C.token == token)
@@ -200,33 +200,33 @@ def count_by_state(db: sa.Engine, token: str | None = None) -> dict[str, int]:
 
 
 def moving_bytes(db: sa.Engine) -> int:
-    """Bytes moved so far by the conversions that run."""
+    """Bytes that the running conversions have moved so far."""
     query = sa.select(_C.progress).where(_C.state.in_(("running", "cancelling")))
     with db.connect() as connection:
         return sum((p or {}).get("moved_bytes", 0) for p in connection.execute(query).scalars())
 
 
 def count_queued(connection: sa.Connection, token: str) -> int:
-    """How many conversions of a token wait."""
+    """The number of queued conversions of a token."""
     return int(connection.execute(_QUEUED, {"token": token}).scalar_one())
 
 
 def request_cancel(db: sa.Engine, conversion: str) -> Conversion | None:
-    """A queued one is cancelled, a running one told to stop, an ended one left; None where it is gone."""
+    """Cancels a queued conversion, or asks a running one to stop; None where there is no such conversion."""
     if not _cancel_queued(db, conversion):
         _change(db, conversion, {"running"}, {"state": "cancelling"})
     return get(db, conversion)
 
 
 def requeue(db: sa.Engine, conversion: str) -> Conversion | None:
-    """A failed or cancelled one is queued again, and its attempts are counted anew; else None."""
+    """Queues a failed or cancelled conversion again, with no attempts counted; None for any other state."""
     fresh = dict.fromkeys(_OF_ATTEMPTS)
     queued = {**fresh, "state": "queued", "attempts": 0}
     return get(db, conversion) if _change(db, conversion, {"failed", "cancelled"}, queued) else None
 
 
 def delete(db: sa.Engine, conversion: str) -> bool:
-    """Forgets one that has ended; False where it has not, or is gone."""
+    """Deletes a conversion that has ended; False where it has not, or does not exist."""
     with db.begin() as connection:
         gone = connection.execute(
             CONVERSIONS.delete().where(_C.id == conversion, _C.state.in_(ENDED))
@@ -245,13 +245,13 @@ def _get(connection: sa.Connection, conversion: str, with_result: bool = True) -
 
 
 def _change(db: sa.Engine, conversion: str, states: set[State], values: dict[str, Any]) -> bool:
-    """Sets values where the row is in one of the states; whether it was."""
+    """Sets values if the row is in one of the states; returns whether it was."""
     with db.begin() as connection:
         return _set(connection, conversion, states, values)
 
 
 def _cancel_queued(db: sa.Engine, conversion: str) -> bool:
-    """Ends it where it is queued, and counts that; whether it was."""
+    """Cancels the conversion if it is queued, and counts that; returns whether it was."""
     now = clock_of(db).now()
     with db.begin() as connection:
         if not _set(connection, conversion, {"queued"}, {"state": "cancelled", "ended_at": now}):
@@ -267,42 +267,42 @@ def _set(
     change = CONVERSIONS.update().where(_C.id == conversion, _C.state.in_(states))
     done = connection.execute(change.values(**values, revision=_C.revision + 1))
     if done.rowcount and values["state"] != "cancelling":
-        tell(connection, "conversions")
+        notify(connection, "conversions")
     return bool(done.rowcount)
 
 
 def _conditions(filters: Filters) -> list[sa.ColumnElement[bool]]:
-    found: list[sa.ColumnElement[bool]] = []
+    conditions: list[sa.ColumnElement[bool]] = []
     if filters.token is not None:
-        found.append(_C.token == filters.token)
+        conditions.append(_C.token == filters.token)
     if filters.states:
-        found.append(_C.state.in_(filters.states))
-    if filters.source is not None:  # LIKE would not heed case on SQLite
-        found.append(sa.func.substr(_C.source, 1, len(filters.source)) == filters.source)
+        conditions.append(_C.state.in_(filters.states))
+    if filters.source is not None:  # LIKE ignores case on SQLite
+        conditions.append(sa.func.substr(_C.source, 1, len(filters.source)) == filters.source)
     if filters.source_part is not None:
-        found.append(_C.source.icontains(filters.source_part, autoescape=True))
+        conditions.append(_C.source.icontains(filters.source_part, autoescape=True))
     if filters.label_key is not None:
-        found.append(_has_label(filters.label_key))
+        conditions.append(_has_label(filters.label_key))
     if filters.schedule is not None:
-        found.append(_C.schedule == filters.schedule)
+        conditions.append(_C.schedule == filters.schedule)
     if filters.created_after is not None:
-        found.append(_C.created_at >= filters.created_after)
+        conditions.append(_C.created_at >= filters.created_after)
     if filters.created_before is not None:
-        found.append(_C.created_at < filters.created_before)
-    return found + [_has_label(key, value) for key, value in filters.labels]
+        conditions.append(_C.created_at < filters.created_before)
+    return conditions + [_has_label(key, value) for key, value in filters.labels]
 
 
 def _has_label(key: str, value: str | None = None) -> sa.ColumnElement[bool]:
     label = CONVERSION_LABELS.c
-    found = sa.exists().where(label.conversion == _C.id, label.key == key)
-    return (found if value is None else found.where(label.value == value)).correlate(CONVERSIONS)
+    exists = sa.exists().where(label.conversion == _C.id, label.key == key)
+    return (exists if value is None else exists.where(label.value == value)).correlate(CONVERSIONS)
 
 
-def _behind(key: tuple[Any, ...]) -> sa.ColumnElement[bool]:
+def _after(key: tuple[Any, ...]) -> sa.ColumnElement[bool]:
     created_at, last = key
     return sa.or_(_C.created_at < created_at, sa.and_(_C.created_at == created_at, _C.id < last))
 
 
 def _new_id(now: float) -> str:
-    """Sorts by time: milliseconds, then chance, in hex."""
+    """A hex id that sorts by time: milliseconds, then random bits."""
     return f"{int(now * 1000):012x}{secrets.token_hex(8)}"

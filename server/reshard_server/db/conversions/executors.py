@@ -1,6 +1,6 @@
-"""Executors: the processes that carry conversions out, and when each was last heard of.
+"""Executors: the processes that carry conversions out, and the last heartbeat of each.
 
-Times are the database's, so that clocks of hosts need not agree.
+Times are the database's, so that the clocks of hosts need not agree.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from reshard_server.db.tables import EXECUTORS
 from reshard_server.host_clock import host_seconds
 
 FORGOTTEN_SECONDS = 3600.0
-"""Rows of executors that died are kept this long, for looking up what happened."""
+"""Rows of dead executors are kept this long, for finding out what happened."""
 
 _E = EXECUTORS.c
 
 
 def beat(db: sa.Engine, executor: str) -> None:
-    """Says that this process lives, and sets the records' clock by the database's answer."""
+    """Records a heartbeat, and sets the records' clock by the database's answer."""
     now = now_of(db)
     with db.begin() as connection:
-        heard = EXECUTORS.update().where(_E.id == executor).values(heartbeat_at=now)
+        heartbeat = EXECUTORS.update().where(_E.id == executor).values(heartbeat_at=now)
         before = host_seconds()
-        told = connection.scalar(heard.returning(_E.heartbeat_at))
-        if told is not None:
-            clock_of(db).learn(told, before)
+        recorded_at = connection.scalar(heartbeat.returning(_E.heartbeat_at))
+        if recorded_at is not None:
+            clock_of(db).learn(recorded_at, before)
         else:
             row = {"id": executor, "host": socket.gethostname(), "pid": os.getpid()}
             connection.execute(EXECUTORS.insert().values(**row, heartbeat_at=now))
@@ -36,12 +36,12 @@ def beat(db: sa.Engine, executor: str) -> None:
 
 
 def leave(db: sa.Engine, executor: str) -> None:
-    """Says that this process ends."""
+    """Removes this process, which ends."""
     with db.begin() as connection:
         connection.execute(EXECUTORS.delete().where(_E.id == executor))
 
 
 def forget_all(db: sa.Engine) -> None:
-    """Forgets every executor; for a process that knows that it is the only one."""
+    """Removes all executors; for a process that is the only one."""
     with db.begin() as connection:
         connection.execute(EXECUTORS.delete())

@@ -1,4 +1,4 @@
-"""Holds in the records: which folders of hard links are there, and who needs them.
+"""Records of the folders of hard links: which exist, and which conversion reads each.
 
 ::
 
@@ -22,54 +22,54 @@ _H = SCHEDULE_HOLDS.c
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class LinkFolder:
     """A folder of hard links."""
 
     id: str
     path: Path
 
 
-def record(db: sa.Engine, hold: Hold, executor: str) -> None:
-    """Says that an executor is about to make it."""
+def record(db: sa.Engine, links: LinkFolder, executor: str) -> None:
+    """Records a folder that an executor is about to make."""
     with db.begin() as connection:
-        row = {"id": hold.id, "path": str(hold.path), "executor": executor}
+        row = {"id": links.id, "path": str(links.path), "executor": executor}
         connection.execute(SCHEDULE_HOLDS.insert().values(row))
 
 
-def give(connection: sa.Connection, hold: str, conversion: str) -> bool:
-    """Gives it to the conversion that will read it; False where it is gone."""
-    change = SCHEDULE_HOLDS.update().where(_H.id == hold, _H.conversion.is_(None))
+def assign(connection: sa.Connection, links: str, conversion: str) -> bool:
+    """Assigns the folder to the conversion that will read it; False where the folder is gone."""
+    change = SCHEDULE_HOLDS.update().where(_H.id == links, _H.conversion.is_(None))
     return bool(connection.execute(change.values(conversion=conversion)).rowcount)
 
 
-def held_path(db: sa.Engine, conversion: str) -> Path | None:
-    """Where the source of a conversion is held."""
+def linked_source(db: sa.Engine, conversion: str) -> Path | None:
+    """The folder of hard links that a conversion reads instead of its source; None for most."""
     with db.connect() as connection:
         query = sa.select(_H.path).where(_H.conversion == conversion)
         found = connection.execute(query).scalar()
     return None if found is None else Path(found)
 
 
-def free_ended(db: sa.Engine) -> None:
-    """Takes holds from conversions that have ended, or whose records are gone."""
-    going_on = sa.select(CONVERSIONS.c.id).where(
+def release_ended(db: sa.Engine) -> None:
+    """Releases the folders of conversions that have ended, or whose records are gone."""
+    running = sa.select(CONVERSIONS.c.id).where(
         CONVERSIONS.c.id == _H.conversion, CONVERSIONS.c.state.not_in(ENDED)
     )
-    ended = _H.conversion.is_not(None) & ~going_on.exists()
+    ended = _H.conversion.is_not(None) & ~running.exists()
     with db.begin() as connection:
         freed = SCHEDULE_HOLDS.update().where(ended)
         connection.execute(freed.values(conversion=None, executor=NOBODY))
 
 
-def left_over(db: sa.Engine, heard_after: sa.ColumnElement[float]) -> list[Hold]:
-    """Holds that nobody needs: of no conversion, and of no process that lives."""
+def unused(db: sa.Engine, heard_after: sa.ColumnElement[float]) -> list[LinkFolder]:
+    """Folders that belong to no conversion and to no live process."""
     live = sa.select(EXECUTORS.c.id).where(EXECUTORS.c.heartbeat_at >= heard_after)
     query = sa.select(_H.id, _H.path).where(_H.conversion.is_(None), _H.executor.not_in(live))
     with db.connect() as connection:
-        return [Hold(row.id, Path(row.path)) for row in connection.execute(query)]
+        return [LinkFolder(row.id, Path(row.path)) for row in connection.execute(query)]
 
 
-def forget(db: sa.Engine, hold: str) -> None:
-    """The folder is gone; one that a conversion was given meanwhile stays."""
+def forget(db: sa.Engine, links: str) -> None:
+    """Forgets a removed folder, unless it was assigned to a conversion meanwhile."""
     with db.begin() as connection:
-        connection.execute(SCHEDULE_HOLDS.delete().where(_H.id == hold, _H.conversion.is_(None)))
+        connection.execute(SCHEDULE_HOLDS.delete().where(_H.id == links, _H.conversion.is_(None)))

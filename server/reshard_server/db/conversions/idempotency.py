@@ -1,4 +1,4 @@
-"""Idempotency keys: a request that is sent again leads to the conversion that it led to first."""
+"""Idempotency keys: a request that is sent again with its key returns the first conversion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reshard_server.errors.problems import KEY_REUSED, TOO_MANY, ProblemError
 from reshard_server.schemas.conversion import Conversion, ConversionRequest
 
 KEPT_SECONDS = 7 * 24 * 3600
-"""How long a key is known."""
+"""How long a key is remembered."""
 
 RETRY_AFTER = "30"
 
@@ -26,11 +26,11 @@ _REMEMBER = IDEMPOTENCY.insert()
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A conversion that a token asks for, with or without a key.
+class Submission:
+    """A conversion that a token requests, with or without a key.
 
     Attributes:
-        sent: the request as it was sent, where the one to record names another path (``step``, ``item``).
+        sent: the request as the client sent it, if ``request`` has a path in place of its step or item.
     """
 
     token: str
@@ -40,56 +40,62 @@ class Asked:
 
     @property
     def hash(self) -> str:
-        """The same whenever the same request is sent."""
+        """Equal for requests that the client sent equally."""
         return request_hash(self.sent or self.request)
 
 
 def request_hash(request: ConversionRequest) -> str:
-    """The same for every way to write the same request."""
+    """A digest that is equal for every way to write the same request."""
     text = canonical_text(request.model_dump(mode="json"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def create_once(db: sa.Engine, asked: Asked, queued_at_most: int) -> tuple[Conversion, bool]:
-    """A new conversion, or the one that this token made with this key; and whether it is new.
+def create_once(
+    db: sa.Engine, submission: Submission, queued_at_most: int
+) -> tuple[Conversion, bool]:
+    """Records a conversion, or returns the one that this token made with this key; and whether it is new.
 
-    Raises ProblemError where the key belongs to another request, or too many of the token's wait.
+    Raises ProblemError where the key was sent with another request, or too many conversions of the token wait.
     """
     try:
-        return create_all(db, [asked], queued_at_most)[0], True
+        return create_all(db, [submission], queued_at_most)[0], True
     except sa.exc.IntegrityError:
-        if asked.key is None:
+        if submission.key is None:
             raise
-    [before] = known(db, [asked])
+    [before] = known(db, [submission])
     if isinstance(before, ProblemError):
         raise before
     if before is not None:
         return before, False
-    forget_keys(db)  # this one was sent too long ago to be known, and was still there
-    return create_all(db, [asked], queued_at_most)[0], True
+    forget_keys(db)  # the key is too old to be remembered, but its row still exists
+    return create_all(db, [submission], queued_at_most)[0], True
 
 
-def create_all(db: sa.Engine, asked: Sequence[Asked], queued_at_most: int) -> list[Conversion]:
-    """New conversions, all of them or none.
+def create_all(
+    db: sa.Engine, submissions: Sequence[Submission], queued_at_most: int
+) -> list[Conversion]:
+    """Records all of these conversions, or none.
 
-    Raises IntegrityError where a key was sent before, else ProblemError where too many of a token's wait.
+    Raises IntegrityError where a key was sent before, else ProblemError where too many conversions of a token wait.
     """
     with db.begin() as connection:
-        made = insert(connection, [New(one.token, one.request) for one in asked])
+        made = insert(connection, [New(one.token, one.request) for one in submissions])
         now = clock_of(connection).now()
-        keys = [_key_row(one, new, now) for one, new in zip(asked, made, strict=True) if one.key]
+        keys = [
+            _key_row(one, new, now) for one, new in zip(submissions, made, strict=True) if one.key
+        ]
         if keys:
             connection.execute(_REMEMBER, keys)
-        for token in {one.token for one in asked}:
+        for token in {one.token for one in submissions}:
             _refuse_too_many(connection, token, queued_at_most)
     return made
 
 
-def _key_row(asked: Asked, made: Conversion, now: float) -> dict[str, Any]:
+def _key_row(submission: Submission, made: Conversion, now: float) -> dict[str, Any]:
     return {
-        "token": asked.token,
-        "key": asked.key,
-        "request_hash": asked.hash,
+        "token": submission.token,
+        "key": submission.key,
+        "request_hash": submission.hash,
         "conversion": made.id,
         "created_at": now,
     }
@@ -99,34 +105,36 @@ def _refuse_too_many(connection: sa.Connection, token: str, queued_at_most: int)
     if count_queued(connection, token) > queued_at_most:
         raise ProblemError(
             TOO_MANY,
-            f"{queued_at_most} conversions of the token {token!r} wait already, as many as may; wait until some have "
+            f"{queued_at_most} conversions of the token {token!r} wait already, the most that may wait; wait until some have "
             "ended, or cancel some",
             headers={"Retry-After": RETRY_AFTER},
         )
 
 
-def known(db: sa.Engine, asked: Sequence[Asked]) -> list[Conversion | ProblemError | None]:
-    """What each key led to before, or the problem that this was another request; None for what is new."""
-    keys = [(one.token, one.key) for one in asked if one.key]
+def known(
+    db: sa.Engine, submissions: Sequence[Submission]
+) -> list[Conversion | ProblemError | None]:
+    """For each submission: its earlier conversion, the problem that its key was used otherwise, or None if it is new."""
+    keys = [(one.token, one.key) for one in submissions if one.key]
     query = sa.select(IDEMPOTENCY).where(
         sa.tuple_(_I.token, _I.key).in_(keys), _I.created_at >= clock_of(db).now() - KEPT_SECONDS
     )
     with db.connect() as connection:
-        found = {(row.token, row.key): row for row in connection.execute(query)}
-    led_to = get_many(db, [row.conversion for row in found.values()])
-    return [_led_to(one, found.get((one.token, one.key)), led_to) for one in asked]
+        rows = {(row.token, row.key): row for row in connection.execute(query)}
+    earlier = get_many(db, [row.conversion for row in rows.values()])
+    return [_earlier(one, rows.get((one.token, one.key)), earlier) for one in submissions]
 
 
-def _led_to(
-    asked: Asked, row: sa.Row[Any] | None, conversions: Mapping[str, Conversion]
+def _earlier(
+    submission: Submission, row: sa.Row[Any] | None, conversions: Mapping[str, Conversion]
 ) -> Conversion | ProblemError | None:
     if row is None:
         return None
-    if row.request_hash == asked.hash:
+    if row.request_hash == submission.hash:
         return conversions.get(row.conversion)
     return ProblemError(
         KEY_REUSED,
-        f"the Idempotency-Key {asked.key!r} was sent before with another request, which led to conversion "
+        f"the Idempotency-Key {submission.key!r} was sent before with another request, which made the conversion "
         f"{row.conversion}; send that request again, or take a new key",
         "Idempotency-Key",
         "send that request again, or take a new key",
@@ -134,7 +142,7 @@ def _led_to(
 
 
 def forget_keys(db: sa.Engine) -> None:
-    """Forgets keys that are no longer known."""
+    """Deletes keys that are too old."""
     with db.begin() as connection:
         connection.execute(
             IDEMPOTENCY.delete().where(IDEMPOTENCY.c.created_at < clock_of(db).now() - KEPT_SECONDS)

@@ -1,11 +1,11 @@
 """Places in the queue: how many conversions start before one that waits, as ``claims`` takes turns.
 
-Tokens take turns, so the place follows from counts: of each token how many run, how many wait, and when its last
-turn was. A token that runs R is at level R; the lowest level is next, and each start lifts its token by one. So a
-conversion that is the r-th of its own token starts at level R + r - 1, behind what other tokens start below that
-level, and behind one start at that level of each token whose turn comes before.
+Tokens take turns, so the place follows from counts: how many conversions each token runs, how many wait, and when its
+last turn was. A token that runs R conversions is at level R. The lowest level is next, and each start lifts its token by
+one level. So the r-th waiting conversion of a token starts at level R + r - 1: after all starts of other tokens below
+that level, and after one start at that level of each token whose turn comes first.
 
-It is an estimate where conversions end in between, or a token is at its limit.
+The place is an estimate: conversions may end in between, and tokens may be at their limits.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from reshard_server.schemas.conversion import Conversion
 
 _C = CONVERSIONS.c
 _ORDER = (_C.priority.desc(), _C.created_at, _C.id)
-"""Of the conversions of one token."""
+"""The order of one token's conversions."""
 
 Head = tuple[int, float, str]
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A token that has conversions in the queue.
+    """A token with conversions in the queue.
 
     Attributes:
         running: how many of its conversions run.
         queued: how many wait.
-        turn: number of its last turn; 0 where it had none.
-        head: sorts as the first of its conversions in the queue.
+        turn: number of its last turn; 0 for none.
+        head: the sort key of its first conversion in the queue.
     """
 
     running: int
@@ -43,15 +43,13 @@ class _Waiting:
     head: Head
 
     def is_before(self, other: _Waiting) -> bool:
-        """Whether its turn comes first once both are at one level."""
-        if (
-            self.running != other.running
-        ):  # the other one had a turn meanwhile, to come to this level
+        """Whether this token's turn comes first when both are at one level."""
+        if self.running != other.running:  # the lower one needs a turn to reach this level
             return self.running > other.running
         return (self.turn, self.head) < (other.turn, other.head)
 
     def starts_before(self, other: _Waiting, rank: int) -> int:
-        """How many it starts before the conversion of another token with this rank there."""
+        """How many conversions this token starts before the other token's conversion of this rank."""
         level = other.running + rank - 1
         if self.running > level:
             return 0
@@ -59,24 +57,24 @@ class _Waiting:
 
 
 def places(db: sa.Engine, conversions: Iterable[Conversion]) -> dict[str, int]:
-    """The place of each of these that waits, by its id; 1 is next."""
+    """The place of each queued conversion, by id; 1 is next."""
     ids = [c.id for c in conversions if c.state == "queued"]
     if not ids:
         return {}
     with db.connect() as connection:
         ranks = connection.execute(_ranks(ids)).all()
         waiting = _waiting(connection) if ranks else {}
-    found = {}
+    by_id = {}
     for row in ranks:
         own = waiting.get(row.token)
         if own is not None:
             others = (other for token, other in waiting.items() if token != row.token)
-            found[row.id] = row.rank + sum(o.starts_before(own, row.rank) for o in others)
-    return found
+            by_id[row.id] = row.rank + sum(o.starts_before(own, row.rank) for o in others)
+    return by_id
 
 
 def _ranks(ids: Collection[str]) -> sa.Select[tuple[str, str, int]]:
-    """Where each one stands among those of its own token."""
+    """The rank of each conversion among those of its own token."""
     tokens = sa.select(_C.token).where(_C.id.in_(ids)).distinct()
     rank = sa.func.row_number().over(partition_by=_C.token, order_by=_ORDER).label("rank")
     ranked = (
@@ -110,6 +108,6 @@ def _waiting(connection: sa.Connection) -> dict[str, _Waiting]:
 
 
 def _counts(connection: sa.Connection, states: Collection[str]) -> dict[str, int]:
-    """How many conversions of each token are in one of these states."""
+    """The number of conversions of each token in these states."""
     query = sa.select(_C.token, sa.func.count().label("many")).where(_C.state.in_(states))
     return {row.token: row.many for row in connection.execute(query.group_by(_C.token))}

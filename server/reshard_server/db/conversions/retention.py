@@ -1,4 +1,4 @@
-"""Retention: records of conversions that ended long ago are forgotten; what was converted stays."""
+"""Deletes the records of conversions that ended long ago; converted checkpoints stay."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from reshard_server.db.conversions.rows import ENDED
 from reshard_server.db.tables import CONVERSION_LABELS, CONVERSIONS, IDEMPOTENCY
 
 BATCH = 500
-"""Rows of one transaction, so that requests need not wait long."""
+"""Rows per transaction, so that requests need not wait long."""
 
 
 def remove_ended(db: sa.Engine, before: float) -> int:
-    """Removes conversions that ended before a time, and what belongs to them; how many those were."""
+    """Deletes conversions that ended before a time, with their labels and keys; returns how many."""
     gone = 0
     while number := _remove_some(db, before):
         gone += number
@@ -25,7 +25,7 @@ def _remove_some(db: sa.Engine, before: float) -> int:
         ids = list(connection.scalars(sa.select(CONVERSIONS.c.id).where(ended).limit(BATCH)))
         for table in (CONVERSION_LABELS, IDEMPOTENCY):
             connection.execute(table.delete().where(table.c.conversion.in_(ids)))
-        # Asked again: one that was queued again in between is not forgotten.
+        # Checked again: one may have been queued again in between.
         return connection.execute(
             CONVERSIONS.delete().where(CONVERSIONS.c.id.in_(ids), ended)
         ).rowcount

@@ -1,4 +1,4 @@
-"""Turns a row of the conversions' table into its document."""
+"""Turns a row of the conversions' table into a ``Conversion``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REQUEST: TypeAdapter[ConversionRequest] = TypeAdapter(ConversionRequest)
 
 
 def conversion_of(row: sa.Row[Any]) -> Conversion:
-    """The document of a row. Raises UnreadableError where another version wrote what this one cannot read."""
+    """The conversion of a row. Raises UnreadableError for a row of another version that this one cannot read."""
     what = f"the conversion {row.id}"
     try:
         return _conversion(row, read(_REQUEST, row.request, what))
@@ -54,5 +54,5 @@ def _conversion(row: sa.Row[Any], request: ConversionRequest) -> Conversion:
 
 
 def moment(seconds: float) -> datetime:
-    """A time of the records."""
+    """The datetime of a recorded time."""
     return datetime.fromtimestamp(seconds, UTC)

@@ -1,4 +1,4 @@
-"""What ended, counted: totals that outlive the records and are the same on every replica."""
+"""Totals of ended conversions, which outlive the records and are the same on every replica."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from reshard_server.db.tables import ENDED_TOTALS
 
 BUCKET_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14400, 86400)
 LONGER = 0
-"""The bucket of what took longer than the last."""
+"""The bucket of conversions that took longer than the last bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Conversions that ended in one state within one bucket of time, but not within a smaller one."""
+    """Conversions that ended in one state, with a duration in one bucket."""
 
     state: str
     within_seconds: int
@@ -27,7 +27,7 @@ class Total:
 
 
 def count_ended(connection: sa.Connection, state: str, seconds: float, moved_bytes: int) -> None:
-    """Adds one conversion that ended."""
+    """Adds one ended conversion."""
     within = next((b for b in BUCKET_SECONDS if seconds <= b), LONGER)
     new = {"conversions": 1, "seconds": seconds, "moved_bytes": moved_bytes}
     sum_of = {name: ENDED_TOTALS.c[name] + value for name, value in new.items()}
@@ -45,5 +45,5 @@ def totals(db: sa.Engine) -> list[Total]:
 
 
 def moved_bytes(result: list[dict[str, Any]] | None) -> int:
-    """The bytes that the reports of a conversion say were moved."""
+    """The moved bytes in a conversion's reports."""
     return sum(int(report.get("moved_bytes") or 0) for report in result or ())

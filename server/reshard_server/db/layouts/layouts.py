@@ -1,7 +1,7 @@
-"""Named layouts in the records: every version is kept, and a name that was deleted counts on.
+"""Named layouts in the records: every version is kept, and version numbers are never used again.
 
-Versions that were deleted can no longer be asked for, but a conversion that was accepted with one is still
-carried out with it. So that no number ever stands for two contents, none is used again.
+Deleted versions can no longer be requested, but a conversion that was accepted with one is still carried out with it.
+A name that is stored again after it was deleted continues its numbers.
 """
 
 from __future__ import annotations
@@ -20,22 +20,27 @@ from reshard_server.db.quotas import check_layout
 from reshard_server.db.sizes import bytes_of, stored_bytes
 from reshard_server.db.tables import CONVERSIONS, LAYOUTS
 from reshard_server.errors.problems import FORBIDDEN, PRECONDITION, ProblemError
-from reshard_server.schemas.conversion import ConversionRequest, Goal, SeveralTargets, goals
+from reshard_server.schemas.conversion import (
+    ConversionRequest,
+    SeveralTargets,
+    TargetRequest,
+    targets_of,
+)
 from reshard_server.schemas.layout import LayoutPage, ListedLayout, StoredLayout, VersionPage
 from reshard_server.settings import Settings
 
 LARGEST_VERSION = 2**31 - 1
 USE_KEY = 7_265_736_861_726_403
-"""Of the advisory lock in PostgreSQL between those who use a layout and those who drop its content."""
+"""PostgreSQL's advisory lock between transactions that use a layout and those that drop its content."""
 
 LISTED_BYTES = 4096
-"""Largest content that a listing has; models tell it to clients."""
+"""Listings leave larger contents out."""
 
 TRIES = 5
-"""Of a change that another one overtook."""
+"""How often a change is tried if another one is faster."""
 
 Expected = Callable[[StoredLayout | None], bool]
-"""Whether what is there now is what the client expects."""
+"""Returns whether the current version is the one that the client expects."""
 
 _L = LAYOUTS.c
 
@@ -50,18 +55,19 @@ def put(
     expected: Expected,
     settings: Settings | None = None,
 ) -> tuple[StoredLayout, bool]:
-    """A new version of a layout, or the newest where it has that content; and whether it is new.
+    """Stores a new version, unless the newest has this content; returns the version and whether it is new.
 
     Args:
-        settings: whose quotas hold; None: none do.
+        settings: their quotas apply; None for no quotas.
 
-    Raises ProblemError where what is there is not what was expected, or another token's, or a quota is used up.
+    Raises ProblemError where the current version is not the expected one, the layout belongs to another token, or a
+    quota is used up.
     """
     for left in reversed(range(TRIES)):
         try:
             with db.begin() as connection:
                 return _put(connection, name, layout, token, is_admin, expected, settings)
-        except sa.exc.IntegrityError:  # another stored this very version first
+        except sa.exc.IntegrityError:  # another writer stored this version first
             if not left:
                 raise
     raise AssertionError
@@ -93,7 +99,7 @@ def _put(
 
 
 def get(db: sa.Engine, text: str) -> StoredLayout | None:
-    """``name`` (its newest version) or ``name@version``; None where there is none, or it was deleted."""
+    """The layout ``name`` (its newest version) or ``name@version``; None where it does not exist or was deleted."""
     name, at, version = text.partition("@")
     with db.connect() as connection:
         return _newest(connection, name, _number(version) if at else None)
@@ -102,9 +108,9 @@ def get(db: sa.Engine, text: str) -> StoredLayout | None:
 def delete(
     db: sa.Engine, name: str, *, token: str, is_admin: bool, expected: Expected
 ) -> StoredLayout | None:
-    """Deletes every version; the newest as it was, None where there was none.
+    """Deletes every version; returns the newest one, None where there was none.
 
-    Raises ProblemError as ``put``.
+    Raises ProblemError like ``put``.
     """
     with db.begin() as connection:
         now = _newest(connection, name)
@@ -118,16 +124,20 @@ def delete(
     return now
 
 
-def _keep_others_out(connection: sa.Connection, *, shared: bool) -> None:
-    """Until the end of the transaction nobody accepts a conversion with a layout while another drops content."""
+def _lock_use(connection: sa.Connection, *, shared: bool) -> None:
+    """Until the end of the transaction, keeps accepting conversions and dropping contents apart.
+
+    Args:
+        shared: for accepting; several may do that at once.
+    """
     if connection.dialect.name == "postgresql":
         lock = sa.func.pg_advisory_xact_lock_shared if shared else sa.func.pg_advisory_xact_lock
         connection.execute(sa.select(lock(USE_KEY)))
 
 
 def _empty_unused(connection: sa.Connection, name: str) -> None:
-    """Drops the content of deleted versions unless a conversion names the layout; their numbers are kept."""
-    _keep_others_out(connection, shared=False)
+    """Drops the contents of deleted versions unless a conversion names the layout; keeps their numbers."""
+    _lock_use(connection, shared=False)
     request = sa.cast(CONVERSIONS.c.request, sa.Text)
     named = sa.or_(request.contains(f'"{name}@'), request.contains(f'"{name}"'))
     is_used = sa.select(CONVERSIONS.c.id).where(CONVERSIONS.c.state != "succeeded", named).limit(1)
@@ -143,15 +153,15 @@ def _check(
         there = "there is none" if now is None else f"it has version {now.version}"
         raise ProblemError(
             PRECONDITION,
-            f"the layout {name!r} is not as the request expects: {there}; look at it again, and send the request with "
+            f"the layout {name!r} is not as the request expects: {there}; read it again, and send the request with "
             "its ETag",
-            remedy="look at it again, and send the request with its ETag",
+            remedy="read it again, and send the request with its ETag",
         )
     _check_owner(name, now, token, is_admin)
 
 
 def check_owner(db: sa.Engine, name: str, *, token: str, is_admin: bool) -> None:
-    """Raises ProblemError where a layout is another token's."""
+    """Raises ProblemError where a layout belongs to another token."""
     with db.connect() as connection:
         _check_owner(name, _newest(connection, name), token, is_admin)
 
@@ -160,13 +170,13 @@ def _check_owner(name: str, now: StoredLayout | None, token: str, is_admin: bool
     if now is not None and now.created_by != token and not is_admin:
         raise ProblemError(
             FORBIDDEN,
-            f"the layout {name!r} is not this token's to change; take another name, or ask an admin",
+            f"the layout {name!r} belongs to another token, so this one may not change it; take another name, or ask an admin",
             remedy="take another name, or ask an admin",
         )
 
 
 def page(db: sa.Engine, prefix: str | None, page_size: int, token: str | None = None) -> LayoutPage:
-    """The newest version of each layout, by name. Raises ProblemError for another listing's token."""
+    """The newest version of each layout, by name. Raises ProblemError for the page token of another listing."""
     listing = {"layouts": prefix}
     newest = (
         sa.select(_L.name, sa.func.max(_L.version).label("version"))
@@ -190,7 +200,7 @@ def page(db: sa.Engine, prefix: str | None, page_size: int, token: str | None = 
 def versions(
     db: sa.Engine, name: str, page_size: int, token: str | None = None
 ) -> VersionPage | None:
-    """Every version of a layout, newest first; None where there is no such layout."""
+    """All versions of a layout, newest first; None where there is no such layout."""
     listing = {"versions": name}
     query = sa.select(*_listed_columns(db)).where(_L.name == name, _L.deleted.is_(False))
     if token:
@@ -204,7 +214,7 @@ def versions(
 
 
 def _listed_columns(db: sa.Engine) -> list[sa.ColumnElement[Any]]:
-    """What a listing says of a version; content that is large stays in the database."""
+    """The columns of a listing; large contents stay in the database."""
     size = sa.func.coalesce(_L.bytes, bytes_of(db, _L.layout))
     content = sa.case((size <= LISTED_BYTES, _L.layout), else_=sa.null()).label("layout")
     return [_L.name, _L.version, _L.token, _L.created_at, size.label("bytes"), content]
@@ -224,45 +234,51 @@ def _listed(row: sa.Row[Any]) -> ListedLayout:
 def pin_layouts(
     connection: sa.Connection, requests: Sequence[ConversionRequest]
 ) -> list[ConversionRequest]:
-    """The requests with each layout's name as ``name@version``, of the version that is newest now.
+    """The requests with each layout's name replaced by ``name@version``, the newest version now.
 
-    So a conversion is carried out with the version that it shows. A name that stands for nothing stays as it is.
+    So a conversion is carried out with the version that it shows. An unknown name stays as it is.
     """
-    names = {layout for request in requests for layout in map(_unpinned, goals(request)) if layout}
-    if any(isinstance(goal.layout, str) for request in requests for goal in goals(request)):
-        _keep_others_out(connection, shared=True)
+    names = {
+        layout for request in requests for layout in map(_unpinned, targets_of(request)) if layout
+    }
+    if any(
+        isinstance(requested.layout, str)
+        for request in requests
+        for requested in targets_of(request)
+    ):
+        _lock_use(connection, shared=True)
     query = sa.select(_L.name, sa.func.max(_L.version).label("version"))
     newest = query.where(_L.name.in_(names), _L.deleted.is_(False)).group_by(_L.name)
-    found = connection.execute(newest) if names else ()
-    pins = {row.name: f"{row.name}@{row.version}" for row in found}
+    rows = connection.execute(newest) if names else ()
+    pins = {row.name: f"{row.name}@{row.version}" for row in rows}
     return [_pinned(request, pins) for request in requests] if pins else list(requests)
 
 
-def _unpinned(goal: Goal) -> str | None:
-    """The layout's name where no version is named."""
-    is_name = isinstance(goal.layout, str) and "@" not in goal.layout
-    return str(goal.layout) if is_name else None
+def _unpinned(requested: TargetRequest) -> str | None:
+    """The layout's name, if the request names no version."""
+    is_name = isinstance(requested.layout, str) and "@" not in requested.layout
+    return str(requested.layout) if is_name else None
 
 
 def _pinned(request: ConversionRequest, pins: Mapping[str, str]) -> ConversionRequest:
     if isinstance(request, SeveralTargets):
-        targets = tuple(_with_pin(goal, pins) for goal in request.targets)
+        targets = tuple(_with_pin(requested, pins) for requested in request.targets)
         return request.model_copy(update={"targets": targets})
     return _with_pin(request, pins)
 
 
-G = TypeVar("G", bound=Goal)
+G = TypeVar("G", bound=TargetRequest)
 
 
-def _with_pin(goal: G, pins: Mapping[str, str]) -> G:
-    pin = pins.get(_unpinned(goal) or "")
-    return goal if pin is None else goal.model_copy(update={"layout": pin})
+def _with_pin(requested: G, pins: Mapping[str, str]) -> G:
+    pin = pins.get(_unpinned(requested) or "")
+    return requested if pin is None else requested.model_copy(update={"layout": pin})
 
 
 def layout_content(db: sa.Engine, text: str) -> dict[str, Any]:
-    """The content of ``name`` (its newest version) or ``name@version``, as it stands now.
+    """The content of ``name`` (its newest version) or ``name@version`` now.
 
-    Raises LayoutError where there is none, or it was deleted.
+    Raises LayoutError where it does not exist or was deleted.
     """
     found = get(db, text)
     if found is None:
@@ -271,14 +287,14 @@ def layout_content(db: sa.Engine, text: str) -> dict[str, Any]:
 
 
 def stored_layout(db: sa.Engine, text: str, as_of: float) -> dict[str, Any]:
-    """The content of ``name`` or ``name@version``; of a name the version that was newest at a time.
+    """The content of ``name@version``, or of the version of ``name`` that was newest at the time ``as_of``.
 
-    One that was deleted since is still used: the conversion was accepted with it. Records of 0.1.0 name no
-    version. Raises LayoutError where there never was one.
+    A version that was deleted since is still used, because the conversion was accepted with it. Records of 0.1.0 name
+    no version. Raises LayoutError where no such version was ever stored.
     """
     name, at, version = text.partition("@")
-    wanted = _L.version == _number(version) if at else _L.created_at <= as_of
-    query = sa.select(_L.layout).where(_L.name == name, wanted).order_by(_L.version.desc()).limit(1)
+    chosen = _L.version == _number(version) if at else _L.created_at <= as_of
+    query = sa.select(_L.layout).where(_L.name == name, chosen).order_by(_L.version.desc()).limit(1)
     with db.connect() as connection:
         found: dict[str, Any] | None = connection.execute(query).scalar()
     if found is None:
@@ -307,7 +323,7 @@ def _stored(row: sa.Row[Any]) -> StoredLayout:
 
 
 def _number(text: str) -> int:
-    """A version's number; 0, which none has, for what is no number."""
+    """A version's number; 0, which no version has, for text that is no number."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= 10
     return min(int(text), LARGEST_VERSION) if is_number else 0
 

@@ -1,4 +1,4 @@
-"""Names and versions of layouts without their content, of which a page of them could be hundreds of megabytes."""
+"""Names and versions of layouts without their contents, which could be hundreds of megabytes per page."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class LayoutVersion:
 
 @dataclass(frozen=True, slots=True)
 class VersionList:
-    """Some versions, and the token of the page behind them; None where there is none."""
+    """Some versions, and the token of the next page; None on the last page."""
 
     versions: list[LayoutVersion]
     next_page_token: str | None
 
 
 def newest(db: sa.Engine, page_size: int, token: str | None = None) -> VersionList:
-    """The newest version of each layout, by name. Raises ProblemError for another listing's token."""
+    """The newest version of each layout, by name. Raises ProblemError for the page token of another listing."""
     listing = "layout names"
     last = (
         sa.select(_L.name, sa.func.max(_L.version).label("version"))
@@ -43,10 +43,10 @@ def newest(db: sa.Engine, page_size: int, token: str | None = None) -> VersionLi
     )
     if token:
         last = last.where(_L.name > page_key(listing, token, (str,))[0])
-    found = last.order_by(_L.name).limit(page_size + 1).subquery()
+    names = last.order_by(_L.name).limit(page_size + 1).subquery()
     query = (
         sa.select(_L.name, _L.version, _L.created_at, _L.token)
-        .join(found, (_L.name == found.c.name) & (_L.version == found.c.version))
+        .join(names, (_L.name == names.c.name) & (_L.version == names.c.version))
         .order_by(_L.name)
     )
     rows = _rows(db, query)
@@ -55,7 +55,7 @@ def newest(db: sa.Engine, page_size: int, token: str | None = None) -> VersionLi
 
 
 def versions(db: sa.Engine, name: str, page_size: int, token: str | None = None) -> VersionList:
-    """Versions of a layout that can be asked for, newest first; none where there is no such layout."""
+    """The versions of a layout that were not deleted, newest first; none where there is no such layout."""
     listing = {"layout versions": name}
     query = sa.select(_L.name, _L.version, _L.created_at, _L.token).where(
         _L.name == name, _L.deleted.is_(False)

@@ -1,8 +1,8 @@
-"""Forgetting runs of schedules: of each schedule the newest are kept.
+"""Forgets old runs of schedules; the newest of each schedule are kept.
 
-A step must not be taken for new because its run is forgotten, also where its folder is back: the numbers of forgotten
-steps are kept, as progressions. A server of the version before knows nothing of them, so that the run of a step
-whose folder is there is never forgotten.
+A step whose run is forgotten must not count as new, even if its folder comes back. So the numbers of forgotten steps
+are kept, as arithmetic progressions. Servers of the previous version do not know these numbers, so the run of a step
+is never forgotten while its folder exists.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from reshard_server.db.schedules.runs import MAY_BE_RETRIED, SETTLED
 from reshard_server.db.tables import CONVERSIONS, SCHEDULE_FORGOTTEN, SCHEDULE_RUNS
 
 BATCH = 200
-"""Rows of one transaction, so that others need not wait long."""
+"""Rows per transaction, so that others need not wait long."""
 
 _R = SCHEDULE_RUNS.c
 _F = SCHEDULE_FORGOTTEN.c
 
 
 def forget_old(db: sa.Engine, schedule: str, keep: int, there: Collection[int] = ()) -> int:
-    """Forgets all but the newest runs that were dealt with; how many those were.
+    """Forgets old settled runs; returns how many.
 
     Args:
-        keep: how many runs are kept at least.
-        there: steps whose folders are there.
+        keep: at least this many of the newest runs are kept.
+        there: steps whose folders exist.
     """
     old = [key for key, step in _old(db, schedule, keep) if step not in there]
     gone = 0
@@ -37,7 +37,7 @@ def forget_old(db: sa.Engine, schedule: str, keep: int, there: Collection[int] =
 
 
 def forgotten(db: sa.Engine, schedule: str, steps: Iterable[int]) -> set[int]:
-    """Those of these steps whose runs were forgotten."""
+    """The steps among these whose runs were forgotten."""
     with db.connect() as connection:
         return among(_steps(connection, schedule), steps)
 
@@ -49,13 +49,13 @@ def _old(db: sa.Engine, schedule: str, keep: int) -> list[tuple[str, int | None]
         if since is None:
             return []
         query = sa.select(_R.key, _R.step).where(
-            _R.schedule == schedule, _R.at < since, _dealt_with()
+            _R.schedule == schedule, _R.at < since, _settled_for_good()
         )
         return [(row.key, row.step) for row in connection.execute(query.order_by(_R.at))]
 
 
-def _dealt_with() -> sa.ColumnElement[bool]:
-    """Settled, and nothing follows: a conversion that failed may be retried as long as its record is there."""
+def _settled_for_good() -> sa.ColumnElement[bool]:
+    """Settled for good: a failed conversion may be retried as long as its record exists."""
     there = sa.select(CONVERSIONS.c.id).where(CONVERSIONS.c.id == _R.conversion).exists()
     return (_R.settled == SETTLED) | ((_R.settled == MAY_BE_RETRIED) & ~there)
 
@@ -63,7 +63,9 @@ def _dealt_with() -> sa.ColumnElement[bool]:
 def _forget(db: sa.Engine, schedule: str, keys: list[str]) -> int:
     with db.begin() as connection:
         before = _steps(connection, schedule, locked=True)
-        old = SCHEDULE_RUNS.delete().where(_R.schedule == schedule, _R.key.in_(keys), _dealt_with())
+        old = SCHEDULE_RUNS.delete().where(
+            _R.schedule == schedule, _R.key.in_(keys), _settled_for_good()
+        )
         steps = list(connection.scalars(old.returning(_R.step)))
         known = [step for step in steps if step is not None]
         if known:

@@ -1,4 +1,4 @@
-"""Outputs of schedules: which targets a schedule made, and how each is known again.
+"""Outputs of schedules: which targets a schedule made, and how each is recognised later.
 
 ::
 
@@ -24,8 +24,8 @@ class Output:
     """A target that a schedule made, or may make.
 
     Attributes:
-        template: the target as the schedule has it.
-        identity: what tells it from anything else that may lie there later; None where it is expected.
+        template: the target in the schedule, with its fields.
+        identity: distinguishes this output from anything else at its path; None while it is expected.
     """
 
     id: str
@@ -41,13 +41,13 @@ class Output:
     def expected(
         cls, schedule: str, template: str, target: str, step: int | None, at: float, conversion: str
     ) -> Output:
-        """One that a conversion is about to make."""
+        """An output that a conversion is about to make."""
         text = hashlib.sha256(f"{schedule}\0{target}".encode()).hexdigest()
         return cls(text, schedule, template, target, step, at, conversion)
 
 
 def expect(connection: sa.Connection, outputs: Iterable[Output]) -> None:
-    """Records what a conversion is about to make; what was made at the same place before is no output any more."""
+    """Records the outputs that a conversion is about to make; they replace earlier outputs at the same paths."""
     for output in outputs:
         connection.execute(SCHEDULE_OUTPUTS.delete().where(_O.id == output.id))
         row = {name: getattr(output, name) for name in Output.__slots__}
@@ -55,37 +55,37 @@ def expect(connection: sa.Connection, outputs: Iterable[Output]) -> None:
 
 
 def of_conversion(db: sa.Engine, conversion: str) -> list[Output]:
-    """What a conversion was to make."""
+    """The outputs that a conversion is expected to make."""
     return _select(db, _O.conversion == conversion, _O.state == "expected")
 
 
 def made(db: sa.Engine, schedule: str, template: str) -> list[Output]:
-    """What is there of one target of a schedule."""
+    """The outputs that were made for one target of a schedule."""
     return _select(db, _O.schedule == schedule, _O.template == template, _O.state == "made")
 
 
 def being_removed(db: sa.Engine) -> list[Output]:
-    """Outputs whose removal was begun."""
+    """Outputs whose removal has begun."""
     return _select(db, _O.state == "removing")
 
 
 def was_made(db: sa.Engine, schedule: str, step: int) -> bool:
-    """Whether a step was converted by this schedule, as far as that is known."""
+    """Whether the records know an output of this step."""
     return bool(_select(db, _O.schedule == schedule, _O.step == step, _O.state != "expected"))
 
 
 def set_made(db: sa.Engine, output: Output, identity: str) -> None:
-    """Its conversion succeeded."""
+    """Notes that the output's conversion succeeded."""
     _change(db, output, "expected", {"state": "made", "identity": identity})
 
 
 def begin_removing(db: sa.Engine, output: Output) -> bool:
-    """From now on it is to be removed; False where it is another's already."""
+    """Marks the output for removal; False where a later conversion replaced it."""
     return _change(db, output, "made", {"state": "removing"})
 
 
 def forget(db: sa.Engine, output: Output) -> None:
-    """It is no output any more."""
+    """Deletes the record of the output."""
     with db.begin() as connection:
         connection.execute(SCHEDULE_OUTPUTS.delete().where(*_same(output)))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 Progression = tuple[int, int, int]
-"""First, last, and the distance of two neighbours."""
+"""First step, last step, and the distance between neighbours."""
 
 
 def progressions(steps: Iterable[int]) -> list[Progression]:
-    """The fewest that a look at each step in turn finds."""
+    """The steps as progressions, found greedily in ascending order."""
     found: list[Progression] = []
     ordered = sorted(set(steps))
     begin = 0
@@ -22,7 +22,10 @@ def progressions(steps: Iterable[int]) -> list[Progression]:
 
 
 def _end(ordered: list[int], begin: int) -> int:
-    """Index of the last step of the progression that begins there; of two steps only one is taken, unless no more follow."""
+    """Index of the last step of the progression that starts at ``begin``.
+
+    A progression has one step, or at least three; two only at the end.
+    """
     if begin + 1 == len(ordered):
         return begin
     stride, end = ordered[begin + 1] - ordered[begin], begin + 1
@@ -31,16 +34,16 @@ def _end(ordered: list[int], begin: int) -> int:
     return end if end > begin + 1 or end + 1 == len(ordered) else begin
 
 
-def expanded(found: Iterable[Progression]) -> set[int]:
-    """Every step of them."""
-    return {step for first, last, stride in found for step in range(first, last + 1, stride)}
+def expanded(known: Iterable[Progression]) -> set[int]:
+    """All steps of the progressions."""
+    return {step for first, last, stride in known for step in range(first, last + 1, stride)}
 
 
-def among(found: Iterable[Progression], steps: Iterable[int]) -> set[int]:
-    """Those of these steps that are in one of them."""
-    known = list(found)
+def among(known: Iterable[Progression], steps: Iterable[int]) -> set[int]:
+    """The steps that are in one of the progressions."""
+    listed = list(known)
     return {
         step
         for step in steps
-        if any(first <= step <= last and (step - first) % by == 0 for first, last, by in known)
+        if any(first <= step <= last and (step - first) % by == 0 for first, last, by in listed)
     }

@@ -1,8 +1,8 @@
-"""Runs of schedules: what each tick and each step led to.
+"""Runs of schedules: what came of each tick and each step.
 
-A step has one row, which is claimed by inserting it: of several processes that see a new step one succeeds.
-The holder of the claim holds the step and starts its conversion; a claim whose process died is dropped, and
-the step is new again::
+A step has one row, and inserting the row claims the step: of several processes that see a new step one succeeds. The
+holder of the claim hard-links the step and starts its conversion. The claim of a dead process is dropped, and the step
+is new again::
 
     (none) ──claim──▶ holding ──start──▶ started ──its conversion failed, claim_again──▶ holding …
        ▲                 │ └──────────▶ gone | refused ──claim_again──▶ holding …
@@ -24,7 +24,7 @@ from reshard_server.db.tables import CONVERSIONS, EXECUTORS, SCHEDULE_RUNS
 from reshard_server.schemas.schedule import Outcome, RunPage, ScheduleRun
 
 OPEN, SETTLED, MAY_BE_RETRIED = 0, 1, 2
-"""Of a run's conversion: has its end been dealt with? A failed one may be retried, and end again."""
+"""Whether the end of a run's conversion has been dealt with. A failed conversion may be retried and end again."""
 
 _R = SCHEDULE_RUNS.c
 _C = CONVERSIONS.c
@@ -35,8 +35,8 @@ class StepClaim:
     """The right to start the conversion of a step.
 
     Attributes:
-        text: names the claim, and the hold that is made under it.
-        before: the row as it was, where the step was run before.
+        text: the random text of the claim, and the name of its folder of hard links.
+        before: the previous row, where the step was run before.
     """
 
     schedule: str
@@ -47,7 +47,7 @@ class StepClaim:
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A run whose conversion has ended, or is gone (``state`` None)."""
+    """A run whose conversion has ended, or was deleted (``state`` is None)."""
 
     schedule: str
     key: str
@@ -60,7 +60,7 @@ class EndedRun:
 def page(db: sa.Engine, schedule: str, page_size: int, page_token_text: str | None) -> RunPage:
     """The history of a schedule, newest first."""
     listing = ["runs", schedule]
-    query = _told().where(_R.schedule == schedule)
+    query = _with_state().where(_R.schedule == schedule)
     if page_token_text:
         at, key = page_key(listing, page_token_text, (float, str))
         query = query.where(sa.or_(_R.at < at, sa.and_(_R.at == at, _R.key < key)))
@@ -78,15 +78,15 @@ def page(db: sa.Engine, schedule: str, page_size: int, page_token_text: str | No
 def get(db: sa.Engine, schedule: str, key: str) -> ScheduleRun | None:
     """One run."""
     with db.connect() as connection:
-        query = _told().where(_R.schedule == schedule, _R.key == key)
+        query = _with_state().where(_R.schedule == schedule, _R.key == key)
         row = connection.execute(query).one_or_none()
     return None if row is None else _run(row)
 
 
 def last(db: sa.Engine, schedule: str) -> ScheduleRun | None:
     """The newest run."""
-    found = page(db, schedule, 1, None).runs
-    return found[0] if found else None
+    newest = page(db, schedule, 1, None).runs
+    return newest[0] if newest else None
 
 
 def known_steps(db: sa.Engine, schedule: str) -> set[int]:
@@ -96,8 +96,8 @@ def known_steps(db: sa.Engine, schedule: str) -> set[int]:
         return set(connection.execute(query).scalars())
 
 
-def is_going_on(connection: sa.Connection, schedule: str) -> bool:
-    """Whether a conversion that the schedule started has not ended."""
+def has_running(connection: sa.Connection, schedule: str) -> bool:
+    """Whether a conversion of the schedule has not ended."""
     query = sa.select(sa.func.count()).where(_C.schedule == schedule, _C.state.not_in(ENDED))
     return bool(connection.execute(query).scalar())
 
@@ -121,7 +121,7 @@ def note(
 
 
 def claim(db: sa.Engine, schedule: str, step: int, executor: str) -> StepClaim | None:
-    """Claims a step that has no row; None where it has one."""
+    """Claims a step without a row; None where it has one."""
     claimed = StepClaim(schedule, step, secrets.token_hex(16))
     row = {"schedule": schedule, "key": str(step), "step": step}
     row |= _holding(claimed, executor, clock_of(db).now())
@@ -136,7 +136,7 @@ def claim(db: sa.Engine, schedule: str, step: int, executor: str) -> StepClaim |
 def claim_again(
     db: sa.Engine, schedule: str, before: ScheduleRun, executor: str
 ) -> StepClaim | None:
-    """Claims a step whose row is still as it was seen; None where it is not."""
+    """Claims a step again; None where its row is no longer as in ``before``."""
     claimed = StepClaim(schedule, int(before.key), secrets.token_hex(16), before)
     change = SCHEDULE_RUNS.update().where(
         _R.schedule == schedule,
@@ -158,7 +158,7 @@ def end_claim(
     conversion: str | None = None,
     detail: str | None = None,
 ) -> bool:
-    """Says what the step led to; False where the claim does not stand any more."""
+    """Records what came of the step; False where the claim no longer stands."""
     values: dict[str, Any] = {"outcome": outcome, "conversion": conversion, "detail": detail}
     values |= {"at": clock_of(connection).now(), "executor": None, "claim": None}
     values["settled"] = OPEN if conversion else SETTLED
@@ -167,7 +167,7 @@ def end_claim(
 
 
 def release(db: sa.Engine, claimed: StepClaim) -> None:
-    """Lets the step be new again, or what it was."""
+    """Gives a claim up: the step is new again, or its row is as before."""
     before = claimed.before
     with db.begin() as connection:
         if before is None:
@@ -183,7 +183,7 @@ def release(db: sa.Engine, claimed: StepClaim) -> None:
 
 
 def release_of_dead(db: sa.Engine, heard_after: sa.ColumnElement[float]) -> int:
-    """Lets steps be new again whose claims are of no process that lives; how many those were."""
+    """Drops the claims of dead processes; returns how many."""
     live = sa.select(EXECUTORS.c.id).where(EXECUTORS.c.heartbeat_at >= heard_after)
     dead = (_R.settled == OPEN) & (_R.outcome == "holding") & _R.executor.not_in(live)
     with db.begin() as connection:
@@ -191,7 +191,7 @@ def release_of_dead(db: sa.Engine, heard_after: sa.ColumnElement[float]) -> int:
 
 
 def ended(db: sa.Engine) -> list[EndedRun]:
-    """Runs whose conversion has ended, which nobody dealt with yet."""
+    """Runs whose conversion has ended and which are not settled."""
     query = (
         sa.select(SCHEDULE_RUNS, _C.state, _C.source)
         .join_from(SCHEDULE_RUNS, CONVERSIONS, _C.id == _R.conversion, isouter=True)
@@ -208,7 +208,11 @@ def ended(db: sa.Engine) -> list[EndedRun]:
 
 
 def settle(db: sa.Engine, run: EndedRun, *, gone: str | None) -> None:
-    """Says that the end of its conversion was dealt with; with ``gone``, that the step was deleted first."""
+    """Marks a run as settled.
+
+    Args:
+        gone: how it was noticed that the step was deleted before the conversion could read it; None if it was not.
+    """
     values: dict[str, Any] = {"settled": SETTLED}
     if run.state in ("failed", "cancelled"):
         values["settled"] = MAY_BE_RETRIED
@@ -225,7 +229,7 @@ def settle(db: sa.Engine, run: EndedRun, *, gone: str | None) -> None:
 
 
 def reopen_retried(db: sa.Engine) -> None:
-    """Conversions that had failed and were retried may end in another way."""
+    """Opens the runs of failed conversions that were retried, since these may end differently now."""
     failed = sa.select(_C.id).where(_C.id == _R.conversion, _C.state.in_(("failed", "cancelled")))
     there = sa.select(_C.id).where(_C.id == _R.conversion)
     retried = (_R.settled == MAY_BE_RETRIED) & there.exists() & ~failed.exists()
@@ -258,7 +262,7 @@ def _standing(claimed: StepClaim) -> tuple[sa.ColumnElement[bool], ...]:
     )
 
 
-def _told() -> sa.Select[Any]:
+def _with_state() -> sa.Select[Any]:
     return sa.select(SCHEDULE_RUNS, _C.state).join_from(
         SCHEDULE_RUNS, CONVERSIONS, _C.id == _R.conversion, isouter=True
     )

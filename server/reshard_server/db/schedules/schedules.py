@@ -1,7 +1,7 @@
 """Schedules in the records: stored, replaced, paused, and when each is due.
 
-``revision`` counts changes of the schedule itself. ``next_at`` moves without them: one statement that names
-the time which was seen, so that of several replicas one starts a tick.
+``revision`` counts changes of the schedule itself. ``next_at`` changes without it, by one statement that names the
+value that was read: of several replicas only one starts a tick.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions.rows import moment
-from reshard_server.db.notify import tell
+from reshard_server.db.notify import notify
 from reshard_server.db.other_versions import (
     read,
     readable,
@@ -43,8 +43,8 @@ class StoredSchedule:
     """A row of the schedules' table.
 
     Attributes:
-        token: name of the token that made it, with whose rights it runs.
-        next_at: when it is looked at next; by the clock, when it is due.
+        token: name of the token that made it; its rights are the schedule's rights.
+        next_at: when the schedule is looked at next; for cron, when it is due.
     """
 
     name: str
@@ -58,11 +58,11 @@ class StoredSchedule:
 
     @property
     def tag(self) -> str:
-        """Names this state of this schedule, for ETag."""
+        """The ETag of this state of the schedule."""
         return f'"{int(self.created_at * 1000)}-{self.revision}"'
 
-    def told(self, last: ScheduleRun | None) -> Schedule:
-        """As clients are told of it."""
+    def as_schedule(self, last: ScheduleRun | None) -> Schedule:
+        """The document for clients."""
         is_due = isinstance(self.body.when, Clock) and self.next_at is not None and not self.paused
         return Schedule(
             name=self.name,
@@ -78,7 +78,7 @@ class StoredSchedule:
 
 
 def get(db: sa.Engine, name: str) -> StoredSchedule | None:
-    """The schedule with this name."""
+    """The schedule with this name; None where there is none."""
     with db.connect() as connection:
         row = connection.execute(sa.select(SCHEDULES).where(_S.name == name)).one_or_none()
     return None if row is None else _stored(row)
@@ -92,10 +92,10 @@ def create(
     next_at: float,
     settings: Settings | None = None,
 ) -> StoredSchedule | None:
-    """A new schedule; None where there is one with this name.
+    """Stores a new schedule; None where the name is taken.
 
     Args:
-        settings: whose quotas hold; None: none do.
+        settings: their quotas apply; None for no quotas.
 
     Raises ProblemError where a quota is used up.
     """
@@ -105,7 +105,7 @@ def create(
         with db.begin() as connection:
             _check_quota(connection, settings, name, values)
             connection.execute(SCHEDULES.insert().values(values))
-            tell(connection, "schedules")
+            notify(connection, "schedules")
     except sa.exc.IntegrityError:
         return None
     return get(db, name)
@@ -119,7 +119,7 @@ def replace(
     next_at: float,
     settings: Settings | None = None,
 ) -> StoredSchedule | None:
-    """Puts another body in its place; None where it changed meanwhile. Raises ProblemError as ``create``."""
+    """Replaces the body; None where the schedule changed meanwhile. Raises ProblemError like ``create``."""
     values = _values(token, body, next_at, clock_of(db).now())
     with db.connect() as connection:
         _check_quota(connection, settings, before.name, values)
@@ -136,13 +136,13 @@ def _check_quota(
 def set_paused(
     db: sa.Engine, before: StoredSchedule, next_at: float, *, paused: bool
 ) -> StoredSchedule | None:
-    """Pauses it or lets it go on; None where it changed meanwhile."""
+    """Pauses or resumes a schedule; None where it changed meanwhile."""
     now = clock_of(db).now()
     return _change(db, before, {"paused": paused, "next_at": next_at, "updated_at": now})
 
 
 def delete(db: sa.Engine, before: StoredSchedule) -> bool:
-    """Forgets it and its history; conversions and outputs stay. False where it changed meanwhile."""
+    """Deletes a schedule and its history; conversions and outputs stay. False where it changed meanwhile."""
     with db.begin() as connection:
         if not connection.execute(SCHEDULES.delete().where(*_as_before(before))).rowcount:
             return False
@@ -154,9 +154,9 @@ def delete(db: sa.Engine, before: StoredSchedule) -> bool:
 def page(
     db: sa.Engine, token: str | None, page_size: int, page_token_text: str | None
 ) -> tuple[list[StoredSchedule], str | None]:
-    """Schedules of a token, or all, by name; and the token of the next page.
+    """Schedules of a token, or of all tokens, by name; and the page token of the next page.
 
-    A page has fewer than ``page_size`` where they are large.
+    A page has fewer than ``page_size`` schedules where they are large.
     """
     listing = ["schedules", token]
     query = sa.select(SCHEDULES) if token is None else sa.select(SCHEDULES).where(_S.token == token)
@@ -170,28 +170,28 @@ def page(
         number = fitting([row.size for row in ahead[:page_size]])
         names = [row.name for row in ahead[:number]]
         rows = connection.execute(query.where(_S.name.in_(names)).order_by(_S.name)).all()
-    told = readable(rows, _stored)
+    stored = readable(rows, _stored)
     more = len(ahead) > number
-    return told, page_token(listing, (names[-1],)) if more else None
+    return stored, page_token(listing, (names[-1],)) if more else None
 
 
 def due(db: sa.Engine, now: float) -> list[StoredSchedule]:
-    """Schedules whose time has come, the longest overdue first; none that only another version knows."""
+    """Schedules that are due, the longest overdue first; without those of another version."""
     query = sa.select(SCHEDULES).where(_S.paused.is_(False), _S.next_at <= now)
     with db.connect() as connection:
-        found = readable(connection.execute(query.order_by(_S.next_at)), _stored)
-    return [stored for stored in found if not unknown_members(stored.body)]
+        stored = readable(connection.execute(query.order_by(_S.next_at)), _stored)
+    return [schedule for schedule in stored if not unknown_members(schedule.body)]
 
 
 def next_due(db: sa.Engine, now: float) -> float | None:
-    """When the next schedule is looked at that need not be looked at now; None where there is none."""
+    """When the next schedule becomes due; None where there is none."""
     query = sa.select(sa.func.min(_S.next_at)).where(_S.paused.is_(False), _S.next_at > now)
     with db.connect() as connection:
         return connection.execute(query).scalar()
 
 
 def advance(connection: sa.Connection, before: StoredSchedule, next_at: float) -> bool:
-    """Wins the tick; False where another process did, or the schedule changed."""
+    """Moves ``next_at``, which wins the tick; False where another process won it, or the schedule changed."""
     change = SCHEDULES.update().where(
         *_as_before(before), _S.next_at == before.next_at, _S.paused.is_(False)
     )
@@ -214,7 +214,7 @@ def _change(db: sa.Engine, before: StoredSchedule, values: dict[str, Any]) -> St
     change = SCHEDULES.update().where(*_as_before(before))
     with db.begin() as connection:
         done = connection.execute(change.values(**values, revision=before.revision + 1))
-        tell(connection, "schedules")
+        notify(connection, "schedules")
     return get(db, before.name) if done.rowcount else None
 
 
@@ -227,7 +227,7 @@ def _as_before(before: StoredSchedule) -> Iterable[sa.ColumnElement[bool]]:
 
 
 def _stored(row: sa.Row[Any]) -> StoredSchedule:
-    """Raises UnreadableError where another version wrote what this one cannot read."""
+    """Raises UnreadableError for a schedule of another version that this one cannot read."""
     return StoredSchedule(
         row.name,
         read(_BODY, row.schedule, f"the schedule {row.name!r}"),

@@ -1,4 +1,4 @@
-"""Checkpoints below the roots, to choose a source from."""
+"""The list of checkpoints below a root."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def list_checkpoints(
     prefix: Annotated[str, Query(max_length=4096)] = "",
     page_token: Annotated[str | None, Query(max_length=1024)] = None,
 ) -> Response:
-    """Of one root, or of a folder below it; the roots themselves where none is named."""
+    """Lists a root, or a folder below it; without a root, the visitor's only root."""
     readable = sorted(r for r in serving.settings.roots if visitor.caller.may_read(r))
     if not root and len(readable) == 1:
         root = readable[0]
@@ -37,15 +37,15 @@ def list_checkpoints(
             root=root, prefix=prefix.strip("/"), page_size=PAGE_SIZE, page_token=page_token
         )
         found = routes.list_checkpoints(query, serving, visitor.caller)
-    asked = {"root": root, "prefix": prefix.strip("/")}
+    query_of_page = {"root": root, "prefix": prefix.strip("/")}
     more = found.next_page_token
     return page(
         "checkpoints/checkpoints.html",
         visitor,
         root=root,
-        prefix=asked["prefix"],
+        prefix=query_of_page["prefix"],
         roots=readable,
         found=found.checkpoints,
-        next_url=more and "/checkpoints?" + urlencode({**asked, "page_token": more}),
+        next_url=more and "/checkpoints?" + urlencode({**query_of_page, "page_token": more}),
         is_first=page_token is None,
     )

@@ -1,4 +1,4 @@
-"""One checkpoint: what it holds, and what can be done with it."""
+"""The page of a checkpoint: its contents, and a link to convert it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.api.caller import Serving
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import ProblemError
-from reshard_server.jobs.accept import about, check_limits
+from reshard_server.jobs.check_request import check_limits, for_field
 from reshard_server.jobs.child_request import data_bytes
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Visiting
@@ -30,7 +30,7 @@ async def show_checkpoint(
     serving: Serving,
     path: Annotated[str, Query(min_length=1, max_length=4096)],
 ) -> Response:
-    """Its tensors and meshes; where it cannot be read, the page says why."""
+    """Shows tensors and meshes, or why the checkpoint cannot be read."""
     found, problem = None, None
     try:
         question = await run_sync(_question, serving, visitor.caller, path)
@@ -48,9 +48,11 @@ async def show_checkpoint(
 
 
 def _question(serving: Services, caller: Caller, checkpoint: str) -> Question:
-    with about("/checkpoint"):
+    with for_field("/checkpoint"):
         found = serving.roots.existing(caller, checkpoint)
     limits = check_limits(serving, None)
     memory = data_bytes(limits.max_memory, limits.workers)
-    told = {"uri": checkpoint}
-    return Question("contents", {"path": str(found)}, memory, told=told, paths=(checkpoint,))
+    overrides = {"uri": checkpoint}
+    return Question(
+        "contents", {"path": str(found)}, memory, overrides=overrides, paths=(checkpoint,)
+    )

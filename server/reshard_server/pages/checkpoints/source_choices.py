@@ -1,4 +1,4 @@
-"""Checkpoints that a form offers as its source: the newest below the roots that the visitor may read."""
+"""The sources that a form offers: the newest checkpoints below the visitor's roots."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from reshard_server.services import Services
 
 MOST_CHOICES = 100
 MOST_OF_A_RUN = 5
-"""Steps of one training run, the newest ones."""
+"""Limit of the newest steps of one training run."""
 
 MOST_SECONDS = 0.5
-"""For all roots together; what is not found by then can be typed, or found by browsing."""
-
+"""Time limit for all roots; further checkpoints can be typed, or found by browsing."""
 
 PATIENCE_SECONDS = 2.0
-"""After which a page does without: the storage hangs, or others wait for it already."""
+"""After this long the page shows no choices: the storage hangs, or other requests wait for it."""
 
 
 async def sources(serving: Services, caller: Caller) -> list[str]:
-    """Paths, those that changed last first; none where the storage does not answer."""
+    """Paths, the last changed first; none if the storage does not answer."""
     with move_on_after(PATIENCE_SECONDS):
         return await run_sync(
             newest_sources, serving, caller, limiter=serving.browsers, abandon_on_cancel=True
@@ -34,7 +33,7 @@ async def sources(serving: Services, caller: Caller) -> list[str]:
 
 
 def newest_sources(serving: Services, caller: Caller) -> list[str]:
-    """The same, however long the storage takes."""
+    """Like ``sources``, without a time limit."""
     readable = sorted(root for root in serving.settings.roots if caller.may_read(root))
     found: list[FoundCheckpoint] = []
     for root in readable:

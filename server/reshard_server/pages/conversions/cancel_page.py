@@ -1,4 +1,4 @@
-"""Several conversions cancelled by one form: each that the visitor may change, and what became of it."""
+"""Cancels the conversions that were chosen in a list, and shows the outcome of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reshard_server.errors.problems import CONFLICT, ProblemError
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Changing, Form
 from reshard_server.pages.wording import targets_text
-from reshard_server.schemas.conversion import goals
+from reshard_server.schemas.conversion import targets_of
 from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/conversions", include_in_schema=False)
@@ -24,13 +24,13 @@ LONGEST_ID = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one that was chosen.
+class CancelOutcome:
+    """The outcome for one chosen conversion.
 
     Attributes:
-        title: its targets; its id where it cannot be seen.
-        url: of its page; None where it cannot be seen.
-        is_cancelled: whether it was cancelled, or told to stop, by this form.
+        title: its targets; its id if the visitor may not see it.
+        url: of its page; None if the visitor may not see it.
+        is_cancelled: whether this form cancelled it, or asked it to stop.
     """
 
     title: str
@@ -41,7 +41,7 @@ class Outcome:
 
 @ROUTER.post("/cancel")
 def cancel_chosen(visitor: Changing, serving: Serving, fields: Form) -> Response:
-    """Cancels each one that was chosen; the page says which were cancelled, and why others were not."""
+    """Cancels each chosen conversion; the page lists the cancelled ones, and why others were not cancelled."""
     chosen = [id[:LONGEST_ID] for id in fields.texts("id")]  # noqa: A001
     outcomes = [_cancel(serving, visitor.caller, conversion) for conversion in chosen]
     return page(
@@ -52,24 +52,24 @@ def cancel_chosen(visitor: Changing, serving: Serving, fields: Form) -> Response
     )
 
 
-def _cancel(serving: Services, caller: Caller, conversion: str) -> Outcome:
+def _cancel(serving: Services, caller: Caller, conversion: str) -> CancelOutcome:
     try:
         found = visible(serving, caller, conversion)
     except ProblemError as problem:
-        return Outcome(conversion, None, False, problem.detail)
+        return CancelOutcome(conversion, None, False, problem.detail)
     title, url = (
-        targets_text([goal.target for goal in goals(found.request)]),
+        targets_text([requested.target for requested in targets_of(found.request)]),
         f"/conversions/{found.id}",
     )
     if found.state in ("cancelling", "cancelled"):
-        return Outcome(title, url, False, "it was cancelled before")
+        return CancelOutcome(title, url, False, "it was cancelled before")
     try:
         now = routes.cancel_conversion(found, serving)
     except ProblemError as problem:
         if problem.kind is not CONFLICT:
             raise
-        return Outcome(title, url, False, "it has ended already")
+        return CancelOutcome(title, url, False, "it has ended already")
     is_over = now.state == "cancelled"
-    return Outcome(
+    return CancelOutcome(
         title, url, True, "it waited" if is_over else "it runs, and stops within seconds"
     )

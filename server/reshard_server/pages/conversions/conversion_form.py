@@ -14,7 +14,7 @@ from reshard.errors import ReshardError
 from reshard.layout.layout_text import parse_json, parse_yaml
 from reshard_server.errors.error_handlers import invalid
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of
-from reshard_server.jobs.accept import CHECKED
+from reshard_server.jobs.check_request import CHECKED
 from reshard_server.middleware.body_limits import check_texts
 from reshard_server.pages.conversions.form_fields import (
     DEFAULTS,
@@ -28,9 +28,9 @@ from reshard_server.pages.layouts.layout_text import layout_text
 from reshard_server.pages.visitor import Fields
 from reshard_server.schemas.conversion import (
     Conversion,
-    Goal,
     OneTarget,
     PlanRequest,
+    TargetRequest,
     library_options,
 )
 
@@ -42,16 +42,16 @@ ALWAYS_SHOWN = ("source", "target", "layout")
 COMPRESSIONS = ("none", "zstd:3", "zstd:9", "gzip:6", "blosc", "keep")
 
 _ONE_BY_ONE = (*CHECKED, "mesh", "max_memory")
-"""What the library can be asked of alone, to learn which field it refuses."""
+"""The fields that the library can check one by one, to find the invalid one."""
 
 
 @dataclass(frozen=True)
 class ConversionForm:
-    """What is in the fields.
+    """The contents of the form.
 
     Attributes:
-        errors: by the name of a field; "" is the whole form.
-        key: the same however often the form is sent, so that it starts one conversion.
+        errors: by the name of a field; "" for the whole form.
+        key: the same each time the form is sent, so that it starts only one conversion.
     """
 
     values: Mapping[str, str]
@@ -61,18 +61,18 @@ class ConversionForm:
 
     @property
     def is_advanced(self) -> bool:
-        """Whether a field that is folded at first has a value or an error."""
+        """Whether a folded field has a value or an error."""
         folded = [name for name in TEXTS if name not in ALWAYS_SHOWN]
         changed = any(self.values[name] not in ("", DEFAULTS.get(name)) for name in folded)
         return changed or bool(self.flags) or any(n and n not in ALWAYS_SHOWN for n in self.errors)
 
     def with_problem(self, problem: ProblemError) -> ConversionForm:
-        """The same with the problem beside its field."""
+        """The form with the problem beside its field."""
         return ConversionForm(self.values, self.flags, self.key, errors_of(self, problem))
 
 
 def sent_form(fields: Fields) -> ConversionForm:
-    """What a browser sent."""
+    """The form that a browser sent."""
     return ConversionForm(
         {name: fields.text(name) for name in TEXTS},
         frozenset(name for name in FLAGS if fields.has(name)),
@@ -81,17 +81,18 @@ def sent_form(fields: Fields) -> ConversionForm:
 
 
 def empty_form(key: str, **values: str) -> ConversionForm:
-    """Nothing but what is given, and the defaults."""
+    """A form with the given values and the defaults."""
     return ConversionForm({**dict.fromkeys(TEXTS, ""), **DEFAULTS, **values}, key=key)
 
 
-def form_of(key: str, conversion: Conversion, goal: Goal) -> ConversionForm:
-    """The form that asks for one target of a conversion once more."""
-    asked = conversion.request
+def form_of(key: str, conversion: Conversion, requested: TargetRequest) -> ConversionForm:
+    """The form that requests one target of a conversion again."""
+    request = conversion.request
     members = {
-        name: getattr(goal if name in Goal.model_fields else asked, name) for name in MEMBERS
+        name: getattr(requested if name in TargetRequest.model_fields else request, name)
+        for name in MEMBERS
     }
-    content = goal.layout if isinstance(goal.layout, dict) else None
+    content = requested.layout if isinstance(requested.layout, dict) else None
     values = {name: text_of(name, members[name]) for name in MEMBER_TEXTS}
     values |= {
         "layout": "" if content else values["layout"],
@@ -101,7 +102,7 @@ def form_of(key: str, conversion: Conversion, goal: Goal) -> ConversionForm:
 
 
 def request_of(form: ConversionForm) -> OneTarget:
-    """The request that a form stands for. Raises ProblemError where it stands for none."""
+    """The request of a form. Raises ProblemError for an invalid form."""
     try:
         return OneTarget.model_validate(_members(form))
     except ValidationError as error:
@@ -109,14 +110,14 @@ def request_of(form: ConversionForm) -> OneTarget:
 
 
 def key_of(form: ConversionForm, request: OneTarget) -> str | None:
-    """The same for the same form sent twice with the same request, and for nothing else."""
+    """The idempotency key: equal only if the same form is sent again with the same request."""
     if not form.key:
         return None
     return hashlib.sha256(f"{form.key} {request.model_dump_json()}".encode()).hexdigest()
 
 
 def plan_request_of(request: OneTarget) -> PlanRequest:
-    """The same conversion, to be planned."""
+    """The plan request of the same conversion."""
     kept = set(PlanRequest.model_fields) & set(OneTarget.model_fields)
     return PlanRequest.model_validate(request.model_dump(include=kept))
 
@@ -133,7 +134,7 @@ def _members(form: ConversionForm) -> dict[str, Any]:
 
 
 def layout_in(values: Mapping[str, str]) -> str | dict[str, Any] | None:
-    """The layout that a form names, or whose text it gives; ProblemError where it does both."""
+    """The stored layout or the layout text of a form; ProblemError where it has both."""
     name, text = values["layout"], values["layout_text"]
     if name and text:
         raise ProblemError(
@@ -146,7 +147,7 @@ def layout_in(values: Mapping[str, str]) -> str | dict[str, Any] | None:
 
 
 def layout_of(text: str) -> dict[str, Any]:
-    """The content of a layout as YAML or JSON. ProblemError where it is neither, or no object."""
+    """The content of a layout as YAML or JSON. ProblemError for other text, or where it is not an object."""
     parse = parse_json if text.startswith("{") else parse_yaml
     try:
         found = parse(text, "the layout").data
@@ -164,7 +165,7 @@ def layout_of(text: str) -> dict[str, Any]:
 
 
 def _flow(text: str) -> Any:
-    """YAML may begin with a brace too, without being JSON."""
+    """Parses YAML that begins with a brace and is not JSON."""
     try:
         return parse_yaml(text, "the layout").data
     except ReshardError as error:
@@ -172,11 +173,11 @@ def _flow(text: str) -> Any:
 
 
 def errors_of(form: ConversionForm, problem: ProblemError) -> dict[str, str]:
-    """What is said beside each field; "" for what is about none of them."""
+    """The error of each field; "" for an error of the whole form."""
     several = problem.extra.get("errors") or ()
     found = {_name(form, e["field"]): e["detail"] for e in several}
     if not found:
-        name = _name(form, problem.field) or blamed(form)
+        name = _name(form, problem.field) or invalid_field(form)
         found = {name: problem.detail}
     return found
 
@@ -184,12 +185,14 @@ def errors_of(form: ConversionForm, problem: ProblemError) -> dict[str, str]:
 def _name(form: ConversionForm, pointer: str | None) -> str:
     name = (pointer or "").lstrip("/").split("/")[0]
     if name == "layout":
-        return blamed(form, only="mesh") or ("layout_text" if form.values["layout_text"] else name)
+        return invalid_field(form, only="mesh") or (
+            "layout_text" if form.values["layout_text"] else name
+        )
     return name if name in TEXTS or name in FLAGS else ""
 
 
-def blamed(form: ConversionForm, only: str = "") -> str:
-    """The first field that the library refuses by itself, or the only one asked for; "" where it is none alone."""
+def invalid_field(form: ConversionForm, only: str = "") -> str:
+    """The first field that the library refuses by itself, or ``only`` if it does; "" if no single field is invalid."""
     try:
         members = _members(form)
     except ProblemError:

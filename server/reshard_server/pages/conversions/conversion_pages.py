@@ -1,4 +1,4 @@
-"""Conversions as pages: listed, looked at, cancelled, tried again, forgotten."""
+"""The list of conversions, the page of one, and its buttons: cancel, retry, delete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reshard_server.db.conversions.queue_places import places
 from reshard_server.db.conversions.rows import ENDED
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Changing, Form, Visiting
-from reshard_server.schemas.conversion import Conversion, State, goals
+from reshard_server.schemas.conversion import Conversion, State, targets_of
 from reshard_server.schemas.listing import ConversionQuery
 
 ROUTER = APIRouter(prefix="/conversions", include_in_schema=False)
@@ -27,7 +27,7 @@ STATES: tuple[State, ...] = (
 )  # fmt: skip
 PAGE_SIZE = 30
 MOST_TENSORS = 500
-"""Rows of a report; the rest is in the API's answer."""
+"""Limit of a report's rows; the API's answer has all."""
 
 
 def _to_see(id: ConversionId, serving: Serving, visitor: Visiting) -> Conversion:  # noqa: A002
@@ -51,7 +51,7 @@ async def list_conversions(
     label: Annotated[str, Query(max_length=321)] = "",
     page_token: Annotated[str | None, Query(max_length=1024)] = None,
 ) -> Response:
-    """Newest first, a page at a time: of a state, with a text in the source, with a label."""
+    """Lists conversions, newest first: by state, by text in the source, by label."""
     query = ConversionQuery.model_validate({"state": [state] if state else []})
     key, equals, value = label.strip().partition("=")
     filters = Filters(
@@ -64,29 +64,29 @@ async def list_conversions(
     found = await looked_up(
         serving, conversions.page, serving.database, filters, PAGE_SIZE, page_token
     )
-    asked = {name: text for name, text in _asked(state, source, label).items() if text}
+    query_of_page = {name: text for name, text in _filters(state, source, label).items() if text}
     more = found.next_page_token
     return page(
         "conversions/conversions.html",
         visitor,
         conversions=found.conversions,
         places=await looked_up(serving, places, serving.database, found.conversions),
-        asked=_asked(state, source, label),
+        asked=_filters(state, source, label),
         kind=kind_of(state),
         states=STATES,
-        first_url="/conversions" + (f"?{urlencode(asked)}" if asked else ""),
-        next_url=more and "/conversions?" + urlencode({**asked, "page_token": more}),
+        first_url="/conversions" + (f"?{urlencode(query_of_page)}" if query_of_page else ""),
+        next_url=more and "/conversions?" + urlencode({**query_of_page, "page_token": more}),
         is_first=page_token is None,
         going_on=any(not c.done for c in found.conversions),
     )
 
 
-def _asked(state: str, source: str, label: str) -> dict[str, str]:
+def _filters(state: str, source: str, label: str) -> dict[str, str]:
     return {"state": state, "source": source.strip(), "label": label.strip()}
 
 
 def kind_of(state: str) -> str:
-    """Which columns a list of conversions in this state has; ``all`` for a list of several states."""
+    """The columns of a list of conversions in this state; ``all`` for several states."""
     if state in ("running", "cancelling"):
         return "running"
     return "ended" if state in ENDED else state or "all"
@@ -94,31 +94,31 @@ def kind_of(state: str) -> str:
 
 @ROUTER.get("/{id}")
 def show_conversion(found: Seen, visitor: Visiting, serving: Serving) -> Response:
-    """One conversion as it stands."""
+    """Shows one conversion."""
     place = places(serving.database, [found]).get(found.id)
     return page("conversions/conversion.html", visitor, place=place, **_shown(found))
 
 
 @ROUTER.post("/{id}/cancel")
 def cancel_conversion(found: Changed, serving: Serving, _: Form) -> Response:
-    """Stops it."""
+    """Cancels the conversion."""
     routes.cancel_conversion(found, serving)
     return RedirectResponse(f"/conversions/{found.id}", 303)
 
 
 @ROUTER.post("/{id}/retry")
 def retry_conversion(found: Changed, serving: Serving, _: Form) -> Response:
-    """Queues it again."""
+    """Queues the conversion again."""
     routes.retry_conversion(found, serving, Response())
     return RedirectResponse(f"/conversions/{found.id}", 303)
 
 
 @ROUTER.post("/{id}/delete")
 def delete_conversion(found: Changed, serving: Serving, _: Form) -> Response:
-    """Forgets it."""
+    """Deletes the conversion's record."""
     routes.delete_conversion(found, serving)
     return RedirectResponse("/conversions", 303)
 
 
 def _shown(found: Conversion) -> dict[str, Any]:
-    return {"conversion": found, "targets": goals(found.request), "most_tensors": MOST_TENSORS}
+    return {"conversion": found, "targets": targets_of(found.request), "most_tensors": MOST_TENSORS}

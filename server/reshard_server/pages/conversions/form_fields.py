@@ -1,4 +1,4 @@
-"""Fields of a form that stand for members of a request: how each is read and shown follows from the member's type."""
+"""The fields of a form for the members of a request; a member's type says how its field is read and shown."""
 
 from __future__ import annotations
 
@@ -12,20 +12,27 @@ from pydantic.fields import FieldInfo
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.pages.visitor import lines_of, number_of
 from reshard_server.schemas.base import Whole
-from reshard_server.schemas.conversion import Goal, Labels, OneTarget, Pairs, Patterns, Seconds
+from reshard_server.schemas.conversion import (
+    Labels,
+    OneTarget,
+    Pairs,
+    Patterns,
+    Seconds,
+    TargetRequest,
+)
 
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _REPLACEMENTS = {"rename": "NEW", "cast": "DTYPE"}
-"""What stands behind the equals sign of a rule."""
+"""The right side of a rule, for messages."""
 
 
 @dataclass(frozen=True)
 class TextField:
-    """How a member is read from a field's text, and shown in it.
+    """How a member is read from a field's text, and shown in the field.
 
     Attributes:
-        read: takes the member's name and the text; None where the text stands for the default.
-        show: takes the member's value.
+        read: from the member's name and the text; returns None for the default.
+        show: from the member's value.
     """
 
     read: Callable[[str, str], Any]
@@ -33,14 +40,16 @@ class TextField:
 
 
 def pairs_of(name: str, text: str) -> list[tuple[str, str]]:
-    """The rules of a field, one a line. ProblemError where a line is none."""
+    """The rules of a field, one per line. ProblemError for a line that is not a rule."""
     found = []
     for line in lines_of(text):
         pattern, equals, to = line.rpartition("=")
         if not equals:
             what = _REPLACEMENTS.get(name, "NEW")
             raise ProblemError(
-                INVALID, f"{line[:100]!r} has no '='; write PATTERN={what}, one a line", f"/{name}"
+                INVALID,
+                f"{line[:100]!r} has no '='; write PATTERN={what}, one per line",
+                f"/{name}",
             )
         found.append((pattern.strip(), to.strip()))
     return found
@@ -70,12 +79,12 @@ def _labels(name: str, text: str) -> dict[str, str]:
         key, equals, value = line.partition("=")
         if not equals:
             raise ProblemError(
-                INVALID, f"{line[:100]!r} has no '='; write KEY=VALUE, one a line", f"/{name}"
+                INVALID, f"{line[:100]!r} has no '='; write KEY=VALUE, one per line", f"/{name}"
             )
         if key.strip() in found:
             raise ProblemError(
                 INVALID,
-                f"the key {key.strip()[:64]!r} is there twice; keep one line of it",
+                f"the key {key.strip()[:64]!r} occurs twice; keep one line of it",
                 f"/{name}",
             )
         found[key.strip()] = value.strip()
@@ -94,11 +103,11 @@ _BY_TYPE = (
 )
 
 _NO_FIELDS = ("step", "item")
-"""Members that the form does not ask for: the page names a checkpoint by its own path."""
+"""Members without a field: on the page a checkpoint has its own path."""
 
 MEMBERS: Mapping[str, FieldInfo] = {
     name: found
-    for name, found in {**Goal.model_fields, **OneTarget.model_fields}.items()
+    for name, found in {**TargetRequest.model_fields, **OneTarget.model_fields}.items()
     if name not in _NO_FIELDS
 }
 FLAGS = tuple(name for name, found in MEMBERS.items() if found.annotation is bool)
@@ -106,17 +115,17 @@ MEMBER_TEXTS = tuple(name for name in MEMBERS if name not in FLAGS)
 DEFAULTS = {
     name: MEMBERS[name].default for name in MEMBER_TEXTS if isinstance(MEMBERS[name].default, str)
 }
-"""Of fields that are not empty at first."""
+"""The initial values of fields that are not empty."""
 
 
 def text_field(name: str) -> TextField:
-    """How a member is read and shown, by its type."""
+    """The field of a member, by its type."""
     annotation = MEMBERS[name].annotation
     return next((found for kind, found in _BY_TYPE if kind == annotation), _TEXT)
 
 
 def members_of(names: Iterable[str], values: Mapping[str, str]) -> dict[str, Any]:
-    """Members by their fields' texts; an empty field stands for the default."""
+    """The members from their fields' texts; an empty field means the default."""
     return {name: _member(name, values[name]) for name in names}
 
 
@@ -128,7 +137,7 @@ def _member(name: str, text: str) -> Any:
 
 
 def text_of(name: str, value: Any) -> str:
-    """The text of a field for a member's value; empty where it is the default of a field that is empty at first."""
+    """The text of a field for a member's value; empty for a default that the form leaves empty."""
     if value is None or (name not in DEFAULTS and value == MEMBERS[name].get_default()):
         return ""
     return text_field(name).show(value)

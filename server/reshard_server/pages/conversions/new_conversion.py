@@ -1,4 +1,4 @@
-"""A new conversion: a form, what it would do, and its start."""
+"""The form of a new conversion, its preview, and its start."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from reshard_server.pages.conversions.conversion_form import (
     sent_form,
 )
 from reshard_server.pages.conversions.form_fields import FLAGS
-from reshard_server.pages.plans.plan_pictures import Planned, planned
+from reshard_server.pages.plans.plan_pictures import DrawnPlan, planned
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Changing, Form, Visitor
-from reshard_server.schemas.conversion import goals
+from reshard_server.schemas.conversion import targets_of
 from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/new-conversion", include_in_schema=False)
 
 MOST_LAYOUTS = 200
-"""That can be chosen; a request to the API may name any."""
+"""Limit of the layouts in the form; a request to the API may name any."""
 
 Given = Annotated[str, Query(max_length=4096)]
 
@@ -53,7 +53,7 @@ async def show_form(
     again: Annotated[str, Query(max_length=64)] = "",
     number: Annotated[int, Query(ge=0, le=99)] = 0,
 ) -> Response:
-    """The form, filled with what the address gives: values, or one target of a conversion to be done again."""
+    """Shows the form, filled from the query: with values, or with one target of an earlier conversion."""
     key = secrets.token_urlsafe(16)
     form = (
         await looked_up(serving, _again, serving, visitor, key, again, number)
@@ -67,17 +67,17 @@ def _again(
     serving: Services, visitor: Visitor, key: str, conversion: str, number: int
 ) -> ConversionForm:
     found = visible(serving, visitor.caller, conversion)
-    wanted = goals(found.request)
-    if number >= len(wanted):
+    targets = targets_of(found.request)
+    if number >= len(targets):
         raise gone(conversion)
-    return form_of(key, found, wanted[number])
+    return form_of(key, found, targets[number])
 
 
 @ROUTER.post("")
 async def send_form(
     visitor: Changing, request: Request, serving: Serving, fields: Form
 ) -> Response:
-    """Starts the conversion, or shows what it would do; whatever is wrong is said beside its field."""
+    """Starts the conversion or shows its preview; errors appear beside their fields."""
     form = sent_form(fields)
     try:
         if fields.text("do") == "start":
@@ -91,16 +91,16 @@ async def send_form(
 
 
 async def _start(serving: Services, visitor: Visitor, form: ConversionForm) -> Response:
-    wanted = request_of(form)
+    request = request_of(form)
     made = await routes.create_conversion(
-        wanted, serving, visitor.caller, Response(), key_of(form, wanted)
+        request, serving, visitor.caller, Response(), key_of(form, request)
     )
     return RedirectResponse(f"/conversions/{made.id}", 303)
 
 
 async def _plan(
     request: Request, serving: Services, visitor: Visitor, form: ConversionForm
-) -> Planned:
+) -> DrawnPlan:
     ABOUT.get().is_look = True
     body = plan_request_of(request_of(form))
     return await planned(request, serving, visitor.caller, body, None)
@@ -117,7 +117,7 @@ async def _page(
     serving: Services,
     visitor: Visitor,
     form: ConversionForm,
-    plan: Planned | None = None,
+    plan: DrawnPlan | None = None,
     status: int = 200,
 ) -> Response:
     caller = visitor.caller

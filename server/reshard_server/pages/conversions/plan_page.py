@@ -1,4 +1,4 @@
-"""A conversion's plan: how both meshes hold a tensor, and where the target's bytes lay."""
+"""The page of a conversion's plan: a tensor on both meshes, and the source of the target's bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reshard_server.pages.conversions.conversion_pages import Seen
 from reshard_server.pages.plans.plan_pictures import plan_of, planned
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Visiting
-from reshard_server.schemas.conversion import goals
+from reshard_server.schemas.conversion import targets_of
 
 ROUTER = APIRouter(prefix="/conversions", include_in_schema=False)
 
@@ -28,17 +28,17 @@ async def show_plan(
     target: Annotated[int, Query(ge=0, le=99)] = 0,
     tensor: Annotated[str | None, Query(max_length=4096)] = None,
 ) -> Response:
-    """Planned anew from the source as it is now; where that is gone, the page says so."""
-    wanted = goals(found.request)
-    if target >= len(wanted):
+    """Plans the conversion again from the present source; if that fails, the page says why."""
+    requested = targets_of(found.request)
+    if target >= len(requested):
         raise ProblemError(
             NOT_FOUND,
-            f"the conversion has {len(wanted)} targets and no target {target}; targets count from 0",
+            f"the conversion has {len(requested)} targets and no target {target}; targets count from 0",
             "target",
         )
     plan, problem = None, None
     try:
-        body = await run_sync(plan_of, serving, found, wanted[target])
+        body = await run_sync(plan_of, serving, found, requested[target])
         plan = await planned(request, serving, visitor.caller, body, tensor)
     except ProblemError as refused:
         problem = refused
@@ -47,7 +47,7 @@ async def show_plan(
         visitor,
         200 if problem is None else problem.kind.status,
         conversion=found,
-        goal=wanted[target],
+        target=requested[target],
         number=target,
         planned=plan,
         problem=problem,

@@ -1,4 +1,4 @@
-"""Layouts as pages: listed, looked at version by version, and tried on a checkpoint."""
+"""The list of layouts, the page of one version, and its preview on a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.api.caller import Serving
-from reshard_server.api.layouts import LayoutVersion, none, preview_question
+from reshard_server.api.layouts import LayoutVersion, no_such_layout, preview_question
 from reshard_server.db.layouts import layouts
 from reshard_server.db.layouts import names as layout_names
 from reshard_server.errors.problems import INVALID, ProblemError
@@ -28,12 +28,12 @@ ROUTER = APIRouter(prefix="/layouts", include_in_schema=False)
 
 PAGE_SIZE = 50
 LONGEST_SHOWN = 65_536
-"""Characters of a layout's text; the API has all of it."""
+"""Limit of a layout's text in characters; the API's answer has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A layout on a checkpoint: how it splits it, or why it cannot."""
+    """A layout tried on a checkpoint: the result, or the problem."""
 
     checkpoint: str
     preview: dict[str, Any] | None = None
@@ -45,7 +45,7 @@ PageToken = Annotated[str | None, Query(max_length=1024)]
 
 @ROUTER.get("")
 def list_layouts(visitor: Visiting, serving: Serving, page_token: PageToken = None) -> Response:
-    """By name, each in its newest version."""
+    """Lists layouts by name, in their newest versions."""
     found = layout_names.newest(serving.database, PAGE_SIZE, page_token)
     more = found.next_page_token
     return page(
@@ -61,7 +61,7 @@ def list_layouts(visitor: Visiting, serving: Serving, page_token: PageToken = No
 async def show_layout(
     name: LayoutVersion, visitor: Visiting, serving: Serving, page_token: PageToken = None
 ) -> Response:
-    """One version, the newest unless another is named, with all versions and a form to try it."""
+    """Shows one version, the newest by default, the list of versions, and a form for the preview."""
     offered = await sources(serving, visitor.caller)
     return await run_sync(_page, serving, visitor, name, page_token, offered, Tried(""))
 
@@ -74,26 +74,26 @@ async def preview_layout(
     serving: Serving,
     checkpoint: Annotated[str, Query(max_length=4096)] = "",
 ) -> Response:
-    """How it would cut each tensor of a checkpoint; what is wrong is said beside the field."""
-    wanted = checkpoint.strip()
+    """Shows how the layout would split each tensor of a checkpoint, or why it cannot."""
+    given = checkpoint.strip()
     try:
-        if not wanted:
+        if not given:
             raise none_given()
-        body = PreviewRequest.model_validate({"checkpoint": wanted, "layout": name})
+        body = PreviewRequest.model_validate({"checkpoint": given, "layout": name})
         question = await run_sync(preview_question, serving, visitor.caller, body)
         question = replace(question, command="layout_summary")
-        tried = Tried(wanted, json.loads(await answer_to(request, serving, question)))
+        tried = Tried(given, json.loads(await answer_to(request, serving, question)))
     except ProblemError as refused:
-        tried = Tried(wanted, problem=refused)
+        tried = Tried(given, problem=refused)
     offered = await sources(serving, visitor.caller)
     return await run_sync(_page, serving, visitor, name, None, offered, tried)
 
 
 def none_given() -> ProblemError:
-    """What is answered where no checkpoint is named."""
+    """The problem where no checkpoint is given."""
     return ProblemError(
         INVALID,
-        "no checkpoint is named; give one as ROOT/path",
+        "no checkpoint is given; give one as ROOT/path",
         "checkpoint",
         "give one as ROOT/path",
     )
@@ -109,7 +109,7 @@ def _page(
 ) -> Response:
     found = layouts.get(serving.database, name)
     if found is None:
-        raise none(name)
+        raise no_such_layout(name)
     listed = layout_names.versions(serving.database, found.name, PAGE_SIZE, page_token)
     more = listed.next_page_token
     text = layout_text(found.layout)
@@ -133,7 +133,7 @@ def _page(
 
 
 def _mesh(found: StoredLayout) -> dict[str, Any] | None:
-    """The layout's mesh, in whichever of the two ways it is written; None where it has none."""
+    """The layout's mesh from either of its two forms; None if it has none."""
     mesh = found.layout.get("mesh")
     if not isinstance(mesh, dict):
         return None

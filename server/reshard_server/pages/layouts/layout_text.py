@@ -1,4 +1,4 @@
-"""A layout as text that people read and edit: JSON, which is YAML too, with one rule a line."""
+"""A layout as text for reading and editing: JSON, which is also YAML, with one rule per line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def layout_text(layout: Mapping[str, Any]) -> str:
-    """The text of a layout's content; what is read from it again is the same content.
+    """The text of a layout's content; parsing it returns the same content.
 
     >>> print(layout_text({"mesh": {"axes": ["x"], "shape": [4]}, "rules": [{"match": "w", "axes": ["x"]}]}))
     {

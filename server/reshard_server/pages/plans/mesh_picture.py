@@ -1,6 +1,6 @@
-"""Pictures of meshes: each device as a box, filled by where the bytes that it holds lay in the source.
+"""Pictures of meshes: each device is a box whose colours show the source shards of its bytes.
 
-The last axis of the mesh runs across, all others run down, and long rows are broken::
+The last axis of the mesh runs across, all others run down; long rows are broken::
 
     source, mesh (data=2, model=2)         target, mesh (model=4)
     ┌─ 0 ─┬─ 1 ─┐                          ┌─ 0 ─┬─ 1 ─┬─ 2 ─┬─ 3 ─┐
@@ -9,7 +9,7 @@ The last axis of the mesh runs across, all others run down, and long rows are br
     │  2  │  3  │
     └─────┴─────┘
 
-Only boxes that are shown are worked out. A tensor that is split without a mesh has a box for each shard.
+Only boxes that are shown are computed. A tensor that is split without a mesh has a box for each shard.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from dataclasses import dataclass
 from typing import Any
 
 MOST_DEVICES = 128
-"""Boxes of one mesh that are drawn, and rows of its table."""
+"""Limit of the boxes of one mesh, and of the rows of its table."""
 
 MOST_PARTS = 16
-"""Source shards that are told one by one of one device."""
+"""Limit of the source shards that are listed for one device."""
 
 MOST_COLUMNS = 16
 WIDTH, HEIGHT, GAP, EDGE = 72, 44, 6, 4
 SMALL_WIDTH = 34
 COLOURS = 8
 LETTERS_WIDTH = 15
-"""A piece that is narrower has no number in it; its title and the table have."""
+"""Narrower segments have no number; the box's title and the table have it."""
 
 Share = tuple[int, float]
-"""A source shard, and which part of the bytes lay there."""
+"""A source shard, and the part of the bytes that comes from it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a box."""
+class BoxPart:
+    """A coloured part of a box."""
 
     x: float
     width: float
@@ -51,9 +51,9 @@ class Device:
     """One device, or one shard where there is no mesh.
 
     Attributes:
-        shard: what it holds, numbered row by row.
+        shard: its shard; shards are numbered row by row.
         place: its coordinates on the mesh.
-        origin: where its bytes lay, in words.
+        origin: the source of its bytes, as text.
     """
 
     number: int
@@ -63,16 +63,16 @@ class Device:
     x: float
     y: float
     width: float
-    pieces: tuple[Piece, ...]
+    pieces: tuple[BoxPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MeshPicture:
-    """What is drawn of one end of a plan.
+    """The picture of a plan's source or target.
 
     Attributes:
-        count: how many devices there are, drawn or not.
-        is_mesh: whether they are devices of a mesh, or else shards.
+        count: the number of devices, including those that are not drawn.
+        is_mesh: whether the boxes are devices of a mesh, or else shards.
     """
 
     devices: tuple[Device, ...]
@@ -87,8 +87,8 @@ class MeshPicture:
 
 
 @dataclass(frozen=True)
-class End:
-    """One end of a tensor's move: its mesh if it has one, and how it is cut."""
+class TensorSide:
+    """A tensor in the source or in the target: its mesh, if any, and how it is split."""
 
     mesh: Mapping[str, Any] | None
     axes: Sequence[Any]
@@ -96,7 +96,7 @@ class End:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the mesh; of what is drawn as one row where there is none."""
+        """The shape of the mesh; one row without a mesh."""
         return tuple(self.mesh["shape"]) if self.mesh else (math.prod(self.parts),)
 
     def place(self, device: int) -> dict[str, int]:
@@ -125,34 +125,34 @@ def _names(axis: Any) -> Sequence[str]:
     return () if axis is None else (axis,) if isinstance(axis, str) else tuple(axis)
 
 
-def source_of(tensor: Mapping[str, Any]) -> End:
-    """The source's end of a planned tensor."""
+def source_of(tensor: Mapping[str, Any]) -> TensorSide:
+    """The source side of a planned tensor."""
     mesh = tensor["source_mesh"] if tensor["source_axes"] is not None else None
-    return End(mesh, tensor["source_axes"] or (), tensor["source_parts"])
+    return TensorSide(mesh, tensor["source_axes"] or (), tensor["source_parts"])
 
 
-def target_of(tensor: Mapping[str, Any]) -> End:
-    """The target's end of a planned tensor."""
+def target_of(tensor: Mapping[str, Any]) -> TensorSide:
+    """The target side of a planned tensor."""
     has_mesh = tensor["target_axes"] is not None and not tensor["partition"]
     mesh = tensor["target_mesh"] if has_mesh else None
-    return End(mesh, tensor["target_axes"] or (), tensor["target_parts"])
+    return TensorSide(mesh, tensor["target_axes"] or (), tensor["target_parts"])
 
 
 def source_picture(tensor: Mapping[str, Any]) -> MeshPicture:
-    """Each device of the source with the shard that it held."""
-    end = source_of(tensor)
-    return _picture(end, {}, is_source=True)
+    """Each device of the source with its shard."""
+    side = source_of(tensor)
+    return _picture(side, {}, is_source=True)
 
 
 def target_picture(tensor: Mapping[str, Any]) -> MeshPicture:
-    """Each device of the target with where its bytes lay; without where shares are not told."""
+    """Each device of the target with the source of its bytes, if the plan has shares."""
     shares: dict[int, list[Share]] = {}
     for target, source, share in tensor["shares"] or ():
         shares.setdefault(target, []).append((source, share))
     return _picture(target_of(tensor), shares, is_source=False)
 
 
-def _picture(end: End, shares: Mapping[int, list[Share]], *, is_source: bool) -> MeshPicture:
+def _picture(end: TensorSide, shares: Mapping[int, list[Share]], *, is_source: bool) -> MeshPicture:
     count = math.prod(end.shape)
     shown = min(count, MOST_DEVICES)
     columns = max(1, min(end.shape[-1] if end.shape else 1, MOST_COLUMNS))
@@ -174,7 +174,7 @@ def _picture(end: End, shares: Mapping[int, list[Share]], *, is_source: bool) ->
 
 
 def _device(
-    end: End, number: int, shard: int, held: list[Share], column: int, row: int, wide: float, is_source: bool
+    end: TensorSide, number: int, shard: int, held: list[Share], column: int, row: int, wide: float, is_source: bool
 ) -> Device:  # fmt: skip
     place = ", ".join(f"{name}={at}" for name, at in end.place(number).items())
     x, y = EDGE + column * (wide + GAP), EDGE + row * (HEIGHT + GAP)
@@ -182,23 +182,23 @@ def _device(
     return Device(number, shard, place, origin, x, y, wide, _pieces(held, x, wide))
 
 
-def _pieces(held: list[Share], x: float, wide: float) -> tuple[Piece, ...]:
+def _pieces(held: list[Share], x: float, wide: float) -> tuple[BoxPart, ...]:
     found = []
     for source, share in held:
         width = share * wide
         label = str(source) if width >= max(LETTERS_WIDTH, 7 * len(str(source)) + 2) else ""
-        found.append(Piece(round(x, 2), round(width, 2), f"c{source % COLOURS}", label))
+        found.append(BoxPart(round(x, 2), round(width, 2), f"c{source % COLOURS}", label))
         x += width
     return tuple(found)
 
 
 def origin_text(held: Sequence[Share]) -> str:
-    """``50 % of shard 0, 50 % of shard 2``: where the bytes of a device lay."""
+    """``50 % of shard 0, 50 % of shard 2``: the source of a device's bytes."""
     if not held:
-        return "not told"
-    told = [f"{percent_text(share)} from shard {source}" for source, share in held[:MOST_PARTS]]
-    rest = len(held) - len(told)
-    return ", ".join(told) + (f" and {rest:,} more" if rest else "")
+        return "unknown"
+    parts = [f"{percent_text(share)} from shard {source}" for source, share in held[:MOST_PARTS]]
+    rest = len(held) - len(parts)
+    return ", ".join(parts) + (f" and {rest:,} more" if rest else "")
 
 
 def percent_text(share: float) -> str:

@@ -1,4 +1,4 @@
-"""A plan as a page shows it: asked of the library, and drawn."""
+"""A plan for a page: requested from the library, and drawn."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.api.plans import plan_question
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.layouts.layouts import stored_layout
-from reshard_server.jobs.accept import about
+from reshard_server.jobs.check_request import for_field
 from reshard_server.pages.plans.mesh_picture import MeshPicture, source_picture, target_picture
 from reshard_server.pages.plans.plan_wording import reads_text, resplit_text
-from reshard_server.schemas.conversion import Conversion, Goal, PlanRequest
+from reshard_server.schemas.conversion import Conversion, PlanRequest, TargetRequest
 from reshard_server.services import Services
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """A plan, and its picture; ``source`` and ``target`` are None where it has no tensor.
+class DrawnPlan:
+    """A plan and its pictures; ``source`` and ``target`` are None if it has no tensors.
 
     Attributes:
-        is_asked: whether the tensor that is drawn was asked for.
+        is_requested: whether the visitor chose the tensor that is drawn.
     """
 
     plan: dict[str, Any]
     source: MeshPicture | None
     target: MeshPicture | None
-    is_asked: bool = False
+    is_requested: bool = False
 
     @property
     def chosen(self) -> Any:
@@ -40,55 +40,55 @@ class Planned:
 
     @property
     def why_chosen(self) -> str:
-        """Why this tensor is drawn; empty where it was asked for."""
-        if self.is_asked:
+        """Why this tensor is drawn; empty if the visitor chose it."""
+        if self.is_requested:
             return ""
         moves = self.chosen["moved_bytes"] or self.chosen["is_resplit"]
         return "the tensor that moves most" if moves else "the largest tensor"
 
     @property
     def change(self) -> str:
-        """What the plan changes, in a sentence."""
+        """A sentence on what the plan changes."""
         return resplit_text(self.plan)
 
     @property
     def reads(self) -> str:
-        """Where the target's devices read the chosen tensor from, in a sentence."""
+        """A sentence on where the target's devices read the chosen tensor from."""
         target = self.target
         return "" if target is None else reads_text(self.chosen, target.count, target.is_mesh)
 
 
 async def planned(
     request: Request, serving: Services, caller: Caller, body: PlanRequest, tensor: str | None
-) -> Planned:
-    """The plan of a conversion; ProblemError for what it would be refused for."""
+) -> DrawnPlan:
+    """Plans a conversion. Raises ProblemError where the conversion would be refused."""
     question = await run_sync(plan_question, serving, caller, body)
     arguments = {k: v for k, v in question.arguments.items() if k != "shares"}
     question = replace(question, command="picture", arguments={**arguments, "tensor": tensor})
     plan: dict[str, Any] = json.loads(await answer_to(request, serving, question))
     chosen = plan["chosen"]
     if chosen is None:
-        return Planned(plan, None, None)
-    is_asked = tensor == chosen["target"]
-    return Planned(plan, source_picture(chosen), target_picture(chosen), is_asked)
+        return DrawnPlan(plan, None, None)
+    is_requested = tensor == chosen["target"]
+    return DrawnPlan(plan, source_picture(chosen), target_picture(chosen), is_requested)
 
 
-def plan_of(serving: Services, conversion: Conversion, goal: Goal) -> PlanRequest:
-    """What is planned for a conversion that was accepted: with the layout of then, whatever is there now.
+def plan_of(serving: Services, conversion: Conversion, requested: TargetRequest) -> PlanRequest:
+    """The plan request of an accepted conversion, with the layout of its time; the target may exist now.
 
-    ProblemError where the layout was never stored.
+    Raises ProblemError where the layout was never stored.
     """
-    members = goal.model_dump() | {"overwrite": True, "restart": False}
-    if isinstance(goal.layout, str):
-        with about("/layout"):
+    members = requested.model_dump() | {"overwrite": True, "restart": False}
+    if isinstance(requested.layout, str):
+        with for_field("/layout"):
             as_of = conversion.created_at.timestamp()
-            members["layout"] = stored_layout(serving.database, goal.layout, as_of)
-    wanted = conversion.request
+            members["layout"] = stored_layout(serving.database, requested.layout, as_of)
+    request = conversion.request
     return PlanRequest.model_validate(
         {
             **members,
-            "source": wanted.source,
-            "max_memory": wanted.max_memory,
-            "workers": wanted.workers,
+            "source": request.source,
+            "max_memory": request.max_memory,
+            "workers": request.workers,
         }
     )

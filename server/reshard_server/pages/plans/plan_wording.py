@@ -1,4 +1,4 @@
-"""What a plan changes, in sentences."""
+"""Sentences on what a plan changes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from reshard.geometry.sizes import format_bytes
 
 
 def resplit_text(plan: Mapping[str, Any]) -> str:
-    """``34 of 48 tensors (9.50 MiB of 12.0 MiB) are split in another way; the others keep their shards.``"""
-    found, all_tensors = plan["resplit"], plan["totals"]["tensors"]
-    if not found["tensors"]:
+    """``34 of 48 tensors (9.50 MiB of 12.0 MiB) are split differently; the others keep their shards.``"""
+    resplit, all_tensors = plan["resplit"], plan["totals"]["tensors"]
+    if not resplit["tensors"]:
         return "Every tensor keeps the shards that it has in the source."
-    sizes = f"{format_bytes(found['nbytes'])} of {format_bytes(found['of_nbytes'])}"
-    if found["tensors"] == all_tensors:
+    sizes = f"{format_bytes(resplit['nbytes'])} of {format_bytes(resplit['of_nbytes'])}"
+    if resplit["tensors"] == all_tensors:
         every = "The only tensor" if all_tensors == 1 else f"All {all_tensors:,} tensors"
         verb = "is" if all_tensors == 1 else "are"
-        return f"{every} ({format_bytes(found['nbytes'])}) {verb} split in another way."
-    verb = "is" if found["tensors"] == 1 else "are"
+        return f"{every} ({format_bytes(resplit['nbytes'])}) {verb} split differently."
+    verb = "is" if resplit["tensors"] == 1 else "are"
     return (
-        f"{found['tensors']:,} of {all_tensors:,} tensors ({sizes}) {verb} split in another way; "
+        f"{resplit['tensors']:,} of {all_tensors:,} tensors ({sizes}) {verb} split differently; "
         "the others keep their shards."
     )
 

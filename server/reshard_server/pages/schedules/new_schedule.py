@@ -1,4 +1,4 @@
-"""A new schedule: a form for one with one target."""
+"""The form of a new schedule with one target."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ LONGEST_NAME = 128
 
 @ROUTER.get("")
 def show_form(visitor: Changing, serving: Serving) -> Response:
-    """The empty form."""
+    """Shows the empty form."""
     return _page(serving, visitor, empty_form())
 
 
 @ROUTER.post("")
 def send_form(visitor: Changing, serving: Serving, fields: Form) -> Response:
-    """Stores it under a name that none has yet; whatever is wrong is said beside its field."""
+    """Stores the schedule under a new name; errors appear beside their fields."""
     form = sent_form(fields)
     try:
         return _store(serving, visitor, form)

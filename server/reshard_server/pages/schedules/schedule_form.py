@@ -17,25 +17,25 @@ from reshard_server.pages.conversions.form_fields import members_of
 from reshard_server.pages.visitor import Fields, number_of
 from reshard_server.schemas.schedule import ScheduleBody
 
-GOAL_TEXTS = ("target", "mesh", "missing_axes", "cast", "compression")
-"""Members of the target that the form asks for, besides its layout and whether it is overwritten."""
+TARGET_TEXTS = ("target", "mesh", "missing_axes", "cast", "compression")
+"""Members of the target with a text field, besides its layout."""
 
 TEXTS = (
-    "name", "when", "cron", "source", "every", "target", "layout", "keep", "layout_text", *GOAL_TEXTS[1:],
+    "name", "when", "cron", "source", "every", "target", "layout", "keep", "layout_text", *TARGET_TEXTS[1:],
 )  # fmt: skip
 ALWAYS_SHOWN = TEXTS[: TEXTS.index("keep") + 1]
 """The other fields are folded until one of them has a value or an error."""
 
-DEFAULTS = {"when": "steps", **{n: d for n, d in form_fields.DEFAULTS.items() if n in GOAL_TEXTS}}
+DEFAULTS = {"when": "steps", **{n: d for n, d in form_fields.DEFAULTS.items() if n in TARGET_TEXTS}}
 FLAGS = ("newest_only", "catch_up", "overwrite")
 
 _PLACES = {"directory": "source"}
-"""Members of a schedule whose field has another name."""
+"""Members of a schedule whose fields have other names."""
 
 
 @dataclass(frozen=True)
 class ScheduleForm:
-    """What is in the fields; ``errors`` are by the name of a field, "" is the whole form."""
+    """The contents of the form; ``errors`` by the name of a field, "" for the whole form."""
 
     values: Mapping[str, str]
     flags: frozenset[str] = frozenset()
@@ -43,13 +43,13 @@ class ScheduleForm:
 
     @property
     def is_advanced(self) -> bool:
-        """Whether a field that is folded at first has a value or an error."""
+        """Whether a folded field has a value or an error."""
         folded = [name for name in TEXTS if name not in ALWAYS_SHOWN]
         changed = any(self.values[name] not in ("", DEFAULTS.get(name)) for name in folded)
         return changed or bool(self.flags) or any(n and n not in ALWAYS_SHOWN for n in self.errors)
 
     def with_problem(self, problem: ProblemError) -> ScheduleForm:
-        """The same with the problem beside its field."""
+        """The form with the problem beside its field."""
         several = problem.extra.get("errors") or ()
         found = {self._name(e["field"]): e["detail"] for e in several}
         return ScheduleForm(
@@ -65,12 +65,12 @@ class ScheduleForm:
 
 
 def empty_form() -> ScheduleForm:
-    """Nothing but the defaults."""
+    """A form with the defaults."""
     return ScheduleForm({**dict.fromkeys(TEXTS, ""), **DEFAULTS})
 
 
 def sent_form(fields: Fields) -> ScheduleForm:
-    """What a browser sent."""
+    """The form that a browser sent."""
     return ScheduleForm(
         {name: fields.text(name) for name in TEXTS},
         frozenset(name for name in FLAGS if fields.has(name)),
@@ -78,8 +78,8 @@ def sent_form(fields: Fields) -> ScheduleForm:
 
 
 def body_of(form: ScheduleForm) -> ScheduleBody:
-    """The schedule that a form stands for. Raises ProblemError where it stands for none."""
-    members = {"when": _when(form), "targets": [_goal(form)], "keep": number_of("keep", form.values["keep"])}  # fmt: skip
+    """The schedule of a form. Raises ProblemError for an invalid form."""
+    members = {"when": _when(form), "targets": [_target_document(form)], "keep": number_of("keep", form.values["keep"])}  # fmt: skip
     check_texts(members)
     try:
         return ScheduleBody.model_validate(members)
@@ -88,7 +88,7 @@ def body_of(form: ScheduleForm) -> ScheduleBody:
 
 
 def _of_form(form: ScheduleForm, error: ValidationError) -> list[Any]:
-    """Of the two kinds of ``when`` only the one that was chosen is told of."""
+    """Keeps only the errors of the chosen kind of ``when``."""
     other = "NewSteps" if form.values["when"] == "clock" else "Clock"
     return [e for e in error.errors() if other not in e["loc"]]
 
@@ -103,10 +103,10 @@ def _when(form: ScheduleForm) -> dict[str, Any]:
     return {"directory": source, "every": 1 if every is None else every, "newest_only": newest_only}
 
 
-def _goal(form: ScheduleForm) -> dict[str, Any]:
+def _target_document(form: ScheduleForm) -> dict[str, Any]:
     layout = layout_in(form.values)
     return {
-        **members_of(GOAL_TEXTS, form.values),
+        **members_of(TARGET_TEXTS, form.values),
         "layout": layout,
         "overwrite": "overwrite" in form.flags,
     }

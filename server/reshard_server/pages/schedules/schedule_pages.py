@@ -1,4 +1,4 @@
-"""Schedules as pages: listed, looked at, paused, resumed, run now, forgotten."""
+"""The list of schedules, the page of one, and its buttons: pause, resume, run, delete."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Changed = Annotated[StoredSchedule, Depends(_to_change)]
 
 @ROUTER.get("")
 def list_schedules(visitor: Visiting, serving: Serving, page_token: PageToken = None) -> Response:
-    """By name."""
+    """Lists schedules by name."""
     found = routes.list_schedules(serving, visitor.caller, PAGE_SIZE, page_token)
     more = found.next_page_token
     return page(
@@ -56,27 +56,27 @@ def list_schedules(visitor: Visiting, serving: Serving, page_token: PageToken = 
 def show_schedule(
     found: Seen, visitor: Visiting, serving: Serving, page_token: PageToken = None
 ) -> Response:
-    """One with its history."""
+    """Shows one schedule with its history."""
     return _page(found, visitor, serving, page_token)
 
 
 @ROUTER.post("/{name}/pause")
 def pause_schedule(found: Changed, serving: Serving, _: Form) -> Response:
-    """Starts nothing more."""
+    """Pauses the schedule."""
     routes.pause_schedule(found, serving, Response())
     return _back_to(found.name)
 
 
 @ROUTER.post("/{name}/resume")
 def resume_schedule(found: Changed, serving: Serving, _: Form) -> Response:
-    """Lets it go on."""
+    """Resumes the schedule."""
     routes.resume_schedule(found, serving, Response())
     return _back_to(found.name)
 
 
 @ROUTER.post("/{name}/run")
 def run_schedule(found: Changed, visitor: Changing, serving: Serving, fields: Form) -> Response:
-    """Runs it now; what keeps it from that is said on its page."""
+    """Runs the schedule now; its page shows why it cannot run."""
     try:
         step = number_of("step", fields.text("step"))
         if step is not None and step < 0:
@@ -91,7 +91,7 @@ def run_schedule(found: Changed, visitor: Changing, serving: Serving, fields: Fo
 
 @ROUTER.post("/{name}/delete")
 def delete_schedule(found: Changed, serving: Serving, _: Form) -> Response:
-    """Forgets it and its history."""
+    """Deletes the schedule and its history."""
     routes.delete_schedule(found, serving)
     return RedirectResponse("/schedules", 303)
 
@@ -114,7 +114,7 @@ def _page(
         "schedules/schedule.html",
         visitor,
         200 if problem is None else problem.kind.status,
-        schedule=found.told(schedule_runs.last(serving.database, found.name)),
+        schedule=found.as_schedule(schedule_runs.last(serving.database, found.name)),
         runs=history.runs,
         next_url=more and f"/schedules/{found.name}?" + urlencode({"page_token": more}),
         is_first=page_token is None,

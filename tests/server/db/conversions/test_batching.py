@@ -12,9 +12,9 @@ from anyio import CapacityLimiter
 from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions import batching as together
 from reshard_server.db.conversions import conversions, idempotency
-from reshard_server.db.conversions.batching import Made, Together
+from reshard_server.db.conversions.batching import BatchRecorder, Made
 from reshard_server.db.conversions.conversions import Filters
-from reshard_server.db.conversions.idempotency import Asked
+from reshard_server.db.conversions.idempotency import Submission
 from reshard_server.db.database import open_database
 from reshard_server.errors.problems import ProblemError
 from reshard_server.schemas.conversion import Conversion, OneTarget
@@ -35,16 +35,16 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
-def asked(number: int, token: str = "ann", **more: str) -> Asked:
+def asked(number: int, token: str = "ann", **more: str) -> Submission:
     request = OneTarget(source="data/a", target=f"data/b{number}", labels={"n": f"{number}"})
-    return Asked(token, request, **more)
+    return Submission(token, request, **more)
 
 
-def create(db: sa.Engine, wanted: list[Asked], most: int = 100) -> list[Made | BaseException]:
+def create(db: sa.Engine, wanted: list[Submission], most: int = 100) -> list[Made | BaseException]:
     """All at the same time."""
 
     async def run() -> list[Made | BaseException]:
-        one = Together(db, most, CapacityLimiter(4))
+        one = BatchRecorder(db, most, CapacityLimiter(4))
         return await asyncio.gather(*map(one.create, wanted), return_exceptions=True)
 
     return asyncio.run(run())
@@ -109,7 +109,7 @@ def test_too_many_of_one_token_are_no_matter_of_others(db: sa.Engine) -> None:
     found = create(db, [asked(n) for n in range(4)] + [asked(9, token="bob")], most=3)
     refused = [one for one in found if isinstance(one, ProblemError)]
     assert [one.detail for one in refused] == [
-        "3 conversions of the token 'ann' wait already, as many as may; wait until some have ended, or cancel some"
+        "3 conversions of the token 'ann' wait already, the most that may wait; wait until some have ended, or cancel some"
     ]
     assert sorted(one.created_by for one in kept(db)) == ["ann", "ann", "ann", "bob"]
 

@@ -16,11 +16,11 @@ from reshard_server.db.database import open_database
 from reshard_server.errors.problems import ProblemError
 from reshard_server.schemas.conversion import (
     Conversion,
-    Goal,
     OneTarget,
     ProgressState,
     SeveralTargets,
     State,
+    TargetRequest,
 )
 from reshard_server.settings import Settings
 
@@ -81,7 +81,7 @@ def test_a_new_one_is_queued_and_reads_back_as_it_was_made(db: sa.Engine) -> Non
 
 def test_several_targets_read_back(db: sa.Engine) -> None:
     request = SeveralTargets(
-        source="data/a", targets=(Goal(target="data/b"), Goal(target="data/c"))
+        source="data/a", targets=(TargetRequest(target="data/b"), TargetRequest(target="data/c"))
     )
     new = conversions.create(db, token="ann", request=request)
     assert new.request == request
@@ -281,7 +281,7 @@ def test_a_page_token_of_other_filters_is_refused(db: sa.Engine) -> None:
     with pytest.raises(ProblemError) as raised:
         conversions.page(db, Filters(source="data/"), 1, token)
     assert raised.value.detail == (
-        "page_token belongs to a listing with other filters; take next_page_token of the page before, "
+        "page_token belongs to a listing with other filters; take next_page_token of the previous page, "
         "with the same filters"
     )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from reshard_server.auth.slots_per_token import Places
+from reshard_server.auth.slots_per_token import Slots
 from reshard_server.drain import Drain
 from reshard_server.errors.problems import ProblemError
 from reshard_server.queries import ask as questions
@@ -85,7 +85,7 @@ def test_a_child_that_dies_is_told(server: Live) -> None:
         while not answer.endswith(b"}") and (part := connection.recv(65536)):
             answer += part
     assert answer.startswith(b"HTTP/1.1 500 ")
-    assert b"the process that was to answer was killed by SIGKILL; ask again" in answer
+    assert b"the process of this question was killed by SIGKILL; ask again" in answer
 
 
 def test_a_fingerprint_that_is_stopped_records_nothing(server: Live) -> None:
@@ -110,7 +110,7 @@ def test_looks_are_not_held_up_by_reads(server: Live) -> None:
     assert refused.status_code == 429
     assert int(refused.headers["Retry-After"]) > 0
     assert refused.json()["detail"] == (
-        "1 questions of this kind are being answered by the token 'ann', as many as one token may have at this server (its "
+        "1 questions of this kind are being answered by the token 'ann', the most that one token may have at this server (its "
         "setting reads_per_token); ask again later"
     )
     connection.close()
@@ -156,7 +156,7 @@ def test_no_question_gets_more_memory_than_it_may(tmp_path: Path) -> None:
 
 
 async def last(question: Question) -> Answered:
-    asked = Questions(RootNames(()), Drain(), Places(1, 1), Places(1, 1))
+    asked = Questions(RootNames(()), Drain(), Slots(1, 1), Slots(1, 1))
     try:
         return await _last(asked.ask, question)
     finally:

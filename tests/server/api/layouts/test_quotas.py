@@ -15,9 +15,9 @@ from reshard_server.db.layouts import layouts
 from reshard_server.db.tables import LAYOUTS
 from reshard_server.settings import MIB, Settings
 
-from tests.server.api.conftest import Served
 from tests.server.live import Live, live
 from tests.server.postgres import Postgres
+from tests.server.served import Served
 
 URL = "/v1/layouts"
 SCHEDULES = "/v1/schedules"
@@ -63,20 +63,20 @@ def test_layouts_are_counted_by_token_and_in_all(limited: Callable[..., Served])
     refused(
         put(served, "c"),
         "layouts_per_token",
-        "3 layouts would be stored by the token 'ann'; this server keeps 2 at",
+        "3 layouts would be stored by the token 'ann'; this server stores at most 2",
     )
     assert put(served, "c", "bob").status_code == 201
     refused(
         put(served, "d", "bob"),
         "layouts",
-        "4 layouts would be stored by all tokens together; this server keeps 3 at",
+        "4 layouts would be stored by all tokens together; this server stores at most 3",
     )
     assert put(served, "a", size=4).status_code == 201
     assert put(served, "a", size=4).status_code == 200  # as it is
     refused(
         put(served, "a", size=8),
         "layout_versions",
-        "3 versions of the layout 'a' would be stored; this server keeps 2",
+        "3 versions of the layout 'a' would be stored; this server stores at most 2",
     )
     assert served.ask("DELETE", f"{URL}/b").status_code == 204
     assert put(served, "c2").status_code == 201

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reshard_server.schemas.checkpoint import JointPlanAnswer, PlanAnswer
+from reshard_server.schemas.checkpoint import MultiPlanAnswer, PlanAnswer
 
 import reshard
 from reshard.cli.json_output import conversion_plan, conversion_plans, plain
-from tests.server.api.conftest import Served
+from tests.server.served import Served
 
 URL = "/v1/plans"
 LAYOUT = {
@@ -50,7 +50,7 @@ def test_several_targets(served: Served, run_of: Path) -> None:
     answer = served.ask("POST", URL, json=body)
     assert answer.status_code == 200, answer.text
     found = answer.json()
-    JointPlanAnswer.model_validate(found)
+    MultiPlanAnswer.model_validate(found)
     planned = reshard.plan_all(
         run_of / "1",
         [
@@ -119,7 +119,7 @@ def test_what_fits_no_memory_is_told_the_smallest_that_does(served: Served, tmp_
         ({"cast": [["kernel", "float17"]]}, 422, "plan", "/cast", "no such dtype"),
         ({"max_memory": "1TiB"}, 422, "invalid-request", "/max_memory", "above this server's ceiling"),
         ({"shares": 1}, 422, "invalid-request", "/shares", "expected true or false"),
-        ({"labels": {}}, 422, "invalid-request", "/labels", "there is nothing of this name"),
+        ({"labels": {}}, 422, "invalid-request", "/labels", "there is no member of this name"),
     ],
 )  # fmt: skip
 def test_refused_as_the_conversion_would_be(

@@ -35,8 +35,9 @@ class Served:
         return found
 
     @property
-    def enqueued(self) -> list[tuple[str, str, int]]:
-        found: list[tuple[str, str, int]] = self.app.state.services.durable.enqueued
+    def wakes(self) -> int:
+        """How often the queue was woken."""
+        found: int = self.app.state.services.queue.wakes
         return found
 
     def ask(self, method: str, path: str, who: str | None = "ann", **more: Any) -> httpx.Response:
@@ -55,7 +56,7 @@ class Served:
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Served]]:
     """Makes an application with these settings."""
-    monkeypatch.setattr(services, "Durable", Idle)
+    monkeypatch.setattr(services, "JobQueue", Idle)
     with ExitStack() as opened:
         yield lambda **settings: opened.enter_context(serving(tmp_path, settings))
 

@@ -15,8 +15,8 @@ import safetensors.numpy
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.orbax_trees import expected_arrays
+from tests.server.api.tensors.conftest import LARGE
 from tests.server.live import Live
-from tests.server.tensors.conftest import LARGE
 
 URL = "/v1/tensors"
 MIB = 1 << 20

@@ -19,8 +19,8 @@ import pytest
 
 import reshard
 from tests.orbax_trees import expected_arrays, small_tree
+from tests.server.api.tensors.conftest import LARGE
 from tests.server.live import Live, live
-from tests.server.tensors.conftest import LARGE
 from tests.server.tokens import TOKENS
 
 URL = "/v1/tensors"
@@ -73,7 +73,7 @@ def test_a_range_without_a_byte(client: httpx.Client) -> None:
     assert found.status_code == 416
     assert found.headers["Content-Range"] == "bytes */8388608"
     assert found.json()["detail"] == (
-        "the range 'bytes=8388608-' has no byte of the 8388608 that there are; ask for bytes within them"
+        "the range 'bytes=8388608-' has none of the 8388608 bytes; request bytes within them"
     )
 
 
@@ -157,11 +157,11 @@ def test_damage_in_the_first_bytes_is_a_problem(client: httpx.Client) -> None:
 
 REFUSED: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"checkpoint": "data/raw"}, 422, "name",
-     "either name (a slice of one tensor) or shard (what one device of a layout holds) is expected, and not both; give "
+     "expected either name (a slice of one tensor) or shard (what one device of a layout holds), but not both; give "
      "one of them"),
-    ({**RAW, "shard": 0}, 422, "name", "either name (a slice of one tensor) or shard"),
-    ({**RAW, "layout": "x"}, 422, "layout", "layout goes with shard; leave it out"),
-    ({"checkpoint": "data/raw", "shard": 0, "slice": ":"}, 422, "slice", "slice goes with name; leave it out"),
+    ({**RAW, "shard": 0}, 422, "name", "expected either name (a slice of one tensor) or shard"),
+    ({**RAW, "layout": "x"}, 422, "layout", "layout needs shard; leave it out"),
+    ({"checkpoint": "data/raw", "shard": 0, "slice": ":"}, 422, "slice", "slice needs name; leave it out"),
     ({**RAW, "name": "v"}, 404, "name", "data/raw has no tensor 'v'; it has 1 (w)"),
     ({**RAW, "slice": "0:9999"}, 422, "slice",
      "the slice [0:9999, 0:2048] reaches outside of 'w', which has the shape [1024, 2048]; choose a slice inside it"),
@@ -170,11 +170,11 @@ REFUSED: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({**RAW, "checkpoint": "data/nothing"}, 404, "checkpoint", "there is nothing at 'data/nothing'"),
     ({**RAW, "checkpoint": "other/raw"}, 404, "checkpoint", "there is nothing at 'other/raw'"),
     ({**RAW, "checkpoint": "data/../raw"}, 422, "checkpoint", "is no path below a storage root"),
-    ({**RAW, "colour": "red"}, 422, "colour", "colour: there is nothing of this name"),
+    ({**RAW, "colour": "red"}, 422, "colour", "colour: there is no member of this name"),
     ({"checkpoint": "data/raw", "shard": 9}, 422, None, "shard 9 is asked for, but the layout has 8 shards; ask for one"),
     ({"checkpoint": "data/raw", "shard": -1}, 422, "shard", "expected at least 0"),
     ({"checkpoint": "data/raw", "shard": 0, "layout": "none"}, 422, "layout", "the layout 'none' is not stored"),
-    ({"checkpoint": "data/raw", "shard": 0, "layout": "{"}, 422, "layout", "the layout is no JSON"),
+    ({"checkpoint": "data/raw", "shard": 0, "layout": "{"}, 422, "layout", "the layout is not JSON"),
     ({"checkpoint": "data/raw", "shard": 0, "select": "zz"}, 422, None, "select 'zz' matches none of the 1 names"),
     ({"checkpoint": "data/raw", "shard": 0, "cast": "w"}, 422, "cast", "expected text that matches"),
     ({"checkpoint": "data/small", "shard": 0, "cast": "^numpy$=int4"}, 422, None,
@@ -215,7 +215,7 @@ def test_what_takes_too_much_memory_is_refused_and_few_streams_are_open(tmp_path
                 assert time.monotonic() < deadline
             assert (found.status_code, found.headers["Retry-After"]) == (429, "5")
             assert found.json()["detail"].startswith(
-                "2 streams are open, as many as this server allows"
+                "2 streams are open, the most that this server allows"
             )
             assert client.head(URL, params=params).status_code == 200
         finally:

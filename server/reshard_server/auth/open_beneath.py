@@ -1,4 +1,4 @@
-"""openat2: the kernel itself looks a path up, and no link leads it out of the folder where it begins."""
+"""Opens a path beneath a folder by Linux's ``openat2``: the kernel refuses links that lead out of the folder."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _SYSCALL = 437
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_BENEATH = 0x08
 _TRIES = 16
-"""The kernel gives up where a folder was renamed meanwhile, and asks to be asked again."""
+"""The kernel returns EAGAIN if a folder was renamed meanwhile."""
 
 
-def is_there() -> bool:
-    """Whether this kernel has it, and lets this process use it (Linux 5.6; some sandboxes do not)."""
+def is_supported() -> bool:
+    """Whether this kernel has ``openat2`` (Linux 5.6) and allows it; some sandboxes do not."""
     folder = os.open("/", os.O_PATH | os.O_DIRECTORY)
     try:
         os.close(open_beneath(folder, "."))
@@ -30,19 +30,19 @@ def is_there() -> bool:
 
 
 def open_beneath(folder: int, path: str) -> int:
-    """A descriptor (``O_PATH``) of what lies at a path beneath an open folder.
+    """A descriptor (``O_PATH``) of a path beneath an open folder.
 
-    Links are followed where they stay beneath it. Raises OSError: ``EXDEV`` where something leads out.
+    Follows links that stay beneath the folder. Raises OSError: ``EXDEV`` where a link leads out.
     """
     how = struct.pack(
         "=QQQ", os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS
     )
     name = os.fsencode(path)
     for _ in range(_TRIES):
-        found: int = _libc().syscall(_SYSCALL, folder, name, how, len(how))
+        descriptor: int = _libc().syscall(_SYSCALL, folder, name, how, len(how))
         number = ctypes.get_errno()
-        if found >= 0:
-            return found
+        if descriptor >= 0:
+            return descriptor
         if number != errno.EAGAIN:
             break
     raise OSError(number, os.strerror(number), path)

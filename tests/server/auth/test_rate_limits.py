@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from reshard_server.auth import rates
-from reshard_server.auth.rates import Rates
+from reshard_server.auth import rate_limits as rates
+from reshard_server.auth.rate_limits import RateLimits
 from reshard_server.errors.problems import ProblemError
 
 
@@ -15,7 +15,7 @@ class Clock:
         return self.now
 
 
-def allowed(found: Rates, caller: str = "ann") -> bool:
+def allowed(found: RateLimits, caller: str = "ann") -> bool:
     try:
         found.take(caller)
     except ProblemError:
@@ -25,7 +25,7 @@ def allowed(found: Rates, caller: str = "ann") -> bool:
 
 def test_a_burst_then_an_even_rate() -> None:
     clock = Clock()
-    found = Rates(60, clock)
+    found = RateLimits(60, clock)
     assert [allowed(found) for _ in range(61)] == [True] * 60 + [False]
     clock.now = 2.5
     assert [allowed(found) for _ in range(3)] == [True, True, False]
@@ -34,24 +34,24 @@ def test_a_burst_then_an_even_rate() -> None:
 
 
 def test_callers_do_not_share() -> None:
-    found = Rates(1, Clock())
+    found = RateLimits(1, Clock())
     assert [allowed(found, who) for who in ("ann", "bob", "ann")] == [True, True, False]
 
 
 def test_how_long_to_wait_is_told() -> None:
-    found = Rates(2, Clock())
+    found = RateLimits(2, Clock())
     found.take("ann"), found.take("ann")
     with pytest.raises(ProblemError) as raised:
         found.take("ann")
     assert raised.value.headers == {"Retry-After": "30"}
     assert raised.value.detail == (
-        "more than 2 requests in a minute; wait 30 s, and ask less often (events and ETags save requests)"
+        "more than 2 requests in a minute; wait 30 s, and send fewer requests (events and ETags save some)"
     )
 
 
 def test_callers_that_are_long_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "MOST_CALLERS", 10)
-    found = Rates(1, Clock())
+    found = RateLimits(1, Clock())
     assert all(allowed(found, str(i)) for i in range(100))
     assert allowed(found, "0")
     assert not allowed(found, "99")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, example, given
 from hypothesis import settings as fuzzing
 from hypothesis import strategies as st
-from reshard_server.auth import openat2
-from reshard_server.auth.paths import (
+from reshard_server.auth import open_beneath
+from reshard_server.auth.root_paths import (
     Lookup,
     Roots,
     best_lookup,
@@ -132,7 +132,7 @@ def test_what_is_no_path(roots: Roots, text: str, why: str) -> None:
         problem = refused(call, ANYONE, text)
         assert problem.kind.status == 422
         assert problem.detail == (
-            f"{text[:200]!r} is no path below a storage root: {why}; give ROOT/path, of plain names between single "
+            f"{text[:200]!r} is no path below a storage root: {why}; give ROOT/path, with plain names between single "
             "slashes"
         )
     assert refused(roots.recheck, text).kind.status == 422
@@ -203,9 +203,9 @@ def test_a_targets_own_name_is_not_followed(roots: Roots, root: Path) -> None:
         assert refused(roots.recheck, text, target=True).kind.status == 404
 
 
-STAGING = "has the name of a folder in which output grows (.NAME.reshard-partial)"
-HELD = "lies in the folder where the server holds what it reads (.reshard-held)"
-REMOVED = "lies in a folder that the server removes (.reshard-removed-…)"
+STAGING = "has the name of a folder for unfinished output (.NAME.reshard-partial)"
+HELD = "is in the folder for hard links to sources (.reshard-held)"
+REMOVED = "is in a folder that the server is removing (.reshard-removed-…)"
 RESERVED = [
     (".out.reshard-partial", STAGING), (".reshard-partial", STAGING), (".out.reshard-partial/checkpoint", STAGING), ("a/..reshard-partial/b", STAGING),
     (".reshard-held", HELD), (".reshard-held/12", HELD), ("run/.reshard-held/12/d", HELD),
@@ -283,9 +283,9 @@ def test_a_root_may_itself_be_a_link(tmp_path: Path) -> None:
 
 
 def test_the_kernel_is_asked_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openat2, "is_there", lambda: True)
+    monkeypatch.setattr(open_beneath, "is_supported", lambda: True)
     assert best_lookup() is lookup_by_kernel
-    monkeypatch.setattr(openat2, "is_there", lambda: False)
+    monkeypatch.setattr(open_beneath, "is_supported", lambda: False)
     assert best_lookup() is lookup_by_walk
 
 

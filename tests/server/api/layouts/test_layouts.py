@@ -15,7 +15,7 @@ from reshard_server.errors.problems import ProblemError
 from reshard_server.settings import Settings
 
 from reshard.errors import LayoutError
-from tests.server.api.conftest import Served
+from tests.server.served import Served
 
 URL = "/v1/layouts"
 
@@ -69,11 +69,11 @@ def test_changed_only_where_nothing_changed_meanwhile(served: Served) -> None:
     assert refused.status_code == 412
     assert refused.json() == {
         "type": "urn:reshard:problem:precondition-failed",
-        "title": "It changed meanwhile",
+        "title": "It has changed meanwhile",
         "status": 412,
-        "detail": "the layout 'serving' is not as the request expects: it has version 1; look at it again, and send the "
+        "detail": "the layout 'serving' is not as the request expects: it has version 1; read it again, and send the "
         "request with its ETag",
-        "remedy": "look at it again, and send the request with its ETag",
+        "remedy": "read it again, and send the request with its ETag",
         "instance": f"{URL}/serving",
     }
     assert put(served, 4, if_match='"serving-1"').status_code == 201
@@ -104,7 +104,7 @@ def test_a_name_belongs_to_the_token_that_stored_it(served: Served) -> None:
     for answer in refused:
         assert answer.status_code == 403
         assert answer.json()["detail"] == (
-            "the layout 'serving' is not this token's to change; take another name, or ask an admin"
+            "the layout 'serving' belongs to another token, so this one may not change it; take another name, or ask an admin"
         )
     assert put(served, 4, who="eve").status_code == 403
     assert put(served, 4, who="root").status_code == 201

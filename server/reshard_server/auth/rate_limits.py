@@ -1,4 +1,4 @@
-"""How often a caller may ask: a bucket for each, filled at a steady rate."""
+"""Limits the requests of each caller per minute: a token bucket that fills at a steady rate."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from reshard_server.errors.problems import TOO_MANY, ProblemError
 
 MOST_CALLERS = 10_000
-"""Buckets that are kept; the one that was used longest ago makes room."""
+"""Buckets that are kept; the least recently used one makes room."""
 
 
 @dataclass(eq=False)
-class Rates:
-    """Requests of each caller in a minute.
+class RateLimits:
+    """The request rate of each caller.
 
-    A caller who was silent may send a minute's requests at once; then they are counted out evenly.
+    A caller that was silent may send a minute's requests at once, and then at the steady rate.
     """
 
     per_minute: int
@@ -28,7 +28,7 @@ class Rates:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, caller: str) -> None:
-        """Counts one request; ProblemError with ``Retry-After`` where there were too many."""
+        """Counts one request; ProblemError with ``Retry-After`` where the bucket is empty."""
         with self._lock:
             now = self.clock()
             left, then = self._left.pop(caller, (float(self.per_minute), now))
@@ -44,7 +44,7 @@ class Rates:
         seconds = math.ceil((1 - left) * 60 / self.per_minute)
         return ProblemError(
             TOO_MANY,
-            f"more than {self.per_minute} requests in a minute; wait {seconds} s, and ask less often (events and ETags "
-            "save requests)",
+            f"more than {self.per_minute} requests in a minute; wait {seconds} s, and send fewer requests (events and ETags "
+            "save some)",
             headers={"Retry-After": str(seconds)},
         )

@@ -1,13 +1,12 @@
-"""Paths: every rule about what a client may name, in one place.
+"""Paths below the storage roots: all rules about which paths a client may name.
 
-A client's path is ``ROOT/path``: the name of a storage root, and plain names below it between single
-slashes. It is taken literally: nothing in it is decoded, expanded or handed to anything that would.
-Links below a root are followed where they stay beneath it; one that leads out, and every absolute one,
-is answered as if nothing were there, and so is whatever the caller may not see.
+A client's path is ``ROOT/path``: the name of a storage root, and plain names below it between single slashes. It is
+taken literally; nothing decodes or expands it. Links that stay beneath their root are followed. A link that leads out,
+an absolute link, and everything that the caller may not see is answered as if it did not exist.
 
-What is returned is a real path in which no link is left. It is looked up again right before it is used
-(``recheck``), since links may have changed while a conversion waited. A user who may write to a root on the
-host itself can still change one in between: roots are for people who trust each other's files.
+The result is a real path without links. It is looked up again right before it is used (``recheck``), since links may
+have changed while a conversion waited. A user of the host who may write to a root can still change a link in between:
+roots are for people who trust each other's files.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reshard_server.auth import openat2
+from reshard_server.auth import open_beneath
 from reshard_server.auth.reserved_names import reserved
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError
 
 REFUSED_CHARACTERS = frozenset("%|?#;\\")
-"""What TensorStore, URLs and shells take for something else than a part of a name."""
+"""Characters with a special meaning for TensorStore, URLs or shells."""
 
 REFUSED_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
-"""Control characters, NUL among them, halves of surrogate pairs, and line ends of Unicode."""
+"""Control characters such as NUL, halves of surrogate pairs, and Unicode line ends."""
 
 LONGEST_PATH = 4096
 LONGEST_NAME = 255
-"""Bytes; what Linux allows."""
+"""In bytes; Linux's limits."""
 
 MOST_LINKS = 40
 
 _ROOT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 Lookup = Callable[[str, tuple[str, ...]], Path]
-"""A real folder and names below it to the real path; OSError where a link leads out, or nothing is there."""
+"""From a real folder and names below it to the real path; OSError where a link leads out, or nothing exists."""
 
 
 @dataclass(frozen=True)
@@ -49,28 +48,28 @@ class Roots:
     """The storage roots of a server, by name.
 
     Attributes:
-        lookup: how links are followed; by the kernel where it can.
+        lookup: follows links; by the kernel if it can.
     """
 
     roots: Mapping[str, Path]
     lookup: Lookup = field(default_factory=lambda: best_lookup())
 
     def readable(self, caller: Caller, text: str) -> Path:
-        """The real path, which need not exist yet; ProblemError where the caller may not read it."""
+        """The real path, which need not exist; ProblemError where the caller may not read it."""
         root, _ = parts(text)
         if not caller.may_read(root):
             raise nothing(text)
         return self.recheck(text)
 
     def existing(self, caller: Caller, text: str) -> Path:
-        """The real path of what is there; ProblemError where nothing is, or the caller may not read it."""
+        """The real path, which exists; ProblemError where it does not, or the caller may not read it."""
         path = self.readable(caller, text)
         if not os.path.lexists(path):
             raise missing(text)
         return path
 
     def changeable(self, caller: Caller, text: str) -> Path:
-        """The real path of what is there; ProblemError where the caller may not read and change it."""
+        """The real path, which exists; ProblemError where the caller may not both read and change it."""
         path = self.existing(caller, text)
         root, names = parts(text)
         if not caller.may_write(root):
@@ -81,8 +80,8 @@ class Roots:
     def writable(self, caller: Caller, text: str) -> Path:
         """The real path of a target; ProblemError where the caller may not write it.
 
-        Its parents may be missing. Its own name is never followed, so that a link there is refused when it
-        is used, as the library refuses it.
+        Its parents may be missing. Its last name is not followed: if it is a link, the library refuses it when the
+        target is written.
         """
         root, _ = parts(text)
         if not caller.may_write(root):
@@ -90,7 +89,7 @@ class Roots:
         return self.recheck(text, target=True)
 
     def folder(self, caller: Caller, root: str, prefix: str) -> Path:
-        """The real path of a root, or of a folder below it, that is to be listed."""
+        """The real path of a root, or of a folder below it, for listing."""
         if prefix:
             return self.existing(caller, f"{root}/{prefix}")
         if root not in self.roots or not caller.may_read(root):
@@ -98,10 +97,10 @@ class Roots:
         return Path(os.path.realpath(self.roots[root]))
 
     def recheck(self, text: str, *, target: bool = False) -> Path:
-        """The real path for any caller; right before it is used.
+        """The real path for any caller, to be used right away.
 
         Args:
-            target: as ``writable``; folders that are the server's or the library's own are refused.
+            target: like ``writable``: refuses folders of the server and the library.
         """
         root, names = parts(text)
         if root not in self.roots:
@@ -121,7 +120,7 @@ class Roots:
     def _check_reserved(
         self, text: str, root: str, names: tuple[str, ...], path: Path, remedy: str
     ) -> None:
-        """ProblemError where a path, or what links make of it, is the server's or the library's own."""
+        """Raises ProblemError where the path or its real path belongs to the server or the library."""
         below = path.relative_to(os.path.realpath(self.roots[root])).parts
         why = reserved((*names, *below))
         if why is not None:
@@ -132,29 +131,29 @@ class Roots:
             )
 
     def _resolved(self, base: str, names: tuple[str, ...]) -> Path:
-        """The real path of as much as is there, and behind it the names that are missing."""
+        """The real path of the existing part, followed by the missing names."""
         for present in range(len(names), -1, -1):
             try:
-                found = self.lookup(base, names[:present])
+                real = self.lookup(base, names[:present])
             except FileNotFoundError:
                 continue
-            path = Path(found, *names[present:])
-            if present < len(names) and os.path.lexists(found / names[present]):
+            path = Path(real, *names[present:])
+            if present < len(names) and os.path.lexists(real / names[present]):
                 raise OSError(errno.ELOOP, "a link leads to nothing", str(path))
             return path
         raise FileNotFoundError(errno.ENOENT, "the root's folder is missing", base)
 
 
 def parts(text: str) -> tuple[str, tuple[str, ...]]:
-    """The root's name and the names below it; ProblemError where the text is no path at all."""
+    """The root's name and the names below it; ProblemError where the text is not a valid path."""
     root, *names = text.split("/")
     why = _wrong(text, root, names)
     if why is not None:
         raise ProblemError(
             INVALID,
-            f"{text[:200]!r} is no path below a storage root: {why}; give ROOT/path, of plain names between single "
+            f"{text[:200]!r} is no path below a storage root: {why}; give ROOT/path, with plain names between single "
             "slashes",
-            remedy="give ROOT/path, of plain names between single slashes",
+            remedy="give ROOT/path, with plain names between single slashes",
         )
     return root, tuple(names)
 
@@ -184,14 +183,14 @@ def _wrong(text: str, root: str, names: list[str]) -> str | None:
 
 
 def missing(text: str) -> ProblemError:
-    """What is answered where nothing is at a path below a root that the caller may use, or a link leads out of it."""
+    """The problem where nothing exists at a path of an allowed root, or a link leads out of the root."""
     return ProblemError(
         NOT_FOUND, f"there is nothing at {text[:200]!r}; check the path", remedy="check the path"
     )
 
 
 def nothing(text: str) -> ProblemError:
-    """What is answered for a path below a root that is not there, or that the caller may not use."""
+    """The problem where the root does not exist, or the caller may not use it."""
     return ProblemError(
         NOT_FOUND,
         f"there is nothing at {text[:200]!r} that this token may use; check root and path",
@@ -200,28 +199,30 @@ def nothing(text: str) -> ProblemError:
 
 
 def best_lookup() -> Lookup:
-    """The kernel's where it has one, else our own."""
-    return lookup_by_kernel if openat2.is_there() else lookup_by_walk
+    """The kernel's lookup if it has one, else our own."""
+    return lookup_by_kernel if open_beneath.is_supported() else lookup_by_walk
 
 
 def lookup_by_kernel(base: str, names: tuple[str, ...]) -> Path:
-    """By openat2: the kernel refuses whatever leads out, at the moment when it looks."""
+    """By ``openat2``: the kernel refuses links that lead out while it resolves the path."""
     folder = os.open(base, os.O_PATH | os.O_DIRECTORY)
     try:
-        found = openat2.open_beneath(folder, "/".join(names) or ".")
+        descriptor = open_beneath.open_beneath(folder, "/".join(names) or ".")
     finally:
         os.close(folder)
     try:
         path = os.path.realpath(os.path.join(base, *names))  # noqa: PTH118 - names are no paths
-        if not _is_beneath(path, base) or not os.path.samestat(Path(path).stat(), os.fstat(found)):
-            raise OSError(errno.EXDEV, "it changed while it was looked up", path)
+        if not _is_beneath(path, base) or not os.path.samestat(
+            Path(path).stat(), os.fstat(descriptor)
+        ):
+            raise OSError(errno.EXDEV, "the path changed while it was looked up", path)
     finally:
-        os.close(found)
+        os.close(descriptor)
     return Path(path)
 
 
 def lookup_by_walk(base: str, names: tuple[str, ...]) -> Path:
-    """Name by name, for kernels without openat2; to the same answers, as long as nobody changes links."""
+    """Name by name, for kernels without ``openat2``; equivalent as long as nobody changes links meanwhile."""
     os.stat(f"{base}/")  # noqa: PTH116 - raises where the root is no folder
     at, ahead, links = [base], list(reversed(names)), 0
     while ahead:
@@ -239,7 +240,7 @@ def lookup_by_walk(base: str, names: tuple[str, ...]) -> Path:
 
 
 def _step(at: list[str], name: str) -> None:
-    """From a folder to what a name, or what stands in a link instead of one, leads to."""
+    """Follows one name, of the path or of a link."""
     if name == "..":
         at.pop()
     elif name not in ("", "."):

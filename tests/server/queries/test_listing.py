@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reshard_server.queries import browse as browsing
 from reshard_server.queries.browse import browse
 
-from tests.server.api.conftest import Served
+from tests.server.served import Served
 
 URL = "/v1/checkpoints"
 
@@ -103,7 +103,7 @@ def test_below_a_folder(served: Served) -> None:
         ({"root": "other"}, 404, "there is nothing at 'other'"),
         ({"root": "none"}, 404, "there is nothing at 'none'"),
         ({"root": ".."}, 404, "there is nothing at '..'"),
-        ({"page_token": "x"}, 422, "page_token is not one that this server made"),
+        ({"page_token": "x"}, 422, "page_token was not made by this server"),
         ({"page_size": -1}, 422, "page_size: expected at least 0, found"),
     ],
 )
@@ -175,12 +175,12 @@ def test_pages_of_any_tree(
     for names in tree:
         mark(root.joinpath(*names))
     whole = browse(root, "data", 10**6)
-    assert whole.behind is None
-    told, behind = [], ()
-    while behind is not None:
-        page = browse(root, "data", page_size, behind)
+    assert whole.after is None
+    told, after = [], ()
+    while after is not None:
+        page = browse(root, "data", page_size, after)
         told += page.checkpoints
-        behind = page.behind
+        after = page.after
     assert told == whole.checkpoints
     covered = {f"{x.path}/{name}" for x in told for name in x.folders or ()} | {
         x.path for x in told

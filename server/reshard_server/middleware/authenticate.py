@@ -1,7 +1,7 @@
-"""The gate: checks origin and token before anything of the body is read.
+"""Checks a request's origin and token before its body is read.
 
-A caller is known by a bearer token, or, where nothing is changed, by the cookie of a session: browsers
-cannot send a header with an image or an event stream.
+A caller sends a bearer token. Requests that change nothing may send a session's cookie instead, since browsers cannot
+send a header with an image or an event stream.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from reshard_server.auth.proxies import bucket_of
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.error_handlers import refuse
 from reshard_server.errors.problems import MISDIRECTED, UNAUTHENTICATED, ProblemError
-from reshard_server.middleware.body_limits import UNREAD_BODIES, throw_away
+from reshard_server.middleware.body_limits import UNREAD_BODIES, discard_body
 from reshard_server.observability.logs import ABOUT
 from reshard_server.services import Services
 from reshard_server.settings import Settings
@@ -27,8 +27,8 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _SAFE = frozenset({"GET", "HEAD"})
 
 
-class Gate:
-    """Lets known callers to whatever needs one; the caller is then in the request's state."""
+class Authenticate:
+    """Admits known callers to paths that need one, and puts the caller into the request's state."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app = app
@@ -46,7 +46,7 @@ class Gate:
             if self._needs_caller(scope["path"]):
                 scope.setdefault("state", {})["caller"] = await authenticate(request)
         except ProblemError as problem:
-            await self._leave_body(request.headers, receive)
+            await self._discard_body(request.headers, receive)
             await refuse(request, problem)(scope, receive, send)
             return
         await self.app(scope, receive, send)
@@ -56,15 +56,15 @@ class Gate:
             return not self.settings.metrics_open
         return path.startswith("/v1/")
 
-    async def _leave_body(self, headers: Headers, receive: Receive) -> None:
-        """Throws away what is sent already, so that the client gets to read the refusal."""
+    async def _discard_body(self, headers: Headers, receive: Receive) -> None:
+        """Reads and drops what the client is sending, so that it can read the refusal."""
         sends = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         if sends and "expect" not in headers:
-            await throw_away(receive, self.settings.body_bytes * UNREAD_BODIES)
+            await discard_body(receive, self.settings.body_bytes * UNREAD_BODIES)
 
 
 async def authenticate(request: Request) -> Caller:
-    """Who asks, counted among the requests of a minute; ProblemError where nobody known does."""
+    """The caller; counts the request for the rate limit. Raises ProblemError for an unknown caller."""
     services: Services = request.app.state.services
     caller = await _known(services, request)
     address = request.client.host if request.client else ""
@@ -80,9 +80,9 @@ async def _known(services: Services, request: Request) -> Caller | None:
     secure = is_secure(request.scope["scheme"], services.settings.public_url)
     cookie = cookie_of(request.cookies, secure=secure)
     if given is None and cookie and request.method in _SAFE:
-        found = await run_sync(services.sessions.caller, cookie)
-        if found is not None:
-            return found
+        caller = await run_sync(services.sessions.caller, cookie)
+        if caller is not None:
+            return caller
     return services.tokens.caller(_token(request))
 
 
@@ -102,21 +102,21 @@ def _unknown(services: Services, request: Request) -> ProblemError:
         )
     return ProblemError(
         UNAUTHENTICATED,
-        "a known bearer token was expected in the Authorization header; send 'Authorization: Bearer TOKEN'",
+        "a valid bearer token was expected in the Authorization header; send 'Authorization: Bearer TOKEN'",
         headers={"WWW-Authenticate": "Bearer"},
     )
 
 
 def check_host(headers: Headers) -> None:
-    """Where no token is needed, refuses what was meant for another host.
+    """For a server without tokens, refuses requests for other hosts (DNS rebinding).
 
-    A page of another site could otherwise have its name point to this machine, and be let in.
+    Otherwise another site could let its name point to this machine, and its pages could send requests.
     """
     host = headers.get("host", "")
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     if name.lower() not in LOOPBACK:
         raise ProblemError(
             MISDIRECTED,
-            f"the request is for the host {host[:200]!r}, but a server without tokens answers to localhost and "
-            "127.0.0.1 only; ask for one of these, or run the server with tokens",
+            f"the request is for the host {host[:200]!r}, but a server without tokens answers only to localhost and "
+            "127.0.0.1; send the request to one of these, or run the server with tokens",
         )

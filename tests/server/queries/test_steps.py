@@ -10,7 +10,7 @@ import pytest
 
 from reshard.api import is_checkpoint, steps
 from reshard.errors import StorageError
-from tests.server.api.conftest import Served
+from tests.server.served import Served
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from reshard_server.schemas.checkpoint import FingerprintAnswer, Inspection, Ver
 
 import reshard
 from reshard.cli.json_output import inspection, plain
-from tests.server.api.conftest import Served
+from tests.server.served import Served
 
 URL = "/v1/checkpoints"
 STREAM = {"Accept": "text/event-stream"}

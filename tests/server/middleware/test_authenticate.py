@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from reshard_server.auth.cookies import PLAIN_NAME
 
-from tests.server.api.conftest import Served
 from tests.server.live import Live, live
+from tests.server.served import Served
 from tests.server.tokens import TOKENS
 
 URL = "/v1/conversions"
@@ -41,7 +41,7 @@ def test_a_stranger_is_refused_first(
         assert answer.headers["WWW-Authenticate"] == "Bearer"
         assert answer.headers["X-Request-Id"]
         assert answer.json()["detail"] == (
-            "a known bearer token was expected in the Authorization header; send 'Authorization: Bearer TOKEN'"
+            "a valid bearer token was expected in the Authorization header; send 'Authorization: Bearer TOKEN'"
         )
 
 
@@ -90,8 +90,8 @@ def test_without_tokens_only_this_machines_names_are_answered(
         answer = served.ask("GET", path, None, headers={"Host": host})
         assert (answer.status_code, answer.json()["type"]) == (421, "urn:reshard:problem:misdirected-request")  # fmt: skip
         assert answer.json()["detail"] == (
-            f"the request is for the host {host!r}, but a server without tokens answers to localhost and 127.0.0.1 only; "
-            "ask for one of these, or run the server with tokens"
+            f"the request is for the host {host!r}, but a server without tokens answers only to localhost and 127.0.0.1; "
+            "send the request to one of these, or run the server with tokens"
         )
     for own in ("localhost", "127.0.0.1:8080", "[::1]", "[::1]:80", "LOCALHOST:1"):
         assert served.ask("GET", URL, None, headers={"Host": own}).status_code == 200

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from reshard_server.schemas.checkpoint import LayoutAnswer
 
-from tests.server.api.conftest import Served
+from tests.server.served import Served
 
 URL = "/v1/layouts:preview"
 LAYOUT = {

@@ -10,8 +10,8 @@ import orbax.checkpoint as ocp
 import pytest
 
 import reshard
-from tests.server.api.conftest import Served
 from tests.server.checkpoint import TREE
+from tests.server.served import Served
 
 
 def ask(served: Served, verb: str, **body: Any) -> Any:

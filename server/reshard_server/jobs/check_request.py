@@ -1,0 +1,188 @@
+"""Checks a request before it is accepted: paths, layouts, arguments and limits; the checkpoint is not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import sqlalchemy as sa
+
+from reshard import check_arguments
+from reshard.errors import ReshardError, StorageError
+from reshard_server.auth.root_paths import Roots
+from reshard_server.auth.tokens import Caller
+from reshard_server.db.layouts.layouts import layout_content
+from reshard_server.errors.problems import INVALID, ProblemError, problem_of
+from reshard_server.schemas.conversion import (
+    AnyPlanRequest,
+    ConversionRequest,
+    TargetRequest,
+    library_options,
+    targets_of,
+)
+from reshard_server.settings import Settings
+
+_LAYOUT = ("layout", "mesh", "missing_axes")
+CHECKED = tuple(name for name in TargetRequest.model_fields if name not in ("target", *_LAYOUT))
+"""Members of a target that the library checks; each can be wrong by itself."""
+
+
+class Checking(Protocol):
+    """What the checks need; the services of the API and of the schedules both have it."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def database(self) -> sa.Engine: ...
+
+    @property
+    def roots(self) -> Roots: ...
+
+
+class MemoryAndWorkers(NamedTuple):
+    """What one piece of work may use of the host."""
+
+    max_memory: int
+    workers: int
+
+
+def check_conversion(
+    serving: Checking, caller: Caller, request: ConversionRequest | AnyPlanRequest
+) -> None:
+    """Raises ProblemError for the first member that is wrong, in the library's words where it has some."""
+    with for_field("/source"):
+        source = serving.roots.readable(caller, request.source)
+    seen: dict[str, str] = {}
+    for place, requested in _places(request):
+        field = f"{place}/target"
+        with for_field(field):
+            target = serving.roots.writable(caller, requested.target)
+            _refuse_overlap(source, target, request.source, requested.target)
+        if requested.target in seen:
+            raise ProblemError(
+                INVALID,
+                f"{seen[requested.target]} and {field} are both {requested.target!r}; give each target its own path",
+                field,
+            )
+        seen[requested.target] = field
+        _check_target(serving, request, requested, place)
+    _check_seconds(serving.settings, request)
+
+
+def _refuse_overlap(source: Path, target: Path, source_name: str, target_name: str) -> None:
+    """The library would refuse these, too, when the conversion runs."""
+    if target == source:
+        raise StorageError(
+            f"the target {target_name!r} is the source itself; choose another target"
+        )
+    if source in target.parents:
+        raise StorageError(
+            f"the target {target_name!r} lies inside the source {source_name!r}; choose a target outside of it"
+        )
+    if target in source.parents:
+        raise StorageError(
+            f"the source {source_name!r} lies inside the target {target_name!r}; choose another target"
+        )
+
+
+def _places(request: ConversionRequest | AnyPlanRequest) -> list[tuple[str, TargetRequest]]:
+    """Each target with its JSON pointer in the request."""
+    several = hasattr(request, "targets")
+    return [
+        (f"/targets/{i}" if several else "", each) for i, each in enumerate(targets_of(request))
+    ]
+
+
+def _check_target(
+    serving: Checking,
+    request: ConversionRequest | AnyPlanRequest,
+    requested: TargetRequest,
+    place: str,
+) -> None:
+    ceiling = serving.settings.max_memory  # given, so that the host's memory need not be looked up
+    if requested.mesh is not None:
+        with for_field(f"{place}/mesh"):
+            check_arguments(mesh=requested.mesh, max_memory=ceiling)
+    with for_field(f"{place}/layout"):
+        layout = content_of(serving, requested.layout)
+        where = {name: getattr(requested, name) for name in _LAYOUT} | {"layout": layout}
+        if layout is not None:
+            check_arguments(**where, max_memory=ceiling)
+    members = {name: getattr(requested, name) for name in CHECKED}
+    try:
+        check_arguments(**where, max_memory=ceiling, **library_options(members))
+    except ReshardError as error:
+        raise problem_of(error, _field_of(members, place, ceiling)) from error
+    check_limits(serving, request.max_memory, request.workers)
+
+
+def _field_of(members: dict[str, Any], place: str, ceiling: int) -> str | None:
+    """The first member that is refused by itself; the target where only several together are wrong."""
+    for name, value in members.items():
+        try:
+            check_arguments(max_memory=ceiling, **library_options({name: value}))
+        except ReshardError:
+            return f"{place}/{name}"
+    return place or None
+
+
+def content_of(serving: Checking, layout: str | dict[str, Any] | None) -> dict[str, Any] | None:
+    """A layout's content; a name is looked up among the stored layouts, since the library would take it for a path.
+
+    Raises LayoutError where no layout of this name is stored.
+    """
+    return layout_content(serving.database, layout) if isinstance(layout, str) else layout
+
+
+def check_limits(
+    serving: Checking, max_memory: str | int | None, workers: int | None = None
+) -> MemoryAndWorkers:
+    """The requested limits, or the server's ceilings; ProblemError for a limit above its ceiling."""
+    ceilings = serving.settings
+    with for_field("/max_memory"):
+        limits = check_arguments(
+            max_memory=ceilings.max_memory if max_memory is None else max_memory,
+            workers=workers or ceilings.workers,
+        )
+    _check_ceiling("max_memory", limits.max_memory, ceilings.max_memory, "bytes")
+    _check_ceiling("workers", limits.workers, ceilings.workers, "threads")
+    return MemoryAndWorkers(limits.max_memory, limits.workers)
+
+
+def _check_seconds(settings: Settings, request: ConversionRequest | AnyPlanRequest) -> None:
+    """A request may only lower the server's time limits; plans have none."""
+    for name in ("run_seconds", "no_progress_seconds"):
+        seconds, ceiling = getattr(request, name, None), getattr(settings, name)
+        if seconds is not None and ceiling:
+            _check_ceiling(name, seconds, ceiling, "seconds")
+
+
+def _check_ceiling(name: str, value: float, ceiling: float, unit: str) -> None:
+    if value > ceiling:
+        raise ProblemError(
+            INVALID,
+            f"{name} is {_number(value)} {unit}, above this server's ceiling of {_number(ceiling)} (its setting {name}); ask for at most "
+            "that, or leave it out",
+            f"/{name}",
+            "ask for at most that, or leave it out",
+            {"ceiling": ceiling},
+        )
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else str(value)
+
+
+@contextmanager
+def for_field(field: str | None) -> Iterator[None]:
+    """Problems and library errors that are raised within name this field of the request."""
+    try:
+        yield
+    except ReshardError as error:
+        raise problem_of(error, field) from error
+    except ProblemError as problem:
+        problem.field = problem.field or field
+        raise

@@ -1,0 +1,262 @@
+"""One conversion over HTTP, from the request to its end.
+
+``submit`` runs in the process that takes the request, ``run_conversion`` in the one that claims the conversion. The
+conversion's row in the database is all that passes from one to the other.
+
+``submit``:
+
+1. ``drain.refuse_new``: a server that ends takes no new work.
+2. ``choose_step``: a step or an item becomes one plain path.
+3. ``check_conversion``: paths, layouts, arguments and limits; the checkpoint is not read.
+4. ``BatchRecorder.create``: writes a queued row. The table of rows is the queue.
+5. ``JobQueue.wake``: a server claims the row (``jobs/queue.py``, ``db/conversions/claims.py``).
+
+``run_conversion``:
+
+6. ``read_row``: the request as it was recorded.
+7. ``make_child_request``: real paths, checked again; the contents of layouts; the hard links of a watched step.
+8. ``HeldClaim.begin_attempt``: counts the attempt, only while the claim stands.
+9. ``attempt``: runs the child; passes on progress, renews its lease, stops it, lets it publish.
+10. ``judge``: writes the end to the row, or waits and goes back to 6.
+
+The change of the row wakes every stream of events that watches the conversion (``db/conversions/change_feed.py``).
+
+A problem that the library names would come again, so it ends the conversion. A process that dies without a message
+(out of memory, killed by hand) is started again and resumes; the pause before it doubles each time.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+
+from reshard.errors import ReshardError
+from reshard_server.auth.root_paths import Roots
+from reshard_server.auth.tokens import Caller
+from reshard_server.db.conversions import claims, conversions
+from reshard_server.db.conversions.batching import BatchRecorder
+from reshard_server.db.conversions.hard_links import linked_source
+from reshard_server.db.conversions.idempotency import Submission
+from reshard_server.db.other_versions import UnreadableError, unknown_members
+from reshard_server.drain import Drain
+from reshard_server.errors.problems import CONFLICT, INTERNAL, WORKER_DIED, ProblemError, problem_of
+from reshard_server.jobs.attempt import (
+    Converted,
+    Died,
+    Interrupted,
+    Outcome,
+    Refused,
+    TimedOut,
+    attempt,
+)
+from reshard_server.jobs.check_request import Checking, check_conversion
+from reshard_server.jobs.child_request import make_child_request
+from reshard_server.jobs.choose_step import choose_step
+from reshard_server.jobs.held_claim import HeldClaim, Order
+from reshard_server.jobs.time_limits import TimeLimits
+from reshard_server.schemas.conversion import Conversion, ConversionRequest, ProgressState
+from reshard_server.settings import Settings
+from reshard_server.worker.wording import Wording
+
+LOG = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 30.0
+BUSY_PAUSE_SECONDS = 1.0
+
+
+class Waking(Protocol):
+    """The queue, as far as ``submit`` needs it; ``jobs.queue`` itself imports this module."""
+
+    def wake(self) -> None: ...
+
+
+class Submitting(Checking, Protocol):
+    """The services that ``submit`` needs."""
+
+    @property
+    def drain(self) -> Drain: ...
+
+    @property
+    def checkers(self) -> CapacityLimiter: ...
+
+    @property
+    def recorder(self) -> BatchRecorder: ...
+
+    @property
+    def queue(self) -> Waking: ...
+
+
+async def submit(
+    serving: Submitting, caller: Caller, request: ConversionRequest, key: str | None
+) -> Conversion:
+    """Checks and records a conversion, without reading the checkpoint.
+
+    Args:
+        key: the client's Idempotency-Key; the same key and request return the same conversion.
+
+    Raises ProblemError for a request that cannot be carried out.
+    """
+    serving.drain.refuse_new()
+    resolved = await choose_step(serving.checkers, serving.roots, caller, request)
+    await run_sync(check_conversion, serving, caller, resolved, limiter=serving.checkers)
+    submission = Submission(caller.name, resolved, key, sent=request)
+    conversion, is_new = await serving.recorder.create(submission)
+    if is_new:
+        serving.queue.wake()
+    return conversion
+
+
+def run_conversion(settings: Settings, roots: Roots, claim: HeldClaim) -> bool:
+    """Carries out a claimed conversion; its row says afterwards how it ended.
+
+    Returns False where the conversion is queued again for a server of another version.
+    """
+    try:
+        order = _Attempts(settings, roots, claim).run()
+    except UnreadableError as unreadable:
+        LOG.warning("left to a server of another version: %s", unreadable.detail)
+        claim.hand_back()
+        return False
+    except ProblemError as problem:
+        _fail(claim, problem)
+    except ReshardError as error:
+        _fail(claim, problem_of(error))
+    except sa.exc.SQLAlchemyError as error:
+        # The row still names this claim; the conversion is queued again when the database is back.
+        LOG.warning("cannot continue: %s", error)
+    except Exception:
+        LOG.exception("unexpected")
+        _fail(
+            claim,
+            ProblemError(
+                INTERNAL,
+                "the server met an error that is its own; its log has the conversion's id",
+            ),
+        )
+    else:
+        _obey(claim, order)
+    return True
+
+
+@dataclass
+class _Attempts:
+    """The attempts of one claim.
+
+    Attributes:
+        deaths: processes that died. Those of servers that died are not counted: the conversion did not kill them.
+        last_progress: the last progress of any attempt.
+        waits_for_target: whether the last attempt found the target locked by an earlier attempt's child.
+    """
+
+    settings: Settings
+    roots: Roots
+    claim: HeldClaim
+    deaths: int = 0
+    waits_for_target: bool = False
+    last_progress: ProgressState | None = None
+
+    def run(self) -> Order:
+        """Attempts, until the row has its end ("continue") or there is an order to stop."""
+        limits: TimeLimits | None = None
+        while (conversion := self.read_row()) is not None:
+            limits = limits or TimeLimits(self.settings, conversion.request)
+            outcome = self.attempt_once(conversion, limits)
+            if isinstance(outcome, Interrupted):
+                return outcome.order
+            pause = self.judge(conversion, outcome)
+            if pause is None:
+                return "continue"
+            if (order := self.claim.pause(pause)) != "continue":
+                return order
+        return "lost"
+
+    def read_row(self) -> Conversion | None:
+        """The conversion; None where its record was deleted. Raises UnreadableError for another version's."""
+        conversion = conversions.get(self.claim.db, self.claim.claim.conversion)
+        if conversion is not None and (unknown := unknown_members(conversion.request)):
+            raise UnreadableError(CONFLICT, f"this version does not know {', '.join(unknown)}")
+        return conversion
+
+    def attempt_once(self, conversion: Conversion, limits: TimeLimits) -> Outcome:
+        """Runs one child process, unless the claim is lost or cancelled before it starts."""
+        claim = self.claim
+        has_moved = claims.was_begun(claim.db, claim.claim)
+        document = make_child_request(
+            claim.db, self.settings, self.roots, conversion, begun=has_moved
+        )
+        if not self.waits_for_target and not claim.begin_attempt():
+            state = claims.state_of(claim.db, claim.claim)
+            return Interrupted("cancel" if state == "cancelling" else "lost")
+        LOG.info("an attempt begins")
+        return attempt(document, claim, limits)
+
+    def judge(
+        self, conversion: Conversion, outcome: Converted | Refused | Died | TimedOut
+    ) -> float | None:
+        """Writes the end to the row, or returns the seconds to wait before the next attempt."""
+        links = linked_source(self.claim.db, conversion.id)
+        wording = Wording.of(self.settings.roots, conversion.request, links)
+        if isinstance(outcome, Converted):
+            reports = wording.reports(outcome.reports)
+            self.claim.finish("succeeded", result=reports, read_bytes=outcome.read_bytes)
+            return None
+        if isinstance(outcome, TimedOut):
+            _fail(self.claim, outcome.problem)
+            return None
+        if isinstance(outcome, Died):
+            return self._after_death(outcome)
+        if outcome.busy and (self.waits_for_target or conversion.attempts > 0):
+            self.waits_for_target = True
+            LOG.info("waiting for the target, which an earlier attempt's process has locked")
+            return BUSY_PAUSE_SECONDS
+        self.claim.finish("failed", error=wording.problem(outcome.problem))
+        return None
+
+    def _after_death(self, died: Died) -> float | None:
+        self.waits_for_target = False
+        self.deaths += 1
+        self.last_progress = died.progress or self.last_progress
+        if self.deaths >= self.settings.attempts:
+            _fail(self.claim, _gave_up(died.how, self.last_progress, self.deaths))
+            return None
+        return min(FIRST_PAUSE_SECONDS * 2.0 ** (self.deaths - 1), LONGEST_PAUSE_SECONDS)
+
+
+def _fail(claim: HeldClaim, problem: ProblemError) -> None:
+    claim.finish("failed", error=problem.document())
+
+
+def _obey(claim: HeldClaim, order: Order) -> None:
+    """Cancels or releases the conversion where an order stopped it."""
+    if order == "continue":
+        return
+    LOG.info("stopped: %s", order)
+    if order == "cancel":
+        claim.finish("cancelled")
+    elif order == "drain":
+        claim.hand_back()
+
+
+def _gave_up(how: str, at: ProgressState | None, attempts: int) -> ProblemError:
+    extra: dict[str, Any] = {"attempts": attempts}
+    if at is not None:
+        extra["progress"] = at.model_dump(mode="json")
+    return ProblemError(
+        WORKER_DIED,
+        f"the process of the conversion {how} in attempt {attempts} of {attempts}, {_where(at)}; retry the "
+        "conversion to resume it, with a smaller max_memory where the machine ran out of memory",
+        remedy="retry the conversion to resume it",
+        extra=extra,
+    )
+
+
+def _where(at: ProgressState | None) -> str:
+    if at is None:
+        return "before anything was moved"
+    return f"after {at.moved_bytes} of {at.total_bytes} bytes, at the tensor {at.tensor!r}"
