@@ -16,6 +16,7 @@ import typer
 
 from reshard.cli.app import make_app
 from reshard.layout.layout_file import load_layout
+from tests.docs.page import code_of
 from tests.docs.run_page import Did, run_page
 from tests.docs.serving import serving
 from tests.server.live import environment
@@ -43,16 +44,9 @@ LINKED = (
 OF_OTHER_PROGRAMS = {"--strict", "--xla"}  # of mypy, and in XLA_FLAGS
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    """The fenced code of one language on a page."""
-    return re.findall(
-        rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
-
-
 def commands(page: Path) -> Iterator[list[str]]:
     """Words of each command behind a dollar sign, lines that end in a backslash joined."""
-    for block in blocks(page, "console"):
+    for block in code_of(page, "console"):
         for line in block.replace("\\\n", " ").splitlines():
             if line.startswith("$ "):
                 yield shlex.split(line[2:], comments=True)
@@ -194,7 +188,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     "page", [README, ROOT / "docs" / "reference" / "layout-files.md"], ids=lambda p: p.name
 )
 def test_layout_files_are_read(page: Path, tmp_path: Path) -> None:
-    for block in blocks(page, "yaml"):
+    for block in code_of(page, "yaml"):
         (tmp_path / "layout.yaml").write_text(block, "utf-8")
         assert load_layout(tmp_path / "layout.yaml").rules
 

@@ -19,8 +19,9 @@ from awscrt.checksums import crc32c, crc64nvme
 
 from reshard.engine.buffers import aligned
 from reshard.planning.cost import TASK_BAND_BYTES
-from reshard.storage.local import start_writeback, write_all
+from reshard.storage.local import write_all
 from reshard.storage.syncing import sync_tree
+from reshard.storage.writeback import Writeback
 
 WORKERS = 3
 
@@ -35,7 +36,7 @@ class _Buffers(threading.local):
 _BUFFERS = _Buffers()
 
 
-def move(source: Path, target: Path, passes: str) -> None:
+def move(source: Path, target: Path, passes: str, writeback: Writeback) -> None:
     """Reads one file, does the passes over it, and writes it."""
     band, other = _BUFFERS.band, _BUFFERS.other
     into = os.open(target, os.O_WRONLY | os.O_CREAT, 0o666)
@@ -54,8 +55,8 @@ def move(source: Path, target: Path, passes: str) -> None:
             if "t" in passes:
                 crc64nvme(band.data[:n])
             at += n
-    start_writeback(into, at)
     os.close(into)
+    writeback.begin(str(target), at)
 
 
 def move_all(source: Path, target: Path, passes: str) -> None:
@@ -65,8 +66,12 @@ def move_all(source: Path, target: Path, passes: str) -> None:
     for path in files:
         (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
     files.sort(key=lambda path: -path.stat().st_size)
-    with ThreadPoolExecutor(WORKERS) as threads:
-        list(threads.map(lambda p: move(p, target / p.relative_to(source), passes), files))
+    with Writeback() as writeback, ThreadPoolExecutor(WORKERS) as threads:
+
+        def move_one(path: Path) -> None:
+            move(path, target / path.relative_to(source), passes, writeback)
+
+        list(threads.map(move_one, files))
     sync_tree(target)
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from textwrap import dedent
 from typing import Literal
 
@@ -55,6 +56,12 @@ def blocks(page: str) -> Iterator[Block]:
     for found in FENCED.finditer(page):
         line = page.count("\n", 0, found.start("text")) + 1
         yield Block(found["language"], dedent(found["text"]), line, found["why"])
+
+
+def code_of(page: Path, language: str) -> list[str]:
+    """The texts of the blocks of one language on a page, in order."""
+    found = blocks(page.read_text("utf-8"))
+    return [block.text for block in found if block.language == language]
 
 
 def steps(page: str) -> list[Step]:

@@ -23,6 +23,14 @@ from pathlib import Path
 from tests.docs.page import Step, is_as_shown, steps
 
 READER = Path(__file__).with_name("reader.py")
+DOCS = Path(__file__).parents[2] / "docs"
+OWN_TESTS = ("first-service.md",)
+"""Pages that start a server, which run_page would wait for."""
+PAGES = sorted(
+    page
+    for page in [*DOCS.glob("how-to/*.md"), *DOCS.glob("tutorials/*.md")]
+    if page.name not in OWN_TESTS
+)
 NOT_OF_A_READER = ("XLA_FLAGS", "KERAS_BACKEND", "PYTHONPATH")
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.examples import DOCS, HELP
 from tests.docs.page import FILE_NAME, Block, blocks, commands
-from tests.docs.test_examples_run import HELP, docs_examples
-from tests.docs.test_pages import PAGES
+from tests.docs.run_page import PAGES
 
 ROOT = Path(__file__).parents[2]
 SERVICE = "tests/server/test_service_doc.py"
@@ -65,7 +65,7 @@ def examples_that_run(page: Path) -> Iterator[str]:
     """The commands that ``test_examples_run`` types: those of help, and those of reshard on pages of reference."""
     for lines in HELP.values():
         yield from lines
-    yield from docs_examples().get(page.name, [])
+    yield from DOCS.get(page.name, [])
 
 
 @pytest.mark.parametrize(("page", "language"), RUN_BY)

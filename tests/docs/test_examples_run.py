@@ -7,9 +7,7 @@ the items model and ema. How-to pages, tutorials, README and the pages about the
 
 from __future__ import annotations
 
-import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,10 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
-import typer
 from flax.training import train_state
 
 import reshard
-from reshard.cli.app import make_app
+from tests.docs.examples import DOCS, HELP
 from tests.docs.serving import serving
 from tests.docs.walk import mesh, shell
 from tests.orbax_trees import put
@@ -41,43 +38,12 @@ OF_OTHER_HOSTS = {"rsync": '#!/bin/sh\ntest -d "$2"\n'}
 pytestmark = pytest.mark.xdist_group("examples")
 
 
-def help_examples() -> dict[str, list[str]]:
-    """The lines to type of each command, those that end in a backslash joined."""
-    group = typer.main.get_command(make_app())
-    assert isinstance(group, typer.core.TyperGroup)
-    shown = {
-        name: (command.epilog or "").replace("\\[", "[") for name, command in group.commands.items()
-    }
-    return {name: list(typed(text)) for name, text in shown.items()}
-
-
-def typed(text: str) -> Iterator[str]:
-    for line in re.sub(r" *\\\n *", " ", text).splitlines():
-        if line.strip().startswith("$ "):
-            yield line.strip()[2:]
-
-
-def docs_examples() -> dict[str, list[str]]:
-    """The commands of reshard in the console blocks of each page of reference and explanation, in order."""
-    found: dict[str, list[str]] = {}
-    for page in sorted([*ROOT.glob("docs/reference/*.md"), *ROOT.glob("docs/explanation/*.md")]):
-        blocks = re.findall(
-            r"^```console\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
-        )
-        lines = [line for block in blocks for line in typed(block) if line.startswith("reshard ")]
-        if lines:
-            found[page.name] = lines
-    return found
-
-
-HELP = help_examples()
 ON_CHECKPOINTS = [
     line
     for command, lines in HELP.items()
     for line in lines
     if command not in ("serve", "demo") and "--server" not in line
 ]
-DOCS = docs_examples()
 
 
 def state(step: int) -> train_state.TrainState:

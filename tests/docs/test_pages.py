@@ -7,16 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.run_page import run_page
+from tests.docs.run_page import PAGES, run_page
 
 DOCS = Path(__file__).parents[2] / "docs"
-OWN_TESTS = ("first-service.md",)
-"""Pages that start a server, which run_page would wait for."""
-PAGES = sorted(
-    page
-    for page in [*DOCS.glob("how-to/*.md"), *DOCS.glob("tutorials/*.md")]
-    if page.name not in OWN_TESTS
-)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -20,9 +20,10 @@ from reshard_server.schemas.schedule import ScheduleBody
 from reshard_server.settings import Settings, load_settings
 
 from tests.deploy.documents import most_bytes
+from tests.docs.page import code_of
+from tests.docs.serving import serving
 from tests.server.live import ROOT, Live, environment, live
 from tests.server.tokens import TOKENS
-from tests.test_readme import blocks, serving
 
 pytestmark = pytest.mark.xdist_group("service page")  # they share a server
 DOCS = Path(__file__).parents[2] / "docs"
@@ -58,7 +59,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 def walk() -> str:
     """The commands of the page, without the line that names somebody's server."""
-    (block,) = (text for text in blocks(CLIENTS, "sh") if "ask()" in text)
+    (block,) = (text for text in code_of(CLIENTS, "sh") if "ask()" in text)
     first, _, rest = block.partition("\n")
     assert first.startswith("export SERVER=")
     return rest
@@ -94,7 +95,7 @@ def test_the_other_commands_work_too(server: Live, tmp_path: Path) -> None:
     """Those of the pages about schedules and the API, on a server where the page of clients has been."""
     (tmp_path / "curl").write_text(CURL)
     (tmp_path / "curl").chmod(0o755)
-    (body,) = blocks(SCHEDULES, "json")
+    (body,) = code_of(SCHEDULES, "json")
     (tmp_path / "schedule.json").write_text(body)
     layout = {
         "mesh": {"axes": ["model"], "shape": [8]},
@@ -105,8 +106,8 @@ def test_the_other_commands_work_too(server: Live, tmp_path: Path) -> None:
         wish = {"source": "data/run7/1000", "target": "data/asked", "layout": "serving"}
         made = client.post("/v1/conversions", json=wish).json()["id"]
         typed = [
-            *blocks(SCHEDULES, "sh"),
-            *(text.replace("$ ", "") for text in blocks(API, "console")),
+            *code_of(SCHEDULES, "sh"),
+            *(text.replace("$ ", "") for text in code_of(API, "console")),
         ]
         done = subprocess.run(
             ["bash", "-e", "-c", "\n".join(typed)],
@@ -123,7 +124,7 @@ def test_a_token_lets_its_reader_in(tmp_path: Path) -> None:
     """The page about tokens: one is made, the server reads it, and curl gets an answer with it only."""
     made, serve, curl = (
         text.partition("#")[0].strip()
-        for block in blocks(TOKENS_PAGE, "console")
+        for block in code_of(TOKENS_PAGE, "console")
         for text in block.split("$ ")[1:]
     )
     (tmp_path / "srv").mkdir()
@@ -146,7 +147,7 @@ def test_the_python_of_the_page_runs(
     server: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks(CLIENTS, "python")
+    (code,) = code_of(CLIENTS, "python")
     token = TOKENS["ann"][0]
     here = {
         "http://checkpoints:8080": server.url,
@@ -172,14 +173,14 @@ def test_the_python_of_the_page_runs(
 def test_bodies_and_settings_of_the_page_are_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (conversion,) = map(json.loads, blocks(API, "json"))
-    (schedule,) = map(json.loads, blocks(SCHEDULES, "json"))
+    (conversion,) = map(json.loads, code_of(API, "json"))
+    (schedule,) = map(json.loads, code_of(SCHEDULES, "json"))
     OneTarget.model_validate(conversion)
     ScheduleBody.model_validate(schedule)
-    (toml,) = blocks(SETTINGS, "toml")
+    (toml,) = code_of(SETTINGS, "toml")
     (tmp_path / "server.toml").write_text(toml)
     assert load_settings({}, tmp_path / "server.toml").max_memory == 512 << 20
-    (variables,) = (text for text in blocks(SETTINGS, "sh") if "export RESHARD_ROOTS" in text)
+    (variables,) = (text for text in code_of(SETTINGS, "sh") if "export RESHARD_ROOTS" in text)
     for name, value in re.findall(
         r"^export (\w+)='?([^'#\n]*?)'?\s*(?:#.*)?$", variables, re.MULTILINE
     ):
