@@ -15,13 +15,13 @@ from reshard.planning.move import Move
 def already_done(
     source: str, target: str, tensors: Iterable[StoredTensor], seconds: float
 ) -> ConversionReport:
-    """The report where the target was finished before, and holds these tensors."""
+    """The report of a target that an earlier run finished, with these tensors."""
     kept = tuple(map(_kept, tensors))
     return ConversionReport(source, target, kept, 0, 0, 0, seconds, already_done=True)
 
 
 def _kept(tensor: StoredTensor) -> TensorReport:
-    """What a finished target tells of a tensor; where that came from, and how, it does not record."""
+    """The report of a tensor of a finished target, which does not record where the tensor came from."""
     spec = tensor.spec
     return TensorReport(
         source=None,

@@ -1,6 +1,6 @@
 """Checks the digests of tensors copied encoded from a source that recorded digests but no chunk checksums.
 
-Nothing else would tell whether their bytes changed since: so they are read and decoded for that alone.
+Nothing else shows whether their bytes changed since then, so they are read and decoded for that alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from reshard.planning.move import Plan
 
 
 def check_unseen_memory(plan: Plan, reader: Reader, limits: Limits) -> None:
-    """Raises MemoryBudgetError now for what could not be read after everything was written."""
+    """Raises MemoryBudgetError now for tensors that could not be read after everything was written."""
     unseen = (reader.tensors[name] for name in _unseen(plan, reader))
     check_memory(((t.spec, t.encoding) for t in unseen), limits)
 
@@ -23,7 +23,7 @@ def check_unseen_memory(plan: Plan, reader: Reader, limits: Limits) -> None:
 def with_unseen_digests(
     plan: Plan, reader: Reader, results: Sequence[MoveResult], limits: Limits
 ) -> list[str | None]:
-    """The digest of each move's source as it is stored now; None where neither it nor a record is known."""
+    """The digest of each move's source as it is stored now; None where it was not read and has no record."""
     unseen = _unseen(plan, reader)
     found = tensor_digests(reader, limits, unseen) if unseen else {}
     return [

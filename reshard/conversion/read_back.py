@@ -1,7 +1,7 @@
 """Reads the staged output from storage again and compares it with what was written.
 
-The kernel is asked to forget the files first, so that reading reaches the device. Tensors that
-travelled encoded were never decoded, so that both of their ends are read.
+The kernel is asked to drop the files from its cache first, so that reading reaches the device. Tensors that
+were copied encoded were never decoded, so that their sources are read too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DISCARDED = "the output was discarded; check the device that holds it, then run
 
 
 def check_read_back(plan: Plan, reader: Reader, target: TargetCheckpoint, limits: Limits) -> None:
-    """Raises MemoryBudgetError now for what could not be read back after everything was written."""
+    """Raises MemoryBudgetError now for tensors that could not be read back after everything was written."""
     check_memory(((t.spec, t.encoding) for t in target.tensors.values()), limits)
     copied = (reader.tensors[m.placement.source] for m in plan.moves if m.strategy == "copy")
     check_memory(((t.spec, t.encoding) for t in copied), limits)
@@ -40,7 +40,7 @@ def read_back(
     limits: Limits,
     progress: Callable[[Progress], None] | None,
 ) -> list[MoveResult]:
-    """The results, now with digests of every tensor; VerificationError where one is not what was written."""
+    """The results, with a digest of every tensor; VerificationError where a tensor does not read back as written."""
     sync_tree(root)
     forget_cached(root)
     found = _stored_digests(root, limits, progress)
@@ -59,7 +59,7 @@ def read_back(
 def _stored_digests(
     root: Path, limits: Limits, progress: Callable[[Progress], None] | None
 ) -> dict[str, str]:
-    """Digests of the staged output, which is to blame where it cannot be read."""
+    """Digests of the staged output; where it cannot be read, the error names the output, not the source."""
     try:
         return tensor_digests(open_reader(str(root), staged=True), limits, progress=progress)
     except FormatError as error:

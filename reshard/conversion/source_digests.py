@@ -1,7 +1,7 @@
-"""Compares what was read of the source with the digests that the source recorded.
+"""Compares the digests of a conversion with the digests that the source recorded.
 
-A tensor that travels encoded is read for it where nothing else vouches for its bytes. One whose
-target has the same bytes has had no digest taken of what was read: the target's is compared.
+A tensor that is copied encoded is read for its digest where no checksum protects its bytes. For a tensor whose
+target has the same bytes, the target's digest is compared.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_recorded(
 def _difference(
     move: Move, reader: Reader, found: str, limits: Limits
 ) -> CorruptError | VerificationError:
-    """Whose fault it is: the source, read once more, tells.
+    """The error, of the source or of the output: the source is read once more to tell which.
 
     Raises CorruptError, naming the chunk, where one of the source does not have its own checksum.
     """

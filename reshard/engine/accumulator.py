@@ -1,6 +1,6 @@
-"""Accumulator: what tasks did, added up; chunks are closed when their last byte is there.
+"""Accumulator: adds up the results of tasks, and closes chunks that have their last byte.
 
-A run that resumes another begins with what that one recorded.
+A run that resumes another begins with the results that the other recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from reshard.planning.move import Move, Plan
 
 
 class MoveState(Struct):
-    """What is known of a move while it runs.
+    """The sums of a move while it runs.
 
     Attributes:
         open_chunks: per chunk that is not closed, its CRC contribution and the bytes that arrived.
@@ -46,7 +46,7 @@ class MoveState(Struct):
 
 
 class MoveResult(Struct, frozen=True):
-    """What became of a move: digests as 16 hex digits, None where chunks travelled encoded."""
+    """The result of a move: digests as 16 hex digits, None where chunks were copied encoded."""
 
     source_digest: str | None
     target_digest: str | None
@@ -61,7 +61,7 @@ Close = Callable[[Move, Index, int, bool], int]
 
 
 class Accumulator:
-    """Adds up what tasks did, of one run or of several, and closes the chunks that are complete."""
+    """Adds up the results of tasks, of one run or of several, and closes the chunks that are complete."""
 
     def __init__(
         self,
@@ -102,21 +102,21 @@ class Accumulator:
         return closed + sum(n for s in self._states for _, n in s.open_chunks.values())
 
     def take(self, result: TaskResult) -> None:
-        """Counts what an earlier run did; no file is touched."""
+        """Counts a result of an earlier run; no file is touched."""
         self._count(result, _closed_bytes)
         self._resumed_bytes += result.moved_bytes
 
     def add(self, result: TaskResult) -> list[tuple[str, int]]:
-        """Counts what this run did, and closes the chunks that are complete now; their files, with sizes."""
+        """Counts a result of this run, and closes the chunks that are complete now; returns their files, with sizes."""
         complete = self._count(result, self._close)
         move = self._plan.moves[result.move]
-        self.tell(move.placement.target)
+        self.report_progress(move.placement.target)
         named = ((self._file(move, index), nbytes) for index, nbytes in complete)
         return [
             (f"{self._output.root}/{file}", nbytes) for file, nbytes in named if file is not None
         ]
 
-    def tell(self, tensor: str) -> None:
+    def report_progress(self, tensor: str) -> None:
         """Reports how far the run is."""
         if self._progress is not None:
             self._progress(
@@ -131,7 +131,7 @@ class Accumulator:
             )
 
     def results(self) -> list[MoveResult]:
-        """Checks that every chunk of every move is complete, and that digests agree."""
+        """The result of each move; raises VerificationError where a chunk is not complete or digests differ."""
         return [
             _checked_result(move, state)
             for move, state in zip(self._plan.moves, self._states, strict=True)
@@ -172,7 +172,7 @@ class Accumulator:
 def _add_part(
     move: Move, state: MoveState, part: ChunkPart, has_trailer: bool, close: Close
 ) -> int | None:
-    """Counts what a chunk got; its size as it is stored, or None where it is not complete."""
+    """Counts a part of a chunk; returns the chunk's stored size, or None where it is not complete."""
     stored_bytes = part.stored_bytes
     if stored_bytes is None:
         crc, nbytes = state.open_chunks.pop(part.index, (0, 0))
@@ -225,7 +225,7 @@ def _checked_result(move: Move, state: MoveState) -> MoveResult:
 
 
 def _check_covered(move: Move, state: MoveState) -> None:
-    """A digest alone does not see a missing piece of zeros, nor one that is counted twice."""
+    """A digest alone misses a piece of zeros that is absent, or a piece that is counted twice."""
     placement = move.placement
     for done, cover, box in (
         ("read", state.source_cover, Box.full(placement.shape)),

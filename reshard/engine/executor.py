@@ -89,7 +89,7 @@ def _next_result(running: dict[Future[R], int], ended: SimpleQueue[Future[R]]) -
 
 @contextmanager
 def _executor_errors() -> Iterator[None]:
-    """Turns what is nobody's task's fault into an error of this project."""
+    """Maps failures of the executor and of memory to errors of this project."""
     try:
         yield
     except (BrokenExecutor, CancelledError) as error:

@@ -42,10 +42,10 @@ BATCH_CHUNKS = 128
 
 
 class ReadTask(Struct, frozen=True):
-    """Chunks of one tensor of which the digest is wanted.
+    """Chunks of one tensor whose digest is taken.
 
     Attributes:
-        cast: where the digest of what it gives is wanted too.
+        cast: a cast whose digest is taken too.
     """
 
     stored: StoredChunks
@@ -59,8 +59,8 @@ class ReadResult(Struct, frozen=True):
     """Linear contribution of a task's chunks to its tensor's digest.
 
     Attributes:
-        damage: why they could not be read, where that is asked for instead of an error.
-        cast_crc: that to the digest of the cast tensor.
+        damage: why the chunks could not be read, where the caller collects damage; "" where they could.
+        cast_crc: contribution to the digest of the cast tensor.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Digests(Struct, frozen=True):
 
     Attributes:
         stored: as they are stored.
-        cast: of what a cast gives, where one was asked for.
+        cast: of the cast tensor, for each cast that was given.
     """
 
     stored: dict[str, str]
@@ -115,7 +115,7 @@ def digests_with_casts(
     damage: dict[str, str] | None = None,
     stage: Stage = "reading back",
 ) -> Digests:
-    """As ``tensor_digests``; besides, from the same reading, of the tensors in ``casts``, cast so."""
+    """As ``tensor_digests``, and from the same reading the digests of the tensors in ``casts``, cast so."""
     listed = [n for n in reader.tensors if names is None or n in names]
     stored = reader.tensors
     check_memory(((stored[n].spec, stored[n].encoding) for n in listed), limits, _cast_bytes(casts))
@@ -164,7 +164,7 @@ def _cast_bytes(casts: Mapping[str, Cast] | Cast | None) -> int:
 def _tasks_or_damage(
     reader: Reader, name: str, cast: Cast | None, damage: dict[str, str] | None
 ) -> Iterator[ReadTask]:
-    """The tensor's tasks; where a chunk cannot be located no more of them, and the reason is kept."""
+    """The tensor's tasks, up to the first chunk that cannot be located; its reason goes into ``damage``."""
     try:
         yield from _tasks(reader, name, cast)
     except (FormatError, StorageError) as error:
@@ -218,7 +218,7 @@ def _need(spec: TensorSpec, encoding: Encoding) -> int:
 
 
 def digest_or_damage(task: ReadTask) -> ReadResult:
-    """As ``digest_chunks``, but what cannot be read is a result too."""
+    """As ``digest_chunks``, but damage is a result, not an error."""
     try:
         return digest_chunks(task)
     except (FormatError, StorageError) as error:
@@ -239,7 +239,7 @@ def digest_chunks(task: ReadTask) -> ReadResult:
 
 
 def _digest_chunk(task: ReadTask, chunk: SourceChunk, itemsize: int) -> tuple[int, int]:
-    """What the chunk adds to the tensor's digest, and to that of the cast tensor."""
+    """The chunk's contributions to the digests of the tensor and of the cast tensor."""
     shape = chunk.stored_shape
     rows = row_bytes(shape, itemsize) or [itemsize]
     memory = Arena(band_capacity(shape, len(shape), rows, BAND_BYTES)).memory
@@ -259,7 +259,7 @@ def _digest_chunk(task: ReadTask, chunk: SourceChunk, itemsize: int) -> tuple[in
 
 
 def _linear_of_cast(task: ReadTask, view: Array, box: Box) -> int:
-    """What the elements add to the digest of the cast tensor, where one is wanted."""
+    """The contribution of the elements to the digest of the cast tensor; 0 without a cast."""
     if task.cast is None:
         return 0
     crc, dtype = 0, numpy_dtype(task.cast.dtype)
@@ -270,7 +270,7 @@ def _linear_of_cast(task: ReadTask, view: Array, box: Box) -> int:
 
 
 def _check_padded(task: ReadTask, chunk: SourceChunk) -> None:
-    """A chunk's checksum is about its padding too, which was passed over."""
+    """Reads a padded chunk again for its checksum, which covers the padding that was skipped."""
     if chunk.extent is None or not task.stored.encoding.checksum:
         return
     where = f"tensor {task.stored.name!r}, chunk {list(chunk.index)}"

@@ -52,15 +52,15 @@ class Task(Struct, frozen=True):
         unit: box in the placement's coordinates.
         target_shape: shape of the whole target tensor, for its digest.
         band_bytes: decoded bytes that pass at once.
-        at_once: whether source chunks are decoded at once, so that all that pass side by side are in memory whole.
+        at_once: whether source chunks are decoded whole, not in a stream.
         fill: bytes of one element of a source chunk that is not stored.
         memory_bytes: what the plan allows this task.
         open_files: target files that it may have open at once.
         unit_number: which of the move's units this is, row-major.
         target: which of the run's targets it fills.
         beside: tasks that fill the same unit of other targets from the same read of ``sources``.
-        is_recorded: whether the source recorded a digest of all that the move takes of it, with which the
-            target's will be compared where their bytes are the same; then the source's is not taken again.
+        is_recorded: whether the source recorded a digest of everything that the move reads. Where the target has
+            the same bytes, its digest is compared with that one, and the source's is not taken again.
     """
 
     move: int
@@ -114,7 +114,7 @@ class CastStats(Struct, frozen=True):
 
 
 class ChunkPart(Struct, frozen=True):
-    """What a task contributed to one target chunk.
+    """The contribution of a task to one target chunk.
 
     Attributes:
         crc32c: linear contribution to the chunk's CRC32C.
@@ -129,17 +129,17 @@ class ChunkPart(Struct, frozen=True):
 
 
 class TaskResult(Struct, frozen=True):
-    """What a task did.
+    """The result of a task.
 
     Attributes:
-        source_crc: linear contribution to the digest of the placement's box of the source; that to the
-            target's where the source recorded its own.
+        source_crc: linear contribution to the digest of the placement's box of the source; where the source
+            recorded a digest, the contribution to the target's.
         target_crc: linear contribution to the digest of the target tensor.
         moved_bytes: bytes of the source's elements that were moved.
         read_bytes: encoded bytes of the chunks that were read.
         has_digest: False where chunks travelled encoded and no element was seen.
-        expected_crc: what ``target_crc`` must be, where it is not ``source_crc``: after a cast, or where
-            elements come into another order.
+        expected_crc: the ``target_crc`` that is correct, where it is not ``source_crc``: after a cast, or where
+            elements change their order.
         source_cover: sum over the boxes that were read, in the placement's coordinates (see ``coverage``).
         target_cover: sum over the boxes that were written, in the target's.
     """
@@ -158,7 +158,7 @@ class TaskResult(Struct, frozen=True):
 
 
 class Finished(Struct, frozen=True):
-    """A task that is done: which unit of the result's move it filled, row-major, and what it did.
+    """A finished task: the unit of the move that it filled, row-major, and its result.
 
     Attributes:
         target: of which of the run's targets.

@@ -1,6 +1,6 @@
 """Makes tasks from a plan, a batch at a time: chunks are located late, so that a large plan stays small.
 
-Where several targets share a read, their tasks travel as one, beside the first.
+Where several targets share a read, the tasks of the others travel with the first one, in its ``beside``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BATCH_TASKS = 64
 def task_batches(
     plan: MultiPlan, reader: Reader, targets: Sequence[TargetRun | None]
 ) -> Iterator[tuple[Task, ...]]:
-    """All tasks of ``plan`` but those that are done; those of one read have the others beside them.
+    """All tasks of ``plan`` that are not done, in batches; tasks that share a read are one.
 
     ``targets`` has None for a target that needs no task. Large moves come first, so that none is left alone at the end, and as many of them in turn as
     there are workers: two tasks of one move would wait for each other at the files they share.
@@ -72,7 +72,7 @@ def _batched(tasks: Iterator[tuple[int, Task]]) -> Iterator[tuple[Task, ...]]:
 
 
 class _Read:
-    """The moves of one tensor that share a read, and what is left of them to do."""
+    """The moves of one tensor that share a read, and the tasks that are left of them."""
 
     __slots__ = ("_moves", "_open_files", "_plan", "_reader", "_targets", "decoded_bytes")
 

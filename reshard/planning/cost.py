@@ -70,7 +70,7 @@ class Pace(Struct, frozen=True):
 
 
 class Fill(Struct, frozen=True):
-    """One target of a read: what is placed where, how both ends are stored, and in which way."""
+    """One target of a read: its placement, how both ends are stored, and the strategy."""
 
     strategy: Strategy
     placement: Placement

@@ -76,7 +76,7 @@ class Price(Struct, frozen=True):
 
 
 class Move(Struct, frozen=True):
-    """One placement with the way it is carried out.
+    """One placement with the strategy that carries it out.
 
     Attributes:
         units: the boxes, in the placement's coordinates, that one task each fills.

@@ -74,7 +74,7 @@ def make_plan(
     """A plan for all requests.
 
     Raises MemoryBudgetError, naming the tensor, its need and the smallest budget that works for
-    everything, where a request fits in no way; PlanError where a target is not filled by exactly one.
+    everything, where no strategy of a request fits; PlanError where a target is not filled by exactly one.
     """
     _check_targets(requests)
     counted = counted_bytes(metadata_bytes)
@@ -185,7 +185,7 @@ def _same_boxes(requests: Sequence[Sequence[Request]]) -> list[list[MoveAt]]:
 
 
 class _Read(Struct, frozen=True):
-    """Which of some requests share a read, and the way in which they do."""
+    """Requests that share a read, and the choice of moves for them."""
 
     numbers: tuple[int, ...]
     choice: Choice

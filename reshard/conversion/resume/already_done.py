@@ -18,9 +18,9 @@ from reshard.storage.syncing import fsync
 
 
 def open_result(target: str, identity: Identity) -> Reader | None:
-    """The target, where it can be opened and each of its trees names this conversion of this source.
+    """The target, if it can be opened and each of its trees names this conversion of this source; else None.
 
-    Raises CorruptError where it does, but lacks a chunk or a part of one: it is not what it was.
+    Raises CorruptError where a chunk of it is missing or cut short: it was damaged since.
     """
     try:
         if Path(target).is_symlink() or not Path(target).is_dir():
@@ -47,9 +47,9 @@ def _refuse_incomplete(target: str, reader: Reader) -> None:
 
 
 def remove_leftovers(target: Path, identity: Identity) -> None:
-    """Removes what a run of this conversion left that ended after it had published.
+    """Removes the staging folder of a run of this conversion that was killed after it published.
 
-    That run may have ended before it had made the target's name durable, so that is done here.
+    It may have been killed before the target's name was durable, so that is done here.
     """
     if not os.path.lexists(staging_for(target).folder):
         return

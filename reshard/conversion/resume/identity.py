@@ -1,8 +1,8 @@
-"""Identity: which source, in which state, converted how. A run resumes only one of the same identity.
+"""Identity: which source, in which state, converted how. A run resumes only a run of the same identity.
 
-The source is known by the name, size and time of change of every file in it: nothing else tells a
-checkpoint that was written anew, short of reading it. Its slices.json does not count: to record digests
-of a checkpoint does not change it.
+The state of the source is the name, size and time of change of every file in it: nothing else shows that a
+checkpoint was written anew, short of reading it. slices.json does not count, since recording digests does not
+change a checkpoint.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Identity(Struct, frozen=True):
     """Which conversion of which source.
 
     Attributes:
-        source: where it lies, links resolved.
+        source: its path, links resolved.
         files: digest of the name, size and time of change of every file in it, but slices.json.
-        settings: what was asked for, as a person reads it.
+        settings: the options, as a person reads them.
         plan: digest of what is moved where and in which units; "" before it was planned.
     """
 
@@ -70,8 +70,8 @@ def identify(source: str, options: CheckedOptions, files: str | None = None) -> 
 def source_state(source: str) -> str:
     """Digest of the name, size and time of change (ns) of every file below a folder, or of one file, 32 hex digits.
 
-    A missing file counts as missing here; reading it is an error. Raises StorageError where the
-    system does not let us look: a state that is only half known would be another one the next time.
+    A missing file counts as missing here; reading it is an error. Raises StorageError where the system refuses
+    to list a folder: a state that is only half known would be another one the next time.
     """
     return _digest(_files(os.path.realpath(source), ""))
 
@@ -97,7 +97,7 @@ def _files(folder: str, below: str) -> Iterator[str]:
 
 
 def _accepted(error: OSError, path: str) -> int:
-    """Its number where nothing is there; a StorageError where the system does not let us see what is."""
+    """The error's number where nothing is there; raises StorageError where the system refuses to look."""
     if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
         raise storage_error("look at", path, error) from error
     return error.errno
@@ -204,12 +204,12 @@ def _move_text(move: Move) -> str:
 
 
 def differences(before: Identity, now: Identity) -> list[str]:
-    """What keeps the two from being one conversion, a clause each; none where one can go on for the other."""
+    """The differences between two conversions, a clause each; none where one can resume the other."""
     if before.source != now.source:
         return [f"the source was {before.source!r} and is {now.source!r}"]
     changed = [] if before.files == now.files else ["the source changed since"]
     is_same_plan = before.plan == now.plan
-    # Another mesh may be cut into the same chunks: no byte of them changes, but what was asked for did.
+    # Another mesh may be cut into the same chunks: no byte of them changes, but the options did.
     settings = [
         f"{name} was {_shown(before.settings.get(name))} and is {_shown(now.settings.get(name))}"
         for name in now.settings

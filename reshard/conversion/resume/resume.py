@@ -145,7 +145,7 @@ def _keep_others(staging: Staging, target: OpenTarget, doubted: set[Chunk]) -> J
         fsync(path)
         with storage_errors("replace", staging.journal):
             path.replace(staging.journal)
-        target.accumulator.tell("")
+        target.accumulator.report_progress("")
         on_error.pop_all()
     return _taken(target, staging, journal, done)
 

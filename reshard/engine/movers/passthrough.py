@@ -35,7 +35,7 @@ _CRC_OF_CHECKED = 0x48674BC7
 
 
 class _Copy(Struct, frozen=True):
-    """One target of the chunks that are passed on: its files, or what stores whole chunks."""
+    """One target of the chunks that are copied: its files, or the function that stores whole chunks."""
 
     task: Task
     files: OpenFiles
@@ -76,7 +76,7 @@ def _result(task: Task, parts: Sequence[ChunkPart]) -> TaskResult:
 
 
 def _copy_one(copies: Sequence[_Copy], number: int) -> list[ChunkPart]:
-    """One chunk to all targets: its bytes as they lie where all are files, else through memory."""
+    """Copies one chunk to all targets: from file to files where all are files, else through memory."""
     source = copies[0].task.sources[number]
     targets = [copy.task.targets[number] for copy in copies]
     for copy, target in zip(copies, targets, strict=True):
@@ -99,7 +99,7 @@ def _copy_one(copies: Sequence[_Copy], number: int) -> list[ChunkPart]:
 def _copied(
     copies: Sequence[_Copy], source: SourceChunk, extent: Extent, files: Sequence[str]
 ) -> list[int]:
-    """Copies the stored bytes to a file of each target, and what each has behind them; their sizes."""
+    """Copies the stored bytes to a file of each target, with the trailer of each; the files' sizes."""
     first = copies[0].task
     with about_tensor(first.placement.target, source.index, first.placement.source):
         outs = [(c.files.fd(f), c.files.path(f)) for c, f in zip(copies, files, strict=True)]
@@ -114,7 +114,7 @@ def _copied(
 
 
 def _trailer(task: Task, source: SourceChunk, crc: int) -> bytes:
-    """What the target has behind the chunk and the source has not: a CRC32C, or nothing.
+    """The bytes that the target has behind the chunk and the source has not: a CRC32C, or nothing.
 
     Args:
         crc: CRC32C of the stored bytes, of their own trailer too if there is one.
@@ -133,7 +133,7 @@ def _trailer(task: Task, source: SourceChunk, crc: int) -> bytes:
 
 
 def _check_same(task: Task, source: SourceChunk, target: TargetChunk) -> None:
-    """No element is seen on its way, so that at least the two chunks must be the same."""
+    """No element is decoded on the way, so that at least index and box of the two chunks must agree."""
     if (source.index, source.box) != (target.index, target.box):
         raise VerificationError(
             f"{task.placement.target!r}: chunk {list(source.index)} of the source was to be copied as chunk "
@@ -152,7 +152,7 @@ def _check_size(fd: int, nbytes: int, path: str) -> None:
 
 
 def _encoded(task: Task, source: SourceChunk, stored: bytes | None) -> bytes:
-    """The encoded chunk as the target has it: what is stored, or made from the fill value."""
+    """The encoded chunk as the target has it: the stored bytes, or bytes made from the fill value."""
     if stored is None:
         filled = _filled(task.fill, math.prod(source.stored_shape))
         return b"".join(encode_chunk(task.target_encoding, filled))

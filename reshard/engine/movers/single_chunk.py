@@ -1,7 +1,7 @@
 """Moves a small chunk that holds the same elements on all sides: decode, encode and write at once.
 
-Checkpoints have thousands of small tensors of one chunk each. What other strategies do to cut
-bands into pieces and to sum pieces up row by row takes longer than moving so few bytes.
+Checkpoints have thousands of small tensors of one chunk each. The other strategies cut bands into pieces and
+sum pieces up row by row, which takes longer than moving so few bytes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def move_whole(
 ) -> list[TaskResult]:
     """Moves the task's one chunk to all its targets, through ``memory``, which holds it decoded.
 
-    ``encoded`` is memory for what is read, where it is decoded at once.
-    The source's digest is taken when it was decoded, a target's when it was written, of what was.
+    ``encoded`` is memory for the encoded bytes, where they are decoded at once. The source's digest is taken
+    after decoding, and a target's after writing, of the memory that was written.
     """
     (source,) = task.sources
     stored = StoredChunks(
