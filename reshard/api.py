@@ -90,8 +90,8 @@ def preview_layout(
 ) -> LayoutPreview:
     """How a layout would cut each tensor of a checkpoint; reads metadata only.
 
-    Without a layout and a mesh: how each tensor is cut as it is. Arguments as for ``plan``. Raises what
-    ``plan`` would raise for this layout.
+    Without a layout and a mesh: how each tensor is cut as it is. ``layout``, ``mesh`` and ``missing_axes`` are those of
+    ``reshard.ConvertOptions``, ``step`` and ``item`` those of ``inspect``. Raises what ``plan`` would raise for this layout.
     """
     from reshard.inspection.layout_preview import preview
     from reshard.planning.target_layouts import layout_of
@@ -111,8 +111,8 @@ def starter_layout(
     """A layout file (YAML, with comments) that gives every tensor of a checkpoint the axes that it has.
 
     Names are merged into few patterns. Over ``mesh`` instead of the checkpoint's own if one is given; then
-    LayoutError where the axes do not fit, and ``missing_axes`` as for ``plan``. A checkpoint that records no
-    axes gets a proposal. Reads metadata only.
+    LayoutError where the axes do not fit, and ``missing_axes`` is that of ``reshard.ConvertOptions``. A checkpoint that
+    records no axes gets a proposal. Reads metadata only.
 
     >>> Path("serving.yaml").write_text(starter_layout("ckpt/100", mesh="model=8"))  # doctest: +SKIP
     """

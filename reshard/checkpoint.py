@@ -126,7 +126,7 @@ class OpenedCheckpoint:
         Args:
             shard: the number of the device, in the mesh's row-major order; for tensors that are split by count or
                 size, the number of the part.
-            layout, mesh, select, drop, rename, cast: as for ``reshard.plan``.
+            layout, mesh, select, drop, rename, cast: as in ``reshard.ConvertOptions``.
             max_memory: as for ``stream``.
 
         Raises what ``plan`` raises for such a layout, LayoutError where there is no such shard or two
