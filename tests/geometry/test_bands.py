@@ -55,7 +55,7 @@ def test_no_band_is_larger_than_the_capacity_that_is_planned(chunk, data):
 
 
 @given(chunks())
-def test_dimensions_of_the_lanes_are_never_cut(chunk):
+def test_dimensions_of_open_chunks_are_never_cut(chunk):
     shape, open_dim, rows, limit = chunk
     for band in bands(shape, open_dim, rows, limit):
         box = band.box(shape)

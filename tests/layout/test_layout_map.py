@@ -63,7 +63,7 @@ def test_two_matches_are_refused_and_listed(layouts: LayoutMap) -> None:
         layouts.get("dense/kernel")
 
 
-def test_first_in_insertion_order_wins_where_asked() -> None:
+def test_first_in_insertion_order_wins_with_ambiguous_first() -> None:
     layouts = LayoutMap(MESH, ambiguous="first")
     layouts["kernel"] = ROWS
     layouts["dense"] = COLUMNS

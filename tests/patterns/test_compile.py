@@ -286,6 +286,6 @@ def test_a_pattern_can_be_copied() -> None:
     assert twin.pattern == "^a(b)" and twin.search("ab") and not twin.search("ba")
 
 
-def test_errors_have_the_class_that_was_asked_for() -> None:
+def test_errors_have_the_given_class() -> None:
     with pytest.raises(LayoutError, match="rule 1: look-ahead"):
         compile_pattern("(?=a)", "rule 1", LayoutError)

@@ -83,7 +83,7 @@ def test_buffers_are_aligned_for_jax_to_adopt():
         assert memory.ctypes.data % 64 == 0
 
 
-def test_direct_needs_one_stretch_of_one_buffer():
+def test_direct_needs_contiguous_bytes_of_one_buffer():
     buffer = Buffer(Region(Box((2, 0), (6, 8))), "float32", "float32")
     assert buffer.direct(Box((2, 0), (4, 8))).nbytes == 2 * 8 * 4
     assert buffer.direct(Box((2, 0), (4, 4))) is None  # rows with gaps

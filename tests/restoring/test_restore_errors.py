@@ -114,7 +114,7 @@ def test_a_place_without_a_checkpoint(tmp_path):
     assert "the checkpoint is 5; expected a path" in refused(reshard.StorageError, 5)
 
 
-def test_a_checkpoint_without_what_is_asked_for(source):
+def test_a_checkpoint_that_lacks_a_requested_leaf(source):
     text = refused(
         reshard.TreeError, source, {"model": {"w": jax.ShapeDtypeStruct((6, 4), jnp.float32)}}
     )

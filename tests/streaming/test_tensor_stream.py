@@ -271,7 +271,7 @@ def test_the_memory_of_a_process_grows_by_no_more_than_the_budget(tmp_path):
         assert grown <= limit
 
 
-def test_the_state_is_of_what_is_asked_for_and_of_the_files(tmp_path):
+def test_the_state_depends_on_the_request_and_on_the_files(tmp_path):
     path = save_pytree(tmp_path / "c", {"w": put(np.zeros((16, 4)), "x", on=LINE)}, use_ocdbt=False)
     opened = reshard.open_checkpoint(path)
     states = [

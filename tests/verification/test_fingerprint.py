@@ -231,7 +231,7 @@ def test_two_checkpoints_are_each_compared_with_their_record(plain, tmp_path):
     assert run(["verify", str(plain), str(tmp_path / "out")]) == 3
 
 
-def test_a_record_is_replaced_only_when_asked(plain):
+def test_a_record_is_replaced_only_with_overwrite(plain):
     before = (plain / "slices.json").read_bytes()
     with pytest.raises(TargetExistsError, match=r"slices.json' is there already and was left"):
         reshard.fingerprint(plain)

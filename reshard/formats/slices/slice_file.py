@@ -40,19 +40,16 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Iterable, Mapping
 from io import BytesIO
 from typing import Any
 
 from msgspec import Struct, field
 
-from reshard.errors import FormatError
 from reshard.formats.slices.origin import Made, Origin
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid
 from reshard.layout.device_mesh import DeviceMesh
-from reshard.layout.slice_info import SaveSliceInfo
 from reshard.layout.tensor_layout import TensorLayout
 
 FILE_NAME = "slices.json"
@@ -62,9 +59,6 @@ PARTIAL_NAME = f".{FILE_NAME}.reshard-partial"
 
 FORMAT = "reshard.slices"
 VERSION = 1
-
-MAX_SLICES = 10_000_000
-"""More slices of one tensor than this are not listed: no cluster has as many devices."""
 
 _TAIL = b'"}\n'
 
@@ -96,15 +90,6 @@ class SliceEntry(Struct, frozen=True):
     @property
     def name(self) -> str:
         return "/".join(self.path)
-
-    @property
-    def count(self) -> int:
-        """Number of slices."""
-        if self.slices is not None:
-            return len(self.slices)
-        if self.cuts is not None:
-            return math.prod(len(c) - 1 for c in self.cuts)
-        return math.prod(self.parts or ())
 
     @property
     def grid(self) -> Grid | None:
@@ -161,16 +146,6 @@ def split_of(grid: Grid) -> dict[str, tuple[Any, ...]]:
 
 def _is_even(cuts: Cuts) -> bool:
     return len(cuts) <= 2 or len({b - a for a, b in itertools.pairwise(cuts)}) == 1
-
-
-def slice_infos(entry: SliceEntry) -> list[SaveSliceInfo]:
-    """One SaveSliceInfo per slice, row-major; FormatError beyond ``MAX_SLICES``."""
-    if entry.count > MAX_SLICES:
-        raise FormatError(
-            f"tensor {entry.name!r} has {entry.count:,} slices, more than the {MAX_SLICES:,} that "
-            f"can be listed; ask for its grid instead"
-        )
-    return [SaveSliceInfo.from_box(entry.name, entry.shape, box) for box in entry.boxes]
 
 
 def digest_of(data: bytes) -> str:

@@ -44,5 +44,5 @@ def test_a_record_of_another_tensor_is_refused(item):
     )
 
 
-def test_no_record_is_asked_for_where_there_is_no_file(item):
+def test_no_record_is_needed_where_there_is_no_file(item):
     assert open_orbax(str(item)).tensors["x"].digest is None

@@ -93,7 +93,7 @@ def test_it_takes_part_in_computations() -> None:
     assert jnp.sum(jnp.asarray(variable)) == 16
 
 
-def test_values_keep_their_dtype_or_take_the_one_that_is_asked() -> None:
+def test_values_keep_their_dtype_or_take_the_given_one() -> None:
     assert Variable(np.arange(3, dtype=np.int16)).dtype == np.int16
     assert Variable(np.arange(3.0)).dtype == np.float32  # as jax makes of float64
     assert Variable([1, 2], dtype="bfloat16").dtype == jnp.bfloat16
@@ -139,7 +139,7 @@ def test_what_makes_no_sense_is_refused_at_once(where, args, options, kind, mess
         (lambda s, _: jnp.ones(s, "int32"), r"shape \[2\] and dtype int32"),
     ],
 )
-def test_an_initializer_must_make_what_was_asked(initializer, found) -> None:
+def test_an_initializer_must_return_the_given_shape_and_dtype(initializer, found) -> None:
     expected = rf"must return shape \[2\] and dtype float32, but returned {found}; correct it"
     with pytest.raises(VariableError, match=f"initializer of 'w' {expected}"):
         Variable(initializer, (2,), name="w")

@@ -24,7 +24,7 @@ def table(strategy: str, shards: int = 5, axis: int = 0, **options: Any) -> Shar
     st.sampled_from(["div", "mod"]), st.integers(1, 15), st.integers(0, 1),
     st.lists(st.integers(0, 12), max_size=8), st.integers(1, 3),
 )  # fmt: skip
-def test_rows_in_the_order_asked(
+def test_rows_come_in_the_requested_order(
     strategy: str, shards: int, axis: int, ids: list[int], devices: int
 ) -> None:
     variable = table(strategy, shards, axis, devices=jax.devices()[:devices])
