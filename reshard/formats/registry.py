@@ -156,7 +156,7 @@ def refuse_other_content(target: Path) -> None:
         if not target.is_dir() or is_written(str(target)) or not any(target.iterdir()):
             return
     raise TargetExistsError(
-        f"the target {str(target)!r} is a folder that holds something else than a checkpoint, and was left "
+        f"the target {str(target)!r} is a folder that contains something other than a checkpoint, and was left "
         "untouched; overwriting replaces only checkpoints and empty folders: choose another target, or empty it"
     )
 

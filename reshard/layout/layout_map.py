@@ -262,7 +262,7 @@ def _check_choice(option: str, found: str, known: tuple[str, ...]) -> None:
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
         raise LayoutError(
-            f"a layout map is asked by the name of a tensor, a string, not by {name!r:.80}"
+            f"a layout map is looked up by the name of a tensor, a string, not by {name!r:.80}"
         )
 
 

@@ -124,7 +124,7 @@ def _slices(
     try:
         return layout.grid(shape, name)
     except LayoutError as error:
-        raise LayoutError(f"{error}; asked for by {named(rule)}") from None
+        raise LayoutError(f"{error}; see {named(rule)}") from None
 
 
 def _partitioned(

@@ -56,7 +56,7 @@ class Mismatches:
         sections = [self._section(s) for s in _TITLES if self._found[s]]
         if sections:
             raise TreeError(
-                f"what is asked for does not fit the checkpoint {self._where}:\n"
+                f"the request does not fit the checkpoint {self._where}:\n"
                 + "\n".join([*(f"  {hint}" for hint in self._hints), *sections])
             )
 

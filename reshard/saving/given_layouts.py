@@ -146,7 +146,7 @@ def _refuse_contradictions(given: GivenLayouts, tensors: Sequence[LiveTensor]) -
         raise TreeError(
             "\n".join(
                 [
-                    "the layout contradicts where arrays lie; leave it out, or lay them out first "
+                    "the layout contradicts the shardings of arrays; leave it out, or lay them out first "
                     "(distribute_tensor):",
                     *lines[:20],
                     *([f"  … and {len(lines) - 20} more"] if len(lines) > 20 else []),

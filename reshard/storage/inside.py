@@ -59,6 +59,6 @@ class Inside:
         real = os.path.realpath(path)
         if real != self._real and not real.startswith(f"{self._real}/"):
             raise FormatError(
-                f"{what}: {path} is a symbolic link to {real}, which lies outside of {self._root}; links "
-                "that lead out of a checkpoint are not followed, so replace it by what it points to"
+                f"{what}: {path} is a symbolic link to {real}, which is outside of {self._root}; links "
+                "that lead out of a checkpoint are not followed, so replace it by the file that it points to"
             )

@@ -60,7 +60,7 @@ def _sync_published(target: Path) -> None:
         fsync(target.parent)
     except StorageError as error:
         raise StorageError(
-            f"{str(target)!r} is published and whole, but may be gone after a power failure: {error}"
+            f"{str(target)!r} is published and complete, but may be lost in a power failure: {error}"
         ) from error
 
 

@@ -23,11 +23,11 @@ def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
         )
     if real_source in real_target.parents:
         raise StorageError(
-            f"the target {str(target)!r} lies inside the source {str(source)!r}; choose a target outside of it"
+            f"the target {str(target)!r} is inside the source {str(source)!r}; choose a target outside of it"
         )
     if real_target in real_source.parents:
         raise StorageError(
-            f"the source {str(source)!r} lies inside the target {str(target)!r}; choose another target"
+            f"the source {str(source)!r} is inside the target {str(target)!r}; choose another target"
         )
     check_new(target, overwrite=overwrite)
 
@@ -44,7 +44,7 @@ def check_apart(targets: Sequence[Path]) -> None:
             if one in other.parents or other in one.parents:
                 inner, outer = (one, other) if other in one.parents else (other, one)
                 raise StorageError(
-                    f"the target {str(inner)!r} lies inside the target {str(outer)!r}; choose targets that do "
+                    f"the target {str(inner)!r} is inside the target {str(outer)!r}; choose targets that do "
                     "not contain one another"
                 )
 

@@ -70,7 +70,7 @@ def shard_parts(reader: Reader, layout: Layout | None, changes: Changes, number:
     splits = [_split(part.name, part.stored.spec, part.dtype, layout) for part in wanted]
     count = max(map(_count, splits), default=1)
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
-        raise LayoutError(f"shard {number!r} is asked for, but the layout has {_shards(count)}")
+        raise LayoutError(f"shard {number!r} does not exist: the layout has {_shards(count)}")
     parts = (
         replace(part, box=box)
         for part, parted in zip(wanted, splits, strict=True)

@@ -124,7 +124,7 @@ def test_indivisible_names_the_rule() -> None:
     with pytest.raises(
         LayoutError,
         match=r"'a/kernel' of shape \[3, 5\]: dimension 1 of size 5 does not divide into 2 parts "
-        r"\(mesh axis 'model' of size 2\); .*; asked for by rules\[1\] '.*/kernel' \(l.yaml:4\)",
+        r"\(mesh axis 'model' of size 2\); .*; see rules\[1\] '.*/kernel' \(l.yaml:4\)",
     ):
         layout_for(FILE, "a/kernel", (3, 5), "float32")
 

@@ -153,7 +153,7 @@ def test_one_error_names_everything_that_does_not_fit(tmp_path):
     with pytest.raises(reshard.TreeError) as refused:
         reshard.restore(path, target)
     assert str(refused.value).splitlines() == [
-        f"what is asked for does not fit the checkpoint {path}:",
+        f"the request does not fit the checkpoint {path}:",
         "  asked for, but not in the checkpoint: 1 (rename= gives what is stored other names, missing='keep' leaves "
         "these as they are in like)",
         "    new (int8 of shape [5])",

@@ -147,7 +147,7 @@ def test_a_layout_of_another_mesh(target):
     layouts["kernel"] = ("x",)
     tree = {"kernel": put(random(8, 8), "data", "model"), "other": put(random(8), "data")}
     said = refused(reshard.TreeError, target, tree, layouts)
-    assert "the layout contradicts where arrays lie; leave it out" in said
+    assert "the layout contradicts the shardings of arrays; leave it out" in said
     assert (
         "'kernel' is laid out [data, model] over the mesh (data=4, model=2), not [x] over the mesh (x=8)"
         in said
@@ -226,7 +226,9 @@ def test_a_target_that_exists_is_left_alone(tmp_path, wait):
     (tmp_path / "c" / "mine").write_text("mine")
     with pytest.raises(reshard.TargetExistsError, match="exists already and was left untouched"):
         reshard.save(tmp_path / "c", {"a": np.ones(3)}, wait=wait)
-    with pytest.raises(reshard.TargetExistsError, match="holds something else than a checkpoint"):
+    with pytest.raises(
+        reshard.TargetExistsError, match="contains something other than a checkpoint"
+    ):
         reshard.save(tmp_path / "c", {"a": np.ones(3)}, wait=wait, overwrite=True)
     assert [p.name for p in tmp_path.rglob("*")] == ["c", "mine"]
 

@@ -72,7 +72,7 @@ def test_a_failed_sync_publishes_nothing(failing, tmp_path, monkeypatch):
 
 def test_a_failed_sync_after_the_rename_says_that_it_is_there(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", failing_at(6, os.fsync))
-    text = f"'{tmp_path}/dst' is published and whole, but may be gone after a power failure: cannot"
+    text = f"'{tmp_path}/dst' is published and complete, but may be lost in a power failure: cannot"
     with pytest.raises(StorageError, match=text), staged(tmp_path / "dst") as stage:
         fill(stage.root)
         publish(stage, overwrite=False)

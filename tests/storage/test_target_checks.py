@@ -29,7 +29,7 @@ def test_target_may_be_beside_the_source_with_a_longer_name(tmp_path):
 def test_target_inside_the_source_by_way_of_a_link(tmp_path):
     (tmp_path / "src" / "in").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "src" / "in")
-    with pytest.raises(StorageError, match="lies inside the source"):
+    with pytest.raises(StorageError, match="is inside the source"):
         check_target(tmp_path / "link" / "dst", tmp_path / "src", overwrite=False)
 
 

@@ -33,7 +33,7 @@ def updated_tree(text: str, values: Mapping[Keys, Mapping[str, Any]]) -> str | N
 
 def _leaves(node: Any, keys: Keys) -> Iterator[tuple[Keys, dict[str, Any]]]:
     if len(keys) > _MAX_DEPTH:
-        raise ValueError("a tree nested this deep is not believed")
+        raise ValueError("the tree is nested too deep")
     if _category(node) == "custom" and node["clazz"] == _LEAF:
         yield keys, node
         return

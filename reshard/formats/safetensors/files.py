@@ -118,7 +118,7 @@ def _inside(folder: str, names: list[str]) -> tuple[str, ...]:
         found = os.path.realpath(path)
         if not found.startswith(tuple(allowed)):
             raise FormatError(
-                f"{path} is a symbolic link to {found}, which lies outside of {folder}; links that lead out of a "
-                "checkpoint are not followed, so replace it by what it points to"
+                f"{path} is a symbolic link to {found}, which is outside of {folder}; links that lead out of a "
+                "checkpoint are not followed, so replace it by the file that it points to"
             )
     return paths

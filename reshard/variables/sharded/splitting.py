@@ -50,7 +50,7 @@ def cut(array: Any, rows: ShardRows, axis: int, name: str, devices: Any) -> list
     except ValueError as error:
         if isinstance(error, ReshardError):
             raise
-        raise VariableError(f"a shard of {name!r} cannot be put where asked: {error}") from None
+        raise VariableError(f"a shard of {name!r} cannot be put on its device: {error}") from None
 
 
 def _placed(piece: Any, name: str, device: Any) -> Array:

@@ -80,11 +80,11 @@ def _refuse_overlap(source: Path, target: Path, source_name: str, target_name: s
         )
     if source in target.parents:
         raise StorageError(
-            f"the target {target_name!r} lies inside the source {source_name!r}; choose a target outside of it"
+            f"the target {target_name!r} is inside the source {source_name!r}; choose a target outside of it"
         )
     if target in source.parents:
         raise StorageError(
-            f"the source {source_name!r} lies inside the target {target_name!r}; choose another target"
+            f"the source {source_name!r} is inside the target {target_name!r}; choose another target"
         )
 
 

@@ -102,7 +102,9 @@ def test_a_changed_file_is_another_source(tmp_path: Path) -> None:
 def test_a_folder_of_safetensors_is_never_overwritten(tmp_path: Path) -> None:
     path = file_of(tmp_path, save(TREE), "m.safetensors")
     sharded(tmp_path / "hf")
-    with pytest.raises(reshard.TargetExistsError, match="holds something else than a checkpoint"):
+    with pytest.raises(
+        reshard.TargetExistsError, match="contains something other than a checkpoint"
+    ):
         reshard.convert(path, tmp_path / "hf", overwrite=True)
     assert (tmp_path / "hf" / "config.json").exists()
 
@@ -127,8 +129,8 @@ def test_other_links_out_of_the_folder_are_refused(tmp_path: Path, file: str) ->
     (folder / file).rename(tmp_path / "elsewhere")
     (folder / file).symlink_to("../elsewhere")
     assert refused(folder, FormatError) == (
-        f"{folder}/{file} is a symbolic link to {tmp_path}/elsewhere, which lies outside of {folder}; links that lead "
-        "out of a checkpoint are not followed, so replace it by what it points to"
+        f"{folder}/{file} is a symbolic link to {tmp_path}/elsewhere, which is outside of {folder}; links that lead "
+        "out of a checkpoint are not followed, so replace it by the file that it points to"
     )
 
 

@@ -261,10 +261,10 @@ def test_the_budget_is_one_for_all_targets(tensors, tmp_path):
     [
         (["a", "a"], "the target '{0}/a' is given twice; give every target a folder of its own"),
         (["a", "b/../a"], "the target '{0}/b/../a' is given twice; give"),
-        (["a", "a/b/c"], "the target '{0}/a/b/c' lies inside the target '{0}/a'; choose targets"),
-        (["a/b", "a"], "the target '{0}/a/b' lies inside the target '{0}/a'; choose targets"),
+        (["a", "a/b/c"], "the target '{0}/a/b/c' is inside the target '{0}/a'; choose targets"),
+        (["a/b", "a"], "the target '{0}/a/b' is inside the target '{0}/a'; choose targets"),
         (["a", "../source"], "the target '{0}/../source' is the source itself; choose another target"),
-        (["a", "../source/w"], "'{0}/../source/w' lies inside the source"),
+        (["a", "../source/w"], "'{0}/../source/w' is inside the source"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("call", [api.convert_all, api.plan_all])

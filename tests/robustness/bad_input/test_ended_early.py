@@ -123,4 +123,4 @@ def test_the_command_answers_in_json(source):
     assert done.returncode == 1
     error = json.loads(done.stdout)["error"]
     assert error["type"] == "StorageError"
-    assert "lies inside the source" in error["message"]
+    assert "is inside the source" in error["message"]

@@ -81,7 +81,7 @@ def test_overwriting_what_is_no_folder(kind, what, source, tmp_path, capsys):
 def test_overwriting_a_folder_of_something_else(source, tmp_path, capsys):
     (tmp_path / "dst" / "thesis").mkdir(parents=True)
     (tmp_path / "dst" / "thesis" / "chapter1.tex").write_text("It was")
-    text = "is a folder that holds something else than a checkpoint, and was left untouched"
+    text = "is a folder that contains something other than a checkpoint, and was left untouched"
     refused(source, tmp_path / "dst", TargetExistsError, text, overwrite=True)
     refused_by_command(capsys, source, tmp_path / "dst", text, args=["--overwrite"])
 
@@ -115,13 +115,15 @@ def test_target_is_the_source(source, tmp_path, capsys):
 def test_target_inside_the_source(source, tmp_path, capsys):
     (tmp_path / "link").symlink_to(source)
     for target in (source / "dst", source / "params.kernel" / "dst", tmp_path / "link" / "dst"):
-        text = f"the target {str(target)!r} lies inside the source {str(source)!r}; choose a target outside of it"
+        text = f"the target {str(target)!r} is inside the source {str(source)!r}; choose a target outside of it"
         refused(source, target, StorageError, text)
         refused_by_command(capsys, source, target, text)
 
 
 def test_source_inside_the_target(source, tmp_path, capsys):
-    text = f"the source {str(source)!r} lies inside the target {str(tmp_path)!r}; choose another target"
+    text = (
+        f"the source {str(source)!r} is inside the target {str(tmp_path)!r}; choose another target"
+    )
     refused(source, tmp_path, StorageError, text, overwrite=True)
     refused_by_command(capsys, source, tmp_path, text, args=["--overwrite"])
 
@@ -137,7 +139,7 @@ def test_source_inside_the_target(source, tmp_path, capsys):
         (b"\xff", "bytes that are not UTF-8"),
         (None, "the target is None; expected a path"),
         (".", "exists already"),
-        ("/", "lies inside the target"),
+        ("/", "is inside the target"),
     ],
 )  # fmt: skip
 def test_target_is_no_usable_path(target, text, source, tmp_path, monkeypatch):
@@ -152,7 +154,7 @@ def test_paths_as_urls(source, tmp_path):
     converts(source, tmp_path / "dst")
     reshard.api.convert(f"file://{source}", f"file://{tmp_path}/dst2")
     assert reshard.api.verify(tmp_path / "dst", tmp_path / "dst2").differences == 0
-    refused(f"file://{source}", f"file://{source}/dst", StorageError, "lies inside the source")
+    refused(f"file://{source}", f"file://{source}/dst", StorageError, "is inside the source")
 
 
 def test_target_name_is_too_long(source, tmp_path, capsys):

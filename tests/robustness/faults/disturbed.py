@@ -12,7 +12,7 @@ from tests.robustness.faults.faults import Counting, Failing, Fault
 from tests.robustness.faults.seam import Call
 from tests.robustness.faults.trial import attempt, is_clear
 
-PUBLISHED = "is published and whole, but may be gone after a power failure"
+PUBLISHED = "is published and complete, but may be lost in a power failure"
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,8 +202,8 @@ OVER_TWO = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("x",)), PartitionSpe
         (lambda: ShardedVariable.split(F4, True, "w"), VariableTypeError, "the partition of 'w' must be a number of shards"),
         (lambda: ShardedVariable.split(F4, lambda *_: [-1, 1], "w"), VariableError, "'w' cannot be split into -1 shards"),
         (lambda: ShardedVariable.split(F4, 2, "w", devices=jax.devices()[0]), VariableTypeError, "devices for the shards of 'w' must be a list"),
-        (lambda: ShardedVariable.split(F4, 2, "w", devices=["cpu:0"]), VariableError, "a shard of 'w' cannot be put where asked"),
-        (lambda: ShardedVariable.split(F4, 2, "w", devices=[OVER_TWO]), VariableError, "a shard of 'w' cannot be put where asked"),
+        (lambda: ShardedVariable.split(F4, 2, "w", devices=["cpu:0"]), VariableError, "a shard of 'w' cannot be put on its device"),
+        (lambda: ShardedVariable.split(F4, 2, "w", devices=[OVER_TWO]), VariableError, "a shard of 'w' cannot be put on its device"),
         (lambda: ShardedVariable.split(np.float32(3), 1, "w"), VariableError, "'w' is a scalar"),
     ],
 )  # fmt: skip

@@ -112,6 +112,6 @@ def _follow(link: Path, top: Path, name: str) -> Path:
     if not real.is_relative_to(top) or not real.is_file():
         raise FormatError(
             f"item {name!r} holds the symbolic link {link} to {real}, which is not a file inside the "
-            f"item; links that lead elsewhere are not followed, so replace it by what it points to"
+            f"item; links that lead elsewhere are not followed, so replace it by the file that it points to"
         )
     return real

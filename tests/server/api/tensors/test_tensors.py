@@ -171,7 +171,7 @@ REFUSED: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({**RAW, "checkpoint": "other/raw"}, 404, "checkpoint", "there is nothing at 'other/raw'"),
     ({**RAW, "checkpoint": "data/../raw"}, 422, "checkpoint", "is no path below a storage root"),
     ({**RAW, "colour": "red"}, 422, "colour", "colour: there is no member of this name"),
-    ({"checkpoint": "data/raw", "shard": 9}, 422, None, "shard 9 is asked for, but the layout has 8 shards; ask for one"),
+    ({"checkpoint": "data/raw", "shard": 9}, 422, None, "shard 9 does not exist: the layout has 8 shards; ask for one"),
     ({"checkpoint": "data/raw", "shard": -1}, 422, "shard", "expected at least 0"),
     ({"checkpoint": "data/raw", "shard": 0, "layout": "none"}, 422, "layout", "the layout 'none' is not stored"),
     ({"checkpoint": "data/raw", "shard": 0, "layout": "{"}, 422, "layout", "the layout is not JSON"),
