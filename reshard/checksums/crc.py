@@ -100,7 +100,7 @@ def linear_of_short(crc: Crc, rows: NDArray[np.uint8]) -> NDArray[Any]:
 
 
 def fold(crc: Crc, values: NDArray[Any], stride: int) -> int:
-    """The value of rows that end ``stride`` bytes after one another, relative to the last's end."""
+    """The value of rows whose ends are ``stride`` bytes apart, relative to the end of the last."""
     total = 0
     values, stride = _fold_many(crc, values, stride, FEW)
     for value in values.tolist():
@@ -183,7 +183,7 @@ def _combine(name: str) -> Callable[[int, int, int], int]:
 
 
 def _c_function(c_name: str, name: str) -> Callable[..., int]:
-    """awscrt's C function where it can be had: the wrapper around it takes a third of a short call."""
+    """awscrt's C function where it is accessible: its Python wrapper takes a third of the time of a short call."""
     from awscrt import checksums
 
     wrapper: Callable[..., int] = getattr(checksums, name)

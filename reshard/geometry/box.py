@@ -79,5 +79,5 @@ class Box(Struct, frozen=True):
 
 @lru_cache(maxsize=4096)
 def _full(shape: tuple[int, ...]) -> Box:
-    """One box for all tensors of a shape: there may be 100,000 of them."""
+    """Cached: there may be 100,000 tensors of one shape."""
     return Box((0,) * len(shape), shape)

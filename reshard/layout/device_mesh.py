@@ -26,7 +26,7 @@ MAX_DEVICES = 1 << 20
 """Largest mesh. Beyond any machine that exists; a larger number is a slip or an attack."""
 
 MAX_DEVICE_ID = 1 << 31
-"""Beyond every id of a device: jax keeps them in 32 bits."""
+"""Larger than every device id: jax keeps ids in 32 bits."""
 
 MAX_AXES = 64
 """Most axes of a mesh: as many as a numpy array of devices may have."""

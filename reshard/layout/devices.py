@@ -20,7 +20,7 @@ DevicesLike = Any
 
 
 def place_devices(devices: DevicesLike, shape: tuple[int, ...], mesh: str) -> DeviceArray:
-    """The devices in the mesh's shape, read-only; wrong counts, kinds and duplicates are LayoutErrors."""
+    """The devices in the mesh's shape, read-only; LayoutError for wrong counts, wrong types and duplicates."""
     import numpy as np
 
     flat = [_device(d, mesh) for d in _flat(devices)]

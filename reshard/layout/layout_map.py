@@ -63,7 +63,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
 
     @property
     def device_mesh(self) -> DeviceMesh | None:
-        """The mesh that layouts without one are given."""
+        """The mesh of layouts that are set without one."""
         return self._device_mesh
 
     @property

@@ -72,7 +72,7 @@ def _trimmed(axes: Axes) -> Axes:
 
 
 def _ends(wanted: Mapping[str, Axes]) -> dict[str, _End]:
-    """The shortest end of each name at which all names agree; numbers as they are where they must be."""
+    """The shortest end of each name for which all names agree; numbers are kept only where that is needed."""
     numbered = {name: _DIGITS.sub(_NUMBER, name).split("/") for name in wanted}
     known = _shortest(numbered, wanted, frozenset(wanted), is_numbered=True)
     left = frozenset(wanted) - known.keys()
@@ -117,7 +117,7 @@ _Found = dict[tuple[Axes, _End], list[str]]
 
 
 def _merged(found: _Found) -> _Found:
-    """Ends of equal axes that differ in one part made into one, until none are left."""
+    """Merges ends with equal axes that differ in one part, until there are no more."""
     while True:
         before = len(found)
         longest = max((len(end.parts) for _, end in found), default=0)
@@ -128,7 +128,7 @@ def _merged(found: _Found) -> _Found:
 
 
 def _merged_at(found: _Found, place: int) -> _Found:
-    """Those made into one that differ in the part at ``place``, counted from the end."""
+    """Merges ends that differ only in the part at ``place``, counted from the end."""
     alike: dict[Hashable, list[tuple[Axes, _End]]] = {}
     for axes, end in found:
         at = len(end.parts) - 1 - place

@@ -126,7 +126,7 @@ def div_cuts(size: int, shards: int) -> Cuts:
 
 
 def _whole_numbers(partitioner: object, **least: int) -> None:
-    """Make ints of fields that are whole in another type, such as ``1e6``; refuse the rest."""
+    """Converts fields that are whole numbers of another type, such as ``1e6``, to int; LayoutError for others."""
     for name, smallest in least.items():
         given = getattr(partitioner, name)
         found = _whole(given)
@@ -183,7 +183,7 @@ def _element_bytes(dtype: Any, bytes_per_string: int) -> int:
 
 
 def _canonical(dtype: Any) -> str:
-    """The name of a dtype given in another of numpy's ways (``"f4"``, ``np.float32``)."""
+    """The name of a dtype in any of numpy's forms (``"f4"``, ``np.float32``)."""
     import numpy as np
 
     try:

@@ -41,7 +41,7 @@ class Resolved(Struct, frozen=True):
 
 
 class Overlap(Struct, frozen=True):
-    """Tensors that two rules match: ``winner`` decided, ``shadowed`` would have, coming later."""
+    """Tensors that two rules match: ``winner`` is used, ``shadowed`` comes later and is not."""
 
     winner: str
     shadowed: str

@@ -23,7 +23,7 @@ _SPACE_OF_UNICODE: Ranges = ((0x09, 0x0D), (0x1C, 0x20))
 """Python treats the four ASCII separators as spaces, unless the flag is ``(?a)``."""
 
 CATEGORIES = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w"}
-"""How a pattern writes a category, by the end of the name that Python's parser gives it."""
+"""The escape of a category in a pattern, by the end of its name in Python's parser."""
 
 _PLAIN = {ord(letter): letter for letter in string.ascii_letters + string.digits + "_/"}
 
@@ -60,7 +60,7 @@ def of_ascii(ranges: Iterable[Range]) -> Ranges:
 
 
 def ascii_of_any_case(ranges: Sequence[Range], *, ascii_only: bool) -> Ranges:
-    """The ASCII characters that a set takes under ``(?i)``, and no others."""
+    """The ASCII characters that a set matches under ``(?i)``."""
     codes = (c for c in range(128) if any(map(_in(ranges), _cases(c, ascii_only))))
     return tuple((c, c) for c in codes)
 

@@ -25,7 +25,7 @@ MAX_BYTES = 8 << 20
 """Memory that a compiled pattern and its search may take."""
 
 MAX_REPEATED = 100_000
-"""Parts that the counts of all patterns of one document may add; compiling them takes a tenth of a second."""
+"""Most parts that the counts of all patterns of one document may add; compiling them takes a tenth of a second."""
 
 _WORDS_REMEDY = "start the pattern with (?a) to count only ASCII letters, digits and _ as words"
 _ASCII_REMEDIES = {

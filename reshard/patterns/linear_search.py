@@ -14,7 +14,7 @@ Searcher = Callable[[bytes, int, int], Spans]
 
 
 class TooLargeError(Exception):
-    """A pattern that takes more memory than it may."""
+    """A pattern that needs more memory than allowed."""
 
 
 def searcher(source: str, *, captures: bool, max_bytes: int) -> Searcher:

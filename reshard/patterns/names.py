@@ -1,4 +1,4 @@
-"""Names put together as lines, so that one search of a pattern covers all of them."""
+"""Names: many names joined as lines, so that one search of a pattern covers all of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Names:
 
     @cached_property
     def starts(self) -> Sequence[int]:
-        """Where each line begins, and where the next one after the last would."""
+        """The start of each line, and the end of the last."""
         is_ascii = self.not_ascii is None
         lengths = (len(t if is_ascii else t.encode()) + 1 for t in self._single())
         return array("Q", accumulate(lengths, initial=0))

@@ -41,7 +41,7 @@ def _lines(own: Path) -> list[str]:
 
 
 def _limit_files(hierarchy: Path, lines: Iterable[str]) -> Iterator[Path]:
-    """Where a limit may stand: at each cgroup and at each of those above it."""
+    """The cgroups that may have a limit: each one and those above it."""
     for line in lines:
         number, controllers, path = line.split(":", 2)
         folders = [part for part in path.split("/") if part]
@@ -64,7 +64,7 @@ def _limit(path: Path) -> int | None:
 
 
 def host_name() -> str:
-    """The name that this host gives itself."""
+    """The host's own name."""
     return os.uname().nodename
 
 
@@ -82,7 +82,7 @@ def default_workers() -> int:
 
 
 def free_bytes(path: Path) -> int:
-    """Bytes that an ordinary user may still write where ``path`` is or will be."""
+    """Free bytes for an ordinary user on the file system of ``path``, which may not exist yet."""
     while not os.access(path, os.F_OK) and path != path.parent:
         path = path.parent
     status = os.statvfs(path)

@@ -17,8 +17,8 @@ from reshard.errors import StorageError
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
 
 WRITE_BYTES = 256 << 10
-"""Smaller writes take the interpreter's lock again more often; larger ones make the kernel look for larger free
-blocks of memory, which virtual machines have often handed back to their host: then each page costs a trip to it."""
+"""Smaller writes take the interpreter's lock more often. Larger ones need larger free blocks of kernel memory,
+which virtual machines have often returned to their host, and then each page costs a call to the host."""
 
 _REMEDY = {
     errno.ENOSPC: "free space on that file system (or choose another) and run the same command again",

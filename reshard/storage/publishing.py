@@ -45,7 +45,7 @@ def publish(
 
 
 def _refuse_replaced(staging: Staging) -> None:
-    """Someone may have removed the folder, and a writer made a new, incomplete one in its place."""
+    """Checks the identity of the folder: it may have been removed, and replaced by an incomplete one."""
     with storage_errors("publish", staging.target):
         status = os.lstat(staging.root)
     if staging.identity not in (None, (status.st_dev, status.st_ino)):

@@ -1,4 +1,4 @@
-"""Target checks: where a target may appear, and where it must not."""
+"""Checks the path of a target before a run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
 
 
 def check_apart(targets: Sequence[Path]) -> None:
-    """Refuses targets of one run that are, or contain, one another."""
+    """Refuses targets of one run that are equal, or inside one another."""
     real = [_real(target) for target in targets]
     for number, one in enumerate(real):
         for other in real[:number]:

@@ -12,7 +12,7 @@ from types import TracebackType
 from reshard.storage.local import close_after_reading, libc
 
 WRITEBACK_BYTES = 1 << 20
-"""To begin with each smaller file by itself takes the device longer than all of them at the end."""
+"""Smaller files are left to the sync at the end: the device writes them faster together."""
 
 _SYNC_FILE_RANGE_WRITE = 2
 
@@ -47,7 +47,7 @@ class Writeback:
             self._thread.join()
 
     def begin(self, path: str, nbytes: int) -> None:
-        """Begins with a file of ``nbytes``, complete and closed, when those before have been begun; waits for nothing."""
+        """Queues a complete, closed file of ``nbytes`` for writing; does not wait."""
         if nbytes < WRITEBACK_BYTES:
             return
         self._files.put(path)
@@ -56,9 +56,9 @@ class Writeback:
                 self._start()
 
     def _start(self) -> None:
-        """At the first file: a pool of processes that are forked has begun by then, without this thread."""
+        """Starts the thread at the first file: forked worker processes exist by then, without this thread."""
         thread = threading.Thread(target=self._run, name="reshard.writeback", daemon=True)
-        with suppress(RuntimeError):  # how the system refuses a thread
+        with suppress(RuntimeError):  # the system has no thread left
             thread.start()
             self._thread = thread
 

@@ -35,7 +35,7 @@ def open_stream(
     dtype: str = "",
     encoded: memoryview | None = None,
 ) -> DecodeStream:
-    """The decoded bytes of one chunk, of which there must be ``decoded_bytes``.
+    """The decoded bytes of one chunk; their number must be ``decoded_bytes``.
 
     Args:
         where: names tensor and chunk in messages, such as ``"tensor 'a/b', chunk (0, 1)"``.

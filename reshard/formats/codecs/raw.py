@@ -1,4 +1,4 @@
-"""Chunks stored as they are, and chunks that are not stored at all."""
+"""Streams of uncompressed chunks, and of chunks that are not stored."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class DecodeStream(Protocol):
 
 
 class SourceStream(ABC):
-    """A stream over a Source; subclasses say how the next bytes are made."""
+    """A stream over a Source; subclasses decode the next bytes."""
 
     def __init__(self, source: Source, decoded_bytes: int) -> None:
         self._source = source

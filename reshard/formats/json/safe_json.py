@@ -111,7 +111,7 @@ def not_json(where: str, text: str, position: int, found: str) -> CorruptError:
 
 
 def _refuse_holes(data: bytes, where: str) -> None:
-    """A byte of zero is in no JSON, but all over a file with a hole, which may be any size."""
+    """Refuses NUL bytes: JSON has none, but a sparse file of any size is full of them."""
     if (position := data.find(0)) >= 0:
         text = data[:position].decode("utf-8", "replace")
         raise not_json(where, text, len(text), "a NUL byte")
@@ -180,7 +180,7 @@ def shorten(value: Any) -> str:
 
 
 def _limited_repr() -> reprlib.Repr:
-    """``repr`` that looks at a few parts of a value only, for it may have millions."""
+    """``repr`` of a few parts of a value, which may have millions."""
     limited = reprlib.Repr()
     limited.maxlist = limited.maxdict = limited.maxtuple = 16
     limited.maxstring = limited.maxother = limited.maxlong = 80

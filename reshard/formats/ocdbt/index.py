@@ -167,7 +167,7 @@ class _Keys:
 def _union(
     databases: Sequence[Iterator[tuple[bytes, Place]]], where: Path
 ) -> Iterator[tuple[bytes, Place]]:
-    """The sorted entries of several databases; the first that has a key counts."""
+    """The sorted entries of several databases; of a repeated key the first database counts."""
     if len(databases) == 1:
         yield from databases[0]
         return
@@ -271,7 +271,7 @@ class _Walk:
         return Node(extent, place.base, where)
 
     def _refuse_overlap(self, extent: Extent, where: str) -> None:
-        """Nodes within nodes would take time with the square of their file's size."""
+        """Refuses overlapping nodes, which would take time quadratic in the size of their file."""
         total = self._read_bytes[extent.path] = self._read_bytes.get(extent.path, 0) + extent.length
         if total > self._sizes.size(extent.path, where):
             raise CorruptError(
