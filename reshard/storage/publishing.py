@@ -71,8 +71,8 @@ def _exchange(staging: Staging) -> None:
         if error.errno not in (errno.EINVAL, errno.ENOSYS):
             raise
         raise StorageError(
-            f"the file system of {str(staging.target)!r} cannot exchange two folders in one step, so what is there "
-            "was left untouched; remove it and run again without overwriting, or choose another target"
+            f"the file system of {str(staging.target)!r} cannot exchange two folders in one step, so the "
+            "existing target was left untouched; remove it and run again without overwriting, or choose another target"
         ) from error
 
 
