@@ -29,6 +29,7 @@ LIBRARY = {
     "patterns": "regular expressions, in linear time",
     "checksums": "digests of tensors from pieces in any order",
     "geometry": "boxes, grids, row-major order, dtypes",
+    "record_text": "how records print",
     "errors": "the tree of errors",
 }
 """What each room of the library does, where there is space to say it."""
