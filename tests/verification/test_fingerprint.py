@@ -19,6 +19,7 @@ from reshard.cli.app import run
 from reshard.errors import CorruptError, StorageError, TargetExistsError
 from reshard.formats.slices.parse import read_slices
 from reshard.storage import local
+from tests.checkpoint_files import files_of
 from tests.orbax_trees import (
     expected_arrays,
     save_manager_items,
@@ -32,10 +33,6 @@ from tests.orbax_trees import (
 MODES = save_modes()
 
 
-def content(path):
-    return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
-
-
 @pytest.fixture(scope="module")
 def tree():
     return small_tree()
@@ -44,9 +41,9 @@ def tree():
 @pytest.mark.parametrize("save", [s for _, s in MODES], ids=[i for i, _ in MODES])
 def test_every_way_of_saving_is_recorded_whole(save, tree, tmp_path):
     path = save(tmp_path / "c", tree)
-    before = content(path)
+    before = files_of(path)
     found = reshard.fingerprint(path)
-    after = content(path)
+    after = files_of(path)
     assert {name: after[name] for name in before} == before
     added = {name for name in after if name not in before}
     assert added == {p.removeprefix(f"{path}/") for p in found.written}
@@ -263,7 +260,7 @@ def test_damage_that_is_there_already_is_not_recorded(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_refused_before_it_is_read(plain, monkeypatch):
     (plain / "slices.json").unlink()
-    before = content(plain)
+    before = files_of(plain)
 
     def read_only(*_):
         raise OSError(errno.EROFS, "Read-only file system")
@@ -272,12 +269,12 @@ def test_a_folder_that_cannot_be_written_is_refused_before_it_is_read(plain, mon
     with pytest.raises(StorageError, match="Read-only file system"):
         reshard.fingerprint(plain)
     monkeypatch.undo()
-    assert content(plain) == before
+    assert files_of(plain) == before
 
 
 def test_nothing_half_done_stays_where_reading_fails(plain, monkeypatch):
     (plain / "slices.json").unlink()
-    before = content(plain)
+    before = files_of(plain)
 
     def full(_):
         raise StorageError("cannot sync: No space left on device")
@@ -285,7 +282,7 @@ def test_nothing_half_done_stays_where_reading_fails(plain, monkeypatch):
     monkeypatch.setattr("reshard.formats.orbax.fingerprint_files.fsync", full)
     with pytest.raises(StorageError, match="No space left"):
         reshard.fingerprint(plain)
-    assert content(plain) == before
+    assert files_of(plain) == before
 
 
 def test_the_command_says_what_was_recorded(plain, capsys):
@@ -376,7 +373,10 @@ def test_a_file_in_place_of_a_checkpoint_is_none(tmp_path, capsys):
     (tmp_path / "file").write_text("x")
     for other in ([], [str(tmp_path / "file")]):
         assert run(["verify", str(tmp_path / "file"), *other]) == 1
-        assert "it is a file, expected a directory" in capsys.readouterr().err
+        assert (
+            "it is a file, expected a safetensors file or the directory of a checkpoint"
+            in capsys.readouterr().err
+        )
 
 
 def test_to_record_digests_changes_no_conversion(tree, tmp_path):
