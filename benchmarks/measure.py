@@ -1,4 +1,4 @@
-"""One run of one command as a whole fresh process, with what it cost.
+"""Runs one command in a fresh process and measures its cost.
 
 The peak of a process's resident memory begins with what its parent held when it was started, so
 the parent stays small: nothing here or in what imports it loads more than the standard library

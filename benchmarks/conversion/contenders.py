@@ -1,4 +1,4 @@
-"""Who is measured: for each a command line, from which source to which target."""
+"""The contenders: for each a command line, from a source to a target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Medians and ratios of what was measured, as plain data."""
+"""Medians and ratios of the measurements, as plain data."""
 
 from __future__ import annotations
 

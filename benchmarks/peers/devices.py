@@ -1,4 +1,4 @@
-"""Eight simulated CPU devices, and how the benchmark's tree lies on them.
+"""Eight simulated CPU devices, and the shardings of the benchmark's tree.
 
 Importing this module sets jax up, so it comes before ``import jax`` in every peer.
 """

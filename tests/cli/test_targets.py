@@ -1,4 +1,4 @@
-"""Several targets on the command line: how they are named, what is shown, what is printed as JSON."""
+"""Several targets on the command line: their names, the table and the JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a conversion says of bytes that are not what they were: its own output, and its source."""
+"""Conversions report bytes that changed: in their own output and in their source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told where a target does not have the digest that its source recorded."""
+"""The error when a target differs from the digest that its source recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests of what is stored, against a plain CRC-64/NVME of the whole array."""
+"""Digests of stored tensors, against a plain CRC-64/NVME of the whole array."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New paths for renamed leaves: what a rename leaves alone stays what it was."""
+"""New paths for renamed leaves; other leaves keep theirs."""
 
 from __future__ import annotations
 

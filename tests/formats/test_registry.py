@@ -1,4 +1,4 @@
-"""Detection of formats, and what is said where there is none."""
+"""Detection of formats, and the error when no format is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of upstream's documents: what is set, and which name finds which of it."""
+"""The examples of Keras' documentation: the rules, and which names each finds."""
 
 from __future__ import annotations
 

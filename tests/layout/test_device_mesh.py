@@ -1,4 +1,4 @@
-"""Meshes with devices, beside those of Keras and jax."""
+"""Meshes with devices, compared with those of Keras and jax."""
 
 from __future__ import annotations
 

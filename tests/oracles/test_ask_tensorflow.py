@@ -1,4 +1,4 @@
-"""The oracle must be there, and what it cannot answer must not pass for an answer."""
+"""The oracle must be installed, and its errors must not pass for answers."""
 
 from __future__ import annotations
 

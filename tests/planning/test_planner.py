@@ -1,4 +1,4 @@
-"""The planner: every plan covers everything once, respects its memory, and says its price."""
+"""The planner: every plan covers each element once, stays within its memory, and states its price."""
 
 from __future__ import annotations
 

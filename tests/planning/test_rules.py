@@ -1,4 +1,4 @@
-"""Select, drop, rename and cast: which leaves are kept, what they are called, what is refused."""
+"""Select, drop, rename and cast: which leaves are kept, their names, and the refusals."""
 
 from __future__ import annotations
 

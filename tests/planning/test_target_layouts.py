@@ -1,4 +1,4 @@
-"""From whatever a user gives as a layout to the slices of one tensor, and what is warned of."""
+"""From every form of layout that users give to the slices of one tensor, and the warnings."""
 
 from __future__ import annotations
 

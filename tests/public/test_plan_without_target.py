@@ -1,4 +1,4 @@
-"""``plan`` needs no target: what depends on one is left out, and it is said."""
+"""``plan`` needs no target; it leaves out what depends on one and says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Restoring onto real meshes: every layout form, any mesh to any other, beside stock Orbax."""
+"""Restoring onto real meshes: every layout form, any mesh to any other, compared with stock Orbax."""
 
 from __future__ import annotations
 

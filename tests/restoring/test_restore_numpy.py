@@ -1,4 +1,4 @@
-"""Restoring as numpy arrays, beside stock Orbax."""
+"""Restoring as numpy arrays, compared with stock Orbax."""
 
 from __future__ import annotations
 

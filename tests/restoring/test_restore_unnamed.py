@@ -1,4 +1,4 @@
-"""What a layout does not name: told of, refused where asked, and left numpy where it was numpy."""
+"""Tensors that a layout does not name: warned of, refused on request, and numpy if they were numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""wait=False: what is saved is what the tree held, whatever happens to it afterwards."""
+"""wait=False saves the values of the tree at the time of the call, whatever happens to it afterwards."""
 
 from __future__ import annotations
 

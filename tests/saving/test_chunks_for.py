@@ -1,4 +1,4 @@
-"""chunks_for: whoever holds a shard of any named layout reads just that, counted by the planner."""
+"""chunks_for: with any of the named layouts, each process reads its shards and nothing else."""
 
 from __future__ import annotations
 

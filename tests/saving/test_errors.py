@@ -1,4 +1,4 @@
-"""What cannot be saved is refused before anything is written, and the text says all of it."""
+"""Trees that cannot be saved are refused before anything is written; the error lists every reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peak memory of saving, in a fresh process: beside the arrays no more than what is allowed."""
+"""Peak memory of saving, in a fresh process: the arrays and the allowed memory, no more."""
 
 from __future__ import annotations
 

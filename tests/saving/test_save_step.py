@@ -1,4 +1,4 @@
-"""``save(run, tree, step=N)``: stock Orbax is the judge of what a step of a run is."""
+"""``save(run, tree, step=N)``: stock Orbax reads the steps of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders to be published, and what is in their way."""
+"""Folders to be published, and obstacles in their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host allows, told by folders made to look like those of the kernel."""
+"""The limits of a host, read from folders that imitate those of the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is synced, in which order, and what a failed sync means."""
+"""What is synced, in which order, and the consequences of a failed sync."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writeback: what is begun, what is left to the sync, and that whoever writes never waits for the device."""
+"""Writeback: which files it starts, which it leaves to the sync; writers never wait for the device."""
 
 from __future__ import annotations
 

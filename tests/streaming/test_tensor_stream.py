@@ -1,4 +1,4 @@
-"""Streams of slices, beside numpy: every form of checkpoint, any box, dtype, range and budget."""
+"""Streams of slices, compared with numpy: every form of checkpoint, any box, dtype, range and budget."""
 
 from __future__ import annotations
 

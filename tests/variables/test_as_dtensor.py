@@ -1,4 +1,4 @@
-"""Models of a scope have the layouts that the real Keras of dtensor gives them, which runs beside; or as the page says."""
+"""Models of a scope have the layouts that the real Keras of dtensor gives them, or those that the page states."""
 
 from __future__ import annotations
 

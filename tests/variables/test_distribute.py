@@ -1,4 +1,4 @@
-"""distribute_tensor beside Keras' own, and what it says of bad input."""
+"""distribute_tensor, compared with that of Keras, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two processes of four devices each: every process keeps only what its devices hold."""
+"""Two processes of four devices each: every process keeps only the shards of its devices."""
 
 from __future__ import annotations
 

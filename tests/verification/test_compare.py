@@ -1,4 +1,4 @@
-"""Comparing checkpoints tensor by tensor: what is equal, what differs, and in what."""
+"""Comparing checkpoints tensor by tensor: equal, different, and in what."""
 
 from __future__ import annotations
 

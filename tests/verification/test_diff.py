@@ -1,4 +1,4 @@
-"""Two stored checkpoints compared element by element: any chunks, codecs and budgets, beside numpy."""
+"""Two stored checkpoints compared element by element: any chunks, codecs and budgets, against numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``reshard diff`` on checkpoints of stock Orbax, beside numpy over what stock Orbax restores."""
+"""``reshard diff`` on checkpoints of stock Orbax, against numpy on the arrays that stock Orbax restores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elements compared, beside the exact numbers of Python, for every two dtypes."""
+"""Comparison of elements, against exact numbers of Python, for every two dtypes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``verify`` knows by which rules a checkpoint was made of another, and proves it tensor by tensor."""
+"""``verify`` uses the rules that a checkpoint records, and proves it tensor by tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The synthetic tree of the planning benchmark is as large as it says."""
+"""The synthetic tree of the planning benchmark has the size that it names."""
 
 from __future__ import annotations
 

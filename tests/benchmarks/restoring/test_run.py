@@ -1,4 +1,4 @@
-"""The restore benchmark: that it runs at all sizes of tree, and that its arithmetic is right."""
+"""The restore benchmark runs with every size of tree, and its arithmetic is right."""
 
 from __future__ import annotations
 

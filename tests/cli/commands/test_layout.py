@@ -1,4 +1,4 @@
-"""``reshard layout``: what is there, what would be, and which of two words is the layout file."""
+"""``reshard layout``: the layout of a checkpoint, a preview of another, and which argument is the layout file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pass-through: what goes wrong is said of the file where it went wrong."""
+"""Pass-through: errors name the file in which they occur."""
 
 from __future__ import annotations
 

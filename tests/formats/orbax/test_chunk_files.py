@@ -1,4 +1,4 @@
-"""Chunks in plain files are told from everything else by their names alone."""
+"""Chunk files are recognised by their names alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from the source: every byte once where the plan says so, else no more than its price."""
+"""Reads from the source: every byte once where the plan says so, else no more than its price."""
 
 from __future__ import annotations
 

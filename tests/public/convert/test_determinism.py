@@ -1,4 +1,4 @@
-"""The same conversion gives the same bytes, whoever does the work and in whatever order it ends."""
+"""The same conversion gives the same bytes with any workers, in any order."""
 
 from __future__ import annotations
 

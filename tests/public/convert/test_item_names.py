@@ -1,4 +1,4 @@
-"""Names of a checkpoint of several items stay what they are in everything that is made of a part of it."""
+"""Tensors of a checkpoint with several items keep their names in every output that holds a part of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mesh of live devices converts as what is recorded of it: its axes, and ids where the order says something."""
+"""A mesh of live devices converts like its record: its axes, and device ids where the order matters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said where all names are there, but under another prefix; and that the advice helps."""
+"""Hints when all names exist under another prefix; following the hint works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage to a checkpoint, and what is said of it."""
+"""Damaged checkpoints, and the error for each kind of damage."""
 
 from __future__ import annotations
 

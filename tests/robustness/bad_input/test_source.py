@@ -1,4 +1,4 @@
-"""Sources that are missing, not checkpoints, half-written, or gone midway."""
+"""Sources that are missing, incomplete, no checkpoints, or removed during a run."""
 
 from __future__ import annotations
 

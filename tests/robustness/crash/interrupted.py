@@ -1,4 +1,4 @@
-"""Interrupted runs: how a run is stopped, what it leaves, and what became of it."""
+"""Interrupted runs: how tests stop a run, and what it leaves."""
 
 from __future__ import annotations
 

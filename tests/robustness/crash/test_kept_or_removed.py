@@ -1,4 +1,4 @@
-"""What an interrupted or failing run keeps, removes and says."""
+"""What an interrupted or failing run keeps and removes, and its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which chunks of an interrupted run are kept: those that are there as the journal says."""
+"""Which chunks of an interrupted run are kept: those that match the journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is disturbed: one small conversion for each strategy, and the other commands that share the seam."""
+"""The disturbed cases: one small conversion for each strategy, and the other commands that use the seam."""
 
 from __future__ import annotations
 

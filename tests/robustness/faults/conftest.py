@@ -1,4 +1,4 @@
-"""The sources, saved once, in a folder of which each test has a copy."""
+"""The sources, saved once; each test works on a copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A case that is disturbed once: what must come of it, whichever call fails for whatever reason."""
+"""Disturbs a case once and checks the outcome, for any call and any reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One disturbed run and what must be true of it: a clear error or the right result, nothing left open."""
+"""One disturbed run and its checks: a clear error or the right result, and nothing stays open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs cases in child processes and holds them to their bounds: outcome, time, memory, no write elsewhere."""
+"""Runs cases in child processes and checks their bounds: outcome, time, memory, no write elsewhere."""
 
 from __future__ import annotations
 

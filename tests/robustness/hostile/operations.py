@@ -1,4 +1,4 @@
-"""What is done to a hostile checkpoint: every command that reads one, and what is asked of each."""
+"""Every command that reads a checkpoint, run on a hostile one, and the checks of its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile checkpoints one by one, and what is said of each; all operations stay within seconds."""
+"""Hostile checkpoints one by one, each with its error; every operation ends within seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors out of tasks, callbacks, executors and the keyboard: the first is told, the rest is cancelled, nothing leaks."""
+"""Errors in tasks, callbacks and executors, and interrupts: the first is raised, the rest is cancelled, nothing leaks."""
 
 from __future__ import annotations
 

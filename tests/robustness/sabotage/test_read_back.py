@@ -1,4 +1,4 @@
-"""What happens after the digest of what was written: only reading the output again can tell, and does."""
+"""Damage after the digest of the written bytes was taken: only reading the output again finds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the variables of Keras models get their values, and what is said before."""
+"""When the variables of Keras models get their values, and the errors before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peak memory of a lazily created model in a fresh process: its shards once, no full tensor beside them."""
+"""Peak memory of a lazily created model in a fresh process: its shards once, and no full tensor."""
 
 from __future__ import annotations
 

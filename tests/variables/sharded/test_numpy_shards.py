@@ -1,4 +1,4 @@
-"""Shards of numpy stay numpy, of whatever dtype; only what goes to jax must have a dtype that jax keeps."""
+"""Shards of numpy stay numpy, with any dtype; shards that go to jax need a dtype of jax."""
 
 from __future__ import annotations
 

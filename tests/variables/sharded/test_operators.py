@@ -1,4 +1,4 @@
-"""Operators answer as jax's or numpy's do, whichever holds the shards, for the array that the variable is."""
+"""Operators answer like those of jax or numpy on the whole array."""
 
 from __future__ import annotations
 

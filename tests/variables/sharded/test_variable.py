@@ -1,4 +1,4 @@
-"""What a variable in shards may be made of, and what it says of itself."""
+"""What a sharded variable can be made of, and its properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the writer refuses, before anything is written, and how it says so."""
+"""What the writer refuses before it writes anything, and the text of each error."""
 
 import numpy as np
 import pytest
