@@ -44,9 +44,10 @@ check: $(INSTALLED) ## linters, types, direction of imports
 docs: $(INSTALLED) $(SITE) ## build the documentation into build/docs/site; whatever leads nowhere is an error
 	$(BIN)/python -m docs.site.build build/docs $(dir $(SITE))bin/zensical
 
-format: $(INSTALLED) ## format the code and sort its imports
+format: $(INSTALLED) ## format the code, sort its imports, draw the pictures that are made of it
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/python -m docs.pictures.draw
 
 bench: $(INSTALLED) ## measure beside cp and Orbax: make bench SIZE=small|full|<GiB> ROUNDS=5
 	$(BIN)/python -m benchmarks.run --size $(SIZE) --rounds $(ROUNDS) \

@@ -20,7 +20,7 @@ LIBRARY = {
     "checkpoint": "an opened checkpoint",
     "engine": "moves bytes: decode, cut, write, within the budget",
     "planning": "decides what moves, and how; no I/O",
-    "formats": "what is on disk: Orbax, zarr, OCDBT, slices",
+    "formats": "what is on disk: Orbax, zarr, OCDBT, safetensors",
     "storage": "staging, syncing, locks, publishing by one rename",
     "variables": "live arrays in pieces",
     "arguments": "checks of arguments",

@@ -18,7 +18,7 @@ SHOWN = re.compile(r"!\[[^\]]+\]\(([^)]+)\)")
 @pytest.mark.parametrize("name", PICTURES)
 def test_the_picture_is_as_its_code_draws_it(name: str) -> None:
     drawn = (FOLDER / name).read_text("utf-8")
-    assert drawn == PICTURES[name](), "draw it again with: python -m docs.pictures.draw"
+    assert drawn == PICTURES[name](), "draw it again with: make format"
     assert ElementTree.fromstring(drawn).attrib["aria-label"]  # noqa: S314  our own file
 
 
