@@ -1,4 +1,4 @@
-"""docs/explanation/reliability.md names the test that holds each promise; every one of them is there."""
+"""docs/explanation/reliability.md names the test of each promise; every one of them exists."""
 
 import ast
 import re

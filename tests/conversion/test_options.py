@@ -1,4 +1,4 @@
-"""The options of a target are declared once: whatever takes them knows exactly these, with the same defaults."""
+"""The options of a target are declared once: every function that takes them has these, with the same defaults."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from reshard.geometry.box import Box
 
 @st.composite
 def chunks(draw):
-    """A chunk's shape, the dimension from which lanes differ, its rows' bytes and a limit."""
+    """A chunk's shape, the dimension from which chunks differ, its rows' bytes and a limit."""
     shape = tuple(draw(st.lists(st.integers(1, 7), max_size=4)))
     open_dim = draw(st.integers(1, max(1, len(shape))))
     itemsize = draw(st.sampled_from([1, 2, 16]))

@@ -112,7 +112,7 @@ def test_columns_to_rows_weave_the_chunks_side_by_side():
     assert (move.strategy, move.price.amplification, move.units.parts) == ("weave", 1.0, (1, 1))
 
 
-def test_a_weave_that_does_not_fit_takes_fewer_lanes():
+def test_a_weave_that_does_not_fit_takes_fewer_chunks_side_by_side():
     (move,) = make_plan([request((8192, 8192), (8192, 64), (64, 8192))], 64 * MIB, 2).moves
     assert (move.strategy, move.price.amplification) == ("weave", 1.0)
     assert move.units.parts[1] > 1

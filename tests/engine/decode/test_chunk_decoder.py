@@ -29,7 +29,7 @@ def memory_for(nbytes: int, encoding: Encoding) -> Whole:
 def passed(
     decoder: ChunkDecoder, shape: tuple[int, ...], band_bytes: int
 ) -> list[tuple[Box, bytes]]:
-    """Each wanted part of the lane's bands, in order."""
+    """Each wanted part of the chunk's bands, in order."""
     rows = row_bytes(shape, 4) or [4]
     memory = np.empty(math.prod(shape) * 4, np.uint8)
     found = []

@@ -1,4 +1,4 @@
-"""Pieces taken from lanes as they are, against the same pieces of the lanes laid side by side."""
+"""Pieces cut from bands of several chunks, against the same pieces of the joined bands."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_piece_is_what_it_would_be_side_by_side(case):
 
 
 @given(pieces())
-def test_a_piece_of_one_lane_is_not_copied(case):
+def test_a_piece_of_one_band_is_not_copied(case):
     bands, dim, where = case
     along, width = where[dim], bands.shape[1 + dim]
     found = Interleaved(bands, dim).view(where)

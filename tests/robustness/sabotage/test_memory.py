@@ -135,7 +135,7 @@ def test_bands_that_are_taken_apart_wrongly(way, defect, make, monkeypatch):
     )
 
 
-def test_a_piece_that_is_taken_from_another_lane(make, monkeypatch):
+def test_a_piece_that_is_taken_from_another_band(make, monkeypatch):
     def act(original, interleaved, where):
         return original(Interleaved(interleaved._bands[::-1], interleaved._dim), where)
 
