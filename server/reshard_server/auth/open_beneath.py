@@ -9,7 +9,7 @@ import struct
 from functools import cache
 
 _SYSCALL = 437
-"""The same on every architecture that Python runs on but Alpha."""
+"""The number of the system call, on all of Python's architectures except Alpha."""
 
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_BENEATH = 0x08

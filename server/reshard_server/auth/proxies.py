@@ -39,7 +39,7 @@ class Proxies:
 
     @classmethod
     def of(cls, text: str | None) -> Proxies:
-        """From addresses and networks between commas, or ``*``. Raises ValueError for other text."""
+        """Parses addresses and networks between commas, or ``*``. Raises ValueError for other text."""
         names = [name.strip() for name in (text or "").split(",") if name.strip()]
         return cls(tuple(ip_network(n) for n in names if n != ANY), ANY in names)
 

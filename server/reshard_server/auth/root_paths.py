@@ -40,7 +40,7 @@ MOST_LINKS = 40
 _ROOT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 Lookup = Callable[[str, tuple[str, ...]], Path]
-"""From a real folder and names below it to the real path; OSError where a link leads out, or nothing exists."""
+"""Resolves names below a real folder to the real path; OSError where a link leads out, or nothing exists."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def best_lookup() -> Lookup:
 
 
 def lookup_by_kernel(base: str, names: tuple[str, ...]) -> Path:
-    """By ``openat2``: the kernel refuses links that lead out while it resolves the path."""
+    """Uses ``openat2``: the kernel refuses links that lead out while it resolves the path."""
     folder = os.open(base, os.O_PATH | os.O_DIRECTORY)
     try:
         descriptor = open_beneath.open_beneath(folder, "/".join(names) or ".")
@@ -222,7 +222,7 @@ def lookup_by_kernel(base: str, names: tuple[str, ...]) -> Path:
 
 
 def lookup_by_walk(base: str, names: tuple[str, ...]) -> Path:
-    """Name by name, for kernels without ``openat2``; equivalent as long as nobody changes links meanwhile."""
+    """Resolves name by name, for kernels without ``openat2``; equivalent as long as nobody changes links meanwhile."""
     os.stat(f"{base}/")  # noqa: PTH116 - raises where the root is no folder
     at, ahead, links = [base], list(reversed(names)), 0
     while ahead:

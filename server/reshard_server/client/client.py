@@ -72,10 +72,10 @@ class Client:
 
         Args:
             source, target: ROOT/path on the server.
-            targets: instead of a target: an object with ``target`` and options each.
-            idempotency_key: the same key and request lead to the same conversion; made up where None.
-            options: of ``POST /v1/conversions``: step (a number, or ``"latest"``, where source is a run's
-                folder), item, layout (a stored one's name, a file's content, or a LayoutMap), mesh, select, drop, rename,
+            targets: instead of ``target``: objects with ``target`` and options of each.
+            idempotency_key: the same key and request return the same conversion; None makes a key.
+            options: of ``POST /v1/conversions``: step (of a training run; a number or
+                ``"latest"``), item, layout (a stored layout's name, a file's content, or a LayoutMap), mesh, select, drop, rename,
                 cast, compression, max_memory, workers, priority, labels, ...
         """
         requested = (

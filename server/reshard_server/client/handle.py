@@ -82,11 +82,11 @@ class ConversionHandle:
         """Waits for the end, and returns the ``result``, or raises its error.
 
         Args:
-            progress: True for a bar on stderr; or what is called with each ``Progress``.
-            timeout: seconds after which TimeoutError is raised; the conversion goes on.
+            progress: True for a bar on stderr, or a function that is called with each ``Progress``.
+            timeout: seconds after which TimeoutError is raised; the conversion continues.
 
-        A connection that breaks off is made again, and what was missed is told; where there are no events
-        the server is asked every second.
+        A lost connection is made again, and missed changes are reported. Without events the server is polled every
+        second.
         """
         until = None if timeout is None else time.monotonic() + timeout
         with _watcher(progress) as watch:

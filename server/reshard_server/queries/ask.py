@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 Effort = Literal["look", "read"]
 
 SLOT_SECONDS = 5.0
-"""How long a question waits for a place before it is refused."""
+"""How long a question waits for a slot before it is refused."""
 
 LOOK_SECONDS = 120.0
 """Time limit for reading metadata: beyond it the storage hangs, or the metadata is absurdly large."""

@@ -123,7 +123,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
      "the target 'data/out' is the same for every run, so only the first could be written; add {step} or {time}, or "
      "let it be replaced (overwrite)"),
     (with_target("data/run/out-{step}"), 422, "/targets/0/target",
-     "the target 'data/run/out-{step}' lies in the watched directory 'data/run', where it could be taken for a step; "
+     "the target 'data/run/out-{step}' is in the watched directory 'data/run', where it could be taken for a step; "
      "choose a target outside of it"),
     (with_target("other/{step}"), 404, "/targets/0/target",
      "there is nothing at 'other/1000000' that this token may use; check root and path"),

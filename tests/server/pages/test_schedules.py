@@ -78,7 +78,7 @@ def test_by_the_clock(served: Served, ann: Browser) -> None:
         (STEPS, {"every": "x"}, "every", "expected a whole number"),
         (STEPS, {"target": "data/out"}, "target", "is the same for every run"),
         (STEPS, {"target": "data/{odd}"}, "target", "has {odd}"),
-        (STEPS, {"target": "data/run/{step}"}, "target", "lies in the watched directory"),
+        (STEPS, {"target": "data/run/{step}"}, "target", "is in the watched directory"),
         (STEPS, {"layout": "none-such"}, "layout", "is not stored"),
         (STEPS, {"layout": "a", "layout_text": "mesh: 1"}, "layout_text", "keep one of them"),
         (STEPS, {"layout_text": "mesh: 1"}, "layout_text", "mesh"),

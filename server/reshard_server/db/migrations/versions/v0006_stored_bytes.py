@@ -1,4 +1,4 @@
-"""How large layouts and schedules are, for quotas; rows of older versions do not say."""
+"""Adds the sizes of layouts and schedules, for quotas; rows of older versions have none."""
 
 from __future__ import annotations
 
