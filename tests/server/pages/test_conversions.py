@@ -11,7 +11,7 @@ from reshard_server.pages.conversions.conversion_pages import MOST_TENSORS, PAGE
 from reshard_server.schemas.conversion import OneTarget, ProgressState, SeveralTargets
 
 from tests.server.claimed import begun
-from tests.server.pages.browser import Browser
+from tests.server.pages.browser import Browser, at_once
 from tests.server.served import Served
 
 PROGRESS = ProgressState(
@@ -94,7 +94,7 @@ def test_one_that_succeeded(served: Served, ann: Browser) -> None:
     assert {f.action for f in page.forms} == {"/sign-out", f"/conversions/{new}/delete"}
     assert "Time left" not in page.text and "<progress" not in ann.answer.text
     assert [text for _, text in page.headings][1] == "Outcome"
-    assert "Outcome 1 tensor, 4.00 KiB , are in data/b , after 0.0 s." in page.text
+    assert "Outcome 1 tensor, 4.00 KiB , are in data/b , after 0.0 s." in at_once(page.text)
     assert "/checkpoint?path=data/b" in page.links
     assert f"/new-conversion?again={new}" in page.links
 

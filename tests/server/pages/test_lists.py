@@ -17,7 +17,7 @@ from reshard_server.pages.conversions.conversion_pages import PAGE_SIZE
 from reshard_server.schemas.conversion import SeveralTargets
 
 from tests.server.claimed import begun
-from tests.server.pages.browser import Browser
+from tests.server.pages.browser import Browser, at_once
 from tests.server.pages.test_conversions import PROGRESS
 from tests.server.served import Served
 
@@ -41,13 +41,15 @@ def test_columns_fit_the_state(served: Served, ann: Browser) -> None:
     claims.finish(served.db, claim, "succeeded", result=[], progress=PROGRESS)
     page = ann.go("/conversions?state=succeeded")
     assert header(page.text) == "Target State Took Bytes Ended"
-    assert "data/out from data/a succeeded 0.0 s 40.0 MiB just now" in page.text
+    assert "data/out from data/a succeeded 0.0 s 40.0 MiB just now" in at_once(page.text)
     failed = served.create(target="data/broken")
     error = {"title": "It broke", "detail": "no space " + "left " * 60}
     claims.finish(served.db, begun(served.db, failed), "failed", error=error)
     page = ann.go("/conversions?state=failed")
     assert header(page.text) == "Target State Took Bytes Ended Why it failed"
-    assert "0.0 s – just now no space left left" in page.text and "left …" in page.text
+    assert "0.0 s – just now no space left left" in at_once(page.text) and "left …" in at_once(
+        page.text
+    )
     assert header(ann.go("/conversions").text) == "Target State How it goes Created By"
 
 
@@ -279,11 +281,15 @@ def test_how_one_ended_is_said_first(served: Served, ann: Browser) -> None:
     )
     claims.finish(served.db, begun(served.db, ran), "cancelled", progress=PROGRESS)
     page = ann.go(f"/conversions/{ran}")
-    assert "The conversion was cancelled after 0.0 s, with 40.0 MiB of 50.0 MiB moved." in page.text
+    assert "The conversion was cancelled after 0.0 s, with 40.0 MiB of 50.0 MiB moved." in at_once(
+        page.text
+    )
     error = {"title": "It broke", "detail": "no space; free some", "remedy": "free some"}
     claims.finish(served.db, begun(served.db, failed), "failed", error=error)
     page = ann.go(f"/conversions/{failed}")
     assert [text for _, text in page.headings][1:3] == ["Outcome", "It broke"]
-    assert "The conversion failed after 0.0 s. Nothing was published at the target." in page.text
+    assert "The conversion failed after 0.0 s. Nothing was published at the target." in at_once(
+        page.text
+    )
     for conversion in (waited, ran, failed):
         assert f"/new-conversion?again={conversion}" in ann.go(f"/conversions/{conversion}").links
