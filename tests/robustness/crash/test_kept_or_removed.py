@@ -113,7 +113,7 @@ def test_a_folder_that_appears_during_the_run_is_not_overwritten(source, target)
             target.mkdir()
             (target / "precious").write_text("x")
 
-    with pytest.raises(TargetExistsError, match="something else than a checkpoint"):
+    with pytest.raises(TargetExistsError, match="something other than a checkpoint"):
         api.convert(source, target, overwrite=True, progress=appear, **CASE.options)
     assert [p.name for p in target.iterdir()] == ["precious"]
     shutil.rmtree(target)
