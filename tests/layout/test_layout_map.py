@@ -188,5 +188,7 @@ def test_an_update_is_made_in_full_or_not_at_all(layouts: LayoutMap) -> None:
 @pytest.mark.parametrize("name", [3, None, b"dense/kernel", ("dense", "kernel"), ["dense"]])
 def test_only_a_name_can_be_looked_up(layouts: LayoutMap, name: Any) -> None:
     for look_up in (layouts.__getitem__, layouts.get, layouts.match):
-        with pytest.raises(LayoutError, match="looked up by the name of a tensor, a string, not by"):
+        with pytest.raises(
+            LayoutError, match="looked up by the name of a tensor, a string, not by"
+        ):
             look_up(name)
