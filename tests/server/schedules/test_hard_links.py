@@ -164,7 +164,7 @@ def test_a_step_with_a_link_in_it_is_not_held(step: Path, at: Path) -> None:
 def test_where_no_folder_can_be_made_it_is_not_held(step: Path, at: Path) -> None:
     at.parent.write_text("a file in its place")
     why = link_step(step, at, requested=False, stopping=go_on)
-    assert why == "hard links cannot be made here: FileState exists"
+    assert why == "hard links cannot be made here: File exists"
 
 
 def test_a_server_that_ends_leaves_no_hold(step: Path, at: Path) -> None:

@@ -125,7 +125,7 @@ def test_a_step_that_cannot_be_held_is_read_where_it_is(bench: Bench, run: Path)
     [seen] = bench.runs()
     assert (seen.outcome, seen.detail) == (
         "started",
-        "read without hard links: hard links cannot be made here: FileState exists",
+        "read without hard links: hard links cannot be made here: File exists",
     )
     assert _resolved(bench.one, bench.conversion("3").id)["source"] == str(step)
     shutil.rmtree(step)
