@@ -301,7 +301,7 @@ def test_a_file_that_changes_under_a_stream_is_noticed(tmp_path):
         list(stream)
     assert str(error.value) == (
         "the files of 'w' were changed while it was read; ask for it again, and let nothing write into a checkpoint "
-        "that is read"
+        "while it is read"
     )
 
 
