@@ -11,7 +11,7 @@ from pathlib import Path
 
 from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.resume.identity import Identity, plan_digest
-from reshard.conversion.resume.journal import Header, Journal, read_finished
+from reshard.conversion.resume.journal import Journal, JournalHeader, read_finished
 from reshard.engine.task import ChunkPart, Finished, TaskResult
 from reshard.formats.base import Container, TargetCheckpoint
 from reshard.geometry.grid import Grid
@@ -43,7 +43,7 @@ def main() -> None:
         before = time.process_time()
         plan_digest(plan, target, CheckedOptions(1 << 30, 3))
         digested = time.process_time()
-        journal = Journal(path, Header(Identity("source", "files", {}), "host", "boot", 1))
+        journal = Journal(path, JournalHeader(Identity("source", "files", {}), "host", "boot", 1))
         for start in range(0, TASKS, BATCH):
             journal.append([_finished(n) for n in range(start, min(start + BATCH, TASKS))])
         journal.close()

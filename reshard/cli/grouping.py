@@ -16,7 +16,7 @@ T = TypeVar("T")
 _NUMBER = re.compile(r"(\d+)", re.ASCII)
 
 
-class Group(Struct, Generic[T], frozen=True):
+class TensorGroup(Struct, Generic[T], frozen=True):
     """Members that are alike; ``name`` stands for all of their names."""
 
     name: str
@@ -33,18 +33,18 @@ class Group(Struct, Generic[T], frozen=True):
 
 def grouped(
     items: Iterable[T], name_of: Callable[[T], str], alike: Callable[[T], Hashable]
-) -> list[Group[T]]:
+) -> list[TensorGroup[T]]:
     """Groups in the order of their first members."""
     found: dict[Hashable, list[T]] = {}
     for item in items:
         key = (_NUMBER.sub("0", name_of(item)), alike(item))
         found.setdefault(key, []).append(item)
-    return [Group(common_name(list(map(name_of, m))), tuple(m)) for m in found.values()]
+    return [TensorGroup(common_name(list(map(name_of, m))), tuple(m)) for m in found.values()]
 
 
-def single(items: Iterable[T], name_of: Callable[[T], str]) -> list[Group[T]]:
+def single(items: Iterable[T], name_of: Callable[[T], str]) -> list[TensorGroup[T]]:
     """A group for each item."""
-    return [Group(name_of(item), (item,)) for item in items]
+    return [TensorGroup(name_of(item), (item,)) for item in items]
 
 
 def common_name(names: Sequence[str]) -> str:

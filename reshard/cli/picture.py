@@ -85,7 +85,7 @@ def _device(mesh: DeviceMesh, coordinate: Sequence[int]) -> int:
     return device
 
 
-class Split(Struct, frozen=True):
+class PictureSplit(Struct, frozen=True):
     """A tensor cut into shards; without a layout over a mesh they are numbered, row-major."""
 
     grid: Grid
@@ -138,7 +138,7 @@ Place = int | None
 """A row or column, or None for those that are left out."""
 
 
-def draw(split: Split, frame: Frame) -> list[Text]:
+def draw(split: PictureSplit, frame: Frame) -> list[Text]:
     """Lines of equal width, at most ``frame.width`` where that leaves room for three boxes."""
     if not split.grid.count:
         return [Text("(empty)")]
@@ -166,12 +166,12 @@ Label = tuple[str, int | None]
 
 
 def _labels(
-    split: Split, rows: Sequence[Place], columns: Sequence[Place], form: int
+    split: PictureSplit, rows: Sequence[Place], columns: Sequence[Place], form: int
 ) -> list[list[Label]]:
     return [[_label(split, row, column, form) for column in columns] for row in rows]
 
 
-def _label(split: Split, row: Place, column: Place, form: int) -> Label:
+def _label(split: PictureSplit, row: Place, column: Place, form: int) -> Label:
     if row is None or column is None:
         return "…" if row is not None or column is None else "⋮", None
     found = split.at(row, column)
@@ -219,4 +219,4 @@ def _style(device: int | None) -> Style:
 def draw_mesh(mesh: DeviceMesh, frame: Frame) -> list[Text]:
     """The mesh itself: its last axis across, the others down, each device in its colour."""
     grid = Grid.regular(mesh.shape, (1,) * len(mesh.shape))
-    return draw(Split(grid, TensorLayout(mesh.axis_names, mesh)), frame)
+    return draw(PictureSplit(grid, TensorLayout(mesh.axis_names, mesh)), frame)

@@ -31,7 +31,7 @@ def watching(as_json: bool) -> AbstractContextManager[Watcher | None]:
     """What to hand to a run as ``progress``; nothing is shown with ``--json``."""
     if as_json:
         return nullcontext(None)
-    return bar(stderr_console()) if sys.stderr.isatty() else nullcontext(Lines())
+    return bar(stderr_console()) if sys.stderr.isatty() else nullcontext(ProgressLines())
 
 
 def loading(watcher: Watcher | None, module: str) -> Watcher | None:
@@ -47,7 +47,7 @@ def loading(watcher: Watcher | None, module: str) -> Watcher | None:
     return watch
 
 
-class Lines:
+class ProgressLines:
     """Plain lines for logs: the first after a few seconds, so that quick runs print none."""
 
     def __init__(

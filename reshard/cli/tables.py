@@ -52,9 +52,9 @@ def table(
     rows: Iterable[Sequence[Cell]],
     *,
     whole: bool = False,
-) -> Lines:
+) -> TableLines:
     """Rows of cells; a column whose title begins with ``>`` is right-aligned. The first column holds names."""
-    return Lines(
+    return TableLines(
         title,
         [_column(column) for column in columns],
         [[_cell(cell) for cell in row] for row in rows],
@@ -72,7 +72,7 @@ def _cell(cell: Cell) -> Text:
     return Text(safe(cell)) if isinstance(cell, str) else cell
 
 
-class Lines:
+class TableLines:
     """A table as lines of text."""
 
     def __init__(

@@ -33,7 +33,7 @@ from reshard.planning.pairing import made_of
 from reshard.planning.placement import Placement
 from reshard.planning.planner import COPY_BYTES, Request
 from reshard.planning.rules import Rewrite, rewrites
-from reshard.planning.target_layouts import Split, keeps_layouts, look_up, split
+from reshard.planning.target_layouts import TensorSplit, keeps_layouts, look_up, split
 
 _PLACE = frozenset({"sharding", "memory_kind"})
 """What a leaf's metadata says of where its tensor lies, beyond its layout."""
@@ -125,7 +125,9 @@ def _target_tensor(
     return TargetTensor(spec, _encoding(stored, options), leaf, partition, slices)
 
 
-def _partition(stored: StoredTensor, parts: Split) -> tuple[Mapping[str, Any] | None, Grid | None]:
+def _partition(
+    stored: StoredTensor, parts: TensorSplit
+) -> tuple[Mapping[str, Any] | None, Grid | None]:
     """How it is partitioned, and its slices where the partition does not say them.
 
     A table whose rows are dealt out ("mod") stays one, however it is cut now: whoever takes it for

@@ -31,7 +31,7 @@ unmatched: replicate
 """
 
 
-class Step(Struct, frozen=True):
+class StoryStep(Struct, frozen=True):
     """One command of the demo: why it is run, and its words (after ``reshard`` or ``python``)."""
 
     title: str
@@ -51,25 +51,25 @@ class Step(Struct, frozen=True):
 
 
 STEPS = (
-    Step(
+    StoryStep(
         "A training job saves its step 1000 with Orbax, from a mesh of 4×2 devices",
         "python",
         ("-m", "reshard.demo.training_job", TRAINING),
     ),
-    Step("What is in that checkpoint", "reshard", ("inspect", TRAINED)),
-    Step("How serving wants it", "reshard", ("layout", LAYOUT_FILE, TRAINED)),
-    Step(
+    StoryStep("What is in that checkpoint", "reshard", ("inspect", TRAINED)),
+    StoryStep("How serving wants it", "reshard", ("layout", LAYOUT_FILE, TRAINED)),
+    StoryStep(
         "What the conversion will move, before a byte moves",
         "reshard",
         ("plan", TRAINED, SERVED, "--layout", LAYOUT_FILE),
     ),
-    Step(
+    StoryStep(
         "The conversion: no devices, bounded memory",
         "reshard",
         ("convert", TRAINED, SERVED, "--layout", LAYOUT_FILE),
     ),
-    Step("The proof", "reshard", ("verify", TRAINED, SERVED)),
-    Step(
+    StoryStep("The proof", "reshard", ("verify", TRAINED, SERVED)),
+    StoryStep(
         "A serving job restores it with stock Orbax on 8 devices and compares bit by bit",
         "python",
         ("-m", "reshard.demo.serving_job", TRAINING, SERVING),
@@ -131,7 +131,7 @@ def _run_steps(directory: Path) -> None:
     _say(f"\nDone in {seconds:.0f} s: saved on 4×2 devices, served on 8, every bit the same.")
 
 
-def _run(step: Step, directory: Path) -> None:
+def _run(step: StoryStep, directory: Path) -> None:
     _say(f"$ {step.typed}")
     code = subprocess.run(
         step.command, cwd=directory, env=_environment(), stdin=subprocess.DEVNULL, check=False

@@ -112,8 +112,8 @@ def _step_folder(path: str, root: str, step: Step) -> str:
     """The name of the step's folder."""
     if is_marked(root):
         raise PlanError(
-            f"{path} is a checkpoint itself, and no training run's folder that has steps; leave step {step} out "
-            "(step), or give the run's folder"
+            f"{path} is a checkpoint, not the folder of a training run, but a step is given; leave step {step} out (step), or give "
+            "the folder that holds the steps"
         )
     steps = _by_step(run_steps(root, any_prefix=True))
     if step == "latest" and steps:

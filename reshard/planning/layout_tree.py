@@ -23,7 +23,7 @@ _PRNG = "key<"
 """How the dtype of PRNG keys begins; their data has one dimension more than they."""
 
 
-class TreeLeaf(Struct, frozen=True):
+class LayoutLeaf(Struct, frozen=True):
     """What one leaf says.
 
     Attributes:
@@ -39,7 +39,7 @@ class TreeLeaf(Struct, frozen=True):
 class LayoutTree(Struct, frozen=True):
     """Layouts by name; ``replicated`` are axes that the leaves name and the given mesh lacks."""
 
-    leaves: Mapping[str, TreeLeaf]
+    leaves: Mapping[str, LayoutLeaf]
     replicated: tuple[str, ...] = ()
 
     def layout(self, target: TensorSpec) -> TensorLayout | None:
@@ -50,8 +50,8 @@ class LayoutTree(Struct, frozen=True):
         key = leaf_above(target.name, self.leaves)
         if key is None:
             raise LayoutError(
-                f"the tree of layouts says nothing of {target.name!r}; it must have a leaf for every tensor, "
-                f"or one above it (None records no layout)"
+                f"the tree of layouts says nothing of {target.name!r}; add a leaf for this tensor or for "
+                f"one of its parents (the leaf None records no layout)"
             )
         leaf = self.leaves[key]
         if key == target.name:
@@ -126,7 +126,7 @@ def layout_tree(tree: Any, mesh: DeviceMesh | None, missing_axes: str) -> Layout
             "a tree of layouts is opened by jax, which is not installed; pip install 'reshard[jax]', or "
             "give a layout file or a LayoutMap"
         ) from error
-    leaves: dict[str, TreeLeaf] = {}
+    leaves: dict[str, LayoutLeaf] = {}
     lacking: dict[str, None] = {}
     for name, leaf in found.items():
         try:
@@ -138,19 +138,19 @@ def layout_tree(tree: Any, mesh: DeviceMesh | None, missing_axes: str) -> Layout
 
 def _leaf(
     leaf: Any, mesh: DeviceMesh | None, missing_axes: str, lacking: dict[str, None]
-) -> TreeLeaf:
+) -> LayoutLeaf:
     if is_struct(leaf):
         sharding = getattr(leaf, "sharding", None)
         layout = None if sharding is None else _layout(sharding, mesh, missing_axes, lacking)
-        return TreeLeaf(layout, tuple(leaf.shape), str(leaf.dtype))
+        return LayoutLeaf(layout, tuple(leaf.shape), str(leaf.dtype))
     if is_place(leaf):
-        return TreeLeaf(_layout(leaf, mesh, missing_axes, lacking))
+        return LayoutLeaf(_layout(leaf, mesh, missing_axes, lacking))
     if (
         leaf is None
         or isinstance(leaf, str | bool | int | float | complex)
         or hasattr(leaf, "__array__")
     ):
-        return TreeLeaf(None)
+        return LayoutLeaf(None)
     raise LayoutError(
         f"expected a TensorLayout, a jax sharding, a PartitionSpec, a jax.ShapeDtypeStruct, an array or None, "
         f"found {leaf!r:.80}"
@@ -177,7 +177,7 @@ def _layout(
     return TensorLayout(found.axes, mesh)
 
 
-def _check_same(leaf: TreeLeaf, target: TensorSpec) -> None:
+def _check_same(leaf: LayoutLeaf, target: TensorSpec) -> None:
     if leaf.shape is None or leaf.dtype is None:
         return
     is_key = leaf.dtype.startswith(_PRNG)

@@ -42,7 +42,7 @@ class SameAxes(Struct, frozen=True):
 Layout = LayoutFile | LayoutMap | LayoutTree | SameAxes
 
 
-class Split(Struct, frozen=True):
+class TensorSplit(Struct, frozen=True):
     """Layout and slices of one target tensor, and how it is partitioned beyond mesh axes."""
 
     layout: TensorLayout | None
@@ -106,7 +106,7 @@ def look_up(layout: Layout | None, names: Sequence[str]) -> None:
         layout.found.learn(names)
 
 
-def split(target: TensorSpec, source: TensorSpec, layout: Layout | None) -> Split:
+def split(target: TensorSpec, source: TensorSpec, layout: Layout | None) -> TensorSplit:
     """How ``target`` is split; without a layout, or by a file of changes only, as the source was."""
     if isinstance(layout, LayoutMap):
         return _split_by_map(target, layout)
@@ -115,10 +115,10 @@ def split(target: TensorSpec, source: TensorSpec, layout: Layout | None) -> Spli
     if isinstance(layout, LayoutTree):
         return _split_as(target, layout.layout(target))
     if layout is None or keeps_layouts(layout):
-        return Split(source.layout, source.slices)
+        return TensorSplit(source.layout, source.slices)
     resolved = layout_for(layout, target.name, target.shape, target.dtype)
     recorded = resolved.layout if resolved.layout.device_mesh is not None else None
-    return Split(recorded, resolved.slices, resolved.partition)
+    return TensorSplit(recorded, resolved.slices, resolved.partition)
 
 
 def keeps_layouts(layout: Layout | None) -> bool:
@@ -126,7 +126,7 @@ def keeps_layouts(layout: Layout | None) -> bool:
     return layout is None or (isinstance(layout, LayoutFile) and not layout.has_layout)
 
 
-def _split_again(target: TensorSpec, source: TensorSpec, same: SameAxes) -> Split:
+def _split_again(target: TensorSpec, source: TensorSpec, same: SameAxes) -> TensorSplit:
     axes, mesh = source.layout.axes if source.layout is not None else (), same.mesh
     if same.missing_axes == "replicate":
         axes = known_axes(axes, mesh.axis_names)
@@ -137,22 +137,22 @@ def _split_again(target: TensorSpec, source: TensorSpec, same: SameAxes) -> Spli
             f"{target.name!r} keeps the source's axes {show_axes(axes)} over {mesh}: {error}; name the mesh's axes "
             f"as the source does, say with a layout how tensors are split, or {REPLICATE_THEM}"
         ) from None
-    return Split(layout, layout.grid(target.shape, target.name))
+    return TensorSplit(layout, layout.grid(target.shape, target.name))
 
 
-def _split_by_map(target: TensorSpec, layout: LayoutMap) -> Split:
+def _split_by_map(target: TensorSpec, layout: LayoutMap) -> TensorSplit:
     found = layout[target.name]
     if found is None and layout.device_mesh is not None:
         found = TensorLayout((), layout.device_mesh)
     return _split_as(target, found)
 
 
-def _split_as(target: TensorSpec, found: TensorLayout | None) -> Split:
+def _split_as(target: TensorSpec, found: TensorLayout | None) -> TensorSplit:
     if found is None:
-        return Split(None, Grid.whole(target.shape))
+        return TensorSplit(None, Grid.whole(target.shape))
     padded = (*found.axes, *[None] * (len(target.shape) - len(found.axes)))
     found = TensorLayout(padded, found.recorded.device_mesh)
-    return Split(found, found.grid(target.shape, target.name))
+    return TensorSplit(found, found.grid(target.shape, target.name))
 
 
 def layout_warnings(

@@ -17,7 +17,7 @@ from reshard.restoring.outputs import (
     JaxArray,
     Key,
     NumpyArray,
-    Output,
+    RestoredOutput,
     Shards,
     UncommittedArray,
     default_device,
@@ -51,7 +51,7 @@ def becomes_jax(leaf: SourceLeaf, target: TargetLeaf | None, request: RestoreReq
 
 def choose_output(
     leaf: SourceLeaf, stored: StoredTensor, dtype: str, request: RestoreRequest
-) -> Output:
+) -> RestoredOutput:
     """What the tensor becomes; LayoutError, naming it, where its layout or partition cannot split it."""
     shape, target = stored.spec.shape, target_leaf(leaf, request)
     sharding = _sharding(leaf, stored, dtype, target, request)
@@ -146,7 +146,7 @@ def _like_target(
     target: TargetLeaf,
     sharding: TensorSharding,
     partitions: Partitions,
-) -> Output:
+) -> RestoredOutput:
     shape = stored.spec.shape
     if target.kind == "shards":
         if sharding.is_named:

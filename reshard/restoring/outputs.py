@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Place: TypeAlias = "jax.sharding.Sharding | DefaultDevice | HostMemory"
 
 
-class Output(Protocol):
+class RestoredOutput(Protocol):
     """What one tensor becomes."""
 
     @property
@@ -152,7 +152,7 @@ class Key(Struct, frozen=True):
 
     name: str
     implementation: str
-    data: Output
+    data: RestoredOutput
 
     @property
     def regions(self) -> tuple[Region, ...]:

@@ -19,14 +19,14 @@ from reshard.engine.progress import Progress
 from reshard.formats.base import Reader
 from reshard.planning.cost import BAND_BYTES
 from reshard.restoring.read_chunk import ChunkResult, read_chunk
-from reshard.restoring.schedule import Job, Step, jobs
+from reshard.restoring.schedule import Job, ReadStep, jobs
 from reshard.restoring.tensor_read import TensorRead, check_memory
 from reshard.restoring.tensor_state import Restored, TensorState
 
 if TYPE_CHECKING:
     from reshard.engine.buffers import Bytes
 
-Done = list[tuple[Step, ChunkResult | None]]
+Done = list[tuple[ReadStep, ChunkResult | None]]
 
 
 def run(
@@ -93,7 +93,7 @@ class _Worker:
             return aligned_empty(BAND_BYTES)
 
 
-def _run_step(step: Step, memory: Bytes) -> ChunkResult | None:
+def _run_step(step: ReadStep, memory: Bytes) -> ChunkResult | None:
     result = read_chunk(step.read, memory) if step.read is not None else None
     step.opened.end_chunk()
     return result

@@ -50,7 +50,7 @@ class OpenGroup:
             placed[number] = output.place(number, buffer.array)
 
 
-class Step(Struct, frozen=True):
+class ReadStep(Struct, frozen=True):
     """One chunk of a group; ``read`` is None where the group needs no chunk."""
 
     opened: OpenGroup
@@ -61,7 +61,7 @@ class Step(Struct, frozen=True):
 class Job(Struct, frozen=True):
     """Steps that one worker runs in order; they take ``memory_bytes`` until the last one ends."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ReadStep, ...]
     memory_bytes: int
 
 
@@ -87,7 +87,7 @@ class _Batch:
     """Steps collected for one job, and the memory that they take beside their results."""
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[ReadStep] = []
         self._staged = self._stream = self._nbytes = 0
 
     @property
@@ -98,7 +98,7 @@ class _Batch:
         """Memory of the batch with these added."""
         return self._staged + staged + max(self._stream, stream)
 
-    def add(self, steps: Sequence[Step], staged: int, stream: int) -> None:
+    def add(self, steps: Sequence[ReadStep], staged: int, stream: int) -> None:
         self.steps += steps
         self._staged += staged
         self._stream = max(self._stream, stream)
@@ -110,7 +110,7 @@ class _Batch:
 
 def _bundles(
     states: Sequence[TensorState], reader: Reader
-) -> Iterator[tuple[list[Step], int, int]]:
+) -> Iterator[tuple[list[ReadStep], int, int]]:
     """Steps that must stay in one job, with the bytes of their staged buffers and of one stream."""
     for state in _in_order(states):
         sizes, stream = state.read.staged_bytes, state.read.stream_bytes
@@ -131,13 +131,13 @@ def _in_order(states: Sequence[TensorState]) -> list[TensorState]:
     return sorted(states, key=size, reverse=True)
 
 
-def _steps(state: TensorState, group: ReadGroup, reader: Reader) -> Iterator[Step]:
+def _steps(state: TensorState, group: ReadGroup, reader: Reader) -> Iterator[ReadStep]:
     read, spec = state.read, state.read.stored.spec
     regions = read.output.regions
     indices = chunk_indices(regions, group, spec.storage)
     opened = OpenGroup(state, group, len(indices))
     if not indices:
-        yield Step(opened, None, 0)
+        yield ReadStep(opened, None, 0)
     touching = RegionIndex(regions, group, spec.shape)
     for index in indices:
         chunk = SourceChunk(
@@ -149,9 +149,11 @@ def _steps(state: TensorState, group: ReadGroup, reader: Reader) -> Iterator[Ste
         yield _step(state, opened, touching, chunk)
 
 
-def _step(state: TensorState, opened: OpenGroup, touching: RegionIndex, chunk: SourceChunk) -> Step:
+def _step(
+    state: TensorState, opened: OpenGroup, touching: RegionIndex, chunk: SourceChunk
+) -> ReadStep:
     read = state.read
     buffers = tuple(opened.buffers[n] for n in touching.touching(chunk.box))
     shape = read.stored.spec.shape if state.digest is not None else None
     nbytes = sum(b.region.count_in(chunk.box) for b in buffers) * read.stored.spec.itemsize
-    return Step(opened, ChunkRead(read.chunks, chunk, buffers, read.is_cast, shape), nbytes)
+    return ReadStep(opened, ChunkRead(read.chunks, chunk, buffers, read.is_cast, shape), nbytes)

@@ -14,7 +14,7 @@ from reshard.formats.codecs import decoder_bytes
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.cost import BAND_BYTES, CAST_SCRATCH_BYTES, TASK_OVERHEAD_BYTES
-from reshard.restoring.outputs import Output
+from reshard.restoring.outputs import RestoredOutput
 from reshard.restoring.read_groups import ReadGroup, read_groups, split_group
 
 MIB = 1 << 20
@@ -32,7 +32,7 @@ class TensorRead(Struct, frozen=True):
     name: str
     stored: StoredTensor
     dtype: str
-    output: Output
+    output: RestoredOutput
     saturate: bool = False
 
     @property

@@ -20,7 +20,7 @@ from reshard.layout.layout_map import LayoutMap
 from reshard.layout.resolve import layout_for
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.target_layouts import Layout, SameAxes, Split, layout_of, look_up, split
+from reshard.planning.target_layouts import Layout, SameAxes, TensorSplit, layout_of, look_up, split
 from reshard.saving.tensors import LiveTensor
 from reshard.saving.tree import flatten, key_path
 
@@ -110,10 +110,12 @@ def _with_layout(tensor: LiveTensor, given: GivenLayouts) -> LiveTensor:
     )
 
 
-def _split(tensor: LiveTensor, given: GivenLayouts) -> Split | None:
+def _split(tensor: LiveTensor, given: GivenLayouts) -> TensorSplit | None:
     if isinstance(given, Mapping) and not isinstance(given, LayoutMap):
         layout = given.get(tensor.name)
-        return None if layout is None else Split(layout, layout.grid(tensor.shape, tensor.name))
+        return (
+            None if layout is None else TensorSplit(layout, layout.grid(tensor.shape, tensor.name))
+        )
     return split(bare_spec(tensor), bare_spec(tensor), given)
 
 

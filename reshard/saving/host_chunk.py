@@ -12,14 +12,14 @@ from reshard.geometry.dtypes import numpy_dtype
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.saving.host_copy import elements, on_host
-from reshard.saving.tensors import LiveTensor, Shard
+from reshard.saving.tensors import DeviceShard, LiveTensor
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     Array = npt.NDArray[Any]
 
-Part = tuple[Shard, Box, tuple[slice, ...]]
+Part = tuple[DeviceShard, Box, tuple[slice, ...]]
 """A shard, the part of its data that belongs to a chunk, and the place of that part in the chunk."""
 
 
@@ -73,7 +73,7 @@ def _copied(tensor: LiveTensor, spec: TensorSpec, box: Box) -> int:
     return math.prod(stored) * spec.itemsize + max(moved, default=0)
 
 
-def _here(shard: Shard) -> bool:
+def _here(shard: DeviceShard) -> bool:
     return shard.data is None or on_host(shard.data)
 
 
@@ -81,7 +81,7 @@ def _is_one(found: list[Part], box: Box, stored: tuple[int, ...]) -> bool:
     return len(found) == 1 and found[0][1].shape == box.shape == stored
 
 
-def _is_run(shard: Shard, local: Box) -> bool:
+def _is_run(shard: DeviceShard, local: Box) -> bool:
     """Whether the elements are contiguous in the shard's memory."""
     data = shard.data
     if data is None:

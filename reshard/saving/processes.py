@@ -29,7 +29,7 @@ STEPS = ("planned", "staged", "written", "published")
 _DONE, _FAILED = b"+", b"-"
 
 
-class Group(Protocol):
+class ProcessGroup(Protocol):
     """The processes that save one tree."""
 
     @property
@@ -132,7 +132,7 @@ class DistributedGroup(Struct, frozen=True):
         return f"{self.prefix}/{step}/{process}/{part}"
 
 
-def group_of(path: str, timeout_s: float) -> Group:
+def group_of(path: str, timeout_s: float) -> ProcessGroup:
     """The processes that save to ``path``; a SingleProcess where jax is not distributed.
 
     Saves to the same path are numbered in the service, per process, so every process must start

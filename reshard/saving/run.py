@@ -27,7 +27,7 @@ from reshard.saving.host_chunk import parts
 from reshard.saving.host_copy import keep_data
 from reshard.saving.options import SaveOptions
 from reshard.saving.plan import SavePlan, plan_save, total_bytes
-from reshard.saving.processes import Group, check_same
+from reshard.saving.processes import ProcessGroup, check_same
 from reshard.saving.step_folder import step_folder
 from reshard.saving.write import ChunkWriter, for_each
 from reshard.storage.host import free_bytes
@@ -42,7 +42,7 @@ from reshard.storage.writeback import Writeback
 class OpenSave(Struct):
     """A save that is planned and staged; ``closing`` releases the staging folder."""
 
-    group: Group
+    group: ProcessGroup
     plan: SavePlan
     options: SaveOptions
     staging: Staging
@@ -50,7 +50,7 @@ class OpenSave(Struct):
 
 
 def plan_together(
-    group: Group,
+    group: ProcessGroup,
     tree: Any,
     given: GivenLayouts,
     options: SaveOptions,
@@ -70,7 +70,7 @@ def plan_together(
 
 
 def open_save(
-    group: Group, plan: SavePlan, options: SaveOptions, target: str, step: int | None
+    group: ProcessGroup, plan: SavePlan, options: SaveOptions, target: str, step: int | None
 ) -> OpenSave:
     """Takes the staging folder of the target, or refuses the target; nothing is written yet.
 

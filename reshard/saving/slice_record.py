@@ -16,7 +16,7 @@ from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.saving.host_copy import elements, keep_data
 from reshard.saving.plan import live_tensors
-from reshard.saving.tensors import LiveTensor, Shard
+from reshard.saving.tensors import DeviceShard, LiveTensor
 from reshard.saving.tree import live_leaves
 from reshard.variables.sharded.variable import ShardedVariable
 
@@ -29,7 +29,7 @@ class SliceRecord(Struct, frozen=True):
     """
 
     target: TargetCheckpoint
-    shards: Mapping[str, tuple[Shard, ...]]
+    shards: Mapping[str, tuple[DeviceShard, ...]]
 
     def sums(self) -> dict[str, int]:
         """The contribution of this process's shards to each tensor's CRC-64/NVME (its linear part)."""
@@ -92,7 +92,7 @@ def _target(tensor: LiveTensor) -> TargetTensor:
     return TargetTensor(spec, Encoding(), tensor.leaf, tensor.partition, tensor.slices)
 
 
-def _sum(spec: TensorSpec, shards: tuple[Shard, ...]) -> int:
+def _sum(spec: TensorSpec, shards: tuple[DeviceShard, ...]) -> int:
     total = 0
     for shard in shards:
         data = elements(shard.data, shard.box.relative_to(shard.box.start))

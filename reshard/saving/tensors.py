@@ -28,7 +28,7 @@ FIRST = (0,)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Shard:
+class DeviceShard:
     """Elements of a tensor: those of ``box``; along ``axis`` only every ``step``-th.
 
     Attributes:
@@ -81,7 +81,7 @@ class LiveTensor(Struct, frozen=True):
     leaf: Leaf
     shape: tuple[int, ...]
     dtype: str
-    shards: tuple[Shard, ...]
+    shards: tuple[DeviceShard, ...]
     grid: Grid | None
     chunked_as: Grid
     layout: TensorLayout | None = None
@@ -92,7 +92,7 @@ class LiveTensor(Struct, frozen=True):
     def name(self) -> str:
         return self.leaf.name
 
-    def touching(self, box: Box) -> Iterator[Shard]:
+    def touching(self, box: Box) -> Iterator[DeviceShard]:
         """The shards that overlap ``box``, and perhaps others."""
         if self.grid is None:
             yield from self.shards
@@ -112,7 +112,7 @@ def live_tensor(leaf: LiveLeaf, process_count: int) -> LiveTensor:
     if isinstance(array, jax.Array):
         return _from_jax(leaf.leaf, array, process_count)
     whole = Grid.whole(array.shape)
-    shard = Shard(Box.full(array.shape), FIRST, array)
+    shard = DeviceShard(Box.full(array.shape), FIRST, array)
     return LiveTensor(leaf.leaf, array.shape, array.dtype.name, (shard,), whole, whole)
 
 
@@ -135,13 +135,13 @@ def data_and_sharding(array: Any, *, is_key: bool) -> tuple[Any, ArraySharding]:
     return data, array_sharding(data.sharding, data.shape, array.sharding)
 
 
-def _shards(array: Any, found: ArraySharding, *, shared: bool) -> tuple[Shard, ...]:
+def _shards(array: Any, found: ArraySharding, *, shared: bool) -> tuple[DeviceShard, ...]:
     """One shard per box; ``shared`` where every process has the array for itself."""
     local: dict[Box, Any] = {}
     for shard in sorted(array.addressable_shards, key=lambda s: s.device.id):
         local.setdefault(box_of(shard.index, array.shape), shard.data)
     return tuple(
-        Shard(box, FIRST if shared else holders, local.get(box))
+        DeviceShard(box, FIRST if shared else holders, local.get(box))
         for box, holders in found.holders.items()
     )
 
@@ -183,7 +183,7 @@ def _slices_of(variable: ShardedVariable) -> Grid | tuple[Box, ...]:
     return Grid(shape, tuple(cuts))
 
 
-def _of_rows(name: str, data: Any, rows: range, variable: ShardedVariable) -> Iterator[Shard]:
+def _of_rows(name: str, data: Any, rows: range, variable: ShardedVariable) -> Iterator[DeviceShard]:
     """A shard of the variable, as the boxes that its devices hold; a numpy shard is one box."""
     if not getattr(data, "is_fully_addressable", True):
         raise TreeError(
@@ -203,11 +203,11 @@ def _of_rows(name: str, data: Any, rows: range, variable: ShardedVariable) -> It
         yield dataclasses.replace(shard, box=box, axis=axis, step=held.step)
 
 
-def _held(data: Any) -> tuple[Shard, ...]:
+def _held(data: Any) -> tuple[DeviceShard, ...]:
     import numpy as np
 
     if isinstance(data, np.ndarray):
-        return (Shard(Box.full(data.shape), FIRST, data),)
+        return (DeviceShard(Box.full(data.shape), FIRST, data),)
     _, found = data_and_sharding(data, is_key=False)
     return _shards(data, found, shared=True)
 

@@ -17,10 +17,10 @@ from reshard.layout.layout_file import LayoutFile
 from reshard.layout.tensor_layout import device_boxes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.rules import rewrites
-from reshard.planning.target_layouts import Layout, Split, look_up, split
+from reshard.planning.target_layouts import Layout, TensorSplit, look_up, split
 
 
-class Part(Struct, frozen=True):
+class ShardPart(Struct, frozen=True):
     """The box of one tensor that a shard holds.
 
     Attributes:
@@ -36,15 +36,17 @@ class Part(Struct, frozen=True):
     saturate: bool = False
 
 
-class Shard(Struct, frozen=True):
+class StreamedShard(Struct, frozen=True):
     """One of the ``count`` shards of a layout."""
 
     number: int
     count: int
-    parts: tuple[Part, ...]
+    parts: tuple[ShardPart, ...]
 
 
-def shard_parts(reader: Reader, layout: Layout | None, changes: Changes, number: int) -> Shard:
+def shard_parts(
+    reader: Reader, layout: Layout | None, changes: Changes, number: int
+) -> StreamedShard:
     """The parts of shard ``number``, in the tree's order; whole tensors are in every shard.
 
     The number of shards is that of the tensor with the most; a tensor with fewer is missing from the last shards.
@@ -56,7 +58,7 @@ def shard_parts(reader: Reader, layout: Layout | None, changes: Changes, number:
     keys = [name for name, t in tensors.items() if t.is_key]
     kept = rewrites(own + changes, [leaf.name for leaf in reader.leaves], specs, keys)
     wanted = [
-        Part(
+        ShardPart(
             rewrite.target,
             tensors[rewrite.source],
             rewrite.dtype or specs[rewrite.source].dtype,
@@ -76,10 +78,10 @@ def shard_parts(reader: Reader, layout: Layout | None, changes: Changes, number:
         for part, parted in zip(wanted, splits, strict=True)
         if (box := _box(parted, part.name, part.stored.spec.shape, number)) is not None
     )
-    return Shard(number, count, tuple(parts))
+    return StreamedShard(number, count, tuple(parts))
 
 
-def _split(name: str, source: TensorSpec, dtype: str, layout: Layout | None) -> Split:
+def _split(name: str, source: TensorSpec, dtype: str, layout: Layout | None) -> TensorSplit:
     bare = replace(
         source,
         name=name,
@@ -91,14 +93,14 @@ def _split(name: str, source: TensorSpec, dtype: str, layout: Layout | None) -> 
     return split(bare, source, layout)
 
 
-def _count(parted: Split) -> int:
+def _count(parted: TensorSplit) -> int:
     if parted.partition is not None:
         return parted.slices.count
     mesh = parted.layout.device_mesh if parted.layout is not None else None
     return 1 if mesh is None else math.prod(mesh.shape)
 
 
-def _box(parted: Split, name: str, shape: Sequence[int], number: int) -> Box | None:
+def _box(parted: TensorSplit, name: str, shape: Sequence[int], number: int) -> Box | None:
     if parted.partition is not None:
         boxes = list(parted.slices.boxes())
         return boxes[number] if number < len(boxes) else None

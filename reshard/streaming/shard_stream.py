@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from reshard.formats.base import Reader
-from reshard.formats.safetensors.write_header import Entry, safetensors_header
+from reshard.formats.safetensors.write_header import HeaderEntry, safetensors_header
 from reshard.layout.slice_info import SaveSliceInfo
-from reshard.streaming.shard_parts import Part, Shard
+from reshard.streaming.shard_parts import ShardPart, StreamedShard
 from reshard.streaming.tensor_stream import TensorStream
 
 GATHERED_BYTES = 256 << 10
@@ -31,11 +31,11 @@ class ShardStream:
         state: a digest; the same state means the same bytes.
     """
 
-    def __init__(self, reader: Reader, shard: Shard, max_memory: int) -> None:
+    def __init__(self, reader: Reader, shard: StreamedShard, max_memory: int) -> None:
         self.shard = shard.number
         self.shards = shard.count
         self.names = tuple(part.name for part in shard.parts)
-        entries = [Entry(part.name, part.dtype, part.box.shape) for part in shard.parts]
+        entries = [HeaderEntry(part.name, part.dtype, part.box.shape) for part in shard.parts]
         self.header = safetensors_header(entries, {"reshard.slices": _slices(shard)})
         self._streams = [
             TensorStream(
@@ -76,7 +76,7 @@ class ShardStream:
         return found.hexdigest()[:32]
 
 
-def _slices(shard: Shard) -> str:
+def _slices(shard: StreamedShard) -> str:
     document = {
         "format": "reshard.slices",
         "version": 1,
@@ -87,7 +87,7 @@ def _slices(shard: Shard) -> str:
     return json.dumps(document, separators=(",", ":"))
 
 
-def _slice(part: Part) -> dict[str, object]:
+def _slice(part: ShardPart) -> dict[str, object]:
     info = SaveSliceInfo.from_box(part.name, part.stored.spec.shape, part.box)
     return {
         "full_shape": info.full_shape,

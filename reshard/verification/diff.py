@@ -31,7 +31,7 @@ from reshard.planning.planner import open_files_per_task
 from reshard.planning.rules import rewrites
 from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
 from reshard.verification.elements import Comparing, Differences
-from reshard.verification.pair_blocks import Block, Matched, compare_blocks
+from reshard.verification.pair_blocks import Matched, PairBlock, compare_blocks
 from reshard.verification.pair_plan import Pair, check_pairs, plan_pair
 
 OnProgress = Callable[[Progress], None]
@@ -149,16 +149,16 @@ def _compared(
     return found
 
 
-def _memory(task: Sequence[Block]) -> int:
+def _memory(task: Sequence[PairBlock]) -> int:
     """The memory of its largest block: a task runs one block after another."""
     return max(block.plan.memory_bytes for block in task)
 
 
 def _tasks(
     matched: Sequence[Matched], max_memory: int, workers: int
-) -> Iterator[tuple[Block, ...]]:
+) -> Iterator[tuple[PairBlock, ...]]:
     """Every block; small ones share a task."""
-    batch: list[Block] = []
+    batch: list[PairBlock] = []
     nbytes = 0
     for block in _blocks(matched, max_memory, workers):
         batch.append(block)
@@ -170,7 +170,7 @@ def _tasks(
         yield tuple(batch)
 
 
-def _blocks(matched: Sequence[Matched], max_memory: int, workers: int) -> Iterator[Block]:
+def _blocks(matched: Sequence[Matched], max_memory: int, workers: int) -> Iterator[PairBlock]:
     """Every block; large tensors come first, so that no worker is left with one at the end."""
 
     def size(number: int) -> int:
@@ -182,7 +182,7 @@ def _blocks(matched: Sequence[Matched], max_memory: int, workers: int) -> Iterat
         pair = matched[number]
         for box in pair.blocks.boxes():
             block = Pair.of(pair.a, pair.b, box)
-            yield Block(number, block, plan_pair(block, max_memory, share, most_open))
+            yield PairBlock(number, block, plan_pair(block, max_memory, share, most_open))
 
 
 def _tensor_diff(

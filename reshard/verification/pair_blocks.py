@@ -49,7 +49,7 @@ class Matched(Struct, frozen=True):
         return self.a.spec.nbytes + self.b.spec.nbytes
 
 
-class Block(Struct, frozen=True):
+class PairBlock(Struct, frozen=True):
     """A block of the tensor pair with this number, and how it is streamed."""
 
     number: int
@@ -58,11 +58,11 @@ class Block(Struct, frozen=True):
 
 
 def compare_blocks(
-    blocks: Sequence[Block],
+    blocks: Sequence[PairBlock],
     matched: Sequence[Matched],
     readers: tuple[Reader, Reader],
     pool: ArenaPool,
-) -> list[tuple[Block, Differences]]:
+) -> list[tuple[PairBlock, Differences]]:
     """The differences of each block; blocks are compared one after another."""
     nbytes = max(_buffer_bytes(block.plan) for block in blocks)
     beside = max(block.plan.memory_bytes for block in blocks) - nbytes
@@ -80,7 +80,7 @@ def _buffer_bytes(plan: PairPlan) -> int:
 
 
 def _compared(
-    block: Block, matched: Matched, readers: tuple[Reader, Reader], arena: Arena
+    block: PairBlock, matched: Matched, readers: tuple[Reader, Reader], arena: Arena
 ) -> Differences:
     arena.reset()
     found = Differences()
@@ -93,7 +93,7 @@ def _compared(
 
 
 def _bands(
-    block: Block, matched: Matched, readers: tuple[Reader, Reader], arena: Arena
+    block: PairBlock, matched: Matched, readers: tuple[Reader, Reader], arena: Arena
 ) -> Iterator[tuple[Box, Bytes, Bytes]]:
     """Every band of the block, and its elements on both sides, row-major."""
     pair, plan = block.pair, block.plan

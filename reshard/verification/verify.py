@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from reshard.arguments import PairRules, Rules
 
 
-class Side(Struct, frozen=True):
+class ComparedSide(Struct, frozen=True):
     """A checkpoint to verify.
 
     Attributes:
@@ -86,10 +86,10 @@ def verify_checkpoints(
     """Compares two checkpoints, or one with its record; damage is reported, not raised.
 
     Args:
-        rules: the rules by which B was made of A; None for those that B records, if it was made of A's tree.
+        rules: how B was made from A. None uses the rules that B records, if B was made from A's tree.
 
-    Raises PlanError for rules that make no sense for A; the errors of opening, for a checkpoint without a record
-    of itself; MemoryBudgetError.
+    Raises PlanError if the rules do not fit A; the errors of opening a checkpoint, if it has no record of itself;
+    MemoryBudgetError if the budget is too small.
     """
     check_leaves_to_read(limits.max_memory, *(uri for uri in (a, b) if uri is not None))
     sides = [_open_side(a, "A", progress)]
@@ -126,7 +126,7 @@ def _is_recorded(reader: Reader | None, name: str) -> bool:
     return reader is not None and name in reader.tensors and reader.tensors[name].digest is not None
 
 
-def _added_files(side: Side) -> tuple[str, ...]:
+def _added_files(side: ComparedSide) -> tuple[str, ...]:
     """A warning about files that were added beside the checkpoint and are no part of it."""
     added = [f.name for f in side.files if f.status == "added"]
     if not added:
@@ -138,7 +138,7 @@ def _added_files(side: Side) -> tuple[str, ...]:
 
 
 def _compare_tensors(
-    sides: Sequence[Side],
+    sides: Sequence[ComparedSide],
     limits: Limits,
     progress: Callable[[Progress], None] | None,
     rules: Changes | None,
@@ -160,7 +160,7 @@ def _compare_tensors(
     return Verification("", None, ())
 
 
-def _pairing(a: Reader, b: Reader, sides: Sequence[Side], rules: Changes | None) -> Pairing:
+def _pairing(a: Reader, b: Reader, sides: Sequence[ComparedSide], rules: Changes | None) -> Pairing:
     if rules is None:
         return pair_by_record(a, b, *(side.made for side in sides))
     return pair_by_rules(a, rules)
@@ -168,17 +168,17 @@ def _pairing(a: Reader, b: Reader, sides: Sequence[Side], rules: Changes | None)
 
 def _open_side(
     uri: str, side: Literal["A", "B"], progress: Callable[[Progress], None] | None
-) -> Side:
+) -> ComparedSide:
     root = Path(local_path(uri)).absolute()
     records = folder_records(root)
     if not records:
-        return Side(uri, open_reader(uri), ())
+        return ComparedSide(uri, open_reader(uri), ())
     reader, damage = _opened(uri, records)
     read = _file_progress(root, records, progress)
     is_chunk = reader.chunk_files.__contains__ if isinstance(reader, OrbaxReader) else None
     files = tuple(replace(f, side=side) for f in file_verdicts(root, records, is_chunk, read))
     made = next((r.file.made for r in records if r.file is not None and not r.folder), None)
-    return Side(uri, reader, files, damage, made)
+    return ComparedSide(uri, reader, files, damage, made)
 
 
 def _opened(uri: str, records: Sequence[FolderRecord]) -> tuple[Reader | None, tuple[str, ...]]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.cli.picture import Frame, Split, draw, draw_mesh, holders
+from reshard.cli.picture import Frame, PictureSplit, draw, draw_mesh, holders
 from reshard.geometry.grid import Grid
 from reshard.layout.axes import Axis
 from reshard.layout.device_mesh import DeviceMesh
@@ -19,7 +19,7 @@ def picture(
     shape: tuple[int, ...], axes: tuple[Axis, ...], mesh: DeviceMesh, frame: Frame
 ) -> list[str]:
     layout = TensorLayout(axes, mesh)
-    return [line.plain for line in draw(Split(layout.grid(shape), layout), frame)]
+    return [line.plain for line in draw(PictureSplit(layout.grid(shape), layout), frame)]
 
 
 def test_rows_and_columns() -> None:
@@ -82,12 +82,14 @@ def test_three_split_dimensions_fold_into_rows() -> None:
 
 
 def test_uneven_parts_are_numbered() -> None:
-    split = Split(Grid((10,), ((0, 4, 7, 10),)))
+    split = PictureSplit(Grid((10,), ((0, 4, 7, 10),)))
     assert draw(split, Frame(19, 1))[1].plain == "│  0  │  1  │  2  │"
 
 
 def test_nothing_to_draw() -> None:
-    assert [line.plain for line in draw(Split(Grid.whole((0, 4))), Frame(20, 7))] == ["(empty)"]
+    assert [line.plain for line in draw(PictureSplit(Grid.whole((0, 4))), Frame(20, 7))] == [
+        "(empty)"
+    ]
 
 
 def test_a_mesh_is_its_own_picture() -> None:
@@ -98,7 +100,7 @@ def test_a_mesh_is_its_own_picture() -> None:
 
 def test_devices_have_different_colours() -> None:
     layout = TensorLayout(("model",), SERVED)
-    spans = draw(Split(layout.grid((8,)), layout), Frame(33, 1))[1].spans
+    spans = draw(PictureSplit(layout.grid((8,)), layout), Frame(33, 1))[1].spans
     colours = [str(span.style) for span in spans if "on" in str(span.style)]
     assert len(set(colours)) == len(colours) == 8
 
@@ -133,7 +135,7 @@ def test_holders_are_those_that_the_layout_says(
 )
 def test_pictures_are_rectangles(parts: list[int], width: int, height: int) -> None:
     grid = Grid.regular(parts, [1] * len(parts))
-    lines = draw(Split(grid), Frame(width, height))
+    lines = draw(PictureSplit(grid), Frame(width, height))
     assert len({line.cell_len for line in lines}) == 1
     assert len(lines) <= max(height + 2, 17) + 1
 

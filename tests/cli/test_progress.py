@@ -4,7 +4,7 @@ import io
 import sys
 import time
 
-from reshard.cli.progress import Bar, Lines, bar, loading, short_name, watching
+from reshard.cli.progress import Bar, ProgressLines, bar, loading, short_name, watching
 from reshard.engine.progress import Progress, Stage
 from tests.cli.show import console, text_of
 
@@ -16,7 +16,7 @@ def progress(done: int, stage: Stage = "copying", tensor: str = "params/a/kernel
 def test_lines_come_every_few_seconds() -> None:
     now = 100.0
     shown: list[str] = []
-    lines = Lines(shown.append, lambda: now)
+    lines = ProgressLines(shown.append, lambda: now)
     for second in range(14):
         now = 100.0 + second
         lines(progress(10 * second))
@@ -29,7 +29,7 @@ def test_lines_come_every_few_seconds() -> None:
 def test_a_stage_has_its_own_rate() -> None:
     now = 0.0
     shown: list[str] = []
-    lines = Lines(shown.append, lambda: now)
+    lines = ProgressLines(shown.append, lambda: now)
     now = 100.0
     lines(progress(800, "copying"))
     lines(progress(0, "reading back"))
@@ -45,7 +45,7 @@ def test_a_stage_has_its_own_rate() -> None:
 def test_nothing_moved_and_nothing_to_move() -> None:
     now = 0.0
     shown: list[str] = []
-    lines = Lines(shown.append, lambda: now)
+    lines = ProgressLines(shown.append, lambda: now)
     now = 9.0
     lines(Progress(0, 0, 0, 0, ""))
     assert shown[0].startswith("copying: 100%, 0 B of 0 B, –, unknown time left, task 0 of 0")
@@ -82,14 +82,14 @@ def test_programs_see_no_progress() -> None:
     with watching(as_json=True) as watch:
         assert watch is None
     with watching(as_json=False) as watch:
-        assert isinstance(watch, Lines)
+        assert isinstance(watch, ProgressLines)
 
 
 def test_only_terminals_get_progress_bars(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with watching(as_json=False) as watch:
-        assert isinstance(watch, Lines)
+        assert isinstance(watch, ProgressLines)
 
 
 def test_what_shows_the_result_is_loaded_while_the_device_is_waited_for(tmp_path, monkeypatch):

@@ -98,7 +98,7 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_failing_step_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    step = story.Step("Fails", "python", ("-c", "raise SystemExit(5)"))
+    step = story.StoryStep("Fails", "python", ("-c", "raise SystemExit(5)"))
     monkeypatch.setattr(story, "STEPS", (step,))
     with pytest.raises(ReshardError, match=r"SystemExit.*but it ended with exit code 5"):
         run_demo(tmp_path / "kept")

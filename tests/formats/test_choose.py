@@ -138,7 +138,7 @@ REFUSED: list[tuple[str, dict[str, Any], type[ReshardError], str]] = [
     ("plain", {"step": 7}, NotACheckpointError,
      "{run} has no step 7; it is a training run's folder with steps 1, 2, 10; choose one with"),
     ("plain/2", {"step": 2}, PlanError,
-     "{run} is a checkpoint itself, and no training run's folder that has steps; leave step 2 out (step)"),
+     "{run} is a checkpoint, not the folder of a training run, but a step is given; leave step 2 out (step), or give "),
     ("", {"step": "latest"}, NotACheckpointError,
      "{run} holds no committed step; expected the folder of a training run"),
     ("none", {"step": 1}, StorageError, "{run} does not exist: expected a training run's folder; check the path"),
@@ -325,7 +325,7 @@ def test_refusals_of_the_command(
 
 def test_a_checkpoint_itself_has_no_step(runs: Path, capsys: Capture) -> None:
     assert command(["inspect", str(runs / "plain" / "2"), "--step", "2"]) == 1
-    assert "leave step 2 out (--step), or give the run's folder" in capsys.readouterr().err
+    assert "leave step 2 out (--step), or give the folder" in capsys.readouterr().err
 
 
 def test_b_is_named_by_its_path(runs: Path) -> None:

@@ -15,7 +15,7 @@ from reshard.layout.layout_file import LayoutFile, parse_layout
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.target_layouts import SameAxes, Split, layout_of, layout_warnings, split
+from reshard.planning.target_layouts import SameAxes, TensorSplit, layout_of, layout_warnings, split
 
 MESH = DeviceMesh((4, 2), ("data", "model"))
 LINE = DeviceMesh((8,), ("x",))
@@ -123,7 +123,7 @@ def test_what_is_no_mesh(given):
 def test_without_a_layout_the_sources_is_kept():
     layout = TensorLayout(("data", "model"), MESH)
     source = tensor(layout=layout)
-    assert split(tensor(), source, None) == Split(layout, Grid.regular((16, 8), (4, 4)))
+    assert split(tensor(), source, None) == TensorSplit(layout, Grid.regular((16, 8), (4, 4)))
 
 
 def test_by_a_file_of_changes_only_the_sources_is_kept():
@@ -135,7 +135,7 @@ def test_by_a_file_of_changes_only_the_sources_is_kept():
 def test_by_a_mesh_alone_the_axes_are_the_sources():
     source = tensor(layout=TensorLayout(("data", "model"), MESH))
     other = DeviceMesh((2, 8), ("data", "model"))
-    expected = Split(TensorLayout(("data", "model"), other), Grid.regular((16, 8), (8, 1)))
+    expected = TensorSplit(TensorLayout(("data", "model"), other), Grid.regular((16, 8), (8, 1)))
     assert split(tensor(), source, SameAxes(other)) == expected
     assert split(tensor(), tensor(), SameAxes(other)).slices == Grid.whole((16, 8))
 
@@ -161,11 +161,11 @@ def test_by_a_file():
 
 def test_by_a_file_that_says_nothing_of_it():
     found = split(tensor("bias"), tensor("bias"), parse_layout(CONTENT))
-    assert found == Split(TensorLayout((None, None), MESH), Grid.whole((16, 8)))
+    assert found == TensorSplit(TensorLayout((None, None), MESH), Grid.whole((16, 8)))
 
 
 def test_by_a_file_without_a_mesh_no_layout_is_recorded():
-    assert split(tensor(), tensor(), LayoutFile()) == Split(None, Grid.whole((16, 8)))
+    assert split(tensor(), tensor(), LayoutFile()) == TensorSplit(None, Grid.whole((16, 8)))
 
 
 def test_by_a_partition():
@@ -184,8 +184,8 @@ def test_by_a_map_axes_are_padded():
 
 def test_by_a_map_that_says_nothing_of_it():
     found = split(tensor("bias", (8,)), tensor("bias", (8,)), layout_map(kern=("data",)))
-    assert found == Split(TensorLayout((None,), MESH), Grid.whole((8,)))
-    assert split(tensor(), tensor(), LayoutMap()) == Split(None, Grid.whole((16, 8)))
+    assert found == TensorSplit(TensorLayout((None,), MESH), Grid.whole((8,)))
+    assert split(tensor(), tensor(), LayoutMap()) == TensorSplit(None, Grid.whole((16, 8)))
 
 
 def test_by_a_map_that_does_not_divide():

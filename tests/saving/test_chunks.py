@@ -21,7 +21,7 @@ from reshard.saving import host_copy
 from reshard.saving.chunks import own_chunks, storage_chunk, writers
 from reshard.saving.host_chunk import host_chunk
 from reshard.saving.host_copy import elements
-from reshard.saving.tensors import LiveTensor, Shard, live_tensor
+from reshard.saving.tensors import DeviceShard, LiveTensor, live_tensor
 from reshard.saving.tree import live_leaves
 from tests.orbax_trees import put
 from tests.saving.states import random
@@ -95,7 +95,7 @@ def spreads(draw):
     shape = tuple(8 * n for n in parts)
     grid = Grid.regular(shape, [8] * len(parts))
     some = st.sets(st.integers(0, 3), min_size=1).map(lambda s: tuple(sorted(s)))
-    shards = tuple(Shard(box, draw(some)) for box in grid.boxes())
+    shards = tuple(DeviceShard(box, draw(some)) for box in grid.boxes())
     return LiveTensor(Leaf("x", ()), shape, "int8", shards, grid, grid)
 
 
@@ -118,7 +118,7 @@ def test_replicas_share_the_work():
     whole = Grid.whole((64,))
     tensors = [
         LiveTensor(
-            Leaf(str(n), ()), (64,), "int8", (Shard(Box((0,), (64,)), (0, 1)),), whole, whole
+            Leaf(str(n), ()), (64,), "int8", (DeviceShard(Box((0,), (64,)), (0, 1)),), whole, whole
         )
         for n in range(10)
     ]

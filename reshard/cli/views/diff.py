@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from reshard import DiffReport, LeafDiff, TensorDiff
-from reshard.cli.grouping import Group, grouped, single
+from reshard.cli.grouping import TensorGroup, grouped, single
 from reshard.cli.tables import Cell, cap_note, capped, table
 from reshard.cli.text import count_text, dtype_text, duration_text, safe, shape_text
 
@@ -40,7 +40,7 @@ def _changed(tensors: Sequence[TensorDiff], show_all: bool) -> Iterator[Renderab
     yield from _notes(tensors)
 
 
-def _groups(tensors: Sequence[TensorDiff], show_all: bool) -> list[Group[TensorDiff]]:
+def _groups(tensors: Sequence[TensorDiff], show_all: bool) -> list[TensorGroup[TensorDiff]]:
     return single(tensors, _name) if show_all else grouped(tensors, _name, _alike)
 
 
@@ -52,20 +52,20 @@ def _alike(tensor: TensorDiff) -> Hashable:
     return tensor.shape_a, tensor.dtype_a, tensor.dtype_b
 
 
-def _weight(group: Group[TensorDiff]) -> tuple[float, float, int]:
+def _weight(group: TensorGroup[TensorDiff]) -> tuple[float, float, int]:
     """The largest relative change first, that of keys and NaN alone last."""
     return _largest(group), float(_most(group) or 0), sum(t.elements or 0 for t in group.members)
 
 
-def _largest(group: Group[TensorDiff]) -> float:
+def _largest(group: TensorGroup[TensorDiff]) -> float:
     return max(t.relative or 0.0 for t in group.members)
 
 
-def _most(group: Group[TensorDiff]) -> int | float | None:
+def _most(group: TensorGroup[TensorDiff]) -> int | float | None:
     return max((t.largest for t in group.members if t.largest is not None), default=None)
 
 
-def _row(group: Group[TensorDiff], show_all: bool) -> tuple[Cell, ...]:
+def _row(group: TensorGroup[TensorDiff], show_all: bool) -> tuple[Cell, ...]:
     elements = sum(t.elements or 0 for t in group.members)
     first = group.first
     size = math.prod(first.shape_a or ()) * group.count

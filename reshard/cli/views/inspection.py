@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from reshard import CheckpointInfo, DeviceMesh, TensorInfo
-from reshard.cli.grouping import Group, grouped, single
+from reshard.cli.grouping import TensorGroup, grouped, single
 from reshard.cli.tables import Cell, Column, cap_note, capped, table, warning
 from reshard.cli.text import (
     axes_text,
@@ -23,7 +23,7 @@ from reshard.cli.text import (
 from reshard.formats.base import Item
 from reshard.geometry.sizes import format_bytes
 
-Rows = Sequence[Group[TensorInfo]]
+Rows = Sequence[TensorGroup[TensorInfo]]
 
 MOST_IDS = 8
 """Device ids of a mesh that are shown."""
@@ -73,7 +73,7 @@ def _alike(tensor: TensorInfo) -> Hashable:
     return spec.shape, spec.dtype, storage, spec.layout, tensor.is_key
 
 
-def _row(group: Group[TensorInfo], marks: Mapping[DeviceMesh, str]) -> tuple[Cell, ...]:
+def _row(group: TensorGroup[TensorInfo], marks: Mapping[DeviceMesh, str]) -> tuple[Cell, ...]:
     info, spec = group.first, group.first.spec
     mesh = spec.layout.device_mesh if spec.layout else None
     return (

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from reshard import DeviceMesh, LaidOut, LayoutPreview
 from reshard.cli.grouping import grouped
-from reshard.cli.picture import MOST_ROWS, Frame, Split, draw, draw_mesh
+from reshard.cli.picture import MOST_ROWS, Frame, PictureSplit, draw, draw_mesh
 from reshard.cli.tables import cap_note, warning
 from reshard.cli.text import (
     axes_text,
@@ -82,16 +82,16 @@ def _show_kinds(
         console.print(Text(note, style="dim"))
 
 
-def _source_split(tensor: LaidOut) -> Split | None:
+def _source_split(tensor: LaidOut) -> PictureSplit | None:
     """Who held what in the source, or None where that was not recorded."""
     layout = tensor.source.layout
     if layout is None or layout.device_mesh is None:
         return None
-    return Split(layout.grid(tensor.source.shape, tensor.source.name), layout)
+    return PictureSplit(layout.grid(tensor.source.shape, tensor.source.name), layout)
 
 
-def _target_split(tensor: LaidOut) -> Split:
-    return Split(tensor.slices, tensor.target.layout)
+def _target_split(tensor: LaidOut) -> PictureSplit:
+    return PictureSplit(tensor.slices, tensor.target.layout)
 
 
 def _is_whole(tensor: LaidOut) -> bool:
@@ -193,7 +193,7 @@ def _target_lines(tensor: LaidOut, frame: Frame) -> Iterator[Text]:
     yield from draw(split, frame)
 
 
-def _shards_text(spec: TensorSpec, split: Split) -> str:
+def _shards_text(spec: TensorSpec, split: PictureSplit) -> str:
     """How many shards of which size, and on how many devices each."""
     if not split.grid.count:
         return "no elements"

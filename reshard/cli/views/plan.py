@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from reshard import DeviceMesh
-from reshard.cli.grouping import Group, grouped, single
+from reshard.cli.grouping import TensorGroup, grouped, single
 from reshard.cli.tables import Cell, Column, cap_note, capped, table, warnings_of
 from reshard.cli.text import (
     axes_text,
@@ -33,7 +33,7 @@ from reshard.planning.multi_plan import MultiPlan
 if TYPE_CHECKING:
     from reshard import ConversionPlan, PlannedTensor
 
-    Groups = Sequence[Group[PlannedTensor]]
+    Groups = Sequence[TensorGroup[PlannedTensor]]
 
 CHUNKS_ARE_NOT_SHARDS = (
     "shards: what each device holds. chunks: how files store it; "
@@ -116,7 +116,7 @@ def _columns(tensors: Sequence[PlannedTensor]) -> tuple[str | Column, ...]:
     )
 
 
-def _row(group: Group[PlannedTensor]) -> tuple[Cell, ...]:
+def _row(group: TensorGroup[PlannedTensor]) -> tuple[Cell, ...]:
     source, target, move = group.first.source, group.first.target, group.first.move
     tasks = sum(t.move.price.tasks for t in group.members)
     return (

@@ -15,7 +15,7 @@ from reshard.planning.shares import Share, shares
 
 if TYPE_CHECKING:
     from reshard import PlannedTensor
-    from reshard.cli.grouping import Group
+    from reshard.cli.grouping import TensorGroup
     from reshard.cli.views.plan import Groups
 
 MOST_GROUPS = 8
@@ -37,7 +37,7 @@ def _is_cut(tensor: PlannedTensor) -> bool:
     return tensor.source.slices.count > 1 or tensor.target.slices.count > 1
 
 
-def _group(group: Group[PlannedTensor]) -> Iterator[RenderableType]:
+def _group(group: TensorGroup[PlannedTensor]) -> Iterator[RenderableType]:
     source, target = group.first.source.slices, group.first.target.slices
     cut = f"source shards {parts_text(source)} → target shards {parts_text(target)}"
     yield Text.assemble((safe(group.name), "bold"), f"\n{cut}")

@@ -36,7 +36,7 @@ VERSION = 1
 _NO_CAST = CastStats()
 
 
-class Header(Struct, frozen=True):
+class JournalHeader(Struct, frozen=True):
     """Whose journal it is.
 
     Attributes:
@@ -53,7 +53,7 @@ class Header(Struct, frozen=True):
 class Journal:
     """A new journal, open for appending."""
 
-    def __init__(self, path: Path, header: Header) -> None:
+    def __init__(self, path: Path, header: JournalHeader) -> None:
         self._lines = LineFile(path)
         document = {"format": FORMAT, "version": VERSION, **to_builtins(header)}
         try:
@@ -88,7 +88,7 @@ def _task_json(finished: Finished) -> list[Any]:
     ]
 
 
-def read_header(path: Path) -> Header | None:
+def read_header(path: Path) -> JournalHeader | None:
     """The header of the journal at ``path``; None where there is none that can be read.
 
     Raises ResumeError where another version of this program wrote it: that version can resume it.
@@ -113,12 +113,12 @@ def _check_version(version: Any, path: Path) -> None:
         )
 
 
-def _header(identity: dict[str, Any], host: str, boot: str, root: int) -> Header:
+def _header(identity: dict[str, Any], host: str, boot: str, root: int) -> JournalHeader:
     known = Identity(**identity)
     texts = [known.source, known.files, known.plan, host, boot, *known.settings.values()]
     if type(root) is not int or not all(isinstance(text, str) for text in texts):
         raise TypeError("a field of the wrong kind")
-    return Header(known, host, boot, root)
+    return JournalHeader(known, host, boot, root)
 
 
 def has_finished(path: Path) -> bool:

@@ -16,8 +16,8 @@ from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.resume.check_chunks import Chunk, damaged, journaled_chunks, missing
 from reshard.conversion.resume.identity import Identity, differences
 from reshard.conversion.resume.journal import (
-    Header,
     Journal,
+    JournalHeader,
     has_finished,
     read_finished,
     read_header,
@@ -61,7 +61,7 @@ def _taken(target: OpenTarget, staging: Staging, journal: Journal, done: DoneUni
     return journal
 
 
-def _resumable(staging: Staging) -> Header | None:
+def _resumable(staging: Staging) -> JournalHeader | None:
     """The header of an unfinished run's journal, where there is anything to resume."""
     header = read_header(staging.journal)
     if header is None or not staging.root.is_dir() or staging.root.is_symlink():
@@ -100,13 +100,13 @@ def _steps(before: Identity, now: Identity) -> tuple[str, int, int] | None:
     return str(Path(*was[:at])), old.step, new.step
 
 
-def _is_same_boot(header: Header) -> bool:
+def _is_same_boot(header: JournalHeader) -> bool:
     return bool(header.boot) and (header.host, header.boot) == (host_name(), boot_id())
 
 
-def _header(staging: Staging, target: OpenTarget) -> Header:
+def _header(staging: Staging, target: OpenTarget) -> JournalHeader:
     root = staging.identity[1] if staging.identity else 0
-    return Header(target.job.identity, host_name(), boot_id(), root)
+    return JournalHeader(target.job.identity, host_name(), boot_id(), root)
 
 
 def _is_packed(target: OpenTarget) -> bool:

@@ -38,7 +38,7 @@ _MAX_VARINT_BYTES = 10
 """Numbers below 2^64; those from 2^63 on only mean "missing"."""
 
 
-class Block:
+class IndexBlock:
     """An open block in a file; its content is read from ``body`` in order.
 
     Args:

@@ -29,7 +29,7 @@ from reshard.formats.json.safe_json import read_bytes, shorten
 from reshard.formats.limits import MAX_MANIFEST_BYTES, MAX_NODES
 from reshard.formats.ocdbt.file_sizes import FileSizes
 from reshard.formats.ocdbt.manifest import MANIFEST, read_root
-from reshard.formats.ocdbt.node import Entry, Node
+from reshard.formats.ocdbt.node import Node, NodeEntry
 from reshard.storage.inside import Inside
 from reshard.storage.local import storage_errors
 
@@ -278,14 +278,14 @@ class _Walk:
                 f"{where} overlaps with other nodes in {extent.path}; the database contradicts itself"
             )
 
-    def _child(self, parent: _Place, entry: Entry) -> _Place:
+    def _child(self, parent: _Place, entry: NodeEntry) -> _Place:
         file = entry.file
         if file is None:
             raise CorruptError(f"{self._database} ({parent}) has a child without a place")
         prefix = parent.prefix + entry.key
         return _Place(file.base, file.path, entry.offset, entry.length, prefix)
 
-    def _value(self, place: _Place, entry: Entry) -> Place:
+    def _value(self, place: _Place, entry: NodeEntry) -> Place:
         if entry.file is None:
             return entry.inline
         if entry.offset + entry.length > _MAX_OFFSET:

@@ -24,7 +24,7 @@ from msgspec import Struct
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Extent
 from reshard.formats.json.safe_json import expect
-from reshard.formats.ocdbt.block import Block, Body, data_files
+from reshard.formats.ocdbt.block import Body, IndexBlock, data_files
 from reshard.storage.local import storage_errors
 
 MANIFEST = "manifest.ocdbt"
@@ -61,7 +61,7 @@ def read_root(database: Path) -> Root | None:
     where = str(database / MANIFEST)
     with storage_errors("read", where):
         size = (database / MANIFEST).stat().st_size
-    block = Block(Extent(where, 0, size), _MAGIC, "manifest of a database", where)
+    block = IndexBlock(Extent(where, 0, size), _MAGIC, "manifest of a database", where)
     try:
         kind = _kind(block.body)
         root = _newest(block.body, where) if kind == _SINGLE else None

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from reshard.formats.base import Extent
 from reshard.formats.limits import MAX_INLINE_BYTES, MAX_NODE_BYTES
-from reshard.formats.ocdbt.block import MAX_KEY_BYTES, Block, DataFile, data_files
+from reshard.formats.ocdbt.block import MAX_KEY_BYTES, DataFile, IndexBlock, data_files
 
 if TYPE_CHECKING:
     from reshard.formats.ocdbt.block import Column
@@ -30,7 +30,7 @@ MAX_ENTRIES = 1 << 20
 _MAGIC = 0x0CDB20DE
 
 
-class Entry(Struct, frozen=True):
+class NodeEntry(Struct, frozen=True):
     """One entry of a node.
 
     Attributes:
@@ -56,7 +56,7 @@ class Node:
     """
 
     def __init__(self, extent: Extent, base: str, where: str) -> None:
-        self._block = Block(extent, _MAGIC, "node of a B-tree", where)
+        self._block = IndexBlock(extent, _MAGIC, "node of a B-tree", where)
         self._body = self._block.body
         try:
             self.height = self._body.take(1)[0]
@@ -68,7 +68,7 @@ class Node:
             self.close()
             raise
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[NodeEntry]:
         """The entries in order; the node is closed afterwards."""
         with closing(self):
             yield from self._children() if self.height else self._values()
@@ -78,7 +78,7 @@ class Node:
     def close(self) -> None:
         self._block.close()
 
-    def _values(self) -> Iterator[Entry]:
+    def _values(self) -> Iterator[NodeEntry]:
         body, count = self._body, self.count
         shared, rest = self._key_lengths()
         suffixes = self._suffixes(rest)
@@ -93,15 +93,15 @@ class Node:
         for key, length, kind in zip(keys, lengths.tolist(), kinds.tolist(), strict=True):
             if kind:
                 number, offset = next(places)
-                yield Entry(key, self._files[number], offset, length)
+                yield NodeEntry(key, self._files[number], offset, length)
             else:
                 if length > MAX_INLINE_BYTES:
                     body.refuse(
                         f"it has a value of {length:,} bytes, and at most {MAX_INLINE_BYTES:,} are read"
                     )
-                yield Entry(key, None, 0, length, body.take(length))
+                yield NodeEntry(key, None, 0, length, body.take(length))
 
-    def _children(self) -> Iterator[Entry]:
+    def _children(self) -> Iterator[NodeEntry]:
         body, count = self._body, self.count
         shared, rest = self._key_lengths()
         common = body.column(count)
@@ -115,7 +115,7 @@ class Node:
         for key, kept, (number, offset, length) in zip(keys, common.tolist(), places, strict=True):
             if kept > len(key):
                 body.refuse("a child's keys share more than its first key has")
-            yield Entry(key[:kept], self._files[number], offset, length)
+            yield NodeEntry(key[:kept], self._files[number], offset, length)
 
     def _key_lengths(self) -> tuple[Column, Column]:
         """For each key the checked lengths of the prefix that it shares with the one before, and of its rest."""

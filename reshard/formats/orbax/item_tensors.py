@@ -19,7 +19,7 @@ from reshard.formats.orbax.metadata_price import LEAF_BYTES, TENSOR_BYTES
 from reshard.formats.orbax.plain_files import PlainFiles
 from reshard.formats.orbax.sharding_file import SHARDING, OneDevice, Sharding, read_shardings
 from reshard.formats.orbax.tree_metadata import (
-    TreeLeaf,
+    MetadataLeaf,
     TreeMetadata,
     read_ext_metadata,
     read_strings,
@@ -98,7 +98,7 @@ def open_item(
 
 
 def _leaves(
-    leaves: Sequence[TreeLeaf],
+    leaves: Sequence[MetadataLeaf],
     prefix: str,
     item: str,
     ext: Mapping[str, Mapping[str, Any] | None],
@@ -119,7 +119,7 @@ def _leaves(
 
 
 def _placed(
-    leaves: Sequence[TreeLeaf],
+    leaves: Sequence[MetadataLeaf],
     shardings: Mapping[str, Sharding],
     entries: Mapping[str, SliceEntry],
 ) -> dict[str, dict[str, str]]:
@@ -134,12 +134,12 @@ def _placed(
     return found
 
 
-def _meta(leaf: TreeLeaf) -> dict[str, Any]:
+def _meta(leaf: MetadataLeaf) -> dict[str, Any]:
     none = {"ext_metadata": None} if leaf.is_tensor else {}
     return {"value_metadata": leaf.value, **none}
 
 
-def _name(prefix: str, leaf: TreeLeaf) -> str:
+def _name(prefix: str, leaf: MetadataLeaf) -> str:
     """A bare array, which has no keys, is named like its item."""
     return prefix + leaf.name if leaf.path else prefix.removesuffix("/")
 
@@ -150,7 +150,7 @@ def _leaf_bytes(leaves: Sequence[Leaf], tensors: Mapping[str, StoredTensor]) -> 
 
 
 def _find_arrays(
-    directory: Path, leaves: Sequence[TreeLeaf], tree: TreeMetadata, recorded: Mapping[str, str]
+    directory: Path, leaves: Sequence[MetadataLeaf], tree: TreeMetadata, recorded: Mapping[str, str]
 ) -> dict[str, ArrayFiles]:
     """Each tensor's metadata file, by param name.
 
@@ -171,7 +171,7 @@ def _find_arrays(
 
 def _look_up(
     directory: Path,
-    leaves: Sequence[TreeLeaf],
+    leaves: Sequence[MetadataLeaf],
     tree: TreeMetadata,
     values: Values,
     must: bool,
@@ -216,7 +216,11 @@ def _shared_parse() -> Parse:
 
 
 def _open_array(
-    leaf: TreeLeaf, tree: TreeMetadata, values: Values, parse: Parse, recorded: Mapping[str, str]
+    leaf: MetadataLeaf,
+    tree: TreeMetadata,
+    values: Values,
+    parse: Parse,
+    recorded: Mapping[str, str],
 ) -> ArrayFiles | None:
     prefix = f"{leaf.param_name}/" if leaf.param_name else ""
     names = (ZARR3_FILE, ZARR2_FILE) if tree.uses_zarr3 else (ZARR2_FILE, ZARR3_FILE)
@@ -269,7 +273,7 @@ class _TensorAssembly:
         self._cuts = 0
         self._layout_cuts = 0
 
-    def assemble(self, name: str, leaf: TreeLeaf, array: ArrayFiles) -> StoredTensor:
+    def assemble(self, name: str, leaf: MetadataLeaf, array: ArrayFiles) -> StoredTensor:
         """The tensor of a leaf, with its entry in ``slices.json``, if any."""
         zarr = array.zarr
         sharding = self._shardings.get(leaf.param_name)

@@ -32,7 +32,7 @@ _UNSAFE = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|[\0\ud800-\udfff]")
 """An empty part of a path, ``.``, ``..``, a NUL, or half a character of UTF-16."""
 
 
-class TreeLeaf(Struct, frozen=True):
+class MetadataLeaf(Struct, frozen=True):
     """One entry of ``_METADATA``.
 
     Attributes:
@@ -66,7 +66,7 @@ class TreeMetadata(Struct, frozen=True):
             types) if any.
     """
 
-    leaves: tuple[TreeLeaf, ...]
+    leaves: tuple[MetadataLeaf, ...]
     uses_zarr3: bool
     stores_fill: bool
     kept: Mapping[str, Any]
@@ -79,7 +79,7 @@ def read_tree_metadata(path: Path) -> TreeMetadata:
     the folder.
     """
     cursor = JsonCursor.open(path)
-    leaves: tuple[TreeLeaf, ...] | None = None
+    leaves: tuple[MetadataLeaf, ...] | None = None
     fields: dict[str, Any] = {}
     for member in cursor.members():
         if member == "tree_metadata":
@@ -107,7 +107,7 @@ def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _read_leaves(cursor: JsonCursor) -> Iterator[TreeLeaf]:
+def _read_leaves(cursor: JsonCursor) -> Iterator[MetadataLeaf]:
     """The leaves one by one; equal keys and equal values are one object, as most are alike."""
     keys: dict[tuple[str, int], PathKey] = {}
     values: dict[str, dict[str, Any]] = {}
@@ -154,11 +154,11 @@ def _path_key(entry: Any, known: dict[tuple[str, int], PathKey], where: str) -> 
     return known.setdefault((key, key_type), PathKey(key, key_type == _SEQUENCE))
 
 
-def _leaf(path: tuple[PathKey, ...], value: Mapping[str, Any], where: str) -> TreeLeaf:
+def _leaf(path: tuple[PathKey, ...], value: Mapping[str, Any], where: str) -> MetadataLeaf:
     keys = [key.key for key in path]
     param_name = ".".join(keys)
     refuse_unsafe(param_name, where)
-    return TreeLeaf("/".join(keys), path, param_name, value)
+    return MetadataLeaf("/".join(keys), path, param_name, value)
 
 
 def refuse_unsafe(param_name: str, where: str) -> None:
@@ -178,10 +178,10 @@ def refuse_unsafe(param_name: str, where: str) -> None:
         )
 
 
-def refuse_collisions(leaves: Iterable[TreeLeaf], where: str) -> None:
+def refuse_collisions(leaves: Iterable[MetadataLeaf], where: str) -> None:
     """A FormatError, naming both paths, where two are equal once joined with dots or slashes."""
-    by_dots: dict[str, TreeLeaf] = {}
-    by_slashes: dict[str, TreeLeaf] = {}
+    by_dots: dict[str, MetadataLeaf] = {}
+    by_slashes: dict[str, MetadataLeaf] = {}
     for leaf in leaves:
         for seen, joined in ((by_dots, leaf.param_name), (by_slashes, leaf.name)):
             if (other := seen.setdefault(joined, leaf)) is not leaf:
@@ -196,7 +196,7 @@ def _show(path: Sequence[PathKey]) -> str:
     return "(" + ", ".join(repr(key.key) for key in path) + ")"
 
 
-def read_strings(directory: Path, leaves: Sequence[TreeLeaf]) -> dict[str, str]:
+def read_strings(directory: Path, leaves: Sequence[MetadataLeaf]) -> dict[str, str]:
     """The text of each string leaf by param name, from ``_strings.json``.
 
     Orbax writes them through JSON pointers made of the param name, so a slash in it nests.
@@ -216,7 +216,7 @@ def read_strings(directory: Path, leaves: Sequence[TreeLeaf]) -> dict[str, str]:
     return {leaf.param_name: _string_at(document, leaf, str(path)) for leaf in wanted}
 
 
-def _string_at(document: Any, leaf: TreeLeaf, where: str) -> str:
+def _string_at(document: Any, leaf: MetadataLeaf, where: str) -> str:
     value = document
     for part in leaf.param_name.split("/"):
         value = (

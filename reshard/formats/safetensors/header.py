@@ -57,7 +57,7 @@ class StoredPiece(Struct, frozen=True):
     nbytes: int
 
 
-class Header(Struct, frozen=True):
+class FileHeader(Struct, frozen=True):
     """What a safetensors file says of itself.
 
     Attributes:
@@ -90,7 +90,7 @@ def is_safetensors(path: str) -> bool:
     return fits and start[LENGTH_BYTES:] in (b"{", b" ")
 
 
-def read_header(path: str) -> Header:
+def read_header(path: str) -> FileHeader:
     """The header of the file at ``path``.
 
     Raises StorageError where the system refuses, CorruptError where the file is cut short or its parts contradict each
@@ -110,7 +110,7 @@ def read_header(path: str) -> Header:
     pieces = [_piece(name, entry, path, nbytes) for name, entry in document.items()]
     pieces.sort(key=lambda piece: (piece.offset, piece.nbytes))
     _check_covered(pieces, path, nbytes, size)
-    return Header(path, nbytes, metadata, tuple(pieces))
+    return FileHeader(path, nbytes, metadata, tuple(pieces))
 
 
 def _opened(path: str) -> int:

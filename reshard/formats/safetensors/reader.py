@@ -22,8 +22,8 @@ from reshard.formats.base import (
     StoredTensor,
 )
 from reshard.formats.safetensors.files import ENDING, Files, files_of, has_files
-from reshard.formats.safetensors.header import Header, is_safetensors, read_header, tensor_count
-from reshard.formats.safetensors.slices import Cut, cut_tensors
+from reshard.formats.safetensors.header import FileHeader, is_safetensors, read_header, tensor_count
+from reshard.formats.safetensors.slices import CutTensor, cut_tensors
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
@@ -68,7 +68,7 @@ def leaf_count(path: str) -> int:
         return 0
 
 
-def _check_index(files: Files, headers: Sequence[Header]) -> None:
+def _check_index(files: Files, headers: Sequence[FileHeader]) -> None:
     if not files.index:
         return
     held = {Path(h.path).name: {piece.name for piece in h.pieces} for h in headers}
@@ -94,7 +94,7 @@ class SafetensorsReader:
 
     format = FORMAT
 
-    def __init__(self, uri: str, cuts: Sequence[Cut], header_bytes: int) -> None:
+    def __init__(self, uri: str, cuts: Sequence[CutTensor], header_bytes: int) -> None:
         self.uri = uri
         self.container = Container("v0", (Item("", "", is_tree=True),))
         self._pieces = {cut.name: cut.pieces for cut in cuts}
@@ -119,6 +119,6 @@ class SafetensorsReader:
         return Extent(piece.path, piece.offset, piece.nbytes)
 
 
-def _stored(cut: Cut) -> StoredTensor:
+def _stored(cut: CutTensor) -> StoredTensor:
     spec = TensorSpec(cut.name, cut.grid.shape, cut.dtype, cut.grid)
     return StoredTensor(spec, Encoding(), bytes(storage_bytes(cut.dtype)), may_be_missing=False)

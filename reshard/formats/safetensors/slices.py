@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.json.safe_json import expect, expect_sizes, parse_json
-from reshard.formats.safetensors.header import Header, StoredPiece
+from reshard.formats.safetensors.header import FileHeader, StoredPiece
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid, Index
 from reshard.geometry.tiling import check_tiling
@@ -27,7 +27,7 @@ RESHARD_SLICES = "reshard.slices"
 DCP_SLICES = "DCP_SHARDING_INFO"
 
 
-class Cut(Struct, frozen=True):
+class CutTensor(Struct, frozen=True):
     """A tensor and the pieces that it is stored in.
 
     Attributes:
@@ -62,7 +62,7 @@ class _File(Struct, frozen=True):
     count: int | None = None
 
 
-def cut_tensors(headers: Sequence[Header]) -> list[Cut]:
+def cut_tensors(headers: Sequence[FileHeader]) -> list[CutTensor]:
     """The tensors of files that belong together, in the order of their first pieces.
 
     Raises CorruptError, naming tensor and files, for a tensor that is whole in two files, for pieces that leave a hole
@@ -100,12 +100,12 @@ def _refuse_second(piece: StoredPiece, first: StoredPiece | None) -> None:
         )
 
 
-def _whole(piece: StoredPiece) -> Cut:
+def _whole(piece: StoredPiece) -> CutTensor:
     grid = Grid.whole(piece.shape)
-    return Cut(piece.name, piece.dtype, grid, dict.fromkeys(grid.indices(), piece))
+    return CutTensor(piece.name, piece.dtype, grid, dict.fromkeys(grid.indices(), piece))
 
 
-def _recorded(header: Header) -> _File:
+def _recorded(header: FileHeader) -> _File:
     """The slices that a file records; none where it is silent."""
     pieces = {piece.name: piece for piece in header.pieces}
     if RESHARD_SLICES in header.metadata:
@@ -115,7 +115,7 @@ def _recorded(header: Header) -> _File:
     return _File(header.path, {})
 
 
-def _reshard_slices(header: Header, pieces: Mapping[str, StoredPiece]) -> _File:
+def _reshard_slices(header: FileHeader, pieces: Mapping[str, StoredPiece]) -> _File:
     where = f"{RESHARD_SLICES} in the header of {header.path}"
     document = _document(header, RESHARD_SLICES, where)
     if document.get("version") != 1:
@@ -134,7 +134,7 @@ def _reshard_slices(header: Header, pieces: Mapping[str, StoredPiece]) -> _File:
     return _File(header.path, found, number, count)
 
 
-def _dcp_slices(header: Header, pieces: Mapping[str, StoredPiece]) -> _File:
+def _dcp_slices(header: FileHeader, pieces: Mapping[str, StoredPiece]) -> _File:
     where = f"{DCP_SLICES} in the header of {header.path}"
     found: dict[str, _Slice] = {}
     for name, entry in _document(header, DCP_SLICES, where).items():
@@ -145,7 +145,7 @@ def _dcp_slices(header: Header, pieces: Mapping[str, StoredPiece]) -> _File:
     return _File(header.path, found)
 
 
-def _document(header: Header, key: str, where: str) -> dict[str, Any]:
+def _document(header: FileHeader, key: str, where: str) -> dict[str, Any]:
     return expect(parse_json(header.metadata[key].encode(), where), dict, "it", where)
 
 
@@ -155,7 +155,7 @@ def _listed(name: str, pieces: Mapping[str, StoredPiece], where: str) -> StoredP
     return pieces[name]
 
 
-def _cut(name: str, slices: Sequence[_Slice]) -> Cut:
+def _cut(name: str, slices: Sequence[_Slice]) -> CutTensor:
     full = _full_shape(name, slices)
     boxes = _boxes(name, slices, full)
     try:
@@ -169,7 +169,7 @@ def _cut(name: str, slices: Sequence[_Slice]) -> Cut:
         for box, piece in boxes.items()
         if box.size
     }
-    return Cut(name, slices[0].piece.dtype, grid, pieces)
+    return CutTensor(name, slices[0].piece.dtype, grid, pieces)
 
 
 def _full_shape(name: str, slices: Sequence[_Slice]) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ _ALIGNMENT = 8
 METADATA = "__metadata__"
 
 
-class Entry(Struct, frozen=True):
+class HeaderEntry(Struct, frozen=True):
     """A tensor of a safetensors file."""
 
     name: str
@@ -34,7 +34,7 @@ class Entry(Struct, frozen=True):
         return math.prod(self.shape) * storage_bytes(self.dtype)
 
 
-def safetensors_header(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
+def safetensors_header(entries: Sequence[HeaderEntry], metadata: Mapping[str, str]) -> bytes:
     """The bytes before those of the tensors.
 
     Raises PlanError for a dtype or a name that the format does not allow, and for a header that is too large.

@@ -18,7 +18,7 @@ BY_TENSORSTORE = Encoding("tensorstore")
 SUPPORTED = "none, zstd, gzip and blosc, each with or without crc32c, and what TensorStore decodes"
 
 
-class Shard(Struct, frozen=True):
+class ShardCodec(Struct, frozen=True):
     """The parameters of a ``sharding_indexed`` codec that locate its inner chunks."""
 
     chunk_shape: Any
@@ -30,7 +30,7 @@ class Chain(Struct, frozen=True):
     """The encoding of a chunk, and the shard that contains it, if any."""
 
     encoding: Encoding
-    shard: Shard | None = None
+    shard: ShardCodec | None = None
 
 
 def zarr2_encoding(fields: Mapping[str, Any], where: str) -> Encoding:
@@ -77,7 +77,7 @@ def _sharded(configuration: Mapping[str, Any], several_bytes: bool, where: str) 
     known = names in (["bytes"], ["bytes", "crc32c"])
     if inner.shard is not None or inner.encoding is BY_TENSORSTORE or not known:
         return Chain(BY_TENSORSTORE)
-    shard = Shard(configuration.get("chunk_shape"), location == "end", "crc32c" in names)
+    shard = ShardCodec(configuration.get("chunk_shape"), location == "end", "crc32c" in names)
     return Chain(inner.encoding, shard)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError
-from reshard.variables.sharded.shard_rows import Part, ShardRows, as_slice
+from reshard.variables.sharded.shard_rows import RowPart, ShardRows, as_slice
 from reshard.variables.sharded.shards import are_numpy, array_module
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ def filled(shards: Sequence[Array], axis: int, rows: ShardRows) -> np.ndarray[An
 
 
 def read(
-    shards: Sequence[Array], axis: int, parts: Sequence[Part], beside: Sequence[slice]
+    shards: Sequence[Array], axis: int, parts: Sequence[RowPart], beside: Sequence[slice]
 ) -> Array:
     """The rows of ``parts`` as one array of the variable's rank, sliced by ``beside`` along other axes.
 
     Every shard is sliced on its own device; parts on different devices then move to those of the first.
     For numpy shards the result is a new array, which can be written to.
     """
-    parts = parts or [Part(0, range(0), range(0))]
+    parts = parts or [RowPart(0, range(0), range(0))]
     xp = array_module(shards)
     pieces = on_one_device([_piece(xp, shards[p.shard], axis, p.places, beside) for p in parts])
     whole = pieces[0] if len(pieces) == 1 else _joined(xp, pieces, axis)
@@ -119,7 +119,7 @@ def _piece(xp: Any, shard: Any, axis: int, places: Any, beside: Sequence[slice])
     return xp.take(shard[cut], places, axis=axis)
 
 
-def _order(parts: Sequence[Part]) -> np.ndarray[Any, Any] | None:
+def _order(parts: Sequence[RowPart]) -> np.ndarray[Any, Any] | None:
     """The position of each wanted row among the joined parts; None where they are in order already."""
     import numpy as np
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 STRATEGIES = ("div", "mod")
 
 
-class Part(Struct, frozen=True):
+class RowPart(Struct, frozen=True):
     """The rows that one shard contributes to a list of wanted rows: those at ``places`` go to positions ``at``.
 
     Both are ranges, or arrays of whole numbers, of equal length.
@@ -99,13 +99,13 @@ class ShardRows:
         shard = xp.minimum(shard, len(self.sizes) - 1)
         return shard, rows - starts[shard]
 
-    def parts_of_range(self, wanted: range) -> list[Part]:
+    def parts_of_range(self, wanted: range) -> list[RowPart]:
         """The parts of a rising range of rows, in time independent of its length."""
         if self.strategy == "mod":
             return list(self._mod_parts(wanted))
         return list(self._div_parts(wanted))
 
-    def parts_of(self, wanted: np.ndarray[Any, Any]) -> list[Part]:
+    def parts_of(self, wanted: np.ndarray[Any, Any]) -> list[RowPart]:
         """The parts of row numbers ``0 <= row < total`` in any order, with or without repetitions."""
         import numpy as np
 
@@ -113,23 +113,23 @@ class ShardRows:
         order = np.argsort(shard, kind="stable")
         holders, starts = np.unique(shard[order], return_index=True)
         groups = np.split(order, starts[1:])
-        return [Part(int(s), place[at], at) for s, at in zip(holders, groups, strict=False)]
+        return [RowPart(int(s), place[at], at) for s, at in zip(holders, groups, strict=False)]
 
-    def _div_parts(self, wanted: range) -> Iterator[Part]:
+    def _div_parts(self, wanted: range) -> Iterator[RowPart]:
         for shard, (start, size) in enumerate(zip(self.starts, self.sizes, strict=True)):
             at = range(bisect_left(wanted, start), bisect_left(wanted, start + size))
             if at:
                 held = wanted[at.start : at.stop]
-                yield Part(shard, range(held.start - start, held[-1] - start + 1, held.step), at)
+                yield RowPart(shard, range(held.start - start, held[-1] - start + 1, held.step), at)
 
-    def _mod_parts(self, wanted: range) -> Iterator[Part]:
+    def _mod_parts(self, wanted: range) -> Iterator[RowPart]:
         # Every period-th wanted row is in the same shard, at evenly spaced places.
         shards = len(self.sizes)
         period = shards // math.gcd(wanted.step, shards)
         for first in range(min(period, len(wanted))):
             held = wanted[first::period]
             places = range(held[0] // shards, held[-1] // shards + 1, held.step // shards)
-            yield Part(held[0] % shards, places, range(first, len(wanted), period))
+            yield RowPart(held[0] % shards, places, range(first, len(wanted), period))
 
 
 def even_sizes(total: int, shards: int) -> tuple[int, ...]:

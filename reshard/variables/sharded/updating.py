@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError, VariableTypeError
 from reshard.variables.sharded.row_updates import IndexedSlices
-from reshard.variables.sharded.shard_rows import Part, ShardRows, as_slice
+from reshard.variables.sharded.shard_rows import RowPart, ShardRows, as_slice
 from reshard.variables.sharded.shards import are_numpy, kept_numpy, narrowed_by_jax, unwritable
 from reshard.variables.sharded.values import check_rank_one, checked_indices, checked_values
 
@@ -61,12 +61,12 @@ def scattered(
     return tuple(changed)
 
 
-def _parts(axis: int, rows: ShardRows, indices: Any) -> list[Part]:
+def _parts(axis: int, rows: ShardRows, indices: Any) -> list[RowPart]:
     """The part of the delta for each shard: the rows that it holds, or its columns of every row."""
     if axis == 0:
         return rows.parts_of(indices)
     columns = [_along(axis, as_slice(rows.of(number))) for number in range(len(rows.sizes))]
-    return [Part(number, indices, at) for number, at in enumerate(columns)]
+    return [RowPart(number, indices, at) for number, at in enumerate(columns)]
 
 
 def _combined(shard: Any, part: Any, combine: Combine) -> Array:

@@ -189,7 +189,7 @@ def test_a_tree_that_does_not_fit_is_refused(saved, state, tmp_path):
     for layout, words in (
         (
             lacking,
-            "the tree of layouts says nothing of 'params/bias'; it must have a leaf for every tensor",
+            "the tree of layouts says nothing of 'params/bias'; add a leaf for this tensor",
         ),
         (
             changed(as_structs, "kernel", wide),
