@@ -91,7 +91,7 @@ def test_planned_previewed_and_read(served: Served) -> None:
     ("body", "field", "words"),
     [
         ({"step": 7}, "/step", "data/run has no step 7; it is a training run's folder with steps 1, 2"),
-        ({"checkpoint": "data/run/1", "step": 1}, "/step", "data/run/1 is a checkpoint itself"),
+        ({"checkpoint": "data/run/1", "step": 1}, "/step", "data/run/1 is a checkpoint, not the folder of a training run"),
         ({"step": -1}, "/step", "-1"),
         ({"step": "newest"}, "/step", "newest"),
         ({"step": 1, "item": "a/b"}, "/item", "has no item 'a/b'"),
