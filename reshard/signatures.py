@@ -19,13 +19,13 @@ class OptionsMeta(StructMeta):
 
     if not TYPE_CHECKING:  # type checkers take the arguments from the fields
 
-        def __call__(cls, *args: Any, **given: Any) -> Any:  # noqa: N805
+        def __call__(cls, *args: Any, **given: Any) -> Any:  # noqa: N805 - of a metaclass: the first argument is a class
             """A record; TypeError for a name that is no field."""
             _check_names(cls.__name__, given, cls.__struct_fields__)
             return super().__call__(*args, **given)
 
         @property
-        def __signature__(cls) -> Signature:  # noqa: N805
+        def __signature__(cls) -> Signature:  # noqa: N805 - as above
             """The fields; msgspec's own would look up their types, which may be known to type checkers only."""
             names, defaults = cls.__struct_fields__, cls.__struct_defaults__
             types = {}
@@ -56,6 +56,7 @@ def takes_options(record: type[Struct]) -> Callable[[_F], _F]:
             _check_names(function.__name__, given, shown.parameters)
             return function(*args, **given)
 
+        # inspect.signature takes the attribute; the type of a function does not declare it.
         checked.__signature__ = shown  # type: ignore[attr-defined]
         return cast("_F", checked)
 

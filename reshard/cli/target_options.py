@@ -186,7 +186,9 @@ def takes_target_options(*left_out: str) -> Callable[[_F], _F]:
             if name not in left_out
         ]
         shown = [p.replace(kind=KEYWORD) for p in kept]
-        command.__signature__ = own.replace(parameters=[*shown[:at], *options, *shown[at:]])  # type: ignore[attr-defined]
+        parameters = [*shown[:at], *options, *shown[at:]]
+        # inspect.signature, which typer calls, takes the attribute; the type of a function does not declare it.
+        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         return command
 
     return decorate

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from reshard.errors import FormatError, StorageError
@@ -16,13 +17,18 @@ from reshard.errors import FormatError, StorageError
 class Inside:
     """A folder whose links must stay inside; the folder itself may be reached by any link.
 
+    Args:
+        root: the folder.
+        also: real paths of other folders into which links may lead.
+
     Checked folders are remembered, so that a file costs one ``lstat``. Safe from any thread, since checking twice
     does no harm.
     """
 
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, root: str | Path, also: Iterable[str] = ()) -> None:
         self._root = str(root)
         self._real = os.path.realpath(self._root)
+        self._allowed = tuple(f"{folder}/" for folder in (self._real, *also))
         self._sound = {self._root}
 
     def status(self, path: str, what: str) -> os.stat_result:
@@ -57,7 +63,7 @@ class Inside:
 
     def _check_link(self, path: str, what: str) -> None:
         real = os.path.realpath(path)
-        if real != self._real and not real.startswith(f"{self._real}/"):
+        if real != self._real and not real.startswith(self._allowed):
             raise FormatError(
                 f"{what}: {path} is a symbolic link to {real}, which is outside of {self._root}; links "
                 "that lead out of a checkpoint are not followed, so replace it by the file that it points to"

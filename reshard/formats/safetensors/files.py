@@ -19,14 +19,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError, FormatError, MissingError, NotACheckpointError
+from reshard.errors import CorruptError, MissingError, NotACheckpointError
 from reshard.formats.json.safe_json import expect, read_json
+from reshard.storage.inside import Inside
 from reshard.storage.local import storage_errors
 
 ENDING = ".safetensors"
@@ -61,7 +62,8 @@ def has_files(path: str) -> bool:
 def files_of(path: str) -> Files:
     """The files of the checkpoint at a local path.
 
-    Raises NotACheckpointError where there are several indexes, MissingError where a file of the index is missing.
+    Raises NotACheckpointError where there are several indexes, MissingError where a file of the index is missing,
+    FormatError for a link that leads out.
     """
     if not Path(path).is_dir():
         return Files((path,))
@@ -75,7 +77,7 @@ def files_of(path: str) -> Files:
         )
     if not indexes:
         return Files(_inside(path, [name for name in names if name.endswith(ENDING)]))
-    _inside(path, indexes)
+    _inside(path, indexes, "the index")
     return _indexed(path, f"{path.rstrip('/')}/{indexes[0]}", frozenset(names))
 
 
@@ -106,19 +108,18 @@ def _weight_map(document: Any, index: str) -> dict[str, str]:
     }
 
 
-def _inside(folder: str, names: list[str]) -> tuple[str, ...]:
-    """Paths of files in a folder. Raises FormatError for a link that leads elsewhere."""
-    real = os.path.realpath(folder)
-    allowed = [f"{real}/"]
-    snapshots, repository = Path(real).parent, Path(real).parent.parent
-    if snapshots.name == "snapshots" and _REPOSITORY.fullmatch(repository.name):
-        allowed.append(f"{repository}/blobs/")
+def _inside(folder: str, names: Iterable[str], what: str = "a safetensors file") -> tuple[str, ...]:
+    """Paths of files in a folder. Raises FormatError, naming ``what``, for a link that leads elsewhere."""
+    inside = Inside(folder.rstrip("/"), _blobs(folder))
     paths = tuple(f"{folder.rstrip('/')}/{name}" for name in names)
     for path in paths:
-        found = os.path.realpath(path)
-        if not found.startswith(tuple(allowed)):
-            raise FormatError(
-                f"{path} is a symbolic link to {found}, which is outside of {folder}; links that lead out of a "
-                "checkpoint are not followed, so replace it by the file that it points to"
-            )
+        inside.check(path, what)
     return paths
+
+
+def _blobs(folder: str) -> tuple[str, ...]:
+    """The folder of the blobs where ``folder`` is a snapshot in the cache of huggingface_hub."""
+    snapshots = Path(os.path.realpath(folder)).parent
+    if snapshots.name == "snapshots" and _REPOSITORY.fullmatch(snapshots.parent.name):
+        return (f"{snapshots.parent}/blobs",)
+    return ()

@@ -17,6 +17,7 @@ import json
 import math
 import os
 import stat
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -155,8 +156,7 @@ def _parsed(data: bytes, path: str) -> dict[str, Any]:
 def _object(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        seen: set[str] = set()
-        name = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        ((name, _),) = Counter(key for key, _ in pairs).most_common(1)
         raise CorruptError(
             f"{where} has the name {name[:200]!r} twice; readers differ in which one they take, so write the file anew "
             "with one of them"

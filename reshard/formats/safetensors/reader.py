@@ -44,7 +44,10 @@ def is_safetensors_checkpoint(path: str) -> bool:
     return is_safetensors(path) or (path.endswith(ENDING) and Path(path).is_file())
 
 
-def open_safetensors(path: str, record: Record = "checked") -> SafetensorsReader:  # noqa: ARG001
+def open_safetensors(
+    path: str,
+    record: Record = "checked",  # noqa: ARG001 - every reader takes it; there is no slices.json here
+) -> SafetensorsReader:
     """Open the safetensors file or folder at a local path.
 
     Names are one key each, whatever dots they hold: the tree is flat.

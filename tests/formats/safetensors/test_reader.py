@@ -122,15 +122,19 @@ def test_links_of_the_cache_of_hugging_face_are_followed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "file", ["model-00001-of-00002.safetensors", "model.safetensors.index.json"]
+    ("what", "file"),
+    [
+        ("a safetensors file", "model-00001-of-00002.safetensors"),
+        ("the index", "model.safetensors.index.json"),
+    ],
 )
-def test_other_links_out_of_the_folder_are_refused(tmp_path: Path, file: str) -> None:
+def test_other_links_out_of_the_folder_are_refused(tmp_path: Path, what: str, file: str) -> None:
     folder = sharded(tmp_path / "hf")
     (folder / file).rename(tmp_path / "elsewhere")
     (folder / file).symlink_to("../elsewhere")
     assert refused(folder, FormatError) == (
-        f"{folder}/{file} is a symbolic link to {tmp_path}/elsewhere, which is outside of {folder}; links that lead "
-        "out of a checkpoint are not followed, so replace it by the file that it points to"
+        f"{what}: {folder}/{file} is a symbolic link to {tmp_path}/elsewhere, which is outside of {folder}; links that "
+        "lead out of a checkpoint are not followed, so replace it by the file that it points to"
     )
 
 
