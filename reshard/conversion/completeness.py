@@ -6,12 +6,12 @@ import math
 
 from reshard.engine.output import TargetOutput
 from reshard.errors import CorruptError, StorageError
-from reshard.formats.base import Encoding, Reader
+from reshard.formats.base import Encoding, Place, Reader
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Plan
-from reshard.storage.local import size_if_there
+from reshard.storage.local import has_data, size_if_there
 
 
 def check_stored(plan: Plan, output: TargetOutput) -> None:
@@ -23,18 +23,22 @@ def check_stored(plan: Plan, output: TargetOutput) -> None:
         spec = move.target.spec
         encoding = output.encodings[spec.name]
         for index in spec.storage.indices():
-            file = output.chunk_file(spec.name, index)
-            if file is not None and not _is_stored(f"{output.root}/{file}", spec, index, encoding):
-                raise StorageError(
-                    f"tensor {spec.name!r}, chunk {list(index)}: it was written, but is not whole in {f'{output.root}/{file}'!r}; "
-                    "nothing was published; leave that folder alone, give only executors whose workers share "
-                    "this file system, and run again"
-                )
+            for place in output.places(spec.name, index):
+                path = f"{output.root}/{place.file}"
+                if not _is_stored(path, place, _raw_bytes(spec, index, encoding)):
+                    raise StorageError(
+                        f"tensor {spec.name!r}, chunk {list(index)}: it was written, but is not whole in {path!r}; "
+                        "nothing was published; leave that folder alone, give only executors whose workers share "
+                        "this file system, and run again"
+                    )
 
 
-def _is_stored(path: str, spec: TensorSpec, index: Index, encoding: Encoding) -> bool:
+def _is_stored(path: str, place: Place, nbytes: int | None) -> bool:
+    """``nbytes``: the chunk's size; None if it is known only from the file."""
+    if place.offset is not None:
+        return has_data(path, place.offset, nbytes or 0)
     found = size_if_there(path)
-    return found is not None and found == (_raw_bytes(spec, index, encoding) or found)
+    return found is not None and found == (nbytes or found)
 
 
 def _raw_bytes(spec: TensorSpec, index: Index, encoding: Encoding) -> int | None:

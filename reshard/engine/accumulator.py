@@ -16,12 +16,20 @@ from reshard.engine.error_context import about_tensor
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
 from reshard.engine.task import CastStats, ChunkPart, TaskResult
-from reshard.engine.write.chunk_files import close_chunk
+from reshard.engine.write.chunk_files import close_chunk, raw_bytes
 from reshard.errors import VerificationError
-from reshard.formats.codecs.source import TRAILER_BYTES
+from reshard.formats.base import Place
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
 from reshard.planning.move import Move, Plan
+
+
+class StoredRange(Struct, frozen=True):
+    """Bytes of a file that hold a complete chunk."""
+
+    path: str
+    nbytes: int
+    offset: int
 
 
 class MoveState(Struct):
@@ -106,14 +114,15 @@ class Accumulator:
         self._count(result, _closed_bytes)
         self._resumed_bytes += result.moved_bytes
 
-    def add(self, result: TaskResult) -> list[tuple[str, int]]:
-        """Counts a result of this run, and closes the chunks that are complete now; returns their files, with sizes."""
+    def add(self, result: TaskResult) -> list[StoredRange]:
+        """Counts a result of this run, and closes the chunks that are complete now; returns where they are."""
         complete = self._count(result, self._close)
         move = self._plan.moves[result.move]
         self.report_progress(move.placement.target)
-        named = ((self._file(move, index), nbytes) for index, nbytes in complete)
         return [
-            (f"{self._output.root}/{file}", nbytes) for file, nbytes in named if file is not None
+            StoredRange(f"{self._output.root}/{place.file}", nbytes, place.start)
+            for index, nbytes in complete
+            for place in self._places(move, index)
         ]
 
     def report_progress(self, tensor: str) -> None:
@@ -161,12 +170,16 @@ class Accumulator:
         return self._output.encodings[move.placement.target].checksum
 
     def _close(self, move: Move, index: Index, crc: int, has_trailer: bool) -> int:
-        path, nbytes = f"{self._output.root}/{self._file(move, index)}", decoded_bytes(move, index)
+        nbytes = decoded_bytes(move, index)
         with about_tensor(move.target.spec.name):
-            return close_chunk(path, crc if has_trailer else None, nbytes)
+            for place in self._places(move, index):
+                if place.offset is None:
+                    path = f"{self._output.root}/{place.file}"
+                    close_chunk(path, crc if has_trailer else None, nbytes)
+        return raw_bytes(nbytes, has_trailer=has_trailer)
 
-    def _file(self, move: Move, index: Index) -> str | None:
-        return self._output.chunk_file(move.target.spec.name, index)
+    def _places(self, move: Move, index: Index) -> tuple[Place, ...]:
+        return self._output.places(move.target.spec.name, index)
 
 
 def _add_part(
@@ -193,7 +206,7 @@ def decoded_bytes(move: Move, index: Index) -> int:
 
 
 def _closed_bytes(move: Move, index: Index, _crc: int, has_trailer: bool) -> int:
-    return decoded_bytes(move, index) + (TRAILER_BYTES if has_trailer else 0)
+    return raw_bytes(decoded_bytes(move, index), has_trailer=has_trailer)
 
 
 def _moved_bytes(move: Move) -> int:

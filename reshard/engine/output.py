@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from reshard.formats.base import Encoding, Writer
+from reshard.formats.base import Encoding, Place, Writer
 from reshard.geometry.grid import Index
 
 Put = Callable[[str, "tuple[int, ...]", "bytes | memoryview"], None]
@@ -41,9 +41,9 @@ class TargetOutput(Struct, frozen=True):
     root: str
     name: str | None = None
 
-    def chunk_file(self, tensor: str, index: Index) -> str | None:
-        """Path of a chunk below ``root``; None where the writer stores it."""
-        return self.writer.chunk_file(tensor, index)
+    def places(self, tensor: str, index: Index) -> tuple[Place, ...]:
+        """Where a chunk is stored, below ``root``; nowhere if the writer itself stores it."""
+        return self.writer.places(tensor, index)
 
     @property
     def of_tasks(self) -> TaskOutput:

@@ -55,8 +55,8 @@ def run_batches(
 def _add_up(target: TargetRun, finished: Sequence[Finished], writeback: Writeback) -> None:
     with about_target(target.output.name):
         for task in finished:
-            for path, nbytes in target.accumulator.add(task.result):
-                writeback.begin(path, nbytes)
+            for stored in target.accumulator.add(task.result):
+                writeback.begin(stored.path, stored.nbytes, stored.offset)
         if target.record is not None and finished:
             target.record(finished)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from reshard.formats.base import Encoding, Extent
+from reshard.formats.base import Encoding, Extent, Place
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
 from reshard.geometry.grid import Grid, Index
@@ -33,10 +33,10 @@ class SourceChunk(Struct, frozen=True):
 
 
 class TargetChunk(Struct, frozen=True):
-    """A chunk to write; ``file`` is None where the writer itself stores it."""
+    """A chunk to write, to each of its ``places``; it has none if the writer itself stores it."""
 
     index: Index
-    file: str | None
+    places: tuple[Place, ...]
     box: Box
     stored_shape: tuple[int, ...]
 
@@ -117,7 +117,8 @@ class ChunkPart(Struct, frozen=True):
     """The contribution of a task to one target chunk.
 
     Attributes:
-        crc32c: linear contribution to the chunk's CRC32C.
+        crc32c: linear contribution to the CRC32C of the chunk's bytes; 0 for a chunk that was encoded whole with a
+            checksum of its own.
         nbytes: bytes of the tensor (padding excluded) that were written.
         stored_bytes: size of the chunk as it is stored, trailer included, where it is finished; else None.
     """

@@ -160,5 +160,5 @@ def _targets(move: Move, unit: Box, output: TargetOutput) -> Iterator[TargetChun
     by_source_axis = [ranges[order.index(d)] for d in range(len(order))]
     for turned in itertools.product(*by_source_axis):
         index = tuple(turned[d] for d in order)
-        file = output.chunk_file(spec.name, index)
-        yield TargetChunk(index, file, spec.storage.box(index), spec.stored_shape(index))
+        places = output.places(spec.name, index)
+        yield TargetChunk(index, places, spec.storage.box(index), spec.stored_shape(index))

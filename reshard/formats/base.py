@@ -40,6 +40,11 @@ class Encoding(Struct, frozen=True):
     checksum: bool = False
     spec: str = ""
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether a chunk is its elements' bytes and nothing else, so that nothing in it shows damage."""
+        return self.compressor == "none" and not self.checksum
+
 
 class Extent(Struct, frozen=True):
     """The location of one encoded chunk: ``length`` bytes of a local file from ``offset``, or inline bytes.
@@ -201,6 +206,24 @@ class Reader(Protocol):
         ...
 
 
+class Place(Struct, frozen=True):
+    """Where an encoded target chunk is stored: in a file of its own, or in a part of a file that it shares.
+
+    Attributes:
+        file: path below the target's root.
+        offset: of the chunk's first byte in a shared file, which ``prepare`` makes in its full size; None for a file
+            of its own, which is made with the chunk.
+    """
+
+    file: str
+    offset: int | None = None
+
+    @property
+    def start(self) -> int:
+        """The offset of the chunk's first byte in the file."""
+        return self.offset or 0
+
+
 class TargetTensor(Struct, frozen=True):
     """A tensor to be written.
 
@@ -255,16 +278,19 @@ class TargetCheckpoint(Struct, frozen=True):
 class Writer(Protocol):
     """A checkpoint in the making, below a folder that no reader looks into.
 
-    ``prepare`` comes first, ``finish`` last and once; in between every chunk is written either to
-    the file that ``chunk_file`` names or, where that is None, through ``put``.
+    ``prepare`` comes first, ``finish`` last and once; in between every chunk is written to each of
+    its ``places`` or, if it has none, through ``put``.
     """
 
     def prepare(self, root: Path) -> None:
-        """Make the folders and the metadata that does not depend on the data."""
+        """Make the folders, the shared files, and the metadata that does not depend on the data.
+
+        Called again when a run resumes: bytes of chunks that are there stay.
+        """
         ...
 
-    def chunk_file(self, name: str, index: Index) -> str | None:
-        """Path below the root for the encoded chunk, or None where ``put`` must be used."""
+    def places(self, name: str, index: Index) -> tuple[Place, ...]:
+        """Every place that gets the encoded chunk; none if ``put`` must be used."""
         ...
 
     def put(self, name: str, index: Index, data: bytes | memoryview) -> None:
@@ -285,7 +311,7 @@ class Writer(Protocol):
 
 
 __all__ = [
-    "Container", "Encoding", "Extent", "Item", "Leaf", "PathKey", "Reader", "Record",
+    "Container", "Encoding", "Extent", "Item", "Leaf", "PathKey", "Place", "Reader", "Record",
     "StoredTensor", "Style",
     "TargetCheckpoint", "TargetTensor", "TensorLayout", "Writer",
 ]  # fmt: skip

@@ -151,8 +151,8 @@ def _write(opened: OpenSave) -> bytes:
         writer = ChunkWriter(plan, str(root), opened.options.max_memory, writeback)
         for_each(plan.chunks, writer.write, opened.options.workers)
     if group.index:
-        files = [plan.writer.chunk_file(c.name, c.index) for c in plan.chunks]
-        sync_files(root, [file for file in files if file is not None])
+        places = (place for c in plan.chunks for place in plan.writer.places(c.name, c.index))
+        sync_files(root, list(dict.fromkeys(place.file for place in places)))
     return json.dumps({name: f"{value:x}" for name, value in writer.sums.items()}).encode()
 
 

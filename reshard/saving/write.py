@@ -69,12 +69,12 @@ class ChunkWriter:
             self._sums[own.name] ^= added
 
     def _store(self, own: OwnChunk, encoded: tuple[bytes | memoryview, ...]) -> None:
-        file = self._plan.writer.chunk_file(own.name, own.index)
-        if file is None:
+        places = self._plan.writer.places(own.name, own.index)
+        if not places:
             self._plan.writer.put(own.name, own.index, b"".join(encoded))
-            return
-        path = f"{self._root}/{file}"
-        self._writeback.begin(path, write_chunk(path, encoded))
+        for place in places:
+            nbytes = write_chunk(self._root, place, encoded)
+            self._writeback.begin(f"{self._root}/{place.file}", nbytes, place.start)
 
 
 def for_each(chunks: tuple[OwnChunk, ...], work: Callable[[OwnChunk], None], workers: int) -> None:

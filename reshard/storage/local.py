@@ -74,6 +74,26 @@ def size_if_there(path: str | Path) -> int | None:
             return None
 
 
+def has_data(path: str, offset: int, nbytes: int) -> bool:
+    """Whether the file at ``path`` has all of these bytes, without a hole that nobody wrote to.
+
+    A file system that records no holes counts every byte within the file's size as written.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise storage_error("look at", path, error) from error
+    try:
+        with storage_errors("look at", path):
+            if os.fstat(fd).st_size < offset + nbytes:
+                return False
+            return not nbytes or os.lseek(fd, offset, os.SEEK_HOLE) >= offset + nbytes
+    finally:
+        close_after_reading(fd)
+
+
 def write_all(fd: int, data: memoryview, offset: int, path: str) -> None:
     """Writes all of ``data`` (contiguous bytes) at ``offset``; a short write is continued."""
     done = 0
@@ -145,14 +165,18 @@ class OpenFiles:
         self._limit = limit
         self._fds: OrderedDict[str, int] = OrderedDict()
 
-    def fd(self, file: str) -> int:
-        """A descriptor for ``file`` (relative to the folder); missing parent folders are made."""
+    def fd(self, file: str, *, is_shared: bool = False) -> int:
+        """A descriptor for ``file`` (relative to the folder).
+
+        A missing file is made with its parent folders, unless it is shared: whoever shares it made it.
+        """
         if file in self._fds:
             self._fds.move_to_end(file)
             return self._fds[file]
         while len(self._fds) >= self._limit:
             self._close(self._fds.popitem(last=False))
-        fd = self._fds[file] = open_new(self.path(file))
+        path = self.path(file)
+        fd = self._fds[file] = open_shared(path) if is_shared else open_new(path)
         return fd
 
     def path(self, file: str) -> str:
@@ -186,6 +210,12 @@ def open_new(path: str) -> int:
         except FileNotFoundError:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             return os.open(path, flags, 0o666)
+
+
+def open_shared(path: str) -> int:
+    """Opens a file for writing that is there already; never through a link."""
+    with storage_errors("write", path):
+        return os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 @cache

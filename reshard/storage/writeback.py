@@ -1,4 +1,4 @@
-"""Writeback: the way of finished files to the device begins while the rest is still written."""
+"""Writeback: the device begins to get finished chunks while the rest is still written."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from types import TracebackType
 from reshard.storage.local import close_after_reading, libc
 
 WRITEBACK_BYTES = 1 << 20
-"""Smaller files are left to the sync at the end: the device writes them faster together."""
+"""Smaller chunks are left to the sync at the end: the device writes them faster together."""
 
 _SYNC_FILE_RANGE_WRITE = 2
 
 
 class Writeback:
-    """Makes the kernel start writing finished files, on its own thread; safe from any thread.
+    """Makes the kernel start writing finished chunks, on its own thread; safe from any thread.
 
     The system call waits while the device's queue is full (18 ms on average, measured), and threads that make
     chunks should not. It is only a hint: the sync at the end makes files durable, reports every error and writes
@@ -26,7 +26,7 @@ class Writeback:
     """
 
     def __init__(self) -> None:
-        self._files: SimpleQueue[str | None] = SimpleQueue()
+        self._ranges: SimpleQueue[tuple[str, int, int] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_over = False
@@ -40,37 +40,38 @@ class Writeback:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stops the thread; the sync writes the files that it has not started."""
+        """Stops the thread; the sync writes what it has not started."""
         self._is_over = True
-        self._files.put(None)
+        self._ranges.put(None)
         if self._thread is not None:
             self._thread.join()
 
-    def begin(self, path: str, nbytes: int) -> None:
-        """Queues a complete, closed file of ``nbytes`` for writing; does not wait."""
+    def begin(self, path: str, nbytes: int, offset: int = 0) -> None:
+        """Queues ``nbytes`` of a file, from ``offset``, that are complete; does not wait."""
         if nbytes < WRITEBACK_BYTES:
             return
-        self._files.put(path)
+        self._ranges.put((path, nbytes, offset))
         with self._lock:
             if self._thread is None:
                 self._start()
 
     def _start(self) -> None:
-        """Starts the thread at the first file: forked worker processes exist by then, without this thread."""
+        """Starts the thread at the first chunk: forked worker processes exist by then, without this thread."""
         thread = threading.Thread(target=self._run, name="reshard.writeback", daemon=True)
         with suppress(RuntimeError):  # the system has no thread left
             thread.start()
             self._thread = thread
 
     def _run(self) -> None:
-        while (path := self._files.get()) is not None and not self._is_over:
-            _begin(path)
+        while (found := self._ranges.get()) is not None and not self._is_over:
+            _begin(*found)
 
 
-def _begin(path: str) -> None:
+def _begin(path: str, nbytes: int, offset: int) -> None:
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            libc().sync_file_range(fd, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE)
+            first, count = ctypes.c_int64(offset), ctypes.c_int64(nbytes)
+            libc().sync_file_range(fd, first, count, _SYNC_FILE_RANGE_WRITE)
         finally:
             close_after_reading(fd)

@@ -19,7 +19,7 @@ from reshard.engine.run import run_batches
 from reshard.engine.target_run import DoneUnits, TargetRun
 from reshard.engine.task import Task
 from reshard.engine.task_stream import task_batches
-from reshard.formats.base import Encoding, Extent, Reader, StoredTensor
+from reshard.formats.base import Encoding, Extent, Place, Reader, StoredTensor
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype
@@ -94,8 +94,8 @@ class Folder:
     packed: bool = False
     values: dict[tuple[str, Index], bytes] = field(default_factory=dict)
 
-    def chunk_file(self, name: str, index: Index) -> str | None:
-        return None if self.packed else "/".join(["", name, "c", *map(str, index)])[1:]
+    def places(self, name: str, index: Index) -> tuple[Place, ...]:
+        return () if self.packed else (Place("/".join([name, "c", *map(str, index)])),)
 
     def put(self, name: str, index: Index, data: bytes | memoryview) -> None:
         self.values[name, index] = bytes(data)
@@ -104,8 +104,10 @@ class Folder:
         """The tensor, with every checksum and the zeros of the padding checked."""
         out = np.empty(spec.shape, numpy_dtype(spec.dtype))
         for index in spec.storage.indices():
-            file = self.chunk_file(spec.name, index)
-            stored = self.values[spec.name, index] if file is None else (root / file).read_bytes()
+            places = self.places(spec.name, index)
+            stored = (
+                (root / places[0].file).read_bytes() if places else self.values[spec.name, index]
+            )
             data = decode(stored, encoding.compressor, encoding.checksum)
             chunk = np.frombuffer(data, out.dtype).reshape(spec.stored_shape(index))
             inside = Box.full(spec.storage.box(index).shape)

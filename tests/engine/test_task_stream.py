@@ -14,7 +14,7 @@ from reshard.engine.movers.stream import _Buffers
 from reshard.engine.output import TargetOutput
 from reshard.engine.task_stream import BATCH_BYTES, BATCH_TASKS
 from reshard.errors import MemoryBudgetError
-from reshard.formats.base import Extent, StoredTensor
+from reshard.formats.base import Extent, Place, StoredTensor
 from reshard.geometry.box import Box
 from reshard.planning.cost import RECORD_BYTES
 from reshard.planning.move import Plan
@@ -132,8 +132,8 @@ class Everywhere:
     def locate(self, name, index):  # noqa: ARG002
         return Extent(name, 0, 1)
 
-    def chunk_file(self, name, index):
-        return f"{name}/{index}"
+    def places(self, name, index):
+        return (Place(f"{name}/{index}"),)
 
 
 @settings(deadline=None, max_examples=40)

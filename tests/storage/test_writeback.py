@@ -27,7 +27,9 @@ class Device:
         self.free = threading.Event()
         self.free.set()
 
-    def write(self, path: str) -> None:
+    def write(self, path: str, nbytes: int, offset: int) -> None:
+        assert nbytes >= WRITEBACK_BYTES
+        assert offset == 0
         self.asked.append(path)
         self.came.release()
         assert self.free.wait(60)
@@ -69,7 +71,7 @@ def test_writers_do_not_wait_for_a_busy_device(device: Device) -> None:
 def test_no_thread_and_no_file_are_no_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writeback._begin(str(tmp_path / "missing"))
+    writeback._begin(str(tmp_path / "missing"), 1, 0)
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -90,9 +92,9 @@ def test_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(writeback, "libc", lambda: Library)
     (tmp_path / "file").write_bytes(b"1")
     (tmp_path / "link").symlink_to("file")
-    writeback._begin(str(tmp_path / "link"))
+    writeback._begin(str(tmp_path / "link"), 1, 0)
     assert not asked
-    writeback._begin(str(tmp_path / "file"))
+    writeback._begin(str(tmp_path / "file"), 1, 0)
     assert len(asked) == 1
 
 
@@ -101,7 +103,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The large files that are to be begun."""
     found: list[str] = []
 
-    def begin(_: Writeback, path: str, nbytes: int) -> None:
+    def begin(_: Writeback, path: str, nbytes: int, offset: int = 0) -> None:
+        assert offset == 0
         if nbytes >= WRITEBACK_BYTES:
             found.append(Path(path).name)
 

@@ -2,8 +2,8 @@
 
 While the same kernel runs, everything that was written before a line of the journal is in the page cache or
 on the device: a chunk whose file has its size is trusted. After a reboot, or on another host, it may be lost,
-short or zeros: a closed chunk is read, and trusted if it has the CRC32C at its end and the one in the journal,
-where there is one. A chunk that is not closed, or has no checksum, is not trusted then.
+short or zeros: a closed chunk is read at each of its places, and trusted if it has the CRC32C at its end and the one
+in the journal, where there is one. A chunk that is not closed, or has no checksum, is not trusted then.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from reshard.engine.executor import run_tasks
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
 from reshard.engine.task import Finished
+from reshard.engine.write.chunk_files import raw_bytes
+from reshard.formats.base import Place
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.geometry.grid import Index
 from reshard.planning.move import Move, Plan
@@ -37,14 +39,14 @@ class JournaledChunk(Struct, frozen=True):
     """What a journal says of a chunk.
 
     Attributes:
-        file: below the root; None where the writer keeps it.
+        places: where it is stored; none if the writer keeps it.
         stored_bytes: its size, checksum included; None where it is not closed.
         crc32c: of its bytes without the checksum, where the journal knows it.
         has_trailer: whether that CRC32C follows them.
     """
 
     chunk: Chunk
-    file: str | None
+    places: tuple[Place, ...]
     stored_bytes: int | None
     crc32c: int | None
     has_trailer: bool
@@ -62,10 +64,16 @@ def journaled_chunks(
                 crc, nbytes = shared.get((number, part.index), (0, 0))
                 shared[number, part.index] = (crc ^ part.crc32c, nbytes + part.nbytes)
             else:
-                crc32c = part.crc32c if move.strategy in ("scatter", "weave") else None
+                crc32c = part.crc32c if _has_crc(move, output) else None
                 yield _recorded(number, move, part.index, part.stored_bytes, crc32c, output)
     for (number, index), (crc, nbytes) in shared.items():
         yield _recorded_shared(number, plan.moves[number], index, crc, nbytes, output)
+
+
+def _has_crc(move: Move, output: TargetOutput) -> bool:
+    """Whether parts of a chunk have its CRC32C; one that is encoded whole with a checksum has it at its end only."""
+    is_bare = output.encodings[move.target.spec.name].is_bare
+    return is_bare or move.strategy in ("scatter", "weave")
 
 
 def _recorded(
@@ -79,9 +87,7 @@ def _recorded(
     name = move.target.spec.name
     crc32c = None if linear is None else finish_crc(CRC32C, linear, decoded_bytes(move, index))
     has_trailer = output.encodings[name].checksum
-    return JournaledChunk(
-        (number, index), output.chunk_file(name, index), stored, crc32c, has_trailer
-    )
+    return JournaledChunk((number, index), output.places(name, index), stored, crc32c, has_trailer)
 
 
 def _recorded_shared(
@@ -90,24 +96,38 @@ def _recorded_shared(
     spec = move.target.spec
     if nbytes < spec.storage.box(index).size * spec.itemsize:
         return _recorded(number, move, index, None, None, output)
-    trailer = TRAILER_BYTES if output.encodings[spec.name].checksum else 0
-    return _recorded(number, move, index, decoded_bytes(move, index) + trailer, crc, output)
+    has_trailer = output.encodings[spec.name].checksum
+    stored_bytes = raw_bytes(decoded_bytes(move, index), has_trailer=has_trailer)
+    return _recorded(number, move, index, stored_bytes, crc, output)
 
 
-def missing(chunks: Iterable[JournaledChunk], plan: Plan, output: TargetOutput) -> set[Chunk]:
-    """Those that are not there, or have another size: what may be lost while the kernel runs on."""
-    return {c.chunk for c in chunks if not _is_there(c, plan, output)}
+def missing_in_files(chunks: Iterable[JournaledChunk], root: str) -> set[Chunk]:
+    """Those whose files are gone or have another size: what may be lost while the kernel runs on.
+
+    Called before the writer is prepared, which makes shared files anew that are gone.
+    """
+    return {c.chunk for c in chunks if not all(_is_there(c, place, root) for place in c.places)}
 
 
-def _is_there(recorded: JournaledChunk, plan: Plan, output: TargetOutput) -> bool:
-    if recorded.file is None:
-        number, index = recorded.chunk
-        return output.writer.holds(plan.moves[number].target.spec.name, index)
+def _is_there(recorded: JournaledChunk, place: Place, root: str) -> bool:
     try:
-        size = os.lstat(f"{output.root}/{recorded.file}").st_size
+        size = os.lstat(f"{root}/{place.file}").st_size
     except OSError:
         return False
+    if place.offset is not None:
+        return size >= place.offset + (recorded.stored_bytes or 0)
     return recorded.stored_bytes in (None, size)
+
+
+def missing_in_writer(
+    chunks: Iterable[JournaledChunk], plan: Plan, output: TargetOutput
+) -> set[Chunk]:
+    """Those that the writer itself should have stored and does not find; called once it is prepared."""
+    return {
+        (number, index)
+        for number, index in (c.chunk for c in chunks if not c.places)
+        if not output.writer.holds(plan.moves[number].target.spec.name, index)
+    }
 
 
 def damaged(
@@ -135,16 +155,16 @@ def damaged(
 
 
 def _checked(recorded: JournaledChunk, root: str) -> tuple[JournaledChunk, bool]:
-    return recorded, _reads_back(recorded, f"{root}/{recorded.file}")
-
-
-def _reads_back(recorded: JournaledChunk, path: str) -> bool:
     is_known = recorded.has_trailer or recorded.crc32c is not None
-    if recorded.stored_bytes is None or recorded.file is None or not is_known:
-        return False
+    if recorded.stored_bytes is None or not recorded.places or not is_known:
+        return recorded, False
+    return recorded, all(_reads_back(recorded, place, root) for place in recorded.places)
+
+
+def _reads_back(recorded: JournaledChunk, place: Place, root: str) -> bool:
     trailer_bytes = TRAILER_BYTES if recorded.has_trailer else 0
     try:
-        found = _read(path, recorded.stored_bytes, trailer_bytes)
+        found = _read(f"{root}/{place.file}", place, recorded.stored_bytes or 0, trailer_bytes)
     except (FileNotFoundError, NotADirectoryError):
         return False
     if found is None:
@@ -154,8 +174,10 @@ def _reads_back(recorded: JournaledChunk, path: str) -> bool:
     return is_ended and recorded.crc32c in (None, crc32c)
 
 
-def _read(path: str, stored_bytes: int, trailer_bytes: int) -> tuple[int, bytes] | None:
-    """CRC32C of the file's bytes, and what follows them; None where it has another size.
+def _read(
+    path: str, place: Place, stored_bytes: int, trailer_bytes: int
+) -> tuple[int, bytes] | None:
+    """CRC32C of the chunk's bytes, and what follows them; None where the file has another size.
 
     FileNotFoundError where it is gone; StorageError where it cannot be read.
     """
@@ -164,9 +186,9 @@ def _read(path: str, stored_bytes: int, trailer_bytes: int) -> tuple[int, bytes]
     fd = _opened(path)
     try:
         with storage_errors("read", path):
-            if os.fstat(fd).st_size != stored_bytes:
+            if place.offset is None and os.fstat(fd).st_size != stored_bytes:
                 return None
-            crc, at, end = 0, 0, stored_bytes - trailer_bytes
+            crc, at, end = 0, place.start, place.start + stored_bytes - trailer_bytes
             while at < end:
                 data = os.pread(fd, min(READ_BYTES, end - at), at)
                 if not data:

@@ -13,7 +13,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from reshard.conversion.open_target import OpenTarget
-from reshard.conversion.resume.check_chunks import Chunk, damaged, journaled_chunks, missing
+from reshard.conversion.resume.check_chunks import (
+    Chunk,
+    JournaledChunk,
+    damaged,
+    journaled_chunks,
+    missing_in_files,
+    missing_in_writer,
+)
 from reshard.conversion.resume.identity import Identity, differences
 from reshard.conversion.resume.journal import (
     Journal,
@@ -113,21 +120,26 @@ def _is_packed(target: OpenTarget) -> bool:
     """Whether chunks are in databases, of which nothing is known after a reboot."""
     specs = (move.target.spec for move in target.job.plan.moves)
     first = ((s.name, next(s.storage.indices(), None)) for s in specs)
-    return any(i is not None and target.output.chunk_file(name, i) is None for name, i in first)
+    return any(i is not None and not target.output.places(name, i) for name, i in first)
 
 
 def _resume(target: OpenTarget, *, is_same_boot: bool) -> Journal:
     plan, output = target.job.plan, target.output
     staging = identified(target.staging)
     _remove_others(staging, target)
+    doubted = missing_in_files(_journaled(target), output.root)
     output.writer.prepare(staging.root)
-    chunks = journaled_chunks(read_finished(staging.journal, plan), plan, output)
     if is_same_boot:
-        doubted = missing(chunks, plan, output)
+        doubted |= missing_in_writer(_journaled(target), plan, output)
     else:
-        doubted = damaged(chunks, plan, output.root, target.progress)
+        doubted |= damaged(_journaled(target), plan, output.root, target.progress)
     _remove_chunks(staging, target, doubted)
     return _keep_others(staging, target, doubted)
+
+
+def _journaled(target: OpenTarget) -> Iterator[JournaledChunk]:
+    plan = target.job.plan
+    return journaled_chunks(read_finished(target.staging.journal, plan), plan, target.output)
 
 
 def _keep_others(staging: Staging, target: OpenTarget, doubted: set[Chunk]) -> Journal:
@@ -162,8 +174,7 @@ def _named_files(finished: Iterator[Finished], target: OpenTarget) -> Iterator[s
     for task in finished:
         name = target.job.plan.moves[task.result.move].target.spec.name
         for part in task.result.parts:
-            if (file := target.output.chunk_file(name, part.index)) is not None:
-                yield file
+            yield from (place.file for place in target.output.places(name, part.index))
 
 
 def _files(root: Path) -> Iterator[str]:
@@ -182,11 +193,12 @@ def _files(root: Path) -> Iterator[str]:
 
 
 def _remove_chunks(staging: Staging, target: OpenTarget, chunks: set[Chunk]) -> None:
+    """Removes chunks with files of their own; in a shared file they are written over."""
     for number, index in chunks:
         name = target.job.plan.moves[number].target.spec.name
-        file = target.output.chunk_file(name, index)
-        if file is not None:
-            _unlink(staging.root / file)
+        for place in target.output.places(name, index):
+            if place.offset is None:
+                _unlink(staging.root / place.file)
 
 
 def _unlink(path: Path) -> None:

@@ -82,18 +82,30 @@ def _copy_one(copies: Sequence[_Copy], number: int) -> list[ChunkPart]:
     for copy, target in zip(copies, targets, strict=True):
         _check_same(copy.task, source, target)
     extent = source.extent
-    if extent is None or extent.inline is not None or any(t.file is None for t in targets):
+    if extent is None or extent.inline is not None or not all(t.places for t in targets):
         stored = None if extent is None else _stored(extent)
         sizes = [
             _write_whole(copy, target, _encoded(copy.task, source, stored))
             for copy, target in zip(copies, targets, strict=True)
         ]
     else:
-        sizes = _copied(copies, source, extent, [str(t.file) for t in targets])
+        sizes = _copied(
+            copies, source, extent, [_only_file(c, t) for c, t in zip(copies, targets, strict=True)]
+        )
     return [
         ChunkPart(t.index, 0, t.box.size * storage_bytes(c.task.placement.target_dtype), size)
         for c, t, size in zip(copies, targets, sizes, strict=True)
     ]
+
+
+def _only_file(copy: _Copy, target: TargetChunk) -> str:
+    """The chunk's own file: what is compressed has a size that is known only then, so that it shares none."""
+    if len(target.places) != 1 or target.places[0].offset is not None:
+        raise VerificationError(
+            f"{copy.task.placement.target!r}: chunk {list(target.index)} was to be copied as it is to a place in a shared "
+            "file; this is a defect of the program, please report it with the plan"
+        )
+    return target.places[0].file
 
 
 def _copied(
@@ -180,8 +192,9 @@ def _filled(fill: bytes, count: int) -> memoryview:
 
 def _write_whole(copy: _Copy, target: TargetChunk, data: bytes) -> int:
     files, put = copy.files, copy.put
-    if target.file is not None:
-        write_all(files.fd(target.file), memoryview(data), 0, files.path(target.file))
+    if target.places:
+        file = _only_file(copy, target)
+        write_all(files.fd(file), memoryview(data), 0, files.path(file))
     elif put is not None:
         put(copy.task.placement.target, target.index, data)
     return len(data)

@@ -61,7 +61,7 @@ def _written(task: Task, output: TaskOutput, memory: Bytes, read_crc: int) -> Ta
         written_crc,
         elements.nbytes,
         source.extent.length if source.extent else 0,
-        (ChunkPart(target.index, 0, elements.nbytes, written.nbytes),),
+        (ChunkPart(target.index, written.crc32c, elements.nbytes, written.nbytes),),
         source_cover=coverage_of(task.placement.from_source(source.box)),
         target_cover=coverage_of(target.box),
     )

@@ -1,4 +1,4 @@
-"""Chunk files: writes an encoded chunk whole, or a raw one in pieces and then its end."""
+"""Writes an encoded chunk whole to its places, or a raw one in pieces and then its end."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from reshard.checksums.tensor_digest import CRC32C, finish
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import Put
 from reshard.engine.task import TargetChunk, Task
+from reshard.formats.base import Place
 from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import TRAILER_BYTES
-from reshard.storage.local import WRITE_BYTES, open_new, storage_errors, write_all
+from reshard.storage.local import WRITE_BYTES, open_new, open_shared, storage_errors, write_all
 
 if TYPE_CHECKING:
     from reshard.engine.buffers import Bytes
+    from reshard.storage.local import OpenFiles
 
 
 class StoredChunk(Struct, frozen=True):
@@ -26,32 +28,37 @@ class StoredChunk(Struct, frozen=True):
     Attributes:
         data: its decoded bytes, from which it was encoded.
         nbytes: its size as it is stored, checksum included.
+        crc32c: linear part of its CRC32C where no checksum is stored with it, else 0.
     """
 
     target: TargetChunk
     data: Bytes
     nbytes: int
+    crc32c: int = 0
 
 
 def store_chunk(
     task: Task, target: TargetChunk, data: Bytes, root: str, put: Put | None
 ) -> StoredChunk:
-    """Encodes a whole chunk and writes it below ``root``."""
+    """Encodes a whole chunk and writes it to its places below ``root``."""
     with about_tensor(task.placement.target, target.index, task.placement.source):
         encoded = encode_chunk(task.target_encoding, data.data)
         nbytes = sum(map(len, encoded))
-        if nbytes <= WRITE_BYTES or target.file is None:
+        if nbytes <= WRITE_BYTES or not target.places:
             encoded = (b"".join(encoded),)  # one call for a small one and its checksum
-        if target.file is None and put is not None:
+        if not target.places and put is not None:
             put(task.placement.target, target.index, encoded[0])
-        else:
-            write_chunk(f"{root}/{target.file}", encoded)
-    return StoredChunk(target, data, nbytes)
+        for place in target.places:
+            write_chunk(root, place, encoded)
+    crc32c = CRC32C.linear(data) if task.target_encoding.is_bare else 0
+    return StoredChunk(target, data, nbytes, crc32c)
 
 
-def write_chunk(path: str, parts: Sequence[bytes | memoryview]) -> int:
+def write_chunk(root: str, place: Place, parts: Sequence[bytes | memoryview]) -> int:
     """Writes the parts of an encoded chunk one behind the other; their bytes together."""
-    fd, offset = open_new(path), 0
+    path = f"{root}/{place.file}"
+    fd = open_new(path) if place.offset is None else open_shared(path)
+    offset = place.start
     try:
         for part in parts:
             write_all(fd, memoryview(part), offset, path)
@@ -59,33 +66,45 @@ def write_chunk(path: str, parts: Sequence[bytes | memoryview]) -> int:
     finally:
         with storage_errors("close", path):
             os.close(fd)
-    return offset
+    return offset - place.start
 
 
-def write_runs(fd: int, path: str, data: memoryview, runs: Sequence[tuple[int, int]]) -> None:
-    """Writes a piece of a raw chunk; ``runs`` are the offset and length of each of its parts in the file."""
+def write_runs(
+    files: OpenFiles, place: Place, data: memoryview, runs: Sequence[tuple[int, int]]
+) -> None:
+    """Writes a piece of a raw chunk; ``runs`` are the offset and length of each of its parts in the chunk."""
+    fd, path, first = open_place(files, place), files.path(place.file), place.start
     start = 0
     for offset, nbytes in runs:
-        write_all(fd, data[start : start + nbytes], offset, path)
+        write_all(fd, data[start : start + nbytes], first + offset, path)
         start += nbytes
 
 
-def close_chunk(path: str, crc32c: int | None, stored_bytes: int) -> int:
+def open_place(files: OpenFiles, place: Place) -> int:
+    """A descriptor of the file that a chunk is in; a file of its own is made if it is missing."""
+    return files.fd(place.file, is_shared=place.offset is not None)
+
+
+def close_chunk(path: str, crc32c: int | None, decoded_bytes: int) -> None:
     """As ``end_chunk``, of a file that is not open."""
     fd = open_new(path)
     try:
-        return end_chunk(fd, path, crc32c, stored_bytes)
+        end_chunk(fd, path, crc32c, decoded_bytes)
     finally:
         with storage_errors("close", path):
             os.close(fd)
 
 
-def end_chunk(fd: int, path: str, crc32c: int | None, stored_bytes: int) -> int:
-    """Gives a chunk its CRC32C trailer (from ``crc32c``, its linear part) and its full size, in bytes."""
+def end_chunk(fd: int, path: str, crc32c: int | None, decoded_bytes: int) -> None:
+    """Gives the file of a raw chunk its CRC32C trailer (from ``crc32c``, its linear part) and its full size."""
     with storage_errors("finish", path):
         if crc32c is None:
-            os.ftruncate(fd, stored_bytes)
+            os.ftruncate(fd, decoded_bytes)
         else:
-            trailer = finish(CRC32C, crc32c, stored_bytes).to_bytes(TRAILER_BYTES, "little")
-            write_all(fd, memoryview(trailer), stored_bytes, path)
-    return stored_bytes if crc32c is None else stored_bytes + TRAILER_BYTES
+            trailer = finish(CRC32C, crc32c, decoded_bytes).to_bytes(TRAILER_BYTES, "little")
+            write_all(fd, memoryview(trailer), decoded_bytes, path)
+
+
+def raw_bytes(decoded_bytes: int, *, has_trailer: bool) -> int:
+    """The size of a raw chunk as it is stored."""
+    return decoded_bytes + TRAILER_BYTES if has_trailer else decoded_bytes

@@ -18,7 +18,13 @@ from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import Put
 from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task, target_element_type
-from reshard.engine.write.chunk_files import end_chunk, store_chunk, write_runs
+from reshard.engine.write.chunk_files import (
+    end_chunk,
+    open_place,
+    raw_bytes,
+    store_chunk,
+    write_runs,
+)
 from reshard.engine.write.split import Cutter, Piece, runs
 from reshard.engine.write.target_digest import TargetDigest
 from reshard.errors import VerificationError
@@ -116,11 +122,14 @@ class PieceSink(_Pieces):
     def _closed(self, target: TargetChunk, crc: int, nbytes: int) -> ChunkPart:
         if nbytes < target.box.size * self._itemsize:
             return ChunkPart(target.index, crc, nbytes)
-        file = str(target.file)
         decoded_bytes = math.prod(target.stored_shape) * self._itemsize
-        trailer = crc if self.task.target_encoding.checksum else None
+        has_trailer = self.task.target_encoding.checksum
         with about_tensor(self.task.placement.target, target.index, self.task.placement.source):
-            size = end_chunk(self._files.fd(file), self._files.path(file), trailer, decoded_bytes)
+            for place in target.places:
+                if place.offset is None:
+                    fd, path = open_place(self._files, place), self._files.path(place.file)
+                    end_chunk(fd, path, crc if has_trailer else None, decoded_bytes)
+        size = raw_bytes(decoded_bytes, has_trailer=has_trailer)
         return ChunkPart(target.index, crc, nbytes, size)
 
     def _elements(self, band: Array | Interleaved, piece: Piece, at: int) -> Array:
@@ -142,11 +151,12 @@ class PieceSink(_Pieces):
 
     def _write(self, elements: Array, piece: Piece, band: Box) -> None:
         place, target = self.place(piece, band), self.task.targets[piece.number]
-        data, file = elements.reshape(-1).view("u1").data, str(target.file)
+        data = elements.reshape(-1).view("u1").data
         places = runs(piece.start, piece.shape, target.stored_shape, self._itemsize)
         with about_tensor(self.task.placement.target, target.index, self.task.placement.source):
             self._check_places(places, piece, target)
-            write_runs(self._files.fd(file), self._files.path(file), data, places)
+            for where in target.places:
+                write_runs(self._files, where, data, places)
         self._nbytes[piece.number] += len(data)
         self._crc[piece.number] ^= self._chunk_crc(elements, piece, target, places)
         self._written.append((elements, place))
@@ -248,7 +258,8 @@ class ChunkSink(_Pieces):
         stored = store_chunk(self.task, target, data, self._root, self._put)
         target = stored.target
         self._stored[target.index] = stored.data.view(self.dtype).reshape(target.stored_shape)
-        return ChunkPart(target.index, 0, target.box.size * self.dtype.itemsize, stored.nbytes)
+        nbytes = target.box.size * self.dtype.itemsize
+        return ChunkPart(target.index, stored.crc32c, nbytes, stored.nbytes)
 
 
 def _inside(chunk: Array, piece: Piece) -> Array:

@@ -119,10 +119,10 @@ class Renumbered(Folder):
         super().__init__(
             folder.packed, {("out/w", (0,) * len(index)): folder.values.get(("out/w", index))}
         )
-        self._file = folder.chunk_file("out/w", index)
+        self._places = folder.places("out/w", index)
 
-    def chunk_file(self, name, index):  # noqa: ARG002
-        return self._file
+    def places(self, name, index):  # noqa: ARG002
+        return self._places
 
 
 def close(root, target, case, index, parts):
@@ -137,7 +137,8 @@ def close(root, target, case, index, parts):
     spec = case.move.target.spec
     stored = int(np.prod(spec.stored_shape(index), dtype=int)) * spec.itemsize
     trailer = crc if case.target_encoding.checksum else None
-    close_chunk(str(root / target.chunk_file("out/w", index)), trailer, stored)
+    (place,) = target.places("out/w", index)
+    close_chunk(str(root / place.file), trailer, stored)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -161,7 +162,8 @@ def test_identical_chunks_are_copied_encoded(encoding, packed, tmp_path):
     for index in spec.storage.indices():
         if not packed and (extent := store.locate("w", index)):
             stored = (tmp_path / "source").read_bytes()[extent.offset :][: extent.length]
-            assert (tmp_path / "t" / target.chunk_file("w", index)).read_bytes() == stored
+            (place,) = target.places("w", index)
+            assert (tmp_path / "t" / place.file).read_bytes() == stored
 
 
 @pytest.mark.parametrize("target_encoding", [RAW, RAW_CRC, ZSTD_CRC], ids=["raw", "crc", "zstd"])

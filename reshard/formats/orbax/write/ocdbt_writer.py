@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reshard.errors import FormatError, StorageError
-from reshard.formats.base import TargetCheckpoint
+from reshard.formats.base import Place, TargetCheckpoint
 from reshard.formats.orbax.param_names import check_path
 from reshard.formats.orbax.write.copy_items import copy_items
 from reshard.formats.orbax.write.finish import finish_checkpoint
@@ -59,9 +59,9 @@ class OcdbtWriter:
             self._databases[tree.item.name] = database
         copy_items(self._target, root)
 
-    def chunk_file(self, name: str, index: Index) -> str | None:  # noqa: ARG002
+    def places(self, name: str, index: Index) -> tuple[Place, ...]:  # noqa: ARG002  the same for every chunk
         """None: chunks go through ``put``."""
-        return None
+        return ()
 
     def put(self, name: str, index: Index, data: bytes | memoryview) -> None:
         """Store the chunk and wait for it; StorageError, naming it, where that fails."""

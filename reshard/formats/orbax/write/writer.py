@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from reshard.errors import FormatError
-from reshard.formats.base import TargetCheckpoint, Writer
+from reshard.formats.base import Place, TargetCheckpoint, Writer
 from reshard.formats.orbax.param_names import check_files
 from reshard.formats.orbax.write.copy_items import copy_items
 from reshard.formats.orbax.write.finish import check_tree, finish_checkpoint
@@ -55,8 +55,11 @@ class OrbaxWriter:
             _prepare_tree(root, tree, self._arrays[tree.item.name])
         copy_items(self._target, root)
 
-    def chunk_file(self, name: str, index: Index) -> str | None:
-        """Path below the root: ``<item>/<dotted name>/c/0/1``, or ``c.0.0`` of an only chunk."""
+    def places(self, name: str, index: Index) -> tuple[Place, ...]:
+        """A file of its own: ``<item>/<dotted name>/c/0/1``, or ``c.0.0`` of an only chunk."""
+        return (Place(self._file(name, index)),)
+
+    def _file(self, name: str, index: Index) -> str:
         grid = self._target.tensors[name].spec.storage
         return f"{self._folders[name]}/{chunk_key(grid, index)}"
 
@@ -64,14 +67,14 @@ class OrbaxWriter:
         """Write the chunk's file; StorageError where the file system refuses."""
         if self._root is None:
             raise FormatError(f"chunk {list(index)} of {name!r} was put before prepare")
-        write_file(f"{self._root}/{self.chunk_file(name, index)}", data)
+        write_file(f"{self._root}/{self._file(name, index)}", data)
 
     def holds(self, name: str, index: Index) -> bool:
         """Whether the chunk's file is there."""
-        return self._root is not None and (self._root / str(self.chunk_file(name, index))).is_file()
+        return self._root is not None and (self._root / self._file(name, index)).is_file()
 
     def keeps(self, file: str) -> bool:  # noqa: ARG002
-        """False: every chunk has a file, which ``chunk_file`` names."""
+        """False: every chunk has a file, which ``places`` names."""
         return False
 
     def finish(self, root: Path, digests: Mapping[str, str]) -> None:

@@ -126,11 +126,11 @@ def write_chunks(writer: Writer, root: Path, entry: Entry) -> None:
         chunk = np.zeros(spec.stored_shape(index), value.dtype)
         chunk[tuple(slice(0, n) for n in box.shape)] = value[box.slices]
         data = encode(chunk, entry.encoding)
-        file = writer.chunk_file(spec.name, index)
-        if file is None:
+        places = writer.places(spec.name, index)
+        if not places:
             writer.put(spec.name, index, memoryview(data))
-        else:
-            (root / file).write_bytes(data)
+        for place in places:
+            (root / place.file).write_bytes(data)
 
 
 @pytest.fixture

@@ -188,4 +188,4 @@ def test_put_writes_a_plain_chunk(making, tmp_path):
     writer = open_writer(making.target_of([making.Entry(("w",), W)]))
     writer.prepare(tmp_path)
     writer.put("w", (0,), memoryview(bytes(20)))
-    assert (tmp_path / writer.chunk_file("w", (0,))).read_bytes() == bytes(20)
+    assert (tmp_path / writer.places("w", (0,))[0].file).read_bytes() == bytes(20)

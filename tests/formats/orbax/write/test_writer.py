@@ -332,7 +332,7 @@ def test_chunks_of_zarr2_pass_through_as_they_are(making, tmp_path, compressor, 
     writer.prepare(tmp_path / "ckpt")
     for index in entry.target.spec.storage.indices():
         chunk = tmp_path / "zarr2" / ".".join(map(str, index))
-        shutil.copyfile(chunk, tmp_path / "ckpt" / writer.chunk_file("w", index))
+        shutil.copyfile(chunk, tmp_path / "ckpt" / writer.places("w", index)[0].file)
     writer.finish(tmp_path / "ckpt", {})
     assert_same(read_array(tmp_path / "ckpt" / "w"), value)
 
