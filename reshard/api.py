@@ -320,6 +320,7 @@ def restore(
             becomes a float only by name.
         step, item: which step of a run, and which item of several; as for ``inspect``.
         options: drop, rename, missing, max_memory, report and so on; ``reshard.RestoreOptions`` documents them.
+            ``into`` fills arrays that are there, and returns them.
 
     Raises one TreeError that names every missing, unexpected and wrongly shaped or typed tensor,
     before a tensor's byte is read; LayoutError, PlanError or MemoryBudgetError likewise for what makes

@@ -30,7 +30,7 @@ _TITLES: dict[Section, str] = {
     "dtype": "of another dtype",
 }
 _REMEDIES: dict[Section, str] = {
-    "missing": "rename= gives what is stored other names, missing='keep' leaves these as they are in like",
+    "missing": "rename= gives what is stored other names, missing='keep' leaves these as they are",
     "unexpected": "unexpected='ignore' leaves them out, and so does drop=",
     "unplaced": "None leaves one on jax's default device",
 }

@@ -34,8 +34,13 @@ class RestoreOptions(TypedDict, total=False):
         axis: the dimension that ``partition`` splits; the default is 0, or the recorded one.
         partition_strategy: ``"div"`` or ``"mod"``; None keeps what was recorded, or ``"div"``.
         devices: devices or shardings to which shards are dealt in turn.
-        missing: ``"keep"`` leaves what the checkpoint lacks as it is in ``like``; ``"error"``, the default, refuses.
-        unexpected: ``"ignore"`` leaves out what ``like`` does not ask for; ``"error"``, the default, refuses.
+        into: a tree of writable numpy arrays, or a dict of them by name, to be filled in place instead of new arrays;
+            it comes back itself. Shapes and dtypes as for ``like``. It excludes ``like``, ``layout``,
+            ``partition`` and what goes with them. After an error the arrays may hold new and old values.
+        missing: ``"keep"`` leaves what the checkpoint lacks as it is in ``like`` or ``into``; ``"error"``, the
+            default, refuses.
+        unexpected: ``"ignore"`` leaves out what ``like`` or ``into`` does not ask for; ``"error"``, the default,
+            refuses.
         max_memory: bytes, or text such as ``"512MiB"``, of what is taken beside the result; the
             default is a quarter of the memory that the machine or its cgroup allows, or 1 GiB, the smaller.
         workers: chunks read at once; the default is the number of processors, at least 2 and at most 16.
@@ -50,6 +55,7 @@ class RestoreOptions(TypedDict, total=False):
     axis: int | None
     partition_strategy: str | None
     devices: Sequence[Any] | None
+    into: Any
     missing: Missing
     unexpected: Unexpected
     max_memory: int | str | None
@@ -67,6 +73,7 @@ class RestoreArguments(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta)
     axis: int | None = None
     partition_strategy: str | None = None
     devices: Sequence[Any] | None = None
+    into: Any = None
     missing: Missing = "error"
     unexpected: Unexpected = "error"
     max_memory: int | str | None = None

@@ -73,9 +73,11 @@ def _value_without_data(leaf: SourceLeaf) -> Any:
 
 
 def _read(leaf: SourceLeaf, stored: StoredTensor, request: RestoreRequest) -> TensorRead:
-    dtype = restored_dtype(leaf, target_leaf(leaf, request))
+    target = target_leaf(leaf, request)
+    dtype = restored_dtype(leaf, target)
     output = choose_output(leaf, stored, dtype, request)
-    return TensorRead(leaf.name, stored, dtype, output, leaf.saturate)
+    into = target.leaf if target is not None and target.kind == "given" else None
+    return TensorRead(leaf.name, stored, dtype, output, leaf.saturate, into)
 
 
 def _check(

@@ -73,24 +73,28 @@ def _first(region: Region, inside: Box) -> int:
 
 
 class Buffer:
-    """Memory for one region, filled piece by piece from any thread; pieces must not overlap."""
+    """Memory for one region, filled piece by piece from any thread; pieces must not overlap.
+
+    Attributes:
+        array: the region's elements.
+    """
 
     def __init__(
-        self, region: Region, source_dtype: str, dtype: str, *, saturate: bool = False
+        self,
+        region: Region,
+        source_dtype: str,
+        dtype: str,
+        *,
+        saturate: bool = False,
+        into: Array | None = None,
     ) -> None:
+        """``into``: an array of the region's shape and of ``dtype`` to fill; None for new memory."""
         self.region = region
-        self._dtype = dtype
         self._is_cast = source_dtype != dtype
         self._saturate = saturate
-        self._memory = aligned_empty(region.size * storage_bytes(dtype))
-        kind = numpy_dtype(dtype) if self._is_cast else opaque_dtype(storage_bytes(dtype))
-        self._elements: Array = self._memory.view(kind).reshape(region.shape)
-
-    @property
-    def array(self) -> Array:
-        """The buffer in its own dtype."""
-        array: Array = self._memory.view(numpy_dtype(self._dtype)).reshape(self.region.shape)
-        return array
+        self.array: Array = _new_array(region.shape, dtype) if into is None else into
+        bits = opaque_dtype(storage_bytes(dtype))
+        self._elements: Array = self.array if self._is_cast else self.array.view(bits)
 
     def direct(self, box: Box) -> Bytes | None:
         """The bytes of exactly the elements of ``box``; None where they are not contiguous, or are cast."""
@@ -123,6 +127,12 @@ class Buffer:
         taken = elements[_at(inside.relative_to(box.start), axis, from_rows)]
         place = _at(inside.relative_to(region.box.start), axis, slice(at, at + count))
         return taken, self._elements[place]
+
+
+def _new_array(shape: tuple[int, ...], dtype: str) -> Array:
+    memory = aligned_empty(math.prod(shape) * storage_bytes(dtype))
+    array: Array = memory.view(numpy_dtype(dtype)).reshape(shape)
+    return array
 
 
 def _at(box: Box, axis: int, rows: slice) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from reshard.arguments import changes_of, check_choice
 from reshard.engine.limits import Limits, limits_of
 from reshard.layout.changes import Changes
+from reshard.restoring.into import check_alone, read_into
 from reshard.restoring.match import require_jax
 from reshard.restoring.options import Missing, RestoreArguments, Unexpected
 from reshard.restoring.partitions import Partitions, partitions_of
@@ -24,10 +25,10 @@ class RestoreRequest(Struct, frozen=True):
 
     Attributes:
         changes: the select, drop, rename and cast rules, those of a layout file first.
-        like: None for every tensor, in dicts and lists.
+        like: the leaves of ``like`` or ``into``; None for every tensor, in dicts and lists.
         shardings: None without a layout.
-        missing: ``"keep"`` takes what the checkpoint lacks from ``like``.
-        unexpected: ``"ignore"`` leaves out what ``like`` does not have.
+        missing: ``"keep"`` keeps what the checkpoint lacks as it is there.
+        unexpected: ``"ignore"`` leaves out what is not there.
     """
 
     limits: Limits
@@ -54,6 +55,17 @@ def restore_request(
     """
     check_choice("missing", options.missing, get_args(Missing))
     check_choice("unexpected", options.unexpected, get_args(Unexpected))
+    check_alone(
+        options.into,
+        {
+            "like": like,
+            "layout": layout,
+            "partition": partition,
+            "axis": options.axis,
+            "partition_strategy": options.partition_strategy,
+            "devices": options.devices,
+        },
+    )
     if not (like is None and layout is None and partition is None):
         require_jax("like, a layout and a partition make jax arrays")
     limits = limits_of(options.max_memory, options.workers)
@@ -61,9 +73,15 @@ def restore_request(
     return RestoreRequest(
         limits,
         changes + changes_of(select, options.drop, options.rename, cast),
-        None if like is None else read_target(like),
+        _target_tree(like, options.into),
         shardings,
         partitions_of(partition, options.axis, options.partition_strategy, options.devices),
         options.missing,
         options.unexpected,
     )
+
+
+def _target_tree(like: Any, into: Any) -> TargetTree | None:
+    if into is not None:
+        return read_into(into)
+    return None if like is None else read_target(like)

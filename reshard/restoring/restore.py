@@ -6,10 +6,12 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from reshard.errors import FormatError, LayoutWarning, StorageError
 from reshard.formats.base import PathKey, Reader
+from reshard.restoring.into import filling
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.plan import RestorePlan, plan_restore
 from reshard.restoring.report import make_report
@@ -37,15 +39,29 @@ def restore(
     sentences = _layout_warnings(plan, request)
     if options.report is None:
         _warn(sentences)
+    with nullcontext() if options.into is None else filling():
+        restored = _read(plan, reader, request, options, check_unchanged)
+    if options.report is not None:
+        options.report(make_report(plan, restored, time.perf_counter() - started, sentences))
+    if options.into is not None:
+        return options.into
+    return _tree(reader, plan, request, restored)
+
+
+def _read(
+    plan: RestorePlan,
+    reader: Reader,
+    request: RestoreRequest,
+    options: RestoreArguments,
+    check_unchanged: Callable[[], None],
+) -> list[Restored]:
     try:
         restored = run(plan.reads, reader, request.limits, options.verify, options.progress)
     except (FormatError, StorageError):
         check_unchanged()
         raise
     check_unchanged()
-    if options.report is not None:
-        options.report(make_report(plan, restored, time.perf_counter() - started, sentences))
-    return _tree(reader, plan, request, restored)
+    return restored
 
 
 def _layout_warnings(plan: RestorePlan, request: RestoreRequest) -> tuple[str, ...]:

@@ -29,7 +29,11 @@ class OpenGroup:
         self._lock = threading.Lock()
         self.buffers = {
             n: Buffer(
-                read.output.regions[n], read.stored.spec.dtype, read.dtype, saturate=read.saturate
+                read.output.regions[n],
+                read.stored.spec.dtype,
+                read.dtype,
+                saturate=read.saturate,
+                into=read.into,
             )
             for n in group
         }

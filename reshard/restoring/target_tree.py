@@ -20,11 +20,12 @@ from reshard.variables.sharded.variable import ShardedVariable
 if TYPE_CHECKING:
     import jax
 
-Kind = Literal["jax", "numpy", "scalar", "string", "shards", "key"]
+Kind = Literal["jax", "numpy", "scalar", "string", "shards", "key", "given"]
+"""``given``: an array of ``into``, which is filled in place."""
 
 
 class TargetLeaf(Struct, frozen=True):
-    """One leaf of ``like``.
+    """One leaf of ``like`` or ``into``.
 
     Attributes:
         leaf: the leaf itself.
@@ -42,7 +43,7 @@ class TargetLeaf(Struct, frozen=True):
 
 
 class TargetTree(Struct, frozen=True):
-    """``like`` as leaves by name, in the tree's order, and the tree's structure."""
+    """``like`` or ``into`` as leaves by name, in the tree's order, and the structure of ``like``."""
 
     leaves: Mapping[str, TargetLeaf]
     structure: Any

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from msgspec import Struct
 
@@ -27,6 +28,7 @@ class TensorRead(Struct, frozen=True):
         name: in the restored tree.
         dtype: in the restored tree.
         saturate: whether the cast clips values to the largest finite one.
+        into: an array to fill with the whole tensor; None for new memory.
     """
 
     name: str
@@ -34,6 +36,7 @@ class TensorRead(Struct, frozen=True):
     dtype: str
     output: RestoredOutput
     saturate: bool = False
+    into: Any = None
 
     @property
     def is_cast(self) -> bool:
