@@ -148,13 +148,13 @@ class Container(Struct, frozen=True):
     """The container of the items, from which a target of the same format gets the same form.
 
     Attributes:
-        style: "v0" (single item or step folder) or "v1".
+        style: Orbax's "v0" (single item or step folder) or "v1"; None in other formats, of which Orbax makes v0.
         meta: the container's own metadata, which is written unchanged.
         item_names: whether names begin with their item even for a single tree, such as a part of a checkpoint of
             several trees.
     """
 
-    style: Style
+    style: Style | None
     items: tuple[Item, ...]
     meta: Mapping[str, Any] = field(default_factory=dict)
     item_names: bool = False

@@ -46,14 +46,19 @@ class CheckpointInfo(Struct, frozen=True):
     def __repr__(self) -> str:
         size = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(self.nbytes)}"
         on = f", saved on {', '.join(map(str, self.meshes))}" if self.meshes else ""
-        headline = f"{self.uri!r}: {self.format} {self.style}, {size}{on}"
+        headline = f"{self.uri!r}: {self.format_and_style}, {size}{on}"
         parts = list(self.tensors.values())
         return several("CheckpointInfo", headline, parts, warned(self.warnings))
 
     @property
-    def style(self) -> Style:
-        """Form of the container: ``v0`` or ``v1``."""
+    def style(self) -> Style | None:
+        """Orbax's form of the container, ``v0`` or ``v1``; None in other formats."""
         return self.container.style
+
+    @property
+    def format_and_style(self) -> str:
+        """``orbax v1``, or the name of a format without styles."""
+        return f"{self.format} {self.style}" if self.style else self.format
 
     @property
     def items(self) -> tuple[Item, ...]:

@@ -41,7 +41,7 @@ def inspection_view(info: CheckpointInfo, show_all: bool) -> Iterator[Renderable
 
 def _headline(info: CheckpointInfo) -> Text:
     size = f"{count_text(len(info.tensors), 'tensor')}, {format_bytes(info.nbytes)}"
-    return Text.assemble((safe(info.uri), "bold"), f": {info.format} {info.style}, {size}")
+    return Text.assemble((safe(info.uri), "bold"), f": {info.format_and_style}, {size}")
 
 
 def _tensors(info: CheckpointInfo, show_all: bool) -> Iterator[RenderableType]:

@@ -100,7 +100,9 @@ class Inspection(_CommandAnswer):
     command: Literal["inspect"]
     uri: RootedPath
     format: str
-    style: str
+    style: str | None = Field(
+        description="Orbax's form of the checkpoint, v0 or v1; null in other formats."
+    )
     nbytes: int
     tensors: Annotated[list[dict[str, Any]], many(InspectedTensor)]
     items: Annotated[list[dict[str, Any]], many(ItemReport)]

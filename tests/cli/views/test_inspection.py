@@ -5,6 +5,7 @@ import time
 
 from msgspec.structs import replace
 
+from reshard.cli.json_output import inspection
 from reshard.cli.views.inspection import inspection_view
 from reshard.formats.base import Container, Item
 from reshard.inspection.checkpoint_info import CheckpointInfo
@@ -49,6 +50,18 @@ def test_items_that_are_no_trees() -> None:
     text = lines(inspection_view(found, show_all=False))
     assert "item state: a tree in state/" in text
     assert "item meta: no tree, copied as it is in meta/" in text
+
+
+def test_the_style_is_shown_only_for_formats_that_have_one() -> None:
+    one = info(spec("a"))
+    container = Container(None, (Item("", "", True),))
+    found = CheckpointInfo(one.uri, "safetensors", container, one.tensors, one.leaves)
+    headline = "ckpt/1000: safetensors, 1 tensor, 512 B"
+    assert lines(inspection_view(found, show_all=False))[0] == headline
+    assert repr(found).startswith(
+        "CheckpointInfo('ckpt/1000': safetensors, 1 tensor, 512 B, saved on"
+    )
+    assert (inspection(found)["style"], inspection(one)["style"]) == (None, "v0")
 
 
 def test_many_tensors_are_capped_quickly() -> None:

@@ -47,7 +47,9 @@ def checkpoint_metadata(container: Container, items: Iterable[Item]) -> bytes:
 
 def item_handlers(container: Container, items: Iterable[Item]) -> str | dict[str, str]:
     """One handler for a checkpoint that is one tree, else a handler by item folder."""
-    found = {item_directory(container, item): _handler(container.style, item) for item in items}
+    found = {
+        item_directory(container, item): _handler(container.style or "v0", item) for item in items
+    }
     return found[""] if "" in found else {k: v for k, v in found.items() if v}
 
 

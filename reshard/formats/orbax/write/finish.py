@@ -146,7 +146,7 @@ def _markers(target: TargetCheckpoint, trees: Sequence[ItemTree]) -> dict[str, b
     present = {tree.item.name for tree in trees} | target.copied.keys()
     items = [item for item in container.items if item.name in present]
     markers: dict[str, bytes] = {}
-    for tree in trees if container.style == "v0" else ():
+    for tree in trees if container.style != "v1" else ():
         if tree.directory:
             markers[tree.below(COMMIT_MARKER)] = COMMITTED
     markers[CHECKPOINT_METADATA] = checkpoint_metadata(container, items)
