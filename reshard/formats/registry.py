@@ -19,9 +19,11 @@ from reshard.errors import (
 )
 from reshard.formats.base import Reader, Record, TargetCheckpoint, Writer
 from reshard.formats.orbax.container import MARKERS, is_finished, is_orbax
+from reshard.formats.orbax.metadata_price import OPENED_LEAF_BYTES
 from reshard.formats.orbax.metadata_price import leaf_count as orbax_leaves
 from reshard.formats.orbax.reader import open_orbax
 from reshard.formats.safetensors.reader import (
+    OPENED_TENSOR_BYTES,
     is_safetensors_checkpoint,
     open_safetensors,
 )
@@ -40,7 +42,9 @@ class KnownFormat(Struct, frozen=True):
         marks: the files by which its checkpoints are recognised, for messages.
         matches: whether a local path has such files.
         is_written: whether this project writes the format, so that a target of it may be replaced.
+        takes_record: whether ``reshard fingerprint`` can record digests in its checkpoints.
         count_leaves: about how many leaves a checkpoint has, without opening it; 0 where it cannot be read.
+        leaf_bytes: memory that opening it takes for each leaf, an overestimate.
     """
 
     name: str
@@ -48,7 +52,9 @@ class KnownFormat(Struct, frozen=True):
     matches: Callable[[str], bool]
     open: Callable[[str, Record], Reader]
     count_leaves: Callable[[str], int]
+    leaf_bytes: int
     is_written: bool = False
+    takes_record: bool = False
 
 
 FORMATS = (
@@ -58,7 +64,9 @@ FORMATS = (
         is_orbax,
         open_orbax,
         orbax_leaves,
+        OPENED_LEAF_BYTES,
         is_written=True,
+        takes_record=True,
     ),
     KnownFormat(
         "safetensors",
@@ -66,6 +74,7 @@ FORMATS = (
         is_safetensors_checkpoint,
         open_safetensors,
         safetensors_leaves,
+        OPENED_TENSOR_BYTES,
     ),
 )
 """In the order in which they are tried."""
@@ -133,16 +142,25 @@ def is_checkpoint(path: str) -> bool:
 
 
 def is_written(path: str) -> bool:
-    """Whether a local path bears the marks of a format that this project writes."""
+    """Whether a local path is a checkpoint of a format that this project writes, finished or not."""
     return any(known.is_written and known.matches(path) for known in FORMATS)
 
 
-def leaf_count(path: str) -> int:
-    """About how many leaves the checkpoint at a local path has, told before it is opened; 0 where there is none."""
+def takes_record(name: str) -> bool:
+    """Whether ``reshard fingerprint`` can record digests in checkpoints of the format of that name."""
+    return any(known.takes_record and known.name == name for known in FORMATS)
+
+
+def price_of_opening(path: str) -> tuple[int, int]:
+    """About how many leaves the checkpoint at a local path has, and the bytes that they take once opened; 0 of none."""
     try:
-        return next((known.count_leaves(path) for known in FORMATS if known.matches(path)), 0)
+        for known in FORMATS:
+            if known.matches(path):
+                leaves = known.count_leaves(path)
+                return leaves, leaves * known.leaf_bytes
     except OSError:  # opening it says why
-        return 0
+        pass
+    return 0, 0
 
 
 def is_committed(path: str) -> bool:

@@ -69,7 +69,8 @@ def fingerprint_checkpoint(
     reader = open_reader(uri, "ignored")
     if not isinstance(reader, OrbaxReader):
         raise FormatError(
-            f"{uri} is a checkpoint of {reader.format}; only Orbax's are fingerprinted"
+            f"{uri} is a {reader.format} checkpoint, but digests can be recorded in Orbax checkpoints only; convert it to "
+            "one, which records them, and reshard verify compares the two"
         )
     if not overwrite:
         refuse_recorded(root)

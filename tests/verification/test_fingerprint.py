@@ -13,6 +13,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from orbax.checkpoint import v1
+from safetensors.numpy import save_file
 
 import reshard
 from reshard.cli.app import run
@@ -314,6 +315,26 @@ def test_a_source_without_a_record_is_named_in_plans_and_reports(plain, tmp_path
     # The digests that the conversion recorded vouch for a source that still agrees with them.
     assert reshard.verify(plain, tmp_path / "out").warnings == ()
     assert reshard.verify(tmp_path / "out", plain).warnings == ()
+
+
+def test_safetensors_take_no_record_and_no_one_is_told_to_make_one(plain, tmp_path):
+    file = tmp_path / "m.safetensors"
+    save_file({"w": np.zeros(4, "float32")}, file)
+    with pytest.raises(reshard.FormatError) as error:
+        reshard.fingerprint(file)
+    assert str(error.value) == (
+        f"{file} is a safetensors checkpoint, but digests can be recorded in Orbax checkpoints only; convert it to one, "
+        "which records them, and reshard verify compares the two"
+    )
+    assert reshard.inspect(file).warnings == (
+        f"{str(file)!r} carries no checksum of its data, so damage from before now cannot be seen; compare the files "
+        "with the SHA-256 sums that are published where they come from",
+    )
+    (plain / "slices.json").unlink()
+    assert reshard.verify(file, plain).warnings[-1] == (
+        f"neither {str(file)!r} nor {str(plain)!r} carries a checksum of all its data, so damage from before now cannot "
+        f"be seen; reshard fingerprint {plain} records digests, by which later damage is found"
+    )
 
 
 def test_the_notice_is_given_once_per_command(plain, tmp_path, capsys):
