@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reshard.formats.base import Reader
-from reshard.formats.orbax.metadata_price import OPENED_LEAF_BYTES
-from reshard.formats.registry import leaf_count, local_path, open_reader
+from reshard.formats.registry import local_path, open_reader, price_of_opening
 from reshard.planning.metadata_share import LEAST_BUFFERS, bytes_beside
 
 BYTES_PER_MOVE = 2600
@@ -54,8 +53,9 @@ def left_to_read(
 
 
 def _check_leaves(uris: Sequence[str], max_memory: int, bytes_per_tensor: int) -> None:
-    leaves = sum(leaf_count(local_path(uri)) for uri in uris)
-    need = leaves * (OPENED_LEAF_BYTES + bytes_per_tensor)
+    prices = [price_of_opening(local_path(uri)) for uri in uris]
+    leaves = sum(count for count, _ in prices)
+    need = sum(nbytes for _, nbytes in prices) + leaves * bytes_per_tensor
     bytes_beside(need, max_memory, f"{leaves:,} leaves in {_names(uris)}", LEAST_BUFFERS)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from reshard.errors import CorruptError, FormatError
+from reshard.errors import CorruptError, FormatError, ReshardError
 from reshard.formats.base import (
     Container,
     Encoding,
@@ -30,14 +30,23 @@ from reshard.layout.tensor_spec import TensorSpec
 
 FORMAT = "safetensors"
 
-TENSOR_BYTES = 2000
-"""Memory of an open tensor: its piece, grid, spec and leaf, and their names (measured)."""
+TENSOR_BYTES, DIMENSION_BYTES, PIECE_BYTES = 1000, 100, 200
+"""Memory of an open tensor, of each of its dimensions and of each of its pieces, besides twice the header.
+
+Upper bounds of what tracemalloc measures with CPython 3.11 on 100,000 tensors or pieces with names of 40 characters: a
+whole tensor takes 1010 bytes as a scalar and 1150 with 4 dimensions, and each piece of a tensor that is cut into many
+takes 370 to 400, the name in both included. Dimensions cost most, 71 bytes each, where a tensor is cut.
+"""
+
+OPENED_TENSOR_BYTES = 1600
+"""Memory of a tensor or a piece while it is opened; at most 1570 were measured with 4 dimensions, 1300 as a scalar."""
 
 
 def is_safetensors_checkpoint(path: str) -> bool:
     """Whether a local path is a safetensors file, or a folder that holds some at its top.
 
-    A file is one by its name or by how it begins, so that a damaged one of the name is told what is wrong with it.
+    A file counts by its ending or by its first bytes. So a damaged file with the ending gets the error of its header,
+    not one about unknown formats.
     """
     if Path(path).is_dir():
         return has_files(path)
@@ -64,10 +73,10 @@ def open_safetensors(
 
 
 def leaf_count(path: str) -> int:
-    """About how many tensors there are, told before they are opened; what cannot be read is not counted."""
+    """About how many tensors the headers name; 0 where the files cannot be found, which opening them reports."""
     try:
         return sum(map(tensor_count, files_of(path).paths))
-    except (CorruptError, FormatError):
+    except ReshardError:
         return 0
 
 
@@ -99,14 +108,13 @@ class SafetensorsReader:
 
     def __init__(self, uri: str, cuts: Sequence[CutTensor], header_bytes: int) -> None:
         self.uri = uri
-        self.container = Container("v0", (Item("", "", is_tree=True),))
+        self.container = Container(None, (Item("", "", is_tree=True),))
         self._pieces = {cut.name: cut.pieces for cut in cuts}
         self.leaves: Sequence[Leaf] = tuple(Leaf(c.name, (PathKey(c.name),)) for c in cuts)
         self.tensors: Mapping[str, StoredTensor] = MappingProxyType(
             {cut.name: _stored(cut) for cut in cuts}
         )
-        chunks = sum(len(cut.pieces) for cut in cuts)
-        self.metadata_bytes = 2 * header_bytes + TENSOR_BYTES * chunks
+        self.metadata_bytes = 2 * header_bytes + sum(map(_memory, cuts))
 
     def locate(self, name: str, index: Index) -> Extent:
         """Where the piece at ``index`` of the tensor's storage grid lies.
@@ -120,6 +128,11 @@ class SafetensorsReader:
         if piece is None:
             raise FormatError(f"{self.uri}: {name!r} has no piece {list(index)}")
         return Extent(piece.path, piece.offset, piece.nbytes)
+
+
+def _memory(cut: CutTensor) -> int:
+    """Of an open tensor, without its name."""
+    return TENSOR_BYTES + DIMENSION_BYTES * len(cut.grid.shape) + PIECE_BYTES * len(cut.pieces)
 
 
 def _stored(cut: CutTensor) -> StoredTensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -101,8 +102,14 @@ def _refuse_second(piece: StoredPiece, first: StoredPiece | None) -> None:
 
 
 def _whole(piece: StoredPiece) -> CutTensor:
-    grid = Grid.whole(piece.shape)
+    grid = _whole_grid(piece.shape)
     return CutTensor(piece.name, piece.dtype, grid, dict.fromkeys(grid.indices(), piece))
+
+
+@lru_cache(maxsize=256)
+def _whole_grid(shape: tuple[int, ...]) -> Grid:
+    """One grid for all tensors of a shape: a model has many tensors, but few shapes."""
+    return Grid.whole(shape)
 
 
 def _recorded(header: FileHeader) -> _File:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +16,15 @@ from safetensors.numpy import save
 
 import reshard
 from reshard.errors import CorruptError, FormatError, MissingError, NotACheckpointError, PlanError
+from reshard.formats.safetensors.reader import (
+    OPENED_TENSOR_BYTES,
+    leaf_count,
+    open_safetensors,
+)
 from tests.formats.safetensors.build import entry, file_of, packed
+
+PARSER_BYTES = 1 << 20
+"""The check of a JSON text's depth works on blocks of it, whatever its length."""
 
 TREE = {
     "model.embed.weight": np.arange(96, dtype="float32").reshape(12, 8),
@@ -244,6 +253,47 @@ def test_a_pickle_is_no_checkpoint(tmp_path: Path, name: str) -> None:
         "; it is a pickle, which can run any code when it is loaded, so it is never read: where you trust it, load it with "
         "torch.load(weights_only=True) and write it with safetensors.torch.save_file"
     )
+
+
+@pytest.mark.parametrize("rank", [0, 2, 8])
+@pytest.mark.parametrize("files", [0, 1, 2, 16])
+def test_the_memory_of_an_open_checkpoint_is_not_underestimated(
+    tmp_path: Path, rank: int, files: int
+) -> None:
+    """``files`` hold a row of each tensor; 0 for one file that does not say so."""
+    names = [f"model.layers.{i}.weight" for i in range(2000 // max(1, files))]
+    shape, full = [1] * rank, [max(1, files), *[1] * (rank - 1)][:rank]
+    cut = files and rank
+    for shard in range(files if cut else 1):
+        header: dict[str, object] = {n: entry("U8", shape, i, i + 1) for i, n in enumerate(names)}
+        if cut:
+            place = {"offset": [shard, *[0] * (rank - 1)], "full_shape": full}
+            slices = {
+                "version": 1,
+                "shard": shard,
+                "shards": files,
+                "tensors": dict.fromkeys(names, place),
+            }
+            header["__metadata__"] = {"reshard.slices": json.dumps(slices)}
+        file_of(tmp_path, packed(header, bytes(len(names))), f"{shard}.safetensors")
+    open_safetensors(str(tmp_path))  # what is made once is not counted
+    tracemalloc.start()
+    try:
+        reader = open_safetensors(str(tmp_path))
+        kept, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    pieces = len(names) * (files if cut else 1)
+    assert kept <= reader.metadata_bytes <= 3 * kept
+    assert rank > 4 or most <= pieces * OPENED_TENSOR_BYTES + PARSER_BYTES
+
+
+def test_leaves_of_a_folder_that_cannot_be_read_are_not_counted(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "hf")
+    assert leaf_count(str(folder)) == len(TREE)
+    (folder / "other.safetensors.index.json").write_text("{}")
+    assert leaf_count(str(folder)) == 0
+    assert leaf_count(str(tmp_path / "nothing")) == 0
 
 
 def test_a_tensor_of_more_than_the_budget_is_read_in_ranges(tmp_path: Path) -> None:
