@@ -1,10 +1,10 @@
 """Coverage: checks that boxes, in any order, cover each element of a tensor exactly once.
 
 A digest that is added up from pieces does not notice a piece of zeros, which contributes nothing, nor a piece that
-is counted twice, which cancels out. So that neither hides an element that was never written, the positions of the
-pieces are added up too: an element at ``(i, j, …)`` counts
-``(r0 - 1) r0^i (r1 - 1) r1^j …`` modulo a prime, which makes a box one short product, and makes a
-tensor's value the sum over boxes that tile it and (but for one chance in 2^50) over no others.
+is counted twice, which cancels out. Either could hide an element that was never written. So the positions of the pieces
+are added up too. An element at ``(i, j, …)`` counts ``(r0 - 1) r0^i (r1 - 1) r1^j …`` modulo a prime, so the sum over a
+box is one short product. Boxes that tile a tensor add up to the tensor's value; any others do so with a chance of one
+in 2^50.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PRIME = (1 << 61) - 1
 
 _GENERATOR = 37
 _STEP = 0x9E3779B97F4A7C15 % (PRIME - 1)
-"""Its powers, as exponents, are so far apart that no two coordinates of a tensor collide."""
+"""Its powers are exponents, so far apart that no two coordinates of a tensor collide."""
 
 
 def coverage(boxes: Iterable[Box]) -> int:

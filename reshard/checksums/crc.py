@@ -1,9 +1,8 @@
 """The linear part of a CRC: values that combine by shift and XOR, in any order.
 
-A CRC is affine in the message: initial value and final inversion are its constant, the rest is
-linear over GF(2). Without the constant, which is the CRC register started at zero and read without
-inversion, the value of a message is the XOR of the values of its pieces, each moved left over the
-bytes that follow it. The constant comes back once, at the end (``finish``).
+A CRC is affine in the message: initial value and final inversion make a constant, the rest is linear over GF(2). The
+linear part is the CRC register started at zero and read without inversion. The linear part of a message is the XOR of
+those of its pieces, each moved left over the bytes that follow it. The constant is added once, at the end (``finish``).
 
 Many values at one stride fold 16 at a time: the 16 × 8 bytes of a group index 128 tables of 256
 entries, whose XOR is the group's value; log16 steps reduce any number of rows to one value. Tables
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 Checksum = Callable[[Any, int], int]
 
 FOLD = 16
-"""Values folded into one per step: more costs cache, fewer costs numpy calls (measured)."""
+"""Values folded into one per step: more take more cache, fewer need more numpy calls (measured)."""
 
 TABLE_CACHE = 48
 """Strides whose tables are kept, 12 MiB at most; a row size of a tensor needs one to three."""
@@ -37,7 +36,7 @@ SHORT_RUN_BYTES = 64
 """Longest run that ``linear_of_short`` takes: beyond it a call per run is faster."""
 
 FEW = 8
-"""Up to so many values are combined one by one: cheaper than a step with tables."""
+"""Up to this many values are combined one by one, which is cheaper than a step with tables."""
 
 
 class Crc(Struct, frozen=True):
@@ -114,7 +113,7 @@ def fold_last(crc: Crc, values: NDArray[Any], stride: int) -> NDArray[Any]:
 
 
 def _fold_many(crc: Crc, values: NDArray[Any], stride: int, most: int) -> tuple[NDArray[Any], int]:
-    """Fold the last axis until it has at most ``most`` values; these and their stride."""
+    """Fold the last axis until it has at most ``most`` values; returns them and their stride."""
     while (count := values.shape[-1]) > most:
         lead, groups = values.shape[:-1], -(-count // FOLD)
         if count != groups * FOLD:  # zero rows before the first add nothing
@@ -183,7 +182,7 @@ def _combine(name: str) -> Callable[[int, int, int], int]:
 
 
 def _c_function(c_name: str, name: str) -> Callable[..., int]:
-    """awscrt's C function where it is accessible: its Python wrapper takes a third of the time of a short call."""
+    """awscrt's C function if it is accessible: the Python wrapper takes a third of the time of a short call."""
     from awscrt import checksums
 
     wrapper: Callable[..., int] = getattr(checksums, name)

@@ -21,7 +21,7 @@ Way = Literal["one", "wide", "short", "each"]
 """How runs are summed; ``reshard.checksums.tensor_digest`` describes each."""
 
 SCRATCH_BYTES = 256 << 10
-"""Half of a common second-level cache: a CRC of bytes that were just copied there costs no memory traffic."""
+"""Half of a common second-level cache: bytes that were just copied are still in the cache when their CRC is taken."""
 
 COPIED_RUN_BYTES = 1536
 """Up to this size copying a run into a bytes object is cheaper than making a view (measured)."""

@@ -1,17 +1,17 @@
 """CRC of a tensor's row-major bytes, from pieces in any order.
 
 A piece is runs of contiguous bytes at regular strides in the tensor. Adjacent dimensions are
-merged until runs are as long as they can be; then the cheapest of four ways is taken:
+merged until runs are as long as they can be; then the cheapest of four methods is used:
 
 one     the piece is one run: one call.
-wide    runs are copied to their places in a zeroed scratch of SCRATCH_BYTES, whose gaps stay zero
-        from one piece to the next, and the scratch is summed in one call; for short gaps.
+wide    runs are copied to their places in a zeroed scratch of SCRATCH_BYTES, whose gaps stay zero from one piece to the
+        next; one call sums the scratch; for short gaps.
 short   table look-ups in numpy, for runs up to 64 bytes.
 each    one call a run, and the values folded (see ``crc_linear``).
 
-A piece that is not contiguous in memory where it is in the tensor (a transposed view) goes through
-a scratch block by block. Memory: two scratches of SCRATCH_BYTES per thread, and the tables. Calls
-on more than 5 KiB, copies and look-ups release the GIL; ``each`` with shorter runs holds it.
+If runs of the tensor are not contiguous in memory (a transposed view), the piece is copied to a scratch, block by
+block. Memory: two scratches of SCRATCH_BYTES per thread, and the tables. Calls on more than 5 KiB, copies and look-ups
+release the GIL; ``each`` with shorter runs holds it.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def linear_of_box(crc: Crc, piece: Array, box: Box, shape: tuple[int, ...]) -> i
 
     The XOR over disjoint boxes that cover the tensor, given to ``finish`` with the tensor's bytes,
     is the CRC of the whole. ``piece`` has the box's shape and any strides; it is not changed.
-    ValueError where it has another shape.
+    ValueError if it has another shape.
     """
     if piece.shape != box.shape:
-        raise ValueError(f"a piece of shape {piece.shape} cannot lie at {box}")
+        raise ValueError(f"a piece of shape {piece.shape} cannot be at {box}")
     if not piece.size:
         return 0
     if piece.shape == shape and piece.flags.c_contiguous:
@@ -104,7 +104,7 @@ def _linear_of_piece(crc: Crc, piece: Array, shape: tuple[int, ...], runs: Runs)
 
 
 def _linear_of_scattered(crc: Crc, piece: Array, shape: tuple[int, ...]) -> int:
-    """The same for a piece that is not contiguous in memory where it is contiguous in the tensor."""
+    """The same for a piece whose runs in the tensor are not contiguous in memory."""
     if piece.nbytes <= SCRATCH_BYTES:
         return _linear_of_piece(
             crc, _scratch.dense(piece), shape, runs_of(piece.shape, shape, piece.itemsize)

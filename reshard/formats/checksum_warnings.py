@@ -30,7 +30,7 @@ class Unvouched(Struct, frozen=True):
 
 
 def unvouched(reader: Reader, agreeing: Collection[str] = ()) -> Unvouched:
-    """Those of an open checkpoint; ``agreeing`` are vouched for by another."""
+    """The unvouched tensors of an open checkpoint; another checkpoint vouches for those in ``agreeing``."""
     bare = tuple(
         name
         for name, tensor in reader.tensors.items()
@@ -41,7 +41,7 @@ def unvouched(reader: Reader, agreeing: Collection[str] = ()) -> Unvouched:
 
 
 def record_warnings(*checkpoints: Unvouched) -> tuple[str, ...]:
-    """One sentence, for all checkpoints of a command, where there are such tensors."""
+    """One sentence for all checkpoints of a command, if they have such tensors."""
     found = [checkpoint for checkpoint in checkpoints if checkpoint.names]
     if not found:
         return ()

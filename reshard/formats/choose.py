@@ -26,10 +26,10 @@ _HOW = "choose one with step=N or step='latest'"
 
 
 def chosen(path: str, step: Step | None = None, item: str | None = None) -> str:
-    """The path of the checkpoint that a path, a step of a run and an item of a checkpoint name.
+    """The path of the checkpoint that path, step and item name together.
 
-    Raises PlanError where step or item make no sense for this path, NotACheckpointError where there is no such step
-    or item, IncompleteCheckpointError for a step that was never committed, StorageError where nothing is there.
+    Raises PlanError if step or item make no sense for this path, NotACheckpointError if there is no such step or item,
+    IncompleteCheckpointError for a step that was never committed, StorageError if the path does not exist.
     """
     step = checked_step(step)
     _check_item(item)
@@ -113,7 +113,7 @@ def _step_folder(path: str, root: str, step: Step) -> str:
     if is_marked(root):
         raise PlanError(
             f"{path} is a checkpoint, not the folder of a training run, but a step is given; leave step {step} out (step), or give "
-            "the folder that holds the steps"
+            "the folder that contains the steps"
         )
     steps = _by_step(run_steps(root, any_prefix=True))
     if step == "latest" and steps:
@@ -131,13 +131,13 @@ def _no_step(path: str, root: str, step: Step, steps: dict[int, list[str]]) -> E
     begun = None if step == "latest" else uncommitted(root, step)
     if begun is not None:
         return IncompleteCheckpointError(
-            f"step {step} of {path} was never committed: {begun!r} holds a save that was begun and not finished; "
+            f"step {step} of {path} was never committed: {begun!r} contains a save that was not finished; "
             + (f"choose one of {steps_text(steps)}" if steps else "no other step is there")
         )
     if steps:
         return NotACheckpointError(f"{path} has no step {step}; it is {_run_text(steps)}; {_HOW}")
     return NotACheckpointError(
-        f"{path} holds no committed step; expected the folder of a training run, in which each step is a "
+        f"{path} contains no committed step; expected the folder of a training run, in which each step is a "
         "checkpoint with a name such as 1000 or step_1000"
     )
 
@@ -146,7 +146,7 @@ def _item_folder(path: str, root: str, item: str) -> str:
     """The name of the item's folder."""
     if not is_checkpoint(root):
         raise NotACheckpointError(
-            f"{path} is no checkpoint, so it has no item {item!r}; expected the folder of a checkpoint, or that "
+            f"{path} is not a checkpoint, so it has no item {item!r}; expected the folder of a checkpoint, or that "
             "of a training run with a step (step)"
         )
     items = read_container(Path(root)).items if is_orbax(root) else ()
@@ -161,7 +161,7 @@ def _item_folder(path: str, root: str, item: str) -> str:
     if not found.is_tree:
         by = f" (saved by {found.handler.rpartition('.')[2]})" if found.handler else ""
         raise NotACheckpointError(
-            f"the item {item!r} of {path} is no tree of tensors{by}; {_trees(items)}"
+            f"the item {item!r} of {path} is not a tree of tensors{by}; {_trees(items)}"
         )
     return found.directory
 

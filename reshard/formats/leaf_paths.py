@@ -1,7 +1,6 @@
 """New paths for renamed leaves; keys that the rename does not change keep their type.
 
-A number in place of a list's position is a position too, so that a list whose items are renumbered 0, 1, … n-1
-stays a list.
+A number that replaces a list position is a position too, so a list whose items are renumbered 0, 1, … n-1 stays a list.
 """
 
 from __future__ import annotations
@@ -87,8 +86,8 @@ def renamed(leaf: Leaf, name: str, items: Sequence[str]) -> Leaf:
     """``leaf`` under another name, which must begin with one of ``items``, unless there are none.
 
     Keys at both ends of the path with the same text are kept, so that a list stays a list and a key with a slash in
-    it stays one key; the new text between them is split at slashes. A new key is a position (``is_sequence``) where
-    it replaces a position.
+    it stays one key; the new text between them is split at slashes. A new key is a position (``is_sequence``) if it
+    replaces a position.
     """
     if name == leaf.name:
         return leaf
@@ -129,9 +128,9 @@ def _path(path: tuple[PathKey, ...], inner: str) -> tuple[PathKey, ...]:
 
 
 def _between(old: Sequence[PathKey], new: Sequence[str]) -> list[PathKey]:
-    """New keys for ``old`` ones: numbers take the place of numbers, the last of the last.
+    """New keys for ``old`` ones: numbers replace numbers, starting with the last.
 
-    Without a number among them, equally many keys take each other's places.
+    Without numbers, keys replace each other one by one if there are equally many.
     """
     numbers = [i for i, part in enumerate(new) if _is_number(part)]
     if numbers:

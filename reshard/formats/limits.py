@@ -13,7 +13,7 @@ MAX_JSON_DEPTH = 64
 """Orbax nests 6 deep; users' own metadata deeper, but not this deep."""
 
 MAX_JSON_VALUES = 1 << 22
-"""Values of a document that is built as a whole: 100 bytes each in memory."""
+"""Values of a document that is built as a whole; each takes 100 bytes of memory."""
 
 MAX_SLICE_VALUES = 1 << 24
 """Values of a slices.json: a million tensors."""
@@ -25,10 +25,10 @@ MAX_LEAVES = 1 << 20
 """Leaves of an item, each some 2 KB in memory."""
 
 MAX_PATH_KEYS = 256
-"""Trees are written and rebuilt by recursion elsewhere; jax's own nest about 20 deep."""
+"""Keys of a path: other programs write and rebuild trees by recursion; jax's own trees nest about 20 deep."""
 
 MAX_NAME_CHARACTERS = 4096
-"""A tensor's name; a path of a file takes as many bytes."""
+"""Characters of a tensor's name; a file's path may have as many bytes."""
 
 MAX_ZARR_BYTES = 1 << 20
 """An array's metadata file takes some hundred bytes."""
@@ -46,7 +46,7 @@ MAX_CUTS = 1 << 22
 """Cuts of all different chunk grids of an item together, each some 40 bytes in memory."""
 
 MAX_LAYOUT_CUTS = 1 << 26
-"""Cuts of all different layouts of an item, which are only looked at: some seconds."""
+"""Cuts of all different layouts of an item. They are only read, which takes some seconds."""
 
 MAX_MANIFEST_BYTES = 64 << 20
 """Bytes of a database's manifest; a real one takes some hundred bytes."""

@@ -55,7 +55,7 @@ def named_leaves(tree: Any, what: str, is_leaf: Any = None) -> tuple[dict[str, A
         raise
     except (ValueError, TypeError) as error:
         raise TreeError(
-            f"the {what} is no tree that jax can walk: {str(error).strip()}; use dicts with keys of one type, "
+            f"the {what} is not a tree that jax can walk: {str(error).strip()}; use dicts with keys of one type, "
             "lists, tuples and registered classes"
         ) from error
     named: dict[str, Any] = {}

@@ -1,6 +1,6 @@
 """Decides which nodes of a tree are lists after leaves were dropped or renamed.
 
-A node is a list where its children are exactly the positions 0, 1, … n-1 of lists. Any other node is
+A node is a list if its children are exactly the positions 0, 1, … n-1 of lists. Any other node is
 written as a dict, because stock Orbax rebuilds a list by appending in order: it fails on a gap, on
 positions out of order, and on a node whose children are partly positions and partly keys. Current formats record
 tuples as lists too.
@@ -32,7 +32,7 @@ def is_list(children: Iterable[PathKey]) -> bool:
 
 
 def settle_sequences(paths: Iterable[Path]) -> list[Path]:
-    """The same paths, each node a list only where its children make one.
+    """The same paths, in which a node is a list only if its children make one.
 
     >>> gap = [(PathKey("layers"), PathKey(i, True)) for i in ("0", "2")]
     >>> [path[1].is_sequence for path in settle_sequences(gap)]
@@ -44,7 +44,7 @@ def settle_sequences(paths: Iterable[Path]) -> list[Path]:
 
 
 def lost_lists(paths: Iterable[Path]) -> dict[Prefix, tuple[PathKey, ...]]:
-    """The nodes of which some child is a position, but which are no lists, and their children."""
+    """The nodes that have a position among their children but are not lists, with these children."""
     return {
         prefix: tuple(steps)
         for prefix, steps in _nodes(paths).items()

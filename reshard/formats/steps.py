@@ -38,21 +38,20 @@ class StepName(Struct, frozen=True, order=True):
 
     @property
     def is_usual(self) -> bool:
-        """Whether it can be nothing else than a step."""
+        """Whether it can only be a step."""
         return not self.prefix or _USUAL_PREFIX.fullmatch(self.prefix) is not None
 
 
 def step_name(name: str) -> StepName | None:
-    """The parsed name of a folder; None where it does not end with a number."""
+    """The parsed name of a folder; None if it does not end with a number."""
     match = _STEP.fullmatch(name)
     return StepName(match[1] or "", int(match[2]), name) if match else None
 
 
 def committed_steps(path: str) -> dict[int, str]:
-    """The steps below a local folder that are finished checkpoints, ascending, and their folders' names.
+    """The finished checkpoints of steps below a local folder: step numbers, ascending, and folder names.
 
-    Of two folders for the same step the first by name counts. Raises StorageError where the folder cannot be
-    listed.
+    If two folders are for the same step, the first by name counts. Raises StorageError if the folder cannot be listed.
     """
     found: dict[int, str] = {}
     for one in run_steps(path):
@@ -63,7 +62,7 @@ def committed_steps(path: str) -> dict[int, str]:
 def run_steps(path: str, *, any_prefix: bool = False) -> list[StepName]:
     """Every committed step of a run's folder, ascending; none for any other folder.
 
-    All steps of a run have the same prefix, or none: with different prefixes only plain numbers count.
+    All steps of a run have the same prefix, or none. If prefixes differ, only plain numbers count.
     ``any_prefix``: whether any word may be the prefix.
     """
     found = sorted(
@@ -79,7 +78,7 @@ def run_steps(path: str, *, any_prefix: bool = False) -> list[StepName]:
 
 
 def uncommitted(path: str, step: int) -> str | None:
-    """The name of a folder that a save of ``step`` began and did not finish; None where there is none."""
+    """The name of a folder of a save of ``step`` that did not finish; None if there is none."""
     for name in _folders(path):
         one = step_name(name.partition(TEMPORARY)[0])
         if one is not None and one.step == step and not _is_committed(f"{path}/{name}"):
@@ -93,7 +92,7 @@ def committed(path: str) -> Iterator[str]:
 
 
 def steps_text(steps: Iterable[int]) -> str:
-    """``"steps 1, 2, 3"``; of many the first and the last."""
+    """``"steps 1, 2, 3"``; of many steps only the first and the last."""
     numbers = list(map(str, steps))
     if len(numbers) > _SHOWN:
         half = _SHOWN // 2

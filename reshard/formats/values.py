@@ -1,4 +1,4 @@
-"""Values: locates the values of a key-value store in local files; both kinds of storage implement it.
+"""Values: locates the values of a key-value store in local files. Two storage kinds implement it.
 
 Orbax keeps arrays under keys such as ``params.kernel/.zarray`` and ``params.kernel/0.1``, either as
 plain files of those names (``orbax/plain_files``) or in an OCDBT database (``ocdbt/index``).
@@ -17,16 +17,16 @@ class Values(Protocol):
     """Look-up of the extent of each value; safe from any thread."""
 
     def find(self, key: str, what: str) -> Extent | None:
-        """The value's extent, within its file, or None where there is no such value.
+        """The value's extent within its file, or None if there is no such value.
 
-        Raises CorruptError, naming ``what``, where the extent reaches beyond the end of its file.
+        Raises CorruptError, naming ``what``, if the extent reaches beyond the end of its file.
         """
         ...
 
     def tensorstore_spec(self, key: str, what: str) -> dict[str, Any]:
         """A TensorStore kvstore spec for everything below ``key``.
 
-        Raises FormatError, naming ``what``, where there is no single spec for it.
+        Raises FormatError, naming ``what``, if there is no single spec for it.
         """
         ...
 
@@ -39,8 +39,7 @@ class Values(Protocol):
 def read_extent(extent: Extent, what: str, start: int = 0, length: int | None = None) -> bytes:
     """Bytes of a value: ``length`` of them from ``start``, or all.
 
-    Raises StorageError where the file cannot be read, CorruptError, naming ``what``, where it ends
-    too early.
+    Raises StorageError if the file cannot be read, CorruptError, naming ``what``, if it ends too early.
     """
     size = extent.length - start if length is None else length
     if extent.inline is not None:

@@ -14,8 +14,8 @@ from reshard.geometry.box import Box
 class Band(Struct, frozen=True):
     """Rows ``start:stop`` of dimension ``len(lead)`` at the fixed leading indices ``lead``.
 
-    In dimensions behind it a band is as wide as the chunk, so that chunks which differ only there
-    can be decoded in lock step.
+    In later dimensions a band is as wide as the chunk. So chunks that differ only in later dimensions can be decoded in
+    lock step.
     """
 
     lead: tuple[int, ...]
@@ -40,11 +40,11 @@ def bands(
     band_bytes: int,
     wanted: Box | None = None,
 ) -> Iterator[Band]:
-    """The bands of chunks with common leading ``shape``, in row-major order.
+    """The bands of chunks that share the leading ``shape``, in row-major order.
 
-    ``row_bytes[d]`` is the size of one index of dimension ``d`` over all chunks; the dimension that is cut is
-    before ``first_open_dim``. A band has at most ``band_bytes``, or one row. With a box ``wanted``, in the chunks'
-    coordinates, no band mixes rows inside and outside of it.
+    ``row_bytes[d]`` is the size of one index of dimension ``d`` over all chunks. Only dimensions before
+    ``first_open_dim`` are cut. A band has at most ``band_bytes``, or one row. ``wanted`` is a box in the chunks'
+    coordinates; no band mixes rows inside and outside of it.
     """
     if not shape:
         yield Band((), 0, 1)

@@ -41,7 +41,7 @@ class Box(Struct, frozen=True):
         return math.prod(self.shape)
 
     def intersect(self, other: Box) -> Box | None:
-        """The elements in both boxes; None where they do not overlap."""
+        """The elements in both boxes; None if they do not overlap."""
         start = tuple(map(max, self.start, other.start))
         stop = tuple(map(min, self.stop, other.stop))
         if any(map(ge, start, stop)):
@@ -70,7 +70,7 @@ class Box(Struct, frozen=True):
 
     @property
     def slices(self) -> tuple[slice | EllipsisType, ...]:
-        """For indexing an array: ``array[box.slices]`` is always a view, a scalar's too."""
+        """For indexing an array: ``array[box.slices]`` is always a view, also for a scalar."""
         return (*map(slice, self.start, self.stop), ...)
 
     def __str__(self) -> str:

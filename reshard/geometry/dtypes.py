@@ -22,7 +22,7 @@ DTYPES = tuple(_STORAGE_BYTES)
 """Every element type that is known."""
 
 NOT_STORED = frozenset({"uint2", "uint4", "float8_e4m3"})
-"""Dtypes that TensorStore lacks, so that no checkpoint has them."""
+"""Dtypes that TensorStore lacks; no checkpoint has them."""
 
 STORED_DTYPES = tuple(dtype for dtype in DTYPES if dtype not in NOT_STORED)
 """Every element type that a checkpoint can hold."""

@@ -29,10 +29,10 @@ Cuts = tuple[int, ...]
 Index = tuple[int, ...]
 
 MAX_PARTS = 1 << 20
-"""Most parts along one dimension. More is damaged or hostile metadata, and would cost 40 MB of cuts."""
+"""Most parts along one dimension. Metadata with more is damaged or hostile; the cuts would take 40 MB."""
 
-# Layers of a model repeat their shapes, so tensors share their cuts. Larger cuts, which only damaged
-# or hostile metadata brings in numbers, are not kept.
+# Layers of a model repeat their shapes, so tensors share their cuts. Longer cuts are not kept: only damaged or hostile
+# metadata has many of them.
 _SHARED_PARTS = 1 << 14
 
 
@@ -115,7 +115,7 @@ class Grid:
         )
 
     def common(self, other: Grid) -> Grid:
-        """The grid of the cuts that both share: its boxes are the aligned blocks."""
+        """The grid of the cuts that both grids share; its boxes are the aligned blocks."""
         self._check_same_shape(other)
         return _risen(self.shape, tuple(map(_common_cuts, self.cuts, other.cuts)))
 
@@ -157,7 +157,7 @@ class Grid:
 
     @property
     def largest(self) -> tuple[int, ...]:
-        """Size of the largest part along each dimension (0 where there is none)."""
+        """Size of the largest part along each dimension (0 if there is none)."""
         return tuple(map(_largest_part, self.cuts))
 
 
@@ -197,7 +197,7 @@ def _union_cuts(a: Cuts, b: Cuts) -> Cuts:
 
 
 def _is_cut(cuts: Cuts, at: int) -> bool:
-    # A bisect for each of the fewer cuts: a set of the many would cost more than all else.
+    # One bisect for each cut of the coarser grid: a set of all cuts would cost more than everything else.
     return cuts[bisect_left(cuts, at)] == at
 
 
@@ -206,7 +206,7 @@ def _largest_part(cuts: Cuts) -> int:
 
 
 def _risen(shape: tuple[int, ...], cuts: tuple[Cuts, ...]) -> Grid:
-    """A grid whose cuts are known to rise; checking them again would take most of the time of a plan."""
+    """A grid whose cuts are known to rise; checking them again would take most of a plan's time."""
     grid = object.__new__(Grid)
     object.__setattr__(grid, "shape", shape)
     object.__setattr__(grid, "cuts", cuts)

@@ -13,7 +13,7 @@ from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts
 
 MIN_RUN_BYTES = 1 << 10
-"""Reading shorter rows of a raw chunk one by one costs more than reading the bytes between them too."""
+"""Reading shorter rows of a raw chunk one by one costs more than reading the bytes between them as well."""
 
 
 def run_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
@@ -65,12 +65,12 @@ class Cut(Struct, frozen=True):
         return min(self.rows, shape[self.dim]) * row_bytes(shape, 1)[self.dim] if shape else 1
 
     def bands(self, box: Box, edges: Sequence[Cuts]) -> Iterator[Box]:
-        """The bands of ``box`` in row-major order; one that reaches an edge of chunks ends at the last it reaches."""
+        """The bands of ``box`` in row-major order; a band that crosses edges of chunks ends at the last of them."""
         if not box.shape:
             yield box
             return
         behind = (box.start[self.dim + 1 :], box.stop[self.dim + 1 :])
-        # Nothing is listed: of a hostile tensor there may be any number.
+        # No list is made: a hostile tensor may have any number of bands.
         for lead in _places(box.start[: self.dim], box.stop[: self.dim]):
             for a, b in self._rows(box.start[self.dim], box.stop[self.dim], edges[self.dim]):
                 yield Box((*lead, a, *behind[0]), (*(i + 1 for i in lead), b, *behind[1]))

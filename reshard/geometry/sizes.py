@@ -7,7 +7,7 @@ import re
 from reshard.errors import LayoutError
 
 MAX_BYTES = 1 << 63
-"""No file system or memory holds more; a larger number is a slip or an attack."""
+"""No file system or memory is larger; a larger number is a mistake or an attack."""
 
 _PREFIXES = "KMGTPE"
 _UNITS = {"": 1, "b": 1} | {

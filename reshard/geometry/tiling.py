@@ -1,10 +1,9 @@
 """Whether loose boxes tile a tensor: all in bounds, no two overlapping, nothing left out.
 
-Boxes that form a grid are recognised in one pass. Any others are halved again and again at the
-edge, near the middle, that cuts the fewest of them, until a part is held by one box. The element
-counts say which half is worth a look: a half that holds too many elements has an overlap, one
-that holds too few has a gap, so an error is found on the way down a single path. Sorting
-dominates; pairs of boxes are never compared.
+Boxes that form a grid are recognised in one pass. Otherwise the tensor is halved again and again, each time at the edge
+near the middle that cuts the fewest boxes, until one box fills a part. The element counts say which half to look at:
+too many elements in a half mean an overlap, too few a gap. So an error is found on a single path. Sorting takes most of
+the time; pairs of boxes are never compared.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ class _Part(Struct, frozen=True):
 
     @property
     def surplus(self) -> int:
-        """Elements that the pieces hold beyond the region's own; negative where some lack."""
+        """Elements in the pieces minus elements in the region; negative if some are missing."""
         return sum(piece.size for piece in self.pieces) - self.region.size
 
 
 def check_tiling(name: str, shape: Sequence[int], boxes: Sequence[Box]) -> None:
-    """Refuse boxes that do not hold each element of the tensor exactly once.
+    """Refuse boxes that do not contain each element of the tensor exactly once.
 
     Empty boxes are allowed anywhere in bounds. The LayoutError names the tensor and the box that is
-    out of bounds, the two boxes that overlap, or a region that no box holds.
+    out of bounds, the two boxes that overlap, or a region that is in no box.
     """
     region = Box.full(shape)
     for box in boxes:
@@ -94,7 +93,7 @@ def _check_parts(name: str, whole: _Part) -> None:
         if halves is None:
             _check_filled_once(name, whole.region, part)
             continue
-        # A wrong count proves a fault in that half, so the rest need not be looked at.
+        # A wrong count proves a fault in this half, so the other half is not looked at.
         faulty = [half for half in halves if half.surplus]
         todo = faulty[:1] or [*todo, *halves]
 
@@ -116,7 +115,7 @@ def _refuse(name: str, whole: Box, found: str) -> NoReturn:
 
 
 def _halve(part: _Part) -> tuple[_Part, _Part] | None:
-    """Cut a part at the best edge, or None where no box has an edge in it."""
+    """Cut a part at the best edge, or None if no box has an edge in it."""
     cuts = [(d, cut) for d in range(part.region.rank) if (cut := _middle_edge(part, d)) is not None]
     if not cuts:
         return None
@@ -145,7 +144,7 @@ def _crossing(part: _Part, dim: int, cut: int) -> int:
 
 
 def _middle_edge(part: _Part, dim: int) -> int | None:
-    """The median start of a piece, among those that are no edge of the part itself."""
+    """The median of the starts of pieces that are not an edge of the part itself."""
     low = part.region.start[dim]
     inner = [p.start[dim] for p in part.pieces if p.start[dim] > low]
     if not inner:

@@ -69,7 +69,7 @@ class LayoutPreview(Struct, frozen=True):
 def preview(info: CheckpointInfo, layout: Layout | None) -> LayoutPreview:
     """Lays out the tensors of ``info`` that the layout's own changes keep.
 
-    Raises LayoutError or PlanError where a plan with this layout would.
+    Raises LayoutError or PlanError if a plan with this layout would.
     """
     specs = {t.spec.name: t.spec for t in info.tensors.values()}
     keys = {t.spec.name for t in info.tensors.values() if t.is_key}

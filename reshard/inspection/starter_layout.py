@@ -26,7 +26,7 @@ PROPOSED_MESH = DeviceMesh((8,), ("model",))
 def starter_text(info: CheckpointInfo, mesh: DeviceMesh | None, missing_axes: MissingAxes) -> str:
     """The layout file for the checkpoint's tensors over ``mesh``, or over their own mesh.
 
-    Raises LayoutError where the axes of a tensor do not fit the mesh.
+    Raises LayoutError if the axes of a tensor do not fit the mesh.
     """
     specs = [tensor.spec for tensor in info.tensors.values()]
     own = _own_mesh(specs)
@@ -44,7 +44,7 @@ def starter_text(info: CheckpointInfo, mesh: DeviceMesh | None, missing_axes: Mi
 
 
 def _own_mesh(specs: Sequence[TensorSpec]) -> DeviceMesh | None:
-    """The mesh with the most bytes, without devices; None where none was recorded."""
+    """The mesh with the most bytes, without devices; None if none was recorded."""
     sizes: Counter[DeviceMesh] = Counter()
     for spec in specs:
         if spec.layout is not None and spec.layout.device_mesh is not None:

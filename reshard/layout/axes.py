@@ -12,7 +12,7 @@ Axis = None | str | tuple[str, ...]
 """The mesh axes that split one dimension: None, one name, or several (the first varies slowest)."""
 
 AxesLike = Iterable[str | Sequence[str] | None]
-"""Types that a layout's axes may be given in."""
+"""The types in which a layout's axes may be given."""
 
 
 def normal_axes(axes: AxesLike) -> tuple[Axis, ...]:

@@ -1,9 +1,9 @@
 """Changes: the select, drop, rename and cast rules of a conversion, as the user wrote them. CastRule: a parsed cast
 rule.
 
-A cast rule is ``WHAT=DTYPE`` or ``WHAT=DTYPE:saturate``. Where WHAT is one of the words ``bool``, ``int``,
-``float`` and ``complex`` or the whole name of a dtype, the rule applies to every tensor of that dtype. Any other
-text is a regular expression that is searched in names: ``(float)`` or ``^float$`` match the name.
+A cast rule is ``WHAT=DTYPE`` or ``WHAT=DTYPE:saturate``. If WHAT is one of the words ``bool``, ``int``, ``float`` and
+``complex`` or the whole name of a dtype, the rule applies to every tensor of that dtype. Any other text is a regular
+expression that is searched in names: ``(float)`` or ``^float$`` match the name.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def parse_cast(what: str, to: str, counts: Counts | None = None) -> CastRule:
 
 
 def parse_target(what: str, to: str) -> tuple[str, bool]:
-    """The dtype of a rule's right side, and whether it saturates; PlanError where it is none."""
+    """The dtype of a rule's right side, and whether it saturates; PlanError if it is not a dtype."""
     dtype = to.removesuffix(SATURATE)
     if dtype not in DTYPES:
         raise PlanError(

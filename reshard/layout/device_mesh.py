@@ -23,7 +23,7 @@ AXIS_TYPES = ("Auto", "Explicit", "Manual")
 """jax's axis types, by the names of ``jax.sharding.AxisType``."""
 
 MAX_DEVICES = 1 << 20
-"""Largest mesh. Beyond any machine that exists; a larger number is a slip or an attack."""
+"""Most devices of a mesh. No machine has more; a larger number is a mistake or an attack."""
 
 MAX_DEVICE_ID = 1 << 31
 """Larger than every device id: jax keeps ids in 32 bits."""
@@ -34,7 +34,7 @@ MAX_AXES = 64
 
 @dataclass(frozen=True, init=False, eq=False)
 class DeviceMesh:
-    """Named axes with sizes; devices are needed only where live arrays are placed on them.
+    """Named axes with sizes; devices are needed only to place live arrays on them.
 
     Args:
         shape: size of each axis, at least 1; or a ``jax.sharding.Mesh`` or ``AbstractMesh``, without any other
@@ -51,7 +51,7 @@ class DeviceMesh:
     Attributes:
         devices: an array of jax devices in the shape of the mesh, read-only, or None.
 
-    Raises LayoutError where these contradict each other. Meshes with different devices or device ids are not equal.
+    Raises LayoutError if these contradict each other. Meshes with different devices or device ids are not equal.
 
     >>> DeviceMesh((4, 2), ("data", "model")).axis_size("model")
     2
@@ -106,7 +106,7 @@ class DeviceMesh:
 
     @property
     def backend_mesh(self) -> Mesh | AbstractMesh:
-        """The ``jax.sharding.Mesh`` of its devices, or the ``AbstractMesh`` where it has none."""
+        """The ``jax.sharding.Mesh`` of its devices, or an ``AbstractMesh`` if it has none."""
         from reshard.layout.bridges.jax_sharding import mesh_to_jax
 
         return mesh_to_jax(self)
@@ -118,20 +118,20 @@ class DeviceMesh:
 
     @classmethod
     def from_jax(cls, mesh: Mesh | AbstractMesh) -> DeviceMesh:
-        """The same axes, sizes, axis types and devices; ``backend_mesh`` is the way back."""
+        """The same axes, sizes, axis types and devices; ``backend_mesh`` converts back."""
         from reshard.layout.bridges.jax_sharding import mesh_from_jax
 
         return mesh_from_jax(mesh)
 
     def to_keras(self) -> Any:
-        """A ``keras.distribution.DeviceMesh`` of its devices; of all there are where it has none."""
+        """A ``keras.distribution.DeviceMesh`` of its devices; of all devices if it has none."""
         from reshard.layout.bridges.keras_distribution import mesh_to_keras
 
         return mesh_to_keras(self)
 
     @classmethod
     def from_keras(cls, device_mesh: Any) -> DeviceMesh:
-        """The same mesh, devices included, as a ``keras.distribution.DeviceMesh``."""
+        """A ``keras.distribution.DeviceMesh`` as a DeviceMesh, devices included."""
         from reshard.layout.bridges.keras_distribution import mesh_from_keras
 
         return mesh_from_keras(device_mesh)
@@ -189,7 +189,7 @@ MeshLike = Union[DeviceMesh, "Mesh", "AbstractMesh"]
 
 
 def is_jax_mesh(mesh: object) -> bool:
-    """Whether it is a ``jax.sharding.Mesh`` or ``AbstractMesh``; jax is not loaded for the question."""
+    """Whether it is a ``jax.sharding.Mesh`` or ``AbstractMesh``; jax is not imported for it."""
     from reshard.layout.bridges.jax_sharding import is_from_jax
 
     return is_from_jax(mesh, "Mesh", "AbstractMesh")
@@ -223,7 +223,7 @@ def parse_mesh(text: str) -> DeviceMesh:
                 f"found {name + _ + size!r}"
             )
     names = tuple(name.strip() for name, _, _ in pairs)
-    # Sizes of many digits are cut short: they exceed the largest mesh anyhow.
+    # Sizes with many digits are cut short: they exceed the largest mesh anyway.
     return DeviceMesh(tuple(int(size.strip()[:20]) for _, _, size in pairs), names)
 
 

@@ -40,7 +40,7 @@ def place_devices(devices: DevicesLike, shape: tuple[int, ...], mesh: str) -> De
 
 
 def on_all_devices(shape: tuple[int, ...], mesh: str) -> DeviceArray:
-    """All of ``jax.devices()``, in their order; where they do not fill the mesh, a LayoutError."""
+    """All of ``jax.devices()``, in their order; a LayoutError if they do not fill the mesh."""
     import jax
 
     places = math.prod(shape)
@@ -99,4 +99,6 @@ def _named(name: str, mesh: str) -> jax.Device:
         if str(device.id) == (number or "0"):
             return device
     there = ", ".join(map(device_name, known or jax.devices()))
-    raise LayoutError(f"{mesh} was given device {name!r}, which is not here; here are {there}")
+    raise LayoutError(
+        f"{mesh} was given device {name!r}, which this process does not have; it has {there}"
+    )

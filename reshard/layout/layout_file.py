@@ -3,7 +3,7 @@
 ::
 
     mesh: {data: 4, model: 2}             # or {axes: [data, model], shape: [4, 2]}
-    rules:                                # regex search on the tensor's name, first match wins
+    rules:                                # regex search in the tensor's name, first match wins
       - {match: "embed", axes: [[data, model], null]}
       - {match: ".*/kernel", axes: [null, model]}
     partitions:                           # by count or size; these come before rules
@@ -50,7 +50,7 @@ Unmatched = Literal["replicate", "error"]
 MissingAxes = Literal["error", "replicate"]
 """How to treat axes that split tensors but are not in the mesh: raise an error, or replicate over them."""
 
-REPLICATE_THEM = 'have what they split replicated (missing_axes="replicate")'
+REPLICATE_THEM = 'replicate the dimensions that they split (missing_axes="replicate")'
 """The remedy in errors about such axes."""
 
 T = TypeVar("T")
@@ -137,12 +137,12 @@ class LayoutFile:
 
     @property
     def all_rules(self) -> tuple[Rule | PartitionRule, ...]:
-        """Those of ``partitions`` and then those of ``rules``: the first that matches a name decides."""
+        """The rules of ``partitions``, then those of ``rules``; the first that matches a name decides."""
         return (*self.partitions, *self.rules)
 
     @cached_property
     def found(self) -> FoundRules:
-        """Which rules match which names, kept for those that were looked up together."""
+        """Which rules match which names; results are kept for names that were looked up together."""
         return FoundRules(self.all_rules)
 
     @property
@@ -153,7 +153,8 @@ class LayoutFile:
     def with_mesh(self, mesh: DeviceMesh, missing_axes: MissingAxes = "error") -> LayoutFile:
         """The same rules over another mesh, such as that of ``--mesh``.
 
-        With ``missing_axes="replicate"`` rules lose the axes that the mesh lacks, else those are a LayoutError.
+        With ``missing_axes="replicate"`` axes that the mesh lacks are removed from the rules; else they are a
+        LayoutError.
         """
         lacking = self.lacking(mesh)
         if not lacking or missing_axes == "error":
@@ -173,9 +174,9 @@ class LayoutFile:
 
 
 def load_layout(path: str | Path) -> LayoutFile:
-    """Read a layout file, JSON where its name ends in ``.json``, else YAML.
+    """Read a layout file: JSON if its name ends in ``.json``, else YAML.
 
-    Raises StorageError where it cannot be read, LayoutError with file and line where it is wrong.
+    Raises StorageError if it cannot be read, LayoutError with file and line if it is wrong.
     """
     return _layout_file(read_document(path))
 
@@ -183,7 +184,7 @@ def load_layout(path: str | Path) -> LayoutFile:
 def parse_layout(
     mapping: Mapping[str, Any], where: str = "layout", lines: Mapping[Steps, int] | None = None
 ) -> LayoutFile:
-    """The layout file in plain data, such as that of a JSON body; ``where`` names it in errors."""
+    """The layout file in plain data, such as a JSON body; ``where`` names it in errors."""
     data = dict(mapping) if isinstance(mapping, Mapping) else mapping
     return _layout_file(Document(data, where, lines or {}))
 
@@ -360,7 +361,7 @@ def _rename(value: Value) -> tuple[str, str]:
         pattern.replacement(to)
     except (re.error, IndexError) as error:
         parts["to"].refuse(
-            f"{to!r} cannot replace {match!r}: {error}; use groups of it such as \\1, and \\\\ for a backslash"
+            f"{to!r} cannot replace {match!r}: {error}; use groups of the pattern such as \\1, and \\\\ for a backslash"
         )
     return match, to
 

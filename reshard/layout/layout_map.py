@@ -30,13 +30,11 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
     (``in``, ``del``, ``pop``, ``setdefault``, ``len``, iteration) is about the keys as they were set.
 
     Args:
-        device_mesh: given to every layout that is set without a mesh of its own; a DeviceMesh or a
-            ``jax.sharding.Mesh``.
+        device_mesh: the mesh of every layout that is set without one; a DeviceMesh or a ``jax.sharding.Mesh``.
         match: which function of ``re`` a key must satisfy: ``search`` finds it anywhere in the name,
             ``match`` at its beginning, ``fullmatch`` from beginning to end.
-        ambiguous: where several keys match, ``error`` refuses and ``first`` takes the first one set.
-        unmatched: where no key matches, ``replicate`` gives None, which means
-            "replicated", and ``error`` refuses.
+        ambiguous: if several keys match, ``error`` raises and ``first`` takes the first one set.
+        unmatched: if no key matches, ``replicate`` gives None, which means "replicated", and ``error`` raises.
 
     >>> layouts = LayoutMap(DeviceMesh((8,), ("model",)))
     >>> layouts["dense.*kernel"] = (None, "model")
@@ -81,9 +79,9 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
         return layout_map_scope(self)
 
     def __getitem__(self, name: str) -> TensorLayout | None:
-        """The layout of the tensor ``name``, or None where no key matches.
+        """The layout of the tensor ``name``, or None if no key matches.
 
-        Raises LayoutError where several match and ``ambiguous`` is ``"error"``, or none does and
+        Raises LayoutError if several match and ``ambiguous`` is ``"error"``, or none does and
         ``unmatched`` is ``"error"``.
         """
         _check_name(name)
@@ -117,7 +115,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
     @overload
     def get(self, name: str, default: T, /) -> TensorLayout | T: ...
     def get(self, name: str, default: object = None, /) -> object:
-        """Look ``name`` up as ``map[name]`` does; ``default`` where that finds None."""
+        """Look ``name`` up as ``map[name]`` does; returns ``default`` if that finds None."""
         layout = self[name]
         return default if layout is None else layout
 
@@ -126,7 +124,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
     ) -> None:
         """Add a layout, a tuple or list of its axes, or jax's PartitionSpec or NamedSharding.
 
-        A key that is there must be deleted first.
+        An existing key must be deleted first.
         """
         if not isinstance(key, str):
             raise LayoutError(f"a key of a layout map must be a string, not {key!r}")
@@ -165,7 +163,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
     __copy__ = copy  # else the copy would change the keys of the original
 
     def update(self, other: Any = (), /, **layouts: Any) -> None:
-        """Sets keys like ``dict.update``; where any of them is wrong, none is set."""
+        """Sets keys like ``dict.update``; if any of them is wrong, none is set."""
         changed = self.copy()
         super(LayoutMap, changed).update(other, **layouts)
         self._layouts, self._patterns = changed._layouts, changed._patterns
@@ -232,7 +230,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
         return key, layout
 
     def setdefault(self, key: str, default: TensorLayout | AxesLike | None = None) -> TensorLayout:
-        """The layout of exactly this key, which is set to ``default`` where it is missing."""
+        """The layout of exactly this key, which is set to ``default`` if it is missing."""
         if key not in self._layouts:
             self[key] = default
         return self._layouts[key]
@@ -272,7 +270,7 @@ def _compile(key: str) -> re.Pattern[str]:
     except re.error as error:
         raise LayoutError(
             f"key {key!r} is not a regular expression: {error.msg} at position {error.pos}; put a "
-            f"backslash before characters meant as they are"
+            f"backslash before characters that stand for themselves"
         ) from None
     except (OverflowError, RecursionError):
         raise LayoutError(f"key {key[:80]!r} is too large for a regular expression") from None

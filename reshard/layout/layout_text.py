@@ -1,8 +1,8 @@
 """The text of a layout file, YAML or JSON, as plain data with the line of each part.
 
-Only maps, lists, strings, numbers, booleans and null are read. Before anything is built the text's
-events are read in a stream, and size, depth, aliases and tags are checked there, so that neither a
-deep nor an exploding document costs memory or stack.
+Only maps, lists, strings, numbers, booleans and null are read. Before anything is built, the text's events are read in
+a stream, and size, depth, aliases and tags are checked. So neither a deep nor an exploding document costs memory or
+stack.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Document(Struct, frozen=True):
     Attributes:
         where: the file, as the user named it.
         lines: first line of each part, counted from 1; empty for JSON.
-        counts: those of the patterns that were read.
+        counts: adds up the counts of the patterns that were read.
     """
 
     data: Any
@@ -57,14 +57,14 @@ class Document(Struct, frozen=True):
     counts: Counts = field(default_factory=Counts)
 
     def place(self, steps: Steps) -> str:
-        """``file:line`` of a part, or the file alone where the line is not known."""
+        """``file:line`` of a part, or the file alone if the line is not known."""
         return f"{self.where}:{self.lines[steps]}" if steps in self.lines else self.where
 
 
 def read_document(path: str | Path) -> Document:
-    """The document in a file; JSON where its name ends in ``.json``, else YAML.
+    """The document in a file: JSON if its name ends in ``.json``, else YAML.
 
-    Raises StorageError where it cannot be read, LayoutError where its text is refused.
+    Raises StorageError if it cannot be read, LayoutError if its text is refused.
     """
     where = str(path)
     try:
@@ -224,7 +224,7 @@ def flow(value: Plain) -> str:
 
 
 def quoted(text: str) -> str:
-    """The text between quotes: single ones, or double ones where it needs escapes."""
+    """The text between quotes: single ones, or double ones if it needs escapes."""
     if text.isprintable():
         return "'" + text.replace("'", "''") + "'"
     return f'"{"".join(map(_escaped, text))}"'

@@ -16,7 +16,7 @@ from reshard.patterns.compile import Pattern, compile_pattern, shown
 class Value(Struct, frozen=True):
     """A part of a document, with checks that name its file, line and key when they fail.
 
-    Every method raises LayoutError where the value has another form.
+    Every method raises LayoutError if the value has another form.
     """
 
     data: Any
@@ -25,7 +25,7 @@ class Value(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """``file:line`` where the value stands."""
+        """``file:line`` of the value."""
         return self.document.place(self.steps)
 
     @property

@@ -1,4 +1,4 @@
-"""A LayoutMap as the content of a layout file, for a server, where its keys are patterns of layout files."""
+"""A LayoutMap as the content of a layout file, for a server; its keys must be valid patterns of layout files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reshard.layout.tensor_layout import TensorLayout
 from reshard.patterns.compile import compile_pattern, shown
 
 _FORMS = {"search": "{}", "match": r"\A(?:{})", "fullmatch": r"\A(?:{})\Z"}
-"""By how a map looks its keys up: the pattern that is searched."""
+"""The pattern that is searched for a key, by how the map looks its keys up."""
 
 
 def map_as_file(
@@ -34,7 +34,7 @@ def map_as_file(
     """
     if not is_first and len(layouts) > 1:
         raise LayoutError(
-            "a layout file takes the first rule that matches, and this LayoutMap refuses names that several keys match; "
+            "a layout file uses the first rule that matches, but this LayoutMap refuses names that several keys match; "
             "make it with ambiguous='first'"
         )
     mesh = mesh and mesh.recorded
@@ -58,6 +58,6 @@ def _pattern(key: str, match: str) -> str:
 
 
 def _is_taken_by_others(key: str, patterns: Mapping[str, str]) -> bool:
-    """Whether another key matches a tensor that has this key for its name, which the map finds by that first."""
+    """Whether another key matches a tensor whose name equals this key; the map would find the equal key first."""
     others = (re.compile(pattern) for other, pattern in patterns.items() if other != key)
     return any(pattern.search(key) for pattern in others)

@@ -9,8 +9,8 @@ agree on their axes; numbers count as one part (``[0-9]+``)::
     params/layers/1/out/kernel     [model, null]      (^|/)embed$        [model, null]
     params/embed                   [model, null]
 
-Ends that differ in one part then become one pattern, ``(^|/)(query|key|value)/kernel$``. No two patterns
-match one name, so that their order does not matter.
+Ends that differ in one part then become one pattern, ``(^|/)(query|key|value)/kernel$``. No two patterns match the same
+name, so their order does not matter.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class _End(Struct, frozen=True):
 
 
 def merged_rules(axes: Mapping[str, Axes]) -> list[MergedRule]:
-    """Rules that give each name its axes, trailing None apart; names without axes are matched by none.
+    """Rules that give each name its axes, except for trailing None; no rule matches a name without axes.
 
-    Names must be without NUL. The order is that of each rule's first name.
+    Names must not contain NUL. Rules are in the order of their first names.
     """
     wanted = {name: _trimmed(own) for name, own in axes.items()}
     found: dict[tuple[Axes, _End], list[str]] = {}
@@ -72,7 +72,7 @@ def _trimmed(axes: Axes) -> Axes:
 
 
 def _ends(wanted: Mapping[str, Axes]) -> dict[str, _End]:
-    """The shortest end of each name for which all names agree; numbers are kept only where that is needed."""
+    """The shortest end of each name on which all names agree; numbers are kept only if that is needed."""
     numbered = {name: _DIGITS.sub(_NUMBER, name).split("/") for name in wanted}
     known = _shortest(numbered, wanted, frozenset(wanted), is_numbered=True)
     left = frozenset(wanted) - known.keys()
@@ -87,7 +87,7 @@ def _shortest(
     *,
     is_numbered: bool,
 ) -> dict[str, _End]:
-    """The shortest end of each of ``names`` that only they have, and with the same axes; some have none."""
+    """For each of ``names``, the shortest end that only names with the same axes have; some names have no such end."""
     seen: dict[_Candidate, set[Axes | None]] = {}
     for name, own in parts.items():
         for candidate in _candidates(own):

@@ -1,4 +1,4 @@
-"""Partitioners: into how many shards a tensor is split, by count or by bytes, along one axis.
+"""Partitioners: the number of shards of a tensor along one axis, by count or by bytes.
 
 The formulas are those of ``tf.distribute.experimental.partitioners``, in whole numbers: with d the
 size of the axis, N the number of elements and b the bytes of one,
@@ -31,7 +31,7 @@ class Partitioner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedShardsPartitioner:
-    """A fixed number of shards, fewer where the axis has fewer elements.
+    """A fixed number of shards; fewer if the axis has fewer elements.
 
     >>> FixedShardsPartitioner(3)((4, 10), "float32", axis=-1)
     [1, 3]
@@ -51,7 +51,7 @@ class FixedShardsPartitioner:
 
 @dataclass(frozen=True, slots=True)
 class MinSizePartitioner:
-    """As many shards as have at least ``min_shard_bytes`` each, and at most ``max_shards``.
+    """The most shards, up to ``max_shards``, that have at least ``min_shard_bytes`` each.
 
     >>> MinSizePartitioner(4, max_shards=2)((6, 1), "float32")
     [2, 1]
@@ -75,7 +75,7 @@ class MinSizePartitioner:
 
 @dataclass(frozen=True, slots=True)
 class MaxSizePartitioner:
-    """As few shards as have at most ``max_shard_bytes`` each, unless that needs more than ``max_shards``.
+    """The fewest shards that have at most ``max_shard_bytes`` each, but no more than ``max_shards``.
 
     ``max_shards`` None or 0 sets no limit. A slice of one element along the axis is never split.
 

@@ -17,7 +17,7 @@ _DEPTH = 4
 
 
 def prefixes_above(wanted: Collection[str], there: Collection[str]) -> list[str]:
-    """Every prefix, such as ``"params/"``, below which all of ``wanted`` exist; none for no names."""
+    """Every prefix, such as ``"params/"``, below which all of ``wanted`` exist; none if ``wanted`` is empty."""
     if not wanted:
         return []
     first, found = next(iter(wanted)), set(there)

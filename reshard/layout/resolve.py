@@ -1,7 +1,6 @@
-"""From a layout file and a tensor's name to its slices, and which rules did the work.
+"""Finds the slices of a tensor by a layout file, and the rules that decided.
 
-Partitions are looked at before rules, since they stand *instead of* mesh axes; among each the first
-match wins.
+Partitions are tried before rules, since they replace mesh axes; among each of them the first match wins.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ class Resolved(Struct, frozen=True):
     """How one tensor is split.
 
     Attributes:
-        layout: one entry per dimension, over the file's mesh; unsplit where a partition splits it.
-        partition: strategy, its amount, axis and number of shards, where a partition splits it.
+        layout: one entry per dimension, over the file's mesh; unsplit if a partition splits the tensor.
+        partition: strategy, amount, axis and number of shards, if a partition splits the tensor.
         slices: the grid of the slices.
         rule_index: position in ``rules`` of the rule that decided, or None.
         partition_index: position in ``partitions`` of the one that decided, or None.
@@ -41,7 +40,7 @@ class Resolved(Struct, frozen=True):
 
 
 class Overlap(Struct, frozen=True):
-    """Tensors that two rules match: ``winner`` is used, ``shadowed`` comes later and is not."""
+    """Tensors that two rules match: ``winner`` is used; ``shadowed`` comes later and is ignored."""
 
     winner: str
     shadowed: str
@@ -51,9 +50,9 @@ class Overlap(Struct, frozen=True):
 def layout_for(file: LayoutFile, name: str, shape: Sequence[int], dtype: str) -> Resolved:
     """How the file splits a tensor; ``dtype`` matters for partitions by size.
 
-    Axes shorter than the rank are padded with None on the right. Raises LayoutError, naming tensor,
-    shape and rule, for more axes than dimensions, a dimension that does not divide, a partition axis
-    out of range, a missing mesh, and a tensor without a rule under ``unmatched: error``.
+    Axes shorter than the rank are padded with None on the right. Raises LayoutError, naming tensor, shape and rule.
+    Causes are: more axes than dimensions, a dimension that does not divide, a partition axis out of range, a missing
+    mesh, and a tensor without a rule under ``unmatched: error``.
     """
     matching = file.found.of(name)
     if matching and matching[0] < len(file.partitions):
@@ -69,7 +68,7 @@ def layout_for(file: LayoutFile, name: str, shape: Sequence[int], dtype: str) ->
 
 
 def unmatched_rules(file: LayoutFile, names: Iterable[str]) -> list[Rule | PartitionRule]:
-    """The rules and partitions that match none of ``names``, whether or not another came before."""
+    """The rules and partitions that match none of ``names``, even without earlier rules."""
     matching = {index for name in names for index in file.found.of(name)}
     return [rule for index, rule in enumerate(file.all_rules) if index not in matching]
 
@@ -94,7 +93,7 @@ def _replicated(file: LayoutFile, rank: int) -> TensorLayout:
 
 def _by_rule(file: LayoutFile, index: int, name: str, shape: tuple[int, ...]) -> Resolved:
     rule = file.rules[index]
-    # A scalar has one layout, so a rule that splits nothing says it, whatever rank it was made for.
+    # A scalar has only one layout, so a rule that splits nothing fits it, whatever rank the rule was made for.
     axes = () if not shape and not any(rule.axes) else rule.axes
     if len(axes) > len(shape):
         raise LayoutError(
@@ -137,7 +136,7 @@ def _partitioned(
             f"have; give this tensor an earlier partition of its own, or narrow this one"
         )
     axis = rule.axis % len(shape)
-    # An empty tensor is whole however it is split, and has no shard size to keep.
+    # An empty tensor has no elements to split and no shard size to keep.
     shards = rule.partitioner(shape, dtype, axis)[axis] if math.prod(shape) else 1
     cuts = tuple(div_cuts(n, shards if d == axis else 1) for d, n in enumerate(shape))
     partition = {

@@ -22,7 +22,7 @@ _CURRENT = _Current()
 
 
 _HOOKS: list[Callable[[], AbstractContextManager[None]]] = []
-"""Each gives a context manager that every scope enters; one hook replaces two methods of Keras."""
+"""Each hook returns a context manager that every scope enters; one hook replaces two methods of Keras."""
 
 
 def add_scope_hook(hook: Callable[[], AbstractContextManager[None]]) -> None:

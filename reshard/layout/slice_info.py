@@ -1,4 +1,4 @@
-"""SaveSliceInfo: the box of a full tensor that a slice is."""
+"""SaveSliceInfo: the box of a slice in its full tensor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SaveSliceInfo:
     >>> SaveSliceInfo("w", (4, 3, 5), (0, 1, 3), (4, 1, 2)).spec
     '4 3 5 0,4:1,1:3,2'
 
-    Raises LayoutError where the slice is outside of the tensor. ``spec`` is the text that
+    Raises LayoutError if the slice is outside of the tensor. ``spec`` is the text that
     TensorFlow's save and restore operations take as ``shape_and_slices``.
     """
 

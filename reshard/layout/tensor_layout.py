@@ -1,7 +1,7 @@
 """TensorLayout: which mesh axes split each dimension of a tensor.
 
-Which device holds which box depends on the order of the mesh's axes, row-major, and on the order of
-the axes that split a dimension::
+The box of a device depends on the order of the mesh's axes, row-major, and on the order of the axes that split a
+dimension::
 
     mesh (2, 2), axes (x, y), layout ((y, x),) over 8 elements
 
@@ -38,8 +38,8 @@ class TensorLayout:
 
     Args:
         axes: per dimension None, the name of a mesh axis, or several names, first varying slowest.
-            Lists are taken for tuples, ``()`` for None and ``("x",)`` for ``"x"``, as jax does.
-        device_mesh: the mesh of these axes; None where it is not known yet.
+            Lists mean tuples, ``()`` means None and ``("x",)`` means ``"x"``, as in jax.
+        device_mesh: the mesh of these axes; None if it is not known yet.
 
     Raises LayoutError for a bare string, an axis used twice and an axis that the mesh lacks.
 
@@ -62,8 +62,8 @@ class TensorLayout:
     def with_mesh(self, device_mesh: MeshLike) -> TensorLayout:
         """The same axes over ``device_mesh``.
 
-        A layout over an abstract mesh can be placed on the devices of one with the same axes; any
-        other mesh that it has already is a LayoutError.
+        A layout over an abstract mesh can be placed on the devices of a mesh with the same axes. If the layout already
+        has any other mesh, it is a LayoutError.
         """
         device_mesh = as_mesh(device_mesh)
         old = self.device_mesh
@@ -141,7 +141,7 @@ class TensorLayout:
         return tuple(map(floordiv, shape, parts))
 
     def grid(self, shape: Sequence[int], name: str = "") -> Grid:
-        """The boxes that the devices hold; an indivisible dimension is a LayoutError naming ``name``."""
+        """The boxes of the devices; an indivisible dimension is a LayoutError naming ``name``."""
         return Grid.regular(shape, self.shard_shape(shape, name))
 
     def _surplus(self, tensor: str) -> LayoutError:
@@ -163,7 +163,7 @@ class TensorLayout:
 def _parts(
     axes: tuple[Axis, ...], names: tuple[str, ...], sizes: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Number of parts along each dimension; a tree's tensors have few different axes."""
+    """Number of parts along each dimension; cached, since a tree's tensors have few different axes."""
     size = dict(zip(names, sizes, strict=True))
     return tuple(math.prod(size[name] for name in axis_names(axis)) for axis in axes)
 
@@ -171,7 +171,7 @@ def _parts(
 def device_boxes(layout: TensorLayout, shape: Sequence[int], name: str = "") -> list[Box]:
     """The box that each device holds, devices in the mesh's row-major order.
 
-    Replicas hold equal boxes. Raises LayoutError where ``TensorLayout.grid`` does.
+    Replicas have equal boxes. Raises LayoutError if ``TensorLayout.grid`` does.
 
     >>> mesh = DeviceMesh((2, 2), ("x", "y"))
     >>> [str(box) for box in device_boxes(TensorLayout([("y", "x")], mesh), (8,))]

@@ -15,14 +15,14 @@ from reshard.layout.tensor_layout import TensorLayout
 class TensorSpec(Struct, frozen=True):
     """Name, shape and dtype of a tensor, its chunks on disk, and its layout over devices.
 
-    Two grids that may differ: ``storage`` has the chunks on disk, ``slices`` those of the layout.
+    It has two grids, which may differ: ``storage`` has the chunks on disk, ``slices`` the boxes of the layout.
 
     Attributes:
         name: ``/``-joined path.
         dtype: name as in ml_dtypes and numpy (``"bfloat16"``, ``"int4"``).
         storage: the chunks on disk, edge chunks clipped to the tensor.
-        chunk_shape: shape of a stored chunk, edges padded to it; None where chunks are not padded.
-        layout: mesh and axes, or None where none was recorded.
+        chunk_shape: shape of a stored chunk, edges padded to it; None if chunks are not padded.
+        layout: mesh and axes, or None if none was recorded.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Sets of characters of Python's ``re``, as RE2's character classes.
 
 A set is a tuple of ranges of code points, both ends included. Categories (``\\d``, ``\\s``, ``\\w``) and ``(?i)``
-are right for ASCII text only; ``dialect`` notes where a pattern has them.
+are right for ASCII text only; ``dialect`` notes if a pattern has them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SPACE_OF_UNICODE: Ranges = ((0x09, 0x0D), (0x1C, 0x20))
 """Python treats the four ASCII separators as spaces, unless the flag is ``(?a)``."""
 
 CATEGORIES = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w"}
-"""The escape of a category in a pattern, by the end of its name in Python's parser."""
+"""How a pattern writes a category, by the end of the category's name in Python's parser."""
 
 _PLAIN = {ord(letter): letter for letter in string.ascii_letters + string.digits + "_/"}
 
 FOLDED_TO_ASCII = {0x130: "i", 0x131: "i", 0x17F: "s", 0x212A: "k"}
-"""Characters beyond ASCII that equal a letter of ASCII under ``(?i)``: İ, ı, ſ and the Kelvin sign."""
+"""Characters beyond ASCII that equal an ASCII letter under ``(?i)``: İ, ı, ſ and the Kelvin sign."""
 
 
 def category(name: str, *, ascii_only: bool) -> Ranges:

@@ -1,7 +1,7 @@
 """Patterns of layout files, the command line, HTTP, and of select, drop, rename and cast.
 
-``compile_pattern`` compiles all of them, for a search in linear time (RE2). A pattern finds the match and the
-groups that Python's ``re`` finds, or it is an error; ``dialect`` says which patterns are supported. Keys of a
+``compile_pattern`` compiles all of them, for a search in linear time (RE2). A compiled pattern finds the same match and
+the same groups as Python's ``re``. Any other pattern is an error; ``dialect`` says which ones are supported. Keys of a
 ``LayoutMap`` are not compiled here: they are Python's.
 """
 
@@ -59,9 +59,9 @@ def compile_pattern(
 
     Args:
         subject: names the pattern and its place in messages: ``select 'a'``, ``rules[0] 'a' (l.yaml:3)``.
-        error: the class of errors, raised where the text is not a regular expression or not supported, and for
-            names that it cannot be searched in.
-        counts: of the document that has the pattern; an error where they become too many.
+        error: the class of errors, raised if the text is not a supported regular expression, or a name cannot be
+            searched.
+        counts: adds up the counts of the document that has the pattern; too many are an error.
     """
     try:
         in_lines = translated(pattern, in_lines=True)
@@ -108,13 +108,13 @@ class Pattern:
         return self._dialect.groups
 
     def search(self, name: str) -> bool:
-        """Whether it is found in the name; an error where Python's answer might differ."""
+        """Whether the pattern is found in the name; an error if Python's answer might differ."""
         text = self._checked(name)
         search = self._alone if "\n" in name else self._lines
         return search(text, 0, len(text))[0][0] >= 0
 
     def found(self, names: Names) -> bytearray:
-        """For each name 1 where it is found in it, else 0; errors as those of ``search``."""
+        """For each name 1 if the pattern is found in it, else 0; raises what ``search`` raises."""
         if self._dialect.ascii_part is not None and names.not_ascii is not None:
             self._checked(names.not_ascii)
         if self._dialect.has_inside and "" in names.texts:
@@ -154,7 +154,7 @@ class Pattern:
         return text, self._alone(text, 0, len(text))
 
     def _filled(self, to: str, groups: Sequence[str | None], match: str = "") -> str:
-        """The template filled in by Python itself, for a match with these groups."""
+        """The template, filled in by Python itself for a match with these groups."""
         rest = "".join("\0" if group is None else f"\0\1{group}" for group in groups) + "\0"
         filled = self._groups.sub(to, match + rest, count=1)
         return filled[: len(filled) - len(rest)]
@@ -189,7 +189,7 @@ class Pattern:
             return name.encode()
         except UnicodeEncodeError:
             raise self._unsearched(
-                name, "the name has a lone surrogate and is no valid text; rename the tensor"
+                name, "the name has a lone surrogate, so it is not valid text; rename the tensor"
             ) from None
 
     def _unsearched(self, name: str, why: str) -> ReshardError:
@@ -221,7 +221,7 @@ class Replacement(Struct, frozen=True):
     parts: tuple[str | int, ...]
 
     def of(self, name: str) -> str:
-        """The name with its first match replaced; as it is where there is none."""
+        """The name with its first match replaced; unchanged if there is no match."""
         text, spans = self.searched.spans(name)
         begin, end = spans[0]
         if begin < 0:
@@ -234,6 +234,6 @@ class Replacement(Struct, frozen=True):
 
 
 def shown(pattern: str) -> str:
-    """A pattern as messages quote it, shortened where it is long."""
+    """A pattern as messages quote it, shortened if it is long."""
     quoted = repr(pattern)
     return quoted if len(quoted) <= 120 else f"{quoted[:117]}…"

@@ -1,11 +1,11 @@
 r"""Translates a regular expression of Python's dialect to RE2's, which searches in linear time.
 
-Python's parser reads the pattern, and each part of the tree is written as RE2 writes it. So the two cannot differ
-because they read the same text differently (``\Z``, ``{,3}``, octal escapes, ``(?x)``, sets). Parts that RE2 lacks,
-or for which it may find another match, are refused.
+Python's parser reads the pattern, and each part of its tree is written as RE2 writes it. So both read the same text
+alike (``\Z``, ``{,3}``, octal escapes, ``(?x)``, sets). Parts are refused if RE2 lacks them or may find another match
+for them.
 
-Some parts match alike only in some names: ``\d \s \w \b (?i)`` in names of ASCII characters, ``$`` in names
-that do not end with a newline. The Translation says which the pattern has; the search checks the name.
+Some parts match as in Python only in some names: ``\d \s \w \b (?i)`` in names of ASCII characters, ``$`` in names
+that do not end with a newline. The Translation says which of them the pattern has; the search checks the name.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TYPES = op.SRE_FLAG_ASCII | op.SRE_FLAG_UNICODE | op.SRE_FLAG_LOCALE
 
 
 class RefusedError(Exception):
-    """A pattern that is not supported; the text says which part, and what to write instead."""
+    """A pattern that is not supported; the message says which part, and what to write instead."""
 
 
 class Translation(Struct, frozen=True):
@@ -55,7 +55,7 @@ class Translation(Struct, frozen=True):
         groups: the number of capturing groups.
         group_names: the numbers of named groups.
         repeated: how many parts counts such as {1000} add when the pattern is compiled.
-        ascii_part: a part that matches as in Python only where a name is ASCII; None if there is none.
+        ascii_part: a part that matches as in Python only if the name is ASCII; None if there is none.
         has_end: whether it has a ``$``, which Python also matches before a final newline.
         has_inside: whether it has a ``\\B``; Python 3.14 and older versions differ on an empty name.
     """
@@ -72,7 +72,7 @@ class Translation(Struct, frozen=True):
 def translated(pattern: str, *, in_lines: bool) -> Translation:
     """The pattern for RE2, to be searched in one name, or in a text in which each line is a name.
 
-    Raises ``re.error`` where the text is not a regular expression, RefusedError where it is not supported.
+    Raises ``re.error`` if the text is not a regular expression, RefusedError if it is not supported.
     """
     tree = _tree(pattern)
     writer = _Writer(in_lines)
@@ -110,7 +110,7 @@ _ODD_IN_SET = re.compile(r"\A\[|\[[:.=]|--|&&|~~|\|\|")
 def _depth(pattern: str) -> int:
     """How deep parentheses are nested; escaped ones and those in sets do not count.
 
-    Raises RefusedError for text in a set of which Python warns that its meaning may change.
+    Raises RefusedError if Python warns that the meaning of a set may change.
     """
     depth = deepest = 0
     for found in _TOKENS.finditer(pattern):
@@ -247,7 +247,7 @@ _SETS: Mapping[Any, Callable[[Any], list[tuple[Any, Any]]]] = {
     op.ANY: lambda value: [(op.ANY, value)],
     op.IN: lambda value: value,
 }
-"""Parts that match one character, as the items of a set."""
+"""Parts that match one character, as the items of a set do."""
 
 _AROUND = (
     "look-ahead and look-behind ((?=…), (?!…), (?<=…), (?<!…)) are not supported; leave names out with drop, or put a "

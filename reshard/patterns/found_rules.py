@@ -43,7 +43,7 @@ class FoundRules:
         self._known = dict(zip(names, found, strict=True))
 
     def of(self, name: str) -> tuple[int, ...]:
-        """Those that match the name; LayoutError where a pattern cannot be searched in it."""
+        """The positions of the rules that match the name; LayoutError if a pattern cannot be searched in it."""
         known = self._known.get(name)
         if known is not None:
             return known

@@ -22,7 +22,7 @@ def searcher(source: str, *, captures: bool, max_bytes: int) -> Searcher:
 
     Args:
         captures: whether groups are found; without them only the match is.
-        max_bytes: memory that it may take, that of searches included.
+        max_bytes: memory that the pattern and its searches may take.
     """
     import re2
 
@@ -40,7 +40,7 @@ def searcher(source: str, *, captures: bool, max_bytes: int) -> Searcher:
 
 
 def _direct(compiled: Any, re2: Any) -> Searcher | None:
-    """The search below the package's Match objects, three times as fast; None where a version has it not."""
+    """The search below the package's Match objects, three times as fast; None if a version lacks it."""
     match = getattr(getattr(compiled, "_regexp", None), "Match", None)
     anchor = getattr(getattr(re2, "_Anchor", None), "UNANCHORED", None)
     if match is None or anchor is None:

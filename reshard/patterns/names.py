@@ -23,19 +23,19 @@ class Names:
 
     @cached_property
     def not_ascii(self) -> str | None:
-        """The first name that has other characters than ASCII's."""
+        """The first name that is not all ASCII."""
         return next((text for text in self.texts if not text.isascii()), None)
 
     @cached_property
     def with_newline(self) -> tuple[int, ...]:
-        """Where the names stand that have a newline, each of which is searched by itself."""
+        """The positions of the names with a newline; each of these names is searched alone."""
         return tuple(i for i, text in enumerate(self.texts) if "\n" in text)
 
     @cached_property
     def lines(self) -> bytes:
         """The names in UTF-8, a line each; those with a newline are empty lines.
 
-        Raises UnicodeEncodeError where one has a lone surrogate.
+        Raises UnicodeEncodeError if one has a lone surrogate.
         """
         return "\n".join(self._single()).encode()
 

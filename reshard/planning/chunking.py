@@ -11,10 +11,10 @@ MERGE_BELOW_BYTES = 1 << 20
 """Smaller files cost more to open than to read."""
 
 SPLIT_ABOVE_BYTES = 256 << 20
-"""Larger chunks keep readers from sharing the work and from bounding their memory."""
+"""With larger chunks readers can neither share the work nor bound their memory."""
 
 MAX_CHUNKS = 1 << 20
-"""Per tensor; each is a file, and one of 1 GiB in chunks of a byte would never end."""
+"""Per tensor. Each chunk is a file, and writing 1 GiB in chunks of one byte would never end."""
 
 
 def chunk_shape(
@@ -23,9 +23,9 @@ def chunk_shape(
     merge_below: int = MERGE_BELOW_BYTES,
     split_above: int = SPLIT_ABOVE_BYTES,
 ) -> tuple[int, ...]:
-    """Shape of the chunks for a tensor whose holders need ``slices``.
+    """Shape of the chunks for a tensor whose devices need ``slices``.
 
-    A regular grid is all that zarr can store, so an uneven dimension takes its largest part.
+    zarr stores only regular grids, so the chunk takes the largest part of an uneven dimension.
 
     >>> chunk_shape(Grid.regular((1024, 1024), (1024, 128)), 4)
     (1024, 256)
@@ -44,9 +44,9 @@ def _chunk_shape(
 def merged(
     chunk: list[int], shape: tuple[int, ...], itemsize: int, below: int, above: int
 ) -> list[int]:
-    """The chunk made larger until it has ``below`` bytes, never ``above``.
+    """The chunk made larger until it has at least ``below`` bytes, never more than ``above``.
 
-    Doubles (or completes) split dimensions, last first: wide rows read fastest.
+    Doubles (or completes) split dimensions, the last one first: wide rows are read fastest.
     """
     for dim in reversed(range(len(chunk))):
         while chunk[dim] < shape[dim] and math.prod(chunk) * itemsize < below:
@@ -69,7 +69,7 @@ def _next_multiple(part: int, size: int) -> int:
 def subdivided(chunk: list[int], shape: tuple[int, ...], itemsize: int, above: int) -> list[int]:
     """The chunk made smaller until it has at most ``above`` bytes, keeping its cuts.
 
-    Divides the first dimensions that can be, so that the pieces stay contiguous.
+    Divides the first dimensions that can be divided, so that the pieces stay contiguous.
     """
     chunk = list(chunk)
     for dim in range(len(chunk)):
@@ -82,8 +82,8 @@ def subdivided(chunk: list[int], shape: tuple[int, ...], itemsize: int, above: i
 def _divided(part: int, size: int, at_most: int) -> int:
     """A smaller part whose cuts include those of ``part``, near ``at_most`` elements.
 
-    A dimension that is not split has no cuts to keep. Where a shard has only far smaller divisors
-    (its size is a prime, say) it stays whole, and the next dimension is divided.
+    A dimension that is not split has no cuts to keep. If a shard's size has only far smaller divisors (it is prime,
+    say), it stays whole, and the next dimension is divided.
     """
     if part >= size:
         return -(-size // -(-size // at_most))

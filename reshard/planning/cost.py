@@ -25,21 +25,21 @@ SECONDS_PER_RUN = 1e-6
 """Orders of magnitude on one core of a small server; they only rank strategies."""
 
 READ_BYTES_PER_SECOND = 0.5e9
-"""What a disk or a network gives; it only tells when several targets had better share a read."""
+"""Speed of a disk or a network; it only decides if several targets should share a read."""
 
 BAND_BYTES = 2 << 20
 """Decoded bytes at once: large enough that calls cost little, small enough to stay in cache."""
 
 TASK_BAND_BYTES = 4 << 20
-"""The same for a task of a conversion, which makes more calls for each band: its workers wait for the
-interpreter's lock oftener than for memory."""
+"""The same for a task of a conversion. It makes more calls for each band, so its workers wait for the interpreter's
+lock more often than for memory."""
 
 AT_ONCE_BYTES = 32 << 20
-"""Chunks that a task decodes at once, all together: for larger ones, filling memory for the first time and
-fetching it again costs more than is gained (measured)."""
+"""Size of all chunks together that a task decodes at once. With more, fresh memory and cache misses cost more than is
+gained (measured)."""
 
 AT_ONCE_GAIN = 1.25
-"""How much quicker a chunk is decoded at once than in a stream (measured)."""
+"""How much faster a chunk is decoded at once than in a stream (measured)."""
 
 CACHED_BYTES = 8 << 20
 """Bands above this leave the processor's cache between decoding and writing."""
@@ -52,15 +52,15 @@ CAST_SCRATCH_BYTES = 2 << 20
 
 
 RECORD_BYTES = 1 << 10
-"""What a task keeps of each chunk that it reads or writes: where it lies, its box, its checksum (measured)."""
+"""What a task keeps of each chunk that it reads or writes: its place, its box, its checksum (measured)."""
 
 
 class Pace(Struct, frozen=True):
-    """How a task's elements pass, and the memory that this takes.
+    """How elements pass through a task, and the memory that this takes.
 
     Attributes:
         band_bytes: decoded bytes that pass at once.
-        at_once: whether source chunks are decoded at once, and not in a stream.
+        at_once: whether source chunks are decoded at once instead of in a stream.
         task_bytes: memory of one task.
     """
 
@@ -70,7 +70,7 @@ class Pace(Struct, frozen=True):
 
 
 class Fill(Struct, frozen=True):
-    """One target of a read: its placement, how both ends are stored, and the strategy."""
+    """One target of a read: its placement, how source and target are stored, and the strategy."""
 
     strategy: Strategy
     placement: Placement
@@ -83,11 +83,10 @@ def task_bytes(
 ) -> int:
     """Memory of a task that decodes a unit once and fills all of ``fills`` from it.
 
-    Decoders and the decoded band, or all of the chunks that pass side by side and one decoder where they are
-    decoded ``at_once``; that band side by side where chunks are interleaved; pieces as they are written,
-    and the rows of a target that they make together, for one target after the other; in the place of these
-    two, before, what is read of a chunk that is decoded at once; the target
-    chunks that are assembled, for all of them at once; an encoder.
+    It is the sum of: decoders and the decoded band, or, with ``at_once``, one decoder and all chunks that are open side
+    by side; the interleaved band, if chunks are interleaved; pieces as they are written and the target rows that they
+    form, for one target at a time, or the encoded bytes of a chunk that is decoded at once, if they are more; the
+    target chunks that are assembled, for all targets; an encoder.
     """
     source, open_chunks = fills[0].source, _open_chunks(fills, units)
     pieces = max((_piece_bytes(f, band_bytes) for f in fills if _in_pieces(f)), default=0)
@@ -104,9 +103,9 @@ def task_bytes(
 
 
 def gains_at_once(fills: Sequence[Fill], units: Grid) -> bool:
-    """Whether the chunks of a unit had better be decoded at once, where there is memory for it.
+    """Whether decoding the chunks of a unit at once is faster, if there is memory for it.
 
-    A chunk that several units share had not: a stream ends where what a unit wants of it does.
+    It is not for a chunk that several units share: a stream stops at the end of the part that its unit needs.
     """
     source = fills[0].source
     together = _open_chunks(fills, units) * stored_chunk_bytes(source)
@@ -150,8 +149,8 @@ def _target_chunks(fill: Fill, units: Grid) -> int:
 
 
 def price(fill: Fill, units: Grid, pace: Pace, *, is_decoded: bool = False) -> Price:
-    """What filling one target over ``units`` costs; ``is_decoded``: another target pays for
-    decoding and the source's digest."""
+    """The cost of filling one target over ``units``. With ``is_decoded`` another target pays for decoding and for the
+    source's digest."""
     strategy, placement, source, target = (
         fill.strategy,
         fill.placement,
@@ -164,7 +163,7 @@ def price(fill: Fill, units: Grid, pace: Pace, *, is_decoded: bool = False) -> P
     moved = math.prod(placement.shape) * target.spec.itemsize
     target_grid = placement.target_grid(target.spec.storage)
     written = _written_bytes(target_grid, target, moved)
-    # Pieces are as wide as what passes: a source chunk, or a row of a unit where chunks are interleaved.
+    # Pieces are as wide as a source chunk, or as a row of a unit if chunks are interleaved.
     passing = units
     if strategy == "scatter" and units != source_grid:
         passing = units.refine(source_grid)
@@ -174,7 +173,7 @@ def price(fill: Fill, units: Grid, pace: Pace, *, is_decoded: bool = False) -> P
         writes = _scattered_writes(placement, passing, target_grid, target)
     seconds = _seconds(fill, moved, writes, units.count)
     if strategy != "copy":
-        # The source passes chunk by chunk, or row by row of a whole unit where chunks are interleaved.
+        # The source is read chunk by chunk, or row by row of a whole unit if chunks are interleaved.
         read = units if strategy == "weave" else source_grid
         if not is_decoded:
             seconds += 0.0 if source.raw else _decode_seconds(decoded, pace)
@@ -190,7 +189,7 @@ def price(fill: Fill, units: Grid, pace: Pace, *, is_decoded: bool = False) -> P
 
 
 def _seconds(fill: Fill, moved: int, writes: int, tasks: int) -> float:
-    """What it takes to copy, encode and write, decoding and checksums aside."""
+    """Time to copy, encode and write, without decoding and checksums."""
     if fill.strategy == "copy":
         return moved / COPY_BYTES_PER_SECOND / 2 + writes * SECONDS_PER_WRITE
     encode = 0.0 if fill.target.raw else moved / ENCODE_BYTES_PER_SECOND
@@ -208,7 +207,7 @@ def chunks_per_unit(units: Grid, grid: Grid) -> int:
 
 
 def _digest_seconds(rows: Grid, itemsize: int, nbytes: int) -> float:
-    """Checksums of ``nbytes`` that pass in the boxes of ``rows``: one call a contiguous run."""
+    """Time for checksums of ``nbytes`` in the boxes of ``rows``: one call per contiguous run."""
     run = itemsize
     for part, parts in zip(reversed(rows.largest), reversed(rows.parts), strict=True):
         run *= max(1, part)
@@ -218,7 +217,7 @@ def _digest_seconds(rows: Grid, itemsize: int, nbytes: int) -> float:
 
 
 def decoded_bytes(placement: Placement, source: Side, units: Grid) -> int:
-    """Bytes decoded where each unit decodes every source chunk that it touches."""
+    """Bytes decoded if each unit decodes every source chunk that it touches."""
     return _overlapped_bytes(units, placement.source_grid(source.spec.storage), source)
 
 
@@ -267,10 +266,10 @@ def stored_chunk_bytes(side: Side) -> int:
 
 
 def _scattered_writes(placement: Placement, units: Grid, target_grid: Grid, target: Side) -> int:
-    """Contiguous writes that fill the target when pieces cut by both grids are written one by one.
+    """Number of contiguous writes that fill the target when pieces cut by both grids are written one by one.
 
-    Within a target chunk, trailing dimensions that no unit cuts run on; the innermost one that is
-    cut ends the run.
+    Within a target chunk, a run covers the trailing dimensions that no unit cuts; it ends in the innermost dimension
+    that is cut.
     """
     refined = units.refine(target_grid)
     target_dims = inverse(placement.axis_order)

@@ -20,15 +20,15 @@ from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 
 _PRNG = "key<"
-"""How the dtype of PRNG keys begins; their data has one dimension more than they."""
+"""Start of the dtype of PRNG keys; their data has one more dimension than the keys."""
 
 
 class LayoutLeaf(Struct, frozen=True):
-    """What one leaf says.
+    """The layout, shape and dtype that one leaf gives.
 
     Attributes:
-        layout: None where it says none, so that the tensor lies whole on one device.
-        shape, dtype: of the struct or array that it is, if it is one.
+        layout: None if the leaf gives none; the tensor is then whole on one device.
+        shape, dtype: those of the leaf, if it is a struct or an array.
     """
 
     layout: TensorLayout | None
@@ -37,7 +37,7 @@ class LayoutLeaf(Struct, frozen=True):
 
 
 class LayoutTree(Struct, frozen=True):
-    """Layouts by name; ``replicated`` are axes that the leaves name and the given mesh lacks."""
+    """Layouts by name; ``replicated`` are the axes that the leaves name and the given mesh lacks."""
 
     leaves: Mapping[str, LayoutLeaf]
     replicated: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class LayoutTree(Struct, frozen=True):
     def layout(self, target: TensorSpec) -> TensorLayout | None:
         """The layout of a tensor.
 
-        Raises LayoutError where the tree says nothing of it, or has another shape or dtype there.
+        Raises LayoutError if the tree has no leaf for it, or one with another shape or dtype.
         """
         key = leaf_above(target.name, self.leaves)
         if key is None:
@@ -59,13 +59,13 @@ class LayoutTree(Struct, frozen=True):
         return leaf.layout
 
     def idle(self, names: Collection[str]) -> list[str]:
-        """The leaves with a layout that are none of these tensors, nor above one."""
+        """The leaves with a layout that stand for none of these tensors."""
         used = {leaf_above(name, self.leaves) for name in names}
         return [key for key, leaf in self.leaves.items() if leaf.layout and key not in used]
 
     @property
     def text(self) -> str:
-        """All that it says, equal for equal trees."""
+        """The tree as text, equal for equal trees."""
         shown = {name: leaf.layout for name, leaf in sorted(self.leaves.items())}
         lines = [
             f"{n!r}: {show_axes(x.axes) if x else None} over {_mesh(x)}" for n, x in shown.items()
@@ -98,7 +98,7 @@ def is_layout_tree(layout: object, depth: int = 0) -> bool:
 
 
 def is_place(node: object) -> bool:
-    """Whether it says where one tensor lies, or may say it: a layout, sharding, spec, struct or array."""
+    """Whether it places one tensor, or may do so: a layout, sharding, spec, struct or array."""
     return (
         isinstance(node, TensorLayout)
         or is_from_jax(node, "Sharding", "PartitionSpec")
@@ -113,9 +113,9 @@ def is_struct(node: object) -> bool:
 
 
 def layout_tree(tree: Any, mesh: DeviceMesh | None, missing_axes: str) -> LayoutTree:
-    """The tree taken apart; ``mesh`` is that of its PartitionSpecs and of layouts that have none.
+    """The leaves of the tree by name; ``mesh`` is for its PartitionSpecs and for layouts without a mesh.
 
-    Raises LayoutError naming the leaves that have no layout, TreeError where ``tree`` is not a tree.
+    Raises LayoutError naming the leaves that have no layout, TreeError if ``tree`` is not a tree.
     """
     try:
         from reshard.formats.live_trees import named_leaves

@@ -1,4 +1,4 @@
-"""How much of ``max_memory`` metadata takes; buffers get the rest."""
+"""How much of ``max_memory`` the metadata takes; buffers get the rest."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ INCLUDED_BYTES = 16 << 20
 process has beside ``max_memory`` (measured)."""
 
 LEAST_BUFFERS = 12 << 20
-"""What tensors of common shapes need, for a refusal that comes before any tensor is known."""
+"""Memory that tensors of common shapes need, for a refusal before any tensor is known."""
 
 
 def counted_bytes(metadata_bytes: int) -> int:
-    """What ``metadata_bytes`` of metadata take of ``max_memory``."""
+    """The bytes of ``max_memory`` that ``metadata_bytes`` of metadata take."""
     return max(0, metadata_bytes - INCLUDED_BYTES)
 
 
 def bytes_beside(metadata_bytes: int, max_memory: int, what: str, buffers: int) -> int:
-    """What is left of ``max_memory`` for buffers.
+    """The bytes of ``max_memory`` that are left for buffers.
 
-    Raises MemoryBudgetError where ``buffers``, the least that is of use, are not left; ``what``
-    names the metadata, such as ``"100,000 leaves in 'ckpt'"``.
+    Raises MemoryBudgetError if fewer than ``buffers`` are left, the least that is of use; ``what`` names the metadata,
+    such as ``"100,000 leaves in 'ckpt'"``.
     """
     left = max_memory - counted_bytes(metadata_bytes)
     if counted_bytes(metadata_bytes) and left < buffers:

@@ -15,31 +15,29 @@ from reshard.planning.placement import Placement
 from reshard.record_text import counted, several
 
 CHECKSUM = "+crc32c"
-"""Ends a codec's name where a checksum follows the bytes, which are the same without it."""
+"""Ends the name of a codec that appends a checksum; the bytes before it are the same without it."""
 
 Strategy = Literal["copy", "whole", "scatter", "weave", "block"]
 """How a move is done.
 
-copy: identical chunks travel encoded.
+copy: identical chunks are copied as they are, encoded.
 whole: each target chunk is one small source chunk: decoded, encoded and written in one go.
 scatter: each source chunk is decoded once in a stream; its pieces go straight to their places in
   raw target chunks.
-weave: as scatter, but the source chunks that lie side by side are decoded in lock step, so that
-  whole target rows pass.
-block: target chunks are assembled in memory and written whole; for compressed targets, and where
-  the pieces would be too short. A block that exceeds the memory is cut, and then source chunks
-  may be decoded more than once.
+weave: as scatter, but adjacent source chunks are decoded in lock step, so that whole target rows are written.
+block: target chunks are assembled in memory and written whole; for compressed targets, and if pieces would be too
+  short. A block that exceeds the memory is cut, and then source chunks may be decoded more than once.
 """
 
 
 class Side(Struct, frozen=True):
-    """How one end of a move stores its tensor.
+    """How the source or the target of a move stores its tensor.
 
     Attributes:
         codec: two sides with equal codec, dtype, chunk shape and cuts hold identical bytes.
         raw: elements lie at fixed offsets, so that a source can be read and a target written in pieces.
         stream_bytes: memory of one decoder (source) or of encoding one chunk (target).
-        encoded_bytes: memory for what is read of a chunk that is decoded at once; 0 where that gains nothing.
+        encoded_bytes: memory for the encoded bytes of a chunk that is decoded at once; 0 if that gains nothing.
     """
 
     spec: TensorSpec
@@ -50,12 +48,12 @@ class Side(Struct, frozen=True):
 
 
 class Price(Struct, frozen=True):
-    """What a move costs.
+    """The cost of a move.
 
     Attributes:
         tasks: independent units of work.
         decoded_bytes: bytes decoded from source chunks, padding and repetition included.
-        source_bytes: what the source chunks that are touched hold; ``decoded / source`` is the amplification.
+        source_bytes: stored bytes of the source chunks that are touched; ``decoded / source`` is the amplification.
         written_bytes: bytes written, padding and checksums included.
         writes: contiguous writes.
         task_bytes: memory of one task.
@@ -79,9 +77,9 @@ class Move(Struct, frozen=True):
     """One placement with the strategy that carries it out.
 
     Attributes:
-        units: the boxes, in the placement's coordinates, that one task each fills.
-        band_bytes: decoded bytes that pass at once in each task.
-        at_once: whether each task decodes source chunks at once, and not in a stream.
+        units: boxes in the placement's coordinates; one task fills each.
+        band_bytes: decoded bytes that each task moves at once.
+        at_once: whether each task decodes source chunks at once instead of in a stream.
     """
 
     placement: Placement
@@ -102,9 +100,9 @@ class Plan(Struct, frozen=True):
 
     Attributes:
         max_memory: bytes that all buffers of the run together may take.
-        allowed_bytes: what was allowed for buffers and metadata together; 0 where there is none.
-        workers: tasks that run at the same time, memory permitting.
-        metadata_bytes: what the checkpoint's index and the plan itself keep in memory.
+        allowed_bytes: bytes that were allowed for buffers and metadata together; 0 if no limit was given.
+        workers: tasks that run at the same time, if memory allows.
+        metadata_bytes: memory that the checkpoint's index and the plan itself take.
     """
 
     moves: tuple[Move, ...]

@@ -10,7 +10,7 @@ from reshard.planning.move import Move, Plan, peak_of
 
 
 class MoveAt(Struct, frozen=True):
-    """One move: number ``move`` of the plan of target number ``target``."""
+    """One move: number ``move`` in the plan of target number ``target``."""
 
     target: int
     move: int
@@ -20,8 +20,8 @@ class MultiPlan(Struct, frozen=True):
     """Plans for several targets of one source, which are carried out in one run.
 
     Attributes:
-        reads: each a group of moves, of as many targets, that are filled from one decoding of one
-            tensor: they have units, band and the memory of a task in common.
+        reads: groups of moves, one move per target, that are filled from one decoding of one tensor. They share units,
+            band and the memory of a task.
     """
 
     plans: tuple[Plan, ...]
@@ -55,13 +55,13 @@ class MultiPlan(Struct, frozen=True):
 
     @property
     def source_bytes(self) -> int:
-        """What the source chunks that any target needs hold, each counted once."""
+        """Bytes of the source chunks that any target needs, each counted once."""
         held = {move.placement.source: move.price.source_bytes for move in self._leading()}
         return sum(held.values())
 
     @property
     def repeated_bytes(self) -> int:
-        """Bytes that are read and decoded again, because the budget forces it, or since it costs less."""
+        """Bytes that are read and decoded again, because the memory is too small or because it is cheaper."""
         return self.decoded_bytes - self.source_bytes
 
     @property
@@ -78,5 +78,5 @@ class MultiPlan(Struct, frozen=True):
         return min(self.max_memory, peak_of((m.price for m in self._leading()), self.workers))
 
     def _leading(self) -> Iterator[Move]:
-        """One move of each read: what is read is told by any of them."""
+        """One move of each read; all moves of a read decode the same chunks."""
         return (self.move(read[0]) for read in self.reads)

@@ -18,16 +18,16 @@ RulesFrom = Literal["given", "recorded"]
 
 
 class Pairing(Struct, frozen=True):
-    """What is compared with what.
+    """Which tensors of A and B are compared, and how.
 
     Attributes:
-        names_in_b: by A's name, of A's tensors that B should have.
+        names_in_b: the name in B of each tensor of A that B should have, by A's name.
         casts: how A's tensor is cast before it is compared, by A's name.
         dropped: tensors of A that the rules leave out.
-        rules: those that were applied; None where both are compared name by name.
+        rules: the applied rules; None if both are compared name by name.
         rules_from: whether the caller gave the rules or B recorded them.
-        warnings: why rules that B recorded were not applied.
-        damage: what keeps B from being what its record says.
+        warnings: why the rules that B recorded were not applied.
+        damage: how B contradicts its own record.
     """
 
     names_in_b: Mapping[str, str]
@@ -40,7 +40,7 @@ class Pairing(Struct, frozen=True):
 
 
 def made_of(tensors: Mapping[str, StoredTensor], kept: Iterable[Rewrite], changes: Changes) -> Made:
-    """What a conversion of these tensors records of itself."""
+    """The record that a conversion of these tensors leaves in its target."""
     made = [rewrite for rewrite in kept if rewrite.source in tensors]
     origins = {
         r.target: Origin(r.source, tensors[r.source].spec.dtype if r.dtype else None, r.saturate)
@@ -51,7 +51,7 @@ def made_of(tensors: Mapping[str, StoredTensor], kept: Iterable[Rewrite], change
 
 
 def tree_digest(tensors: Mapping[str, StoredTensor]) -> str:
-    """What tells a checkpoint's tree from others: its names, shapes, dtypes and PRNG keys; 32 hex digits.
+    """Digest of a checkpoint's tree: its names, shapes, dtypes and PRNG keys; 32 hex digits.
 
     Its form is part of slices.json (see ``formats.slices``).
     """
@@ -65,14 +65,14 @@ def tree_digest(tensors: Mapping[str, StoredTensor]) -> str:
 
 
 def pair_by_name(a: Reader) -> Pairing:
-    """Every tensor with the one of its own name."""
+    """Pairs every tensor with the one of the same name."""
     return Pairing({name: name for name in a.tensors})
 
 
 def pair_by_rules(a: Reader, changes: Changes) -> Pairing:
-    """Every tensor of A with what a conversion by these rules makes of it.
+    """Pairs every tensor of A with the tensor that a conversion by these rules makes of it.
 
-    Raises PlanError as ``plan`` does for rules that make no sense, or match nothing of A.
+    Raises PlanError as ``plan`` does for rules that make no sense or match nothing in A.
     """
     kept = rewrites(
         changes,
@@ -88,9 +88,10 @@ def pair_by_rules(a: Reader, changes: Changes) -> Pairing:
 
 
 def pair_by_record(a: Reader, b: Reader, of_a: Made | None, of_b: Made | None) -> Pairing:
-    """By the rules that B recorded, where it records that it was made of A's tree; else by name.
+    """Pairs by the rules that B recorded, if B records that it was made of A's tree; else by name.
 
-    Two that were made alike are compared name by name, also where A's tree is that of what they were made of.
+    If both record the same origin and rules, they are compared name by name, even if A's tree equals that of their
+    origin.
     """
     if of_b is None or of_a == of_b or tree_digest(a.tensors) != of_b.source:
         warnings = _told_apart(a, b, of_a, of_b)
@@ -111,7 +112,7 @@ def pair_by_record(a: Reader, b: Reader, of_a: Made | None, of_b: Made | None) -
 
 
 def _cast_to(dtype: str, origin: Origin) -> Cast:
-    """What made a tensor of this dtype; a record that says of integers that they saturated is not obeyed."""
+    """The cast that made a tensor of this dtype. A record that claims saturated integers is not obeyed."""
     return Cast(dtype, origin.saturate and kind_of(dtype) == "float")
 
 
@@ -120,7 +121,7 @@ def _origin(name: str, made: Made) -> Origin:
 
 
 def _contradictions(b: Reader, made: Made, origins: Mapping[str, Origin]) -> tuple[str, ...]:
-    """Tensors that were made but are not there; two that claim to be made of the same."""
+    """Tensors that B records but lacks, and pairs of tensors that claim the same origin."""
     lost = [name for name in made.origins if name not in b.tensors]
     found = []
     if lost or len(b.tensors) != made.tensors:
@@ -129,12 +130,12 @@ def _contradictions(b: Reader, made: Made, origins: Mapping[str, Origin]) -> tup
             f"{b.uri} has {len(b.tensors):,} tensors, but records that {made.tensors:,} were made{which}"
         )
     if len({origin.name for origin in origins.values()}) != len(origins):
-        found.append(f"{b.uri} records of two of its tensors that they were made of the same one")
+        found.append(f"{b.uri} records that two of its tensors were made of the same one")
     return tuple(found)
 
 
 def _told_apart(a: Reader, b: Reader, of_a: Made | None, of_b: Made | None) -> tuple[str, ...]:
-    """One sentence where records do not help although the trees differ."""
+    """One warning if the trees differ and the records do not help."""
     in_a, in_b = tree_digest(a.tensors), tree_digest(b.tensors)
     if in_a == in_b:
         return ()

@@ -1,7 +1,6 @@
 """Placement: which box of a source tensor becomes which box of a target tensor.
 
-Select, rename, cast, stack, split, transpose and reshard are all placements; the planner sees
-nothing else.
+Select, rename, cast, stack, split, transpose and reshard are all placements; the planner knows nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class Placement(Struct, frozen=True):
 
     Attributes:
         axis_order: dimension ``d`` of the target comes from dimension ``axis_order[d]`` of the source.
-        saturate: whether the cast makes values beyond the largest finite one that one.
+        saturate: whether the cast clips values to the largest finite one.
     """
 
     source: str
@@ -38,7 +37,7 @@ class Placement(Struct, frozen=True):
         in_order = _in_order(rank)
         if self.axis_order != in_order and tuple(sorted(self.axis_order)) != in_order:
             raise PlanError(
-                f"{self.target!r}: the axis order {self.axis_order} is no permutation of {rank} dimensions"
+                f"{self.target!r}: the axis order {self.axis_order} is not a permutation of {rank} dimensions"
             )
         shape = self.source_box.shape
         moved = tuple(map(shape.__getitem__, self.axis_order))
@@ -68,7 +67,7 @@ class Placement(Struct, frozen=True):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of what moves, in the source's axis order."""
+        """Shape of the moved box, in the source's axis order."""
         return self.source_box.shape
 
     def source_grid(self, storage: Grid) -> Grid:

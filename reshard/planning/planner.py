@@ -1,11 +1,11 @@
 """Plans the cheapest strategy per tensor that fits the memory (see ``strategies``).
 
-Memory: a task's need is arithmetic over chunk shapes, known before anything is read. A way is first
-sought within ``max_memory / workers``; where none fits, within all of ``max_memory``, which then
-lets fewer tasks run at once; where still none fits the plan is refused.
+Memory: a task's need is arithmetic over chunk shapes, known before anything is read. The planner first looks for a
+strategy that fits into ``max_memory / workers``. If there is none, it allows all of ``max_memory`` for a task, and
+fewer tasks run at once. If still none fits, the plan is refused.
 
-Several targets of one source: every tensor is planned for each target by itself first, and then
-targets are joined to one read of it, one after the other, wherever that costs less and fits as well.
+Several targets of one source: every tensor is first planned for each target alone. Then targets join one read of the
+tensor, one after the other, wherever that costs less and fits as well.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def open_files_per_task(workers: int) -> int:
 
 
 class _Room(Struct, frozen=True):
-    """What a plan may use.
+    """The memory that a plan may use.
 
     Attributes:
         memory: bytes for buffers alone.
@@ -59,7 +59,7 @@ class _Room(Struct, frozen=True):
 
     @property
     def share(self) -> int:
-        """Bytes for one task where all workers have one."""
+        """Bytes for one task when all workers are busy."""
         return self.memory // self.workers
 
     @property
@@ -73,8 +73,8 @@ def make_plan(
 ) -> Plan:
     """A plan for all requests.
 
-    Raises MemoryBudgetError, naming the tensor, its need and the smallest budget that works for
-    everything, where no strategy of a request fits; PlanError where a target is not filled by exactly one.
+    Raises MemoryBudgetError, naming the tensor, its need and the smallest budget that works for everything, if no
+    strategy of a request fits. Raises PlanError if not exactly one request fills a target.
     """
     _check_targets(requests)
     counted = counted_bytes(metadata_bytes)
@@ -87,7 +87,7 @@ def make_multi_plan(
 ) -> MultiPlan:
     """A plan for the requests of each of several targets, all from one source, within one budget.
 
-    Raises what ``make_plan`` raises, about whichever target does not fit alone.
+    Raises what ``make_plan`` raises, about any target that does not fit alone.
     """
     if len(requests) == 1:
         return MultiPlan.alone(make_plan(requests[0], max_memory, workers, metadata_bytes))
@@ -116,7 +116,8 @@ def make_multi_plan(
 
 
 def _check_targets(requests: Sequence[Request]) -> None:
-    """Pieces of several moves would meet in one chunk, and none of them could say that it is whole."""
+    """Refuse several moves to one target: their pieces would share chunks, and no move could tell if a chunk is
+    complete."""
     sources: dict[str, str] = {}
     for request in requests:
         placement, spec = request.placement, request.target.spec
@@ -139,7 +140,7 @@ def plan_moves(
 ) -> Iterator[Move]:
     """One move per request, in order; requests that differ in name only are priced once.
 
-    ``max_memory`` is for buffers alone, ``metadata_bytes`` what was taken from it before.
+    ``max_memory`` is for buffers alone; ``metadata_bytes`` are already subtracted from it.
     """
     room = _Room(max_memory, workers)
     known: dict[Hashable, Move] = {}
@@ -160,7 +161,7 @@ def _within(requests: Sequence[Request], room: _Room) -> Choice | None:
 
 
 def _as_asked(request: Request, move: Move) -> Move:
-    """The move of a request of the same geometry, with this one's names."""
+    """The move of a request with the same geometry, with the names of this request."""
     return Move(
         request.placement,
         request.source,
@@ -174,7 +175,7 @@ def _as_asked(request: Request, move: Move) -> Move:
 
 
 def _same_boxes(requests: Sequence[Sequence[Request]]) -> list[list[MoveAt]]:
-    """Which moves are of the same box of the same tensor, in the order of the first target."""
+    """Groups of moves that read the same box of the same tensor, in the order of the first target."""
     found: dict[Hashable, list[MoveAt]] = {}
     for target, of_target in enumerate(requests):
         for number, request in enumerate(of_target):
@@ -192,7 +193,7 @@ class _Read(Struct, frozen=True):
 
 
 def _reads(requests: Sequence[Request], room: _Room, metadata_bytes: int) -> list[_Read]:
-    """As few reads as memory and processor time let one hope for: each request joins where it gains most."""
+    """As few reads as memory and processor time allow: each request joins the read where it gains most."""
     reads: list[_Read] = []
     for number, request in enumerate(requests):
         choice = _within([request], room)
@@ -203,7 +204,7 @@ def _reads(requests: Sequence[Request], room: _Room, metadata_bytes: int) -> lis
 
 
 def _place(alone: _Read, reads: list[_Read], requests: Sequence[Request], room: _Room) -> None:
-    """Joins ``alone`` to the one of ``reads`` with which that gains most, or adds it to them."""
+    """Joins ``alone`` to the read where it gains most, or adds it to ``reads``."""
     best, place, gained = alone, len(reads), 0.0
     for number, read in enumerate(reads):
         joined = _joined(read, alone, requests, room)
@@ -217,7 +218,7 @@ def _place(alone: _Read, reads: list[_Read], requests: Sequence[Request], room: 
 def _joined(read: _Read, alone: _Read, requests: Sequence[Request], room: _Room) -> _Read | None:
     numbers = (*read.numbers, *alone.numbers)
     most = max(read.choice[0].price.task_bytes, alone.choice[0].price.task_bytes)
-    # Where one of them has the memory to itself already, the other may have a part in it.
+    # If one of them already has all the memory for one task, the other may share it.
     memory = room.share if most <= room.share else room.memory
     choice = cheapest([requests[n] for n in numbers], memory, room.open_chunks)
     return None if choice is None else _Read(numbers, choice)
@@ -263,7 +264,7 @@ def _refusal(
 
 
 def allowed_text(max_memory: int, metadata_bytes: int) -> str:
-    """What a refusal says of a budget: what is left of it for buffers, beside metadata."""
+    """The part of a refusal that says how much memory is left for buffers beside metadata."""
     text = f"{max(0, max_memory) / (1 << 20):.4g} MiB are"
     if not metadata_bytes:
         return f"{text} allowed"

@@ -1,9 +1,8 @@
 """Select, drop, rename and cast: turns rules over names into one rewrite per kept leaf.
 
-Every rule searches the source's name; a ``cast`` may be about all tensors of a dtype instead.
-``select`` keeps what any of its patterns finds, ``drop`` then removes; of the ``rename`` and of the
-``cast`` rules the first that matches applies. A rule that matches nothing is an error, because a
-typing mistake here loses weights.
+Every rule searches the source's name; a ``cast`` may name a dtype instead. ``select`` keeps the names that any of its
+patterns finds, then ``drop`` removes names. The first ``rename`` rule and the first ``cast`` rule that match apply. A
+rule that matches nothing is an error, because a typing mistake here loses weights.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from reshard.patterns.dialect import MAX_LENGTH
 from reshard.patterns.names import Names
 
 _OPPOSITE = bytes([1, *[0] * 255])
-"""What makes 1 of 0, and 0 of 1."""
+"""Turns 0 into 1, and 1 into 0."""
 
 MAX_NAME = 4096
-"""Characters of a new name."""
+"""Most characters of a new name."""
 
 
 class Rewrite(Struct, frozen=True):
-    """A leaf that is kept, its name in the target, and the dtype it is cast to (None: unchanged).
+    """A leaf that is kept, its name in the target, and the dtype that it is cast to (None: unchanged).
 
     Attributes:
-        saturate: whether the cast makes values beyond the largest finite one that one.
+        saturate: whether the cast clips values to the largest finite one.
     """
 
     source: str
@@ -55,11 +54,11 @@ def rewrites(
     tensors: Mapping[str, TensorSpec],
     keys: Collection[str] = (),
 ) -> tuple[Rewrite, ...]:
-    """One Rewrite per leaf of ``names`` that is kept, in order.
+    """One Rewrite per kept leaf of ``names``, in order.
 
-    ``tensors`` holds the specs of those leaves that are tensors, ``keys`` names those that are PRNG keys.
-    Raises PlanError for a rule that matches nothing, a bad pattern, names that collide, a selection
-    without tensors, and a cast that would change a value's kind without being asked for by name.
+    ``tensors`` are the specs of the leaves that are tensors; ``keys`` names the PRNG keys. Raises PlanError for a rule
+    that matches nothing, a bad pattern, names that collide, a selection without tensors, and a cast that changes a
+    value's kind but does not name the tensor.
     """
     _check_patterns(changes)
     selected = _kept(changes.select, Names(names))
@@ -108,7 +107,7 @@ def _compiled(kind: str, pattern: str, counts: Counts | None = None) -> Pattern:
 
 
 def _kept(patterns: Sequence[str], names: Names) -> Names:
-    """The names that one of the patterns finds; all where there is none."""
+    """The names that one of the patterns finds; all names if there is no pattern."""
     return _chosen("select", patterns, names, True) if patterns else names
 
 
@@ -127,7 +126,7 @@ def _chosen(kind: str, patterns: Sequence[str], names: Names, is_found: bool) ->
 
 
 def _found(kind: str, pattern: Pattern, names: Names) -> bytearray:
-    """For each name whether the pattern finds it; PlanError where it finds none."""
+    """For each name whether the pattern finds it; PlanError if it finds none."""
     found = pattern.found(names)
     if not any(found):
         some = ", ".join(names.texts[:5]) + (", …" if len(names) > 5 else "")
@@ -139,7 +138,7 @@ def _found(kind: str, pattern: Pattern, names: Names) -> bytearray:
 
 
 def _renamed(rules: Sequence[tuple[str, str]], names: Names) -> dict[str, str]:
-    """The new names of those that a rule finds; the first rule that does counts."""
+    """The new names of the leaves that a rule finds; the first rule that finds a name counts."""
     targets: dict[str, str] = {}
     for text, to in rules:
         pattern = _compiled("rename", text)
@@ -169,8 +168,8 @@ def _checked_name(name: str, renamed: str) -> str:
         or len(renamed) > MAX_NAME
     ):
         raise PlanError(
-            f"{name!r} would be renamed to {shown(renamed)}, which is no usable name; every part between slashes "
-            f"must be there and be neither '.' nor '..', and all together may have {MAX_NAME} characters"
+            f"{name!r} would be renamed to {shown(renamed)}, which is not a usable name; every part between slashes "
+            f"must not be empty, '.' or '..', and the whole name may have {MAX_NAME} characters"
         )
     return renamed
 
@@ -202,7 +201,7 @@ def _once(source: str, target: str) -> str:
 def _casts(
     rules: Sequence[tuple[str, str]], specs: Sequence[TensorSpec], keys: Collection[str]
 ) -> dict[str, CastRule]:
-    """The rules that change dtypes, by tensor; the first that is about a tensor counts."""
+    """The rules that change dtypes, by tensor; the first rule that applies to a tensor counts."""
     names = Names([spec.name for spec in specs])
     parsed = [parse_cast(what, to) for what, to in rules]
     found = [_about(rule, specs, names, keys) for rule in parsed]
@@ -218,7 +217,7 @@ def _casts(
 def _about(
     rule: CastRule, specs: Sequence[TensorSpec], names: Names, keys: Collection[str]
 ) -> bytearray:
-    """For each tensor whether the rule is about it; PlanError where it is about none."""
+    """For each tensor whether the rule applies to it; PlanError if it applies to none."""
     if not rule.dtypes:
         return _found("cast", _compiled("cast", rule.what), names)
     found = bytearray(s.dtype in rule.dtypes and s.name not in keys for s in specs)
@@ -232,7 +231,7 @@ def _about(
 
 
 def _refuse_cast(rule: CastRule, name: str, source: str, is_key: bool) -> None:
-    """PlanError for a cast that would lose what a value means, unless it is asked for by name."""
+    """PlanError for a cast that would lose the meaning of a value, unless the rule names the tensor."""
     dtype, found = rule.to, f"{rule.text} {'takes' if rule.dtypes else 'matches'} {name!r}"
     if is_key:
         raise PlanError(
@@ -257,7 +256,7 @@ def _refuse_cast(rule: CastRule, name: str, source: str, is_key: bool) -> None:
 
 
 def _or_all(dtype: str) -> str:
-    """The remedy that most need: a rule about a kind leaves the others out."""
+    """The most common remedy: a rule about a kind, which leaves out the others."""
     kind = kind_of(dtype)
     return f", or write '{kind}={dtype}' for every {kind} tensor and no other"
 

@@ -1,8 +1,8 @@
-"""A chunk grid that serves several layouts: the holder of any of their boxes reads only that box.
+"""A chunk grid that serves several layouts: a device reads only its own box, in any of them.
 
-A box is read without surplus where it is a union of whole chunks, so every cut of every layout must
-be a cut of the storage. Storage grids are regular, so along each dimension the chunk's size must
-divide every inner cut; the largest that does is their greatest common divisor::
+A box is read without surplus if it is a union of whole chunks, so every cut of every layout must be a cut of the
+storage. Storage grids are regular, so along each dimension the chunk's size must divide every inner cut; the largest
+that does is their greatest common divisor::
 
     8 parts of 24 rows    3  6  9 12 15 18 21
     4 parts of 24 rows       6    12    18          gcd 3: chunks of 3 rows
@@ -32,9 +32,9 @@ def serving_chunk(
 ) -> tuple[int, ...]:
     """Shape of chunks of which every box of every grid is a whole number.
 
-    Where the boxes of a grid are themselves below ``tiny`` bytes, chunks are merged until they are
-    not (or have ``merge_below``), so that a holder may read up to that much more than it needs. Raises PlanError, naming the
-    tensor, where larger boxes would need chunks that small.
+    If the boxes of a grid are themselves below ``tiny`` bytes, chunks are merged until they have ``tiny`` bytes (or
+    ``merge_below``), and a device may read that much more than it needs. Raises PlanError, naming the tensor, if larger
+    boxes would need chunks below ``tiny``.
 
     >>> serving_chunk([Grid.regular((24, 8), (3, 8)), Grid.regular((24, 8), (6, 8))], 4, tiny=1)
     (3, 8)
@@ -49,7 +49,7 @@ def serving_chunk(
 
 
 def _common_step(cuts: Sequence[tuple[int, ...]]) -> int:
-    """The largest step that meets every inner cut; the whole size where there is none."""
+    """The largest step that meets every inner cut; the whole size if there is no inner cut."""
     return math.gcd(*(c for some in cuts for c in some[1:-1])) or max(1, cuts[0][-1])
 
 

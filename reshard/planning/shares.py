@@ -1,7 +1,7 @@
-"""How much of each target shard's bytes each source shard holds.
+"""Which share of each target shard's bytes each source shard has.
 
-Both ends' ``slices`` are grids, so that the sources of a target shard are found by a bisect per
-dimension, never by a scan over pairs.
+The ``slices`` of source and target are grids, so a bisect per dimension finds the sources of a target shard; pairs are
+never scanned.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from reshard.planning.move import Move
 
 
 class Share(Struct, frozen=True):
-    """The part of a target shard's elements that one source shard held.
+    """The part of a target shard's elements that one source shard had.
 
     Attributes:
         target, source: shards, numbered row-major over the grid of the layout.

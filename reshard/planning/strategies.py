@@ -1,18 +1,17 @@
 """The strategies by which one read of a tensor fills one target, or several at once.
 
-Between cuts that source and targets share lie aligned blocks: within one, each source chunk can be
-decoded once and each target chunk be finished. Four ways to fill a block, told apart by price:
+Cuts that source and targets share divide a tensor into aligned blocks. Within a block, each source chunk can be decoded
+once and each target chunk finished. Four strategies fill a block; the cheapest is chosen:
 
-- whole, where the block is one small chunk on all sides: nothing needs to be cut;
-- scatter, where the targets are raw: one source chunk a task, tiny buffers;
-- weave, where the targets are raw but the rows of a single chunk are short: chunks that lie side by
-  side along the trailing dimensions are decoded in lock step, so that wide rows pass, which cost
-  fewer writes and fewer checksum calls;
-- block: the block's target chunks in memory. A block that does not fit is halved along the
+- whole, if the block is one small chunk in source and targets: nothing is cut;
+- scatter, if the targets are raw: one source chunk per task, tiny buffers;
+- weave, if the targets are raw but the rows of a single chunk are short: adjacent chunks along the trailing dimensions
+  are decoded in lock step. The rows are then wide and need fewer writes and checksum calls;
+- block: the target chunks of the block are assembled in memory. If they do not fit, the block is halved along the
   dimension that repeats the least decoding, until one target chunk is left.
 
-Targets that share a read share its units, and each band that is decoded goes to all of them. Where
-some are assembled in memory, raw ones may still take their pieces as they pass.
+Targets that share a read share its units, and each decoded band goes to all of them. If some are assembled in memory,
+raw ones are still written piece by piece.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ SMALLEST_BAND_BYTES = 64 << 10
 """Below this, calls cost more than bytes."""
 
 COPY_BYTES = 4 << 20
-"""Passing on a range of a file, which the kernel copies."""
+"""Time to copy a range of a file in the kernel."""
 
 
 class Request(Struct, frozen=True):
-    """A placement and how both its ends are stored.
+    """A placement, and how its source and target are stored.
 
     Attributes:
-        copy_bytes: memory of passing one chunk on as it is, where both ends store it alike.
+        copy_bytes: memory to copy one chunk unchanged, if both sides store it alike.
     """
 
     placement: Placement
@@ -66,9 +65,9 @@ Choice = tuple[Move, ...]
 
 
 def cheapest(requests: Sequence[Request], memory: int, max_open_chunks: int) -> Choice | None:
-    """The moves of least processor time that fill all requests from one read, within ``memory`` a task.
+    """The moves of least processor time that fill all requests from one read, within ``memory`` per task.
 
-    The requests are of one box of one tensor. None where nothing fits.
+    All requests read one box of one tensor. None if nothing fits.
     """
     fitting = [
         w for w in choices(requests, memory, max_open_chunks) if w[0].price.task_bytes <= memory
@@ -86,14 +85,14 @@ def _processor_seconds(choice: Choice) -> float:
 
 
 def choices(requests: Sequence[Request], memory: int, max_open_chunks: int) -> Iterator[Choice]:
-    """Every choice worth pricing; where none fits into ``memory``, also those that need the least."""
+    """Every choice worth pricing; if none fits into ``memory``, also those that need the least."""
     identical = sum(map(_is_identical, requests))
     if identical == len(requests):
         yield _copy(requests)
     if identical:
-        return  # what travels encoded is never decoded, so that it has nothing to share
+        return  # chunks that are copied encoded are never decoded, so there is nothing to share
     if all(map(_is_chunk_by_chunk, requests)):
-        yield _whole(requests, memory)  # first: at equal price it has the least to do besides
+        yield _whole(requests, memory)  # first: at equal price it has the least overhead
     is_raw = [request.target.raw for request in requests]
     if all(is_raw):
         rank = len(requests[0].placement.shape)
@@ -105,7 +104,7 @@ def choices(requests: Sequence[Request], memory: int, max_open_chunks: int) -> I
 
 
 def _is_identical(request: Request) -> bool:
-    """Whether every target chunk is some source chunk, encoded alike but perhaps for a checksum."""
+    """Whether every target chunk is some source chunk, encoded alike except perhaps for a checksum."""
     source, target = request.source, request.target
     alike = target.codec in (source.codec, f"{source.codec}{CHECKSUM}")
     return not source.raw and alike and _has_equal_chunks(request)
@@ -123,7 +122,7 @@ def _has_equal_chunks(request: Request) -> bool:
 
 
 def _is_chunk_by_chunk(request: Request) -> bool:
-    """Whether chunks are equal but for their encoding, small, and without padding to clear."""
+    """Whether chunks differ only in their encoding, are small, and have no padding to clear."""
     spec = request.source.spec
     return (
         _has_equal_chunks(request)
@@ -155,7 +154,7 @@ def _scatter(
 ) -> Iterator[Choice]:
     """Source chunks from dimension ``first_open_dim`` on decoded side by side: all, half of them, …
 
-    With ``first_open_dim`` equal to the rank one chunk is open, and the choice is a plain scatter.
+    If ``first_open_dim`` equals the rank, one chunk is open, and the choice is a plain scatter.
     """
     source, source_grid = requests[0].source, _source_grid(requests)
     units: Grid | None = _widest(source_grid, first_open_dim)
@@ -176,14 +175,14 @@ def _source_grid(requests: Sequence[Request]) -> Grid:
 
 
 def _widest(source_grid: Grid, first_open_dim: int) -> Grid:
-    """Source chunks joined all along the dimensions in which several are open."""
+    """Source chunks joined along the dimensions in which several are open."""
     whole = Grid.whole(source_grid.shape)
     cuts = source_grid.cuts[:first_open_dim] + whole.cuts[first_open_dim:]
     return Grid(source_grid.shape, cuts)
 
 
 def _fewer_open_chunks(units: Grid, source_grid: Grid) -> Grid | None:
-    """Half as many chunks open along the first dimension that has several: rows stay as wide as they can."""
+    """Half as many open chunks along the first dimension that has several, so that rows stay as wide as possible."""
     for dim, cuts in enumerate(units.cuts):
         finer = _halve(cuts, source_grid.cuts[dim])
         if finer != cuts:
@@ -192,7 +191,7 @@ def _fewer_open_chunks(units: Grid, source_grid: Grid) -> Grid | None:
 
 
 def _least_band(source: Side, open_chunks: int, first_open_dim: int) -> int:
-    """Open chunks advance by whole rows of the dimensions in which several are open; a single one by elements."""
+    """Several open chunks advance by whole rows of the dimensions in which they are open; a single one by elements."""
     chunk = source.spec.chunk_shape or source.spec.storage.largest
     return max(
         open_chunks * math.prod(chunk[first_open_dim:]) * source.spec.itemsize, SMALLEST_BAND_BYTES
@@ -206,7 +205,8 @@ def _pace(
     least: int = SMALLEST_BAND_BYTES,
     most: int = TASK_BAND_BYTES,
 ) -> Pace:
-    """Chunks decoded at once where that gains and fits; else in streams, in the widest bands that fit, or the least."""
+    """Chunks are decoded at once if that gains and fits; else in streams, in the widest bands that fit, or the
+    smallest."""
     if gains_at_once(fills, units):
         at_once = _widest_bands(fills, units, memory, least, most, at_once=True)
         if at_once.task_bytes <= memory:
@@ -228,7 +228,7 @@ def _block(
     requests: Sequence[Request], strategies: Sequence[Strategy], memory: int
 ) -> Iterator[Choice]:
     fills = _fills(requests, strategies)
-    # Assembling a chunk needs all of it; pieces may be cut anywhere.
+    # A chunk is assembled from all of its bytes; pieces may be cut anywhere.
     assembled = reduce(
         Grid.common,
         (f.placement.target_grid(f.target.spec.storage) for f in fills if f.strategy == "block"),
@@ -259,7 +259,7 @@ def _best_halving(request: Request, units: Grid, assembled: Grid) -> Grid | None
 
 @lru_cache(maxsize=4096)
 def _halve(units: Cuts, cuts: Cuts) -> Cuts:
-    """A cut of ``cuts`` added in the middle of every unit that holds more than one part."""
+    """Every unit with more than one part is cut near its middle, at a cut of ``cuts``."""
     position = {cut: i for i, cut in enumerate(cuts)}
     finer = [0]
     for a, b in pairwise(units):

@@ -29,10 +29,10 @@ from reshard.planning.layout_tree import LayoutTree, is_layout_tree, layout_tree
 
 
 class SameAxes(Struct, frozen=True):
-    """Every tensor split by the axes that its source was, over another mesh.
+    """Every tensor is split by the same axes as its source, over another mesh.
 
     Attributes:
-        missing_axes: what becomes of axes of the source that the mesh lacks.
+        missing_axes: what happens to axes of the source that the mesh lacks.
     """
 
     mesh: DeviceMesh
@@ -55,10 +55,11 @@ def layout_of(
     mesh: str | MeshLike | None,
     missing_axes: MissingAxes = "error",
 ) -> Layout | None:
-    """What the user gave as one Layout: a file's path or content, what it stands for, or a tree of layouts.
+    """The layout that the user gave, as one Layout: from a file's path or content, a parsed layout, or a tree of
+    layouts.
 
-    ``mesh`` takes the place of a layout file's own and is that of a tree's PartitionSpecs; alone it keeps
-    the source's axes. Raises LayoutError where either makes no sense.
+    ``mesh`` replaces the mesh of a layout file and is the mesh of a tree's PartitionSpecs; without a layout, tensors
+    keep the source's axes. Raises LayoutError if either makes no sense.
     """
     found = _mesh_of(mesh)
     if missing_axes not in get_args(MissingAxes):
@@ -101,13 +102,13 @@ def _file(layout: Any) -> LayoutFile:
 
 
 def look_up(layout: Layout | None, names: Sequence[str]) -> None:
-    """Search the patterns of a layout file in all of these names at once; ``split`` then finds them known."""
+    """Search the patterns of a layout file in all of these names at once; ``split`` then uses the result."""
     if isinstance(layout, LayoutFile):
         layout.found.learn(names)
 
 
 def split(target: TensorSpec, source: TensorSpec, layout: Layout | None) -> TensorSplit:
-    """How ``target`` is split; without a layout, or by a file of changes only, as the source was."""
+    """How ``target`` is split; without a layout, or with a file that only has changes, as the source was."""
     if isinstance(layout, LayoutMap):
         return _split_by_map(target, layout)
     if isinstance(layout, SameAxes):
@@ -158,9 +159,9 @@ def _split_as(target: TensorSpec, found: TensorLayout | None) -> TensorSplit:
 def layout_warnings(
     layout: Layout | None, names: Sequence[str], sources: Iterable[TensorSpec] = ()
 ) -> Iterator[str]:
-    """Axes that are left out, rules that match nothing, tensors that several rules match; one sentence each.
+    """One sentence for each axis that is left out, rule that matches nothing, and tensor that several rules match.
 
-    ``names`` are the target's; ``sources`` what they are made from.
+    ``names`` are the target's; ``sources`` are the tensors that they are made from.
     """
     yield from _replicated(layout, sources)
     if isinstance(layout, LayoutMap):
@@ -189,7 +190,7 @@ def layout_warnings(
 
 
 def _replicated(layout: Layout | None, sources: Iterable[TensorSpec]) -> Iterator[str]:
-    """A warning that names the axes that the mesh lacks, where these are left out."""
+    """A warning that names the axes that the mesh lacks, if they are replicated."""
     mesh: DeviceMesh | None = None
     lacking: tuple[str, ...] = ()
     if isinstance(layout, LayoutFile):

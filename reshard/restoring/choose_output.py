@@ -52,7 +52,7 @@ def becomes_jax(leaf: SourceLeaf, target: TargetLeaf | None, request: RestoreReq
 def choose_output(
     leaf: SourceLeaf, stored: StoredTensor, dtype: str, request: RestoreRequest
 ) -> RestoredOutput:
-    """What the tensor becomes; LayoutError, naming it, where its layout or partition cannot split it."""
+    """What the tensor becomes; LayoutError, naming it, if its layout or partition cannot split it."""
     shape, target = stored.spec.shape, target_leaf(leaf, request)
     sharding = _sharding(leaf, stored, dtype, target, request)
     partition = _partition(leaf, stored, target, request)

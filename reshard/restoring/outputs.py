@@ -186,7 +186,7 @@ def jax_array(
 ) -> JaxArray:
     """A jax array of ``shape``; ``sharding`` splits its first ``rank`` dimensions, all where ``rank`` is None.
 
-    Raises LayoutError, naming the tensor, where the sharding cannot split it.
+    Raises LayoutError, naming the tensor, if the sharding cannot split it.
     """
     from jax.sharding import SingleDeviceSharding
 

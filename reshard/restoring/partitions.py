@@ -50,7 +50,7 @@ class Partitions(Struct, frozen=True):
         return [p.pattern for p, _ in self.rules if not any(map(p.search, names))]
 
     def output(self, name: str, stored: StoredTensor, dtype: str, partition: Any) -> Shards:
-        """The shards of a tensor; LayoutError or VariableError, naming it, where it cannot be split that way."""
+        """The shards of a tensor; LayoutError or VariableError, naming it, if it cannot be split that way."""
         shape = stored.spec.shape
         recorded = None if self.strategy == "div" else _mod_axis(stored)
         axis = _axis(name, stored, self.axis, recorded)
@@ -83,7 +83,7 @@ def in_shards(
 
 
 def recorded_strategy(stored: StoredTensor) -> str | None:
-    """How look-ups find the table's rows, 'mod' or 'div'; None where the checkpoint does not record it."""
+    """How look-ups find the table's rows, 'mod' or 'div'; None if the checkpoint does not record it."""
     found = (stored.partition or {}).get("strategy")
     return found if found in STRATEGIES else None
 

@@ -49,7 +49,7 @@ class ChunkRead(Struct, frozen=True):
         return storage_bytes(self.stored.dtype)
 
     def direct(self, box: Box) -> Bytes | None:
-        """The bytes of one buffer that the elements of ``box`` fill contiguously; None where there are none."""
+        """The bytes of one buffer that the elements of ``box`` fill contiguously; None if there are none."""
         found = (buffer.direct(box) for buffer in self.buffers)
         return next((out for out in found if out is not None), None)
 
@@ -72,7 +72,7 @@ class ChunkResult(Struct, frozen=True):
 def read_chunk(read: ChunkRead, memory: Bytes) -> ChunkResult:
     """Copies the chunk's elements into the buffers that need them; ``memory`` is a band buffer of BAND_BYTES.
 
-    Raises CorruptError, naming tensor and chunk, where its bytes are wrong, StorageError where they
+    Raises CorruptError, naming tensor and chunk, if its bytes are wrong, StorageError if they
     cannot be read.
     """
     dtype = _element_type(read)

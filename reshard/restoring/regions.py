@@ -97,7 +97,7 @@ class Buffer:
         self._elements: Array = self.array if self._is_cast else self.array.view(bits)
 
     def direct(self, box: Box) -> Bytes | None:
-        """The bytes of exactly the elements of ``box``; None where they are not contiguous, or are cast."""
+        """The bytes of exactly the elements of ``box``; None if they are not contiguous, or are cast."""
         region = self.region
         if self._is_cast or region.step != 1 or not region.box.contains(box):
             return None

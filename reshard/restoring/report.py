@@ -49,7 +49,7 @@ class RestoreReport(Struct, frozen=True):
 
     @property
     def amplification(self) -> float:
-        """Bytes read over bytes needed; 1.0 where nothing was needed."""
+        """Bytes read over bytes needed; 1.0 if nothing was needed."""
         return self.read_bytes / self.needed_bytes if self.needed_bytes else 1.0
 
 

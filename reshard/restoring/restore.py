@@ -30,7 +30,7 @@ def restore(
     """The tree of restored values; see ``reshard.restore``.
 
     Args:
-        check_unchanged: raises StorageError where the checkpoint is not the one that ``reader`` opened. It is
+        check_unchanged: raises StorageError if the checkpoint is not the one that ``reader`` opened. It is
             called before and after reading, and after an error, which may come from another checkpoint.
     """
     check_unchanged()

@@ -39,7 +39,7 @@ def run(
     """Reads every tensor; one result each, in order.
 
     Raises MemoryBudgetError before anything is read; the first error of any chunk, after running jobs
-    have ended; CorruptError where the digest of a tensor differs from the recorded one.
+    have ended; CorruptError if the digest of a tensor differs from the recorded one.
     """
     check_memory(reads, limits.max_memory)
     states = [TensorState.of(read, limits.max_memory, verify) for read in reads]

@@ -55,7 +55,7 @@ class OpenGroup:
 
 
 class ReadStep(Struct, frozen=True):
-    """One chunk of a group; ``read`` is None where the group needs no chunk."""
+    """One chunk of a group; ``read`` is None if the group needs no chunk."""
 
     opened: OpenGroup
     read: ChunkRead | None

@@ -47,7 +47,7 @@ class Shardings(Protocol):
     """The shardings of tensors, by name."""
 
     def of(self, name: str, shape: tuple[int, ...], dtype: str) -> TensorSharding:
-        """The sharding of a tensor; LayoutError, naming it, where the layout cannot split it."""
+        """The sharding of a tensor; LayoutError, naming it, if the layout cannot split it."""
         ...
 
     def names(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:
@@ -96,7 +96,7 @@ def shardings_of(layout: Any) -> tuple[Shardings | None, Changes]:
 def real_sharding(sharding: Any, name: str) -> jax.sharding.Sharding:
     """The sharding over devices; a mesh without devices takes all of jax's in order.
 
-    Raises LayoutError, naming the tensor, where the mesh needs more or fewer devices than there are.
+    Raises LayoutError, naming the tensor, if the mesh needs more or fewer devices than there are.
     """
     try:
         return _real(sharding)

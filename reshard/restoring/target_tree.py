@@ -30,7 +30,7 @@ class TargetLeaf(Struct, frozen=True):
     Attributes:
         leaf: the leaf itself.
         dtype: None for a Python number or a string.
-        sharding: that of the leaf; None where it has none, or is an uncommitted array.
+        sharding: that of the leaf; None if it has none, or is an uncommitted array.
         is_placed: whether the caller chose the sharding; a live array has one in any case.
     """
 

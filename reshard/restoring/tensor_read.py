@@ -68,7 +68,7 @@ class TensorRead(Struct, frozen=True):
 
     @property
     def staged_bytes(self) -> list[int]:
-        """Bytes of each region's buffer that count against the budget; 0 where the buffer becomes the result."""
+        """Bytes of each region's buffer that count against the budget; 0 if the buffer becomes the result."""
         return self.region_bytes if self.output.is_staged else [0] * len(self.output.regions)
 
     @property
@@ -90,7 +90,7 @@ class TensorRead(Struct, frozen=True):
 
 
 def check_memory(reads: Iterable[TensorRead], max_memory: int) -> None:
-    """Raises MemoryBudgetError, before anything is read, where the budget is too small for a tensor."""
+    """Raises MemoryBudgetError, before anything is read, if the budget is too small for a tensor."""
     largest = max(reads, key=lambda read: read.smallest_bytes, default=None)
     if largest is None or largest.smallest_bytes <= max_memory:
         return

@@ -37,7 +37,7 @@ class TensorState(Struct):
     """A tensor while it is restored.
 
     Attributes:
-        digest: the recorded one; None where there is none, or where not every element is read exactly once.
+        digest: the recorded one; None if there is none, or if not every element is read exactly once.
         placed: the result of ``Output.place`` for each region.
         seen: chunks that were read; a chunk is read again where the budget splits a group.
     """
@@ -68,7 +68,7 @@ class TensorState(Struct):
         self.seen.add(index)
 
     def restored(self) -> Restored:
-        """The value; CorruptError where its digest differs from the recorded one."""
+        """The value; CorruptError if its digest differs from the recorded one."""
         self._check_digest()
         value = self.read.output.assemble(self.placed)
         return Restored(

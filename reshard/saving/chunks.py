@@ -37,7 +37,7 @@ def storage_chunk(
     Args:
         readers: layouts of later readers, whose shards should be whole chunks.
 
-    Raises PlanError where only tiny chunks would serve all readers, LayoutError where a layout does not fit
+    Raises PlanError if only tiny chunks would serve all readers, LayoutError if a layout does not fit
     the tensor.
     """
     grids = _grids(tensor, readers) if readers else []

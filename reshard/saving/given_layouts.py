@@ -79,8 +79,8 @@ def _reader_layout(layout: Any) -> Layout:
 def with_given_layouts(tensors: Sequence[LiveTensor], given: GivenLayouts) -> list[LiveTensor]:
     """The tensors, of which those without a layout of their own take the given ones.
 
-    Raises TreeError, naming all of them, where a layout contradicts an array's own sharding or is given for
-    a tensor that is not there; LayoutError where one does not fit its tensor.
+    Raises TreeError, naming all of them, if a layout contradicts an array's own sharding or is given for
+    a tensor that is not there; LayoutError if one does not fit its tensor.
     """
     if given is None:
         return list(tensors)
@@ -158,7 +158,7 @@ def _refuse_contradictions(given: GivenLayouts, tensors: Sequence[LiveTensor]) -
 
 
 def _named_layout(tensor: LiveTensor, given: GivenLayouts) -> TensorLayout | None:
-    """The layout that names this tensor; None where a default or no layout applies."""
+    """The layout that names this tensor; None if a default or no layout applies."""
     if isinstance(given, LayoutMap | Mapping):
         return given.get(tensor.name)
     if isinstance(given, LayoutFile) and given.has_layout:

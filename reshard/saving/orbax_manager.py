@@ -110,7 +110,7 @@ def _classes() -> SimpleNamespace:
     @ocp.args.register_with_handler(SliceHandler, for_save=True)
     @dataclasses.dataclass
     class SliceSave(ocp.args.StandardSave):  # type: ignore[misc]
-        """As ``ocp.args.StandardSave``, with slice metadata; TreeError where it casts."""
+        """As ``ocp.args.StandardSave``, with slice metadata; TreeError if it casts."""
 
         def __post_init__(self) -> None:
             super().__post_init__()

@@ -71,7 +71,7 @@ def plan_save(
     """Plans a save; nothing is written and no element is copied.
 
     Raises TreeError, LayoutError, PlanError or FormatError, naming the tensors, for a tree or layout that cannot
-    be saved; MemoryBudgetError where a single chunk does not fit into ``max_memory``.
+    be saved; MemoryBudgetError if a single chunk does not fit into ``max_memory``.
     """
     leaves = live_leaves(tree)
     tensors = with_given_layouts(live_tensors(leaves, count), given)

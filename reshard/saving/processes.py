@@ -178,7 +178,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def check_same(payloads: Sequence[bytes]) -> None:
-    """Raises TreeError where the plans of processes differ; a payload has one line per tensor."""
+    """Raises TreeError if the plans of processes differ; a payload has one line per tensor."""
     first = payloads[0].decode().splitlines()
     for process, payload in enumerate(payloads[1:], 1):
         if payload == payloads[0]:

@@ -109,7 +109,7 @@ def save(
 
     Raises TreeError, naming every leaf that cannot be saved; LayoutError; PlanError;
     MemoryBudgetError; MissingPackageError without jax; TargetExistsError, also for an existing step;
-    StorageError where the file system refuses. After any error nothing unfinished is visible
+    StorageError if the file system refuses. After any error nothing unfinished is visible
     at ``path``.
 
     >>> save("run", state, step=5)  # doctest: +SKIP

@@ -29,7 +29,7 @@ class ArraySharding(Struct, frozen=True):
     Attributes:
         holders: the processes that hold each box, in rising order; boxes in the order of their starts.
         layout: mesh and axes; None for a sharding without a mesh.
-        recorded: JSON of Orbax's ``_sharding``; None where the layout says everything.
+        recorded: JSON of Orbax's ``_sharding``; None if the layout says everything.
         memory_kind: None for the device's default memory.
     """
 
@@ -104,7 +104,7 @@ def _recorded(
 def _equivalent(boxes: Mapping[Any, Box], ordered: Sequence[Box]) -> str | None:
     """A NamedSharding that gives each device the same box, for shardings without a mesh.
 
-    None where some boxes have more holders than others, which does not happen in jax.
+    None if some boxes have more holders than others, which does not happen in jax.
     """
     parts = [len({box.start[dim] for box in ordered}) for dim in range(ordered[0].rank)]
     copies, rest = divmod(len(boxes), len(ordered))

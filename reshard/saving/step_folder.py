@@ -1,4 +1,4 @@
-"""The folder of a step to save: named like the run's other steps, and refused where the step exists."""
+"""The folder of a step to save: named like the run's other steps, and refused if the step exists."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from reshard.formats.steps import StepName, run_steps
 def step_folder(run: Path, step: int, *, overwrite: bool) -> Path:
     """The folder of a step of the run in the local folder ``run``.
 
-    Raises StorageError where ``run`` is a checkpoint, or its names do not tell how steps are named;
-    TargetExistsError where the step exists and may not be replaced.
+    Raises StorageError if ``run`` is a checkpoint, or its names do not tell how steps are named;
+    TargetExistsError if the step exists and may not be replaced.
     """
     if is_checkpoint(str(run)):
         raise StorageError(

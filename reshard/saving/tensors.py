@@ -33,7 +33,7 @@ class DeviceShard:
 
     Attributes:
         holders: the processes that hold them, in rising order.
-        data: the elements, as a numpy array or a jax array on one device; None where other processes hold them.
+        data: the elements, as a numpy array or a jax array on one device; None if other processes hold them.
     """
 
     box: Box
@@ -71,7 +71,7 @@ class LiveTensor(Struct, frozen=True):
 
     Attributes:
         shards: disjoint and complete.
-        grid: the grid whose boxes the shards are, row-major; None where they form no grid.
+        grid: the grid whose boxes the shards are, row-major; None if they form no grid.
         chunked_as: the grid from which the chunks are derived.
         layout: the layout to record: its own, or the given one.
         slices: the slices to record where the layout does not say them.
@@ -103,7 +103,7 @@ class LiveTensor(Struct, frozen=True):
 
 
 def live_tensor(leaf: LiveLeaf, process_count: int) -> LiveTensor:
-    """The leaf's array as shards. TreeError where a process does not hold what it would write."""
+    """The leaf's array as shards. TreeError if a process does not hold what it would write."""
     import jax
 
     array = leaf.array

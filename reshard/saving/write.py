@@ -57,7 +57,7 @@ class ChunkWriter:
         return self._sums
 
     def write(self, own: OwnChunk) -> None:
-        """Encodes and stores one chunk; StorageError where the file system refuses."""
+        """Encodes and stores one chunk; StorageError if the file system refuses."""
         tensor = self._plan.tensors[own.name]
         target = self._plan.target.tensors[own.name]
         with about_tensor(own.name), self._budget.taken(self._plan.need_bytes[own.name]):

@@ -50,7 +50,7 @@ def shard_parts(
     """The parts of shard ``number``, in the tree's order; whole tensors are in every shard.
 
     The number of shards is that of the tensor with the most; a tensor with fewer is missing from the last shards.
-    Raises LayoutError where there is no such shard, and the errors of the layout and the changes.
+    Raises LayoutError if there is no such shard, and the errors of the layout and the changes.
     """
     own = layout.changes if isinstance(layout, LayoutFile) else Changes()
     tensors = reader.tensors

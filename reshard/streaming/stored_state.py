@@ -17,8 +17,8 @@ _VERSION = "reshard stream 1"
 def stored_state(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> str:
     """Digest of a request and of the files and offsets of its bytes, 32 hex digits.
 
-    A file is identified by its name, size and modification time (ns). Raises StorageError where a file cannot
-    be looked at, CorruptError where a chunk is missing that must not be.
+    A file is identified by its name, size and modification time (ns). Raises StorageError if a file cannot
+    be looked at, CorruptError if a chunk is missing that must not be.
     """
     found = hashlib.sha256()
     for line in _lines(reader, stored, box, dtype):

@@ -77,9 +77,9 @@ class TensorStream:
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """Bytes ``start:stop`` in order, in pieces of any length; only the chunks of this range are read.
 
-        The last piece comes after all checks: CorruptError where a chunk's bytes are wrong or
-        the digest of the whole differs from the recorded one, SourceChangedError where the checkpoint was
-        changed meanwhile, StorageError where it cannot be read.
+        The last piece comes after all checks: CorruptError if a chunk's bytes are wrong or
+        the digest of the whole differs from the recorded one, SourceChangedError if the checkpoint was
+        changed meanwhile, StorageError if it cannot be read.
         """
         stop = self.nbytes if stop is None else min(stop, self.nbytes)
         start = min(max(0, start), stop)

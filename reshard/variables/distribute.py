@@ -23,17 +23,16 @@ def distribute_tensor(tensor: Any, layout: TensorLayout | Sharding) -> jax.Array
     Args:
         tensor: a jax or numpy array, a number, a variable of Keras or flax, or a tracer under
             ``jax.jit``.
-        layout: a TensorLayout, or a jax Sharding. A mesh without devices takes all of
-            ``jax.devices()`` in their order.
+        layout: a TensorLayout, or a jax Sharding. A mesh without devices uses all of ``jax.devices()`` in their order.
 
     Returns:
-        ``tensor`` itself where it has this layout already, else a new array. Where processes share the mesh,
-        each passes the whole value and copies only the shards of its own devices. A symbolic
-        ``keras.KerasTensor`` is returned unchanged: it has no values to lay out.
+        ``tensor`` itself if it has this layout already, else a new array. If processes share the mesh, each passes the
+        whole value and copies only the shards of its own devices. A symbolic ``keras.KerasTensor`` is returned
+        unchanged: it has no values to lay out.
 
     Under tracing this constrains the sharding, and dimensions may be split unevenly. Eagerly it raises
     LayoutError for a dimension that its mesh axes do not divide, for more axes than dimensions,
-    and for a mesh whose size is not the number of ``jax.devices()``. Raises VariableTypeError where ``tensor``
+    and for a mesh whose size is not the number of ``jax.devices()``. Raises VariableTypeError if ``tensor``
     is not an array or ``layout`` not a layout, VariableError for an array that was donated or deleted.
 
     >>> distribute_tensor([1, 2], TensorLayout((None,), DeviceMesh((1,), ("x",))))
@@ -58,7 +57,7 @@ def distribute_tensor(tensor: Any, layout: TensorLayout | Sharding) -> jax.Array
 def on_devices(layout: TensorLayout) -> TensorLayout:
     """The layout with a mesh that has devices: its own, else all of ``jax.devices()`` in their order.
 
-    Raises LayoutError without a mesh, and where the mesh needs another number of devices.
+    Raises LayoutError without a mesh, and if the mesh needs another number of devices.
     """
     mesh = layout.device_mesh
     if mesh is None:

@@ -77,10 +77,10 @@ class Verification(Struct, frozen=True):
 
     Attributes:
         files: every file that was compared with a record, of A and of B.
-        damage: why a checkpoint with a record of itself could not be read; empty where it could.
+        damage: why a checkpoint with a record of itself could not be read; empty if it could.
         warnings: one sentence each.
         dropped: tensors of A that the rules leave out of B; they are no difference.
-        rules: the rules by which B was made of A; None where tensors were compared name by name.
+        rules: the rules by which B was made of A; None if tensors were compared name by name.
         rules_from: whether the caller gave the rules or B recorded them.
     """
 

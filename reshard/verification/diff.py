@@ -82,7 +82,7 @@ class _Leaves(Struct, frozen=True):
         return name in self.tensors or name not in self.leaves
 
     def what(self, name: str) -> str | None:
-        """A description of the leaf; None where there is none."""
+        """A description of the leaf; None if there is none."""
         if name in self.tensors:
             spec = self.tensors[name].spec
             return f"{spec.dtype} of shape {list(spec.shape)}"
@@ -99,7 +99,7 @@ def _selected(a: _Leaves, b: _Leaves, changes: Changes) -> list[str]:
 
 
 def _matched(name: str, a: Reader, b: Reader) -> Matched | None:
-    """The pair of tensors; None where their elements cannot be compared one by one."""
+    """The pair of tensors; None if their elements cannot be compared one by one."""
     one, other = a.tensors.get(name), b.tensors.get(name)
     if one is None or other is None or _unlike(one, other):
         return None
@@ -130,7 +130,7 @@ def _compared(
     """The differences of each pair of tensors.
 
     Raises the first error of any task, after running tasks have ended: CorruptError, naming tensor
-    and chunk, where stored bytes are wrong; StorageError where they cannot be read.
+    and chunk, where stored bytes are wrong; StorageError if they cannot be read.
     """
     found = [Differences()] * len(matched)
     total = sum(m.nbytes for m in matched)

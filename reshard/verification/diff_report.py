@@ -15,21 +15,21 @@ DiffStatus = Literal["equal", "different", "only in A", "only in B"]
 class TensorDiff(Struct, frozen=True):
     """How a tensor of A differs from that of B.
 
-    ``elements`` and the attributes after it are None where elements were not compared: a tensor is missing,
+    ``elements`` and the attributes after it are None if elements were not compared: a tensor is missing,
     the shapes differ, or only one tensor is a PRNG key.
 
     Attributes:
         status: "equal" where names, shapes, dtypes and all bits are equal.
-        shape_a, shape_b, dtype_a, dtype_b: None where the tensor is missing.
+        shape_a, shape_b, dtype_a, dtype_b: None if the tensor is missing.
         detail: what differs besides elements, in words.
         compared_as: the type of the comparison, which holds the values of both dtypes exactly: "bits" for
             PRNG keys, "integers" (of any size), "float64" or "complex128".
         elements: how many differ: in their bits where the dtypes are the same, else in their values.
         nonfinite: how many of the differing elements are NaN or infinite in A or in B.
         nans_a, nans_b, infinities_a, infinities_b: how many of all elements are NaN, or infinite.
-        largest: the largest ``|a - b|`` over finite elements; None where no finite elements differ, and for keys.
+        largest: the largest ``|a - b|`` over finite elements; None if no finite elements differ, and for keys.
         index: the first element, in row-major order, with that difference; without one, the first that differs.
-        relative: ``‖a - b‖₂ / ‖a‖₂`` over the elements that are finite in A and in B; 0.0 where none of
+        relative: ``‖a - b‖₂ / ‖a‖₂`` over the elements that are finite in A and in B; 0.0 if none of
             them differs, inf where A is all zeros and B is not; None for keys.
     """
 
@@ -70,7 +70,7 @@ class LeafDiff(Struct, frozen=True):
 
     Attributes:
         a, b: a description, such as ``"'adam'"`` for a string, ``"None"``, ``"Dict"`` or ``"float32 of shape
-            [3]"``; None where the leaf is missing.
+            [3]"``; None if the leaf is missing.
     """
 
     name: str

@@ -50,7 +50,7 @@ class Differences(Struct, frozen=True):
         elements: how many differ.
         nonfinite: how many of the differing elements are NaN or infinite on at least one side.
         nans, infinities: how many of all elements are NaN, or infinite, in A and in B.
-        largest: the largest absolute difference; None where no two finite elements differ.
+        largest: the largest absolute difference; None if no two finite elements differ.
         at: row-major number of the element with that difference; without one, of the first that differs.
         squares: exact sum of the squared differences, in units of 2 ** -2400.
         squares_a: the same for the squared elements of A, where A and B are finite.
@@ -315,7 +315,7 @@ def _squares(values: Array) -> int:
 
 
 def _plain_squares(values: Array) -> float | None:
-    """The sum in float64; None where squares overflow or underflow, or a value is not finite."""
+    """The sum in float64; None if squares overflow or underflow, or a value is not finite."""
     import numpy as np
 
     parts = values.view(np.float64)

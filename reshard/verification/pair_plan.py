@@ -92,7 +92,7 @@ class Pair(Struct, frozen=True):
 def check_pairs(
     pairs: Sequence[tuple[StoredTensor, StoredTensor]], max_memory: int, metadata_bytes: int
 ) -> None:
-    """Raises MemoryBudgetError, before anything is read, where the budget is too small for a pair."""
+    """Raises MemoryBudgetError, before anything is read, if the budget is too small for a pair."""
     needs = [Pair.of(a, b, Box.full(a.spec.shape)).smallest_bytes for a, b in pairs]
     need = max(needs, default=0)
     if need <= max_memory:

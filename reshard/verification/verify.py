@@ -43,7 +43,7 @@ class ComparedSide(Struct, frozen=True):
     """A checkpoint to verify.
 
     Attributes:
-        reader: None where it has a record of itself but cannot be opened; then ``damage`` says why.
+        reader: None if it has a record of itself but cannot be opened; then ``damage`` says why.
         files: its files, compared with its record.
         made: the source and rules of its conversion, where it recorded them.
     """
@@ -66,7 +66,7 @@ def made_by(
     rename: PairRules | None,
     cast: PairRules | None,
 ) -> Changes | None:
-    """The rules by which the caller says that B was made of A; None where none is given."""
+    """The rules by which the caller says that B was made of A; None if none is given."""
     if all(rules is None for rules in (select, drop, rename, cast)):
         return None
     if b is None:

@@ -22,7 +22,7 @@ class Drain:
     open_requests: int = 0
 
     def refuse_new(self) -> None:
-        """Raises ProblemError where the server is ending."""
+        """Raises ProblemError if the server is ending."""
         if self.begun.is_set():
             raise ProblemError(
                 UNAVAILABLE,

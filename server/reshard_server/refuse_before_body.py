@@ -67,7 +67,7 @@ async def _no_body() -> Message:
 
 
 def _route(request: Request) -> APIRoute | None:
-    """The route of the request, with its path parameters; None where there is none."""
+    """The route of the request, with its path parameters; None if there is none."""
     for route in routes_of(request.app):
         match, names = route.matches(dict(request.scope))
         if match == Match.FULL and isinstance(route, APIRoute):
@@ -77,7 +77,7 @@ def _route(request: Request) -> APIRoute | None:
 
 
 async def _check(route: APIRoute, request: Request) -> None:
-    """Raises ProblemError where the route would refuse any body."""
+    """Raises ProblemError if the route would refuse any body."""
     services: Services = request.app.state.services
     needed = list(_dependencies(route.dependant))
     caller: Caller | None = request.scope.get("state", {}).get("caller")
@@ -102,7 +102,7 @@ async def _visitor(request: Request, services: Services, *, changes: bool) -> Ca
 
 
 def _check_named(services: Services, caller: Caller, request: Request) -> None:
-    """Raises ProblemError where the named resource does not exist for the caller, or may not be changed."""
+    """Raises ProblemError if the named resource does not exist for the caller, or may not be changed."""
     names, path = request.scope["path_params"], request.url.path
     if "id" in names:
         conversion_lookup.visible(services, caller, names["id"])

@@ -39,7 +39,7 @@ def serve(settings: Settings) -> None:
 def migrate_records(settings: Settings) -> str:
     """Migrates the records to this version, and returns what was done; serves nothing.
 
-    Raises StorageError where the records cannot be used, or another server uses the state folder.
+    Raises StorageError if the records cannot be used, or another server uses the state folder.
     """
     with state_locked(settings):
         database, done = open_migrated(settings)

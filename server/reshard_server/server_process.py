@@ -58,7 +58,7 @@ class DrainingServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ReshardError where the address is not available."""
+    """A listening socket. Raises ReshardError if the address is not available."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -84,7 +84,7 @@ default of 5 ms would add up."""
 
 
 def run_server(app: FastAPI, settings: Settings, listening: socket.socket) -> None:
-    """Serves until a signal ends the process. Raises ReshardError where it cannot start."""
+    """Serves until a signal ends the process. Raises ReshardError if it cannot start."""
     config = uvicorn.Config(
         app,
         http=protocol_of(settings),

@@ -85,7 +85,7 @@ class Services:
 def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterator[Services]:
     """Opens all services, and closes them in the opposite order.
 
-    Raises ReshardError where something cannot be opened.
+    Raises ReshardError if something cannot be opened.
     """
     check_arguments()  # imports the modules that it needs, so that the first request need not wait
     tokens, roots = load_tokens(settings), Roots(settings.roots)

@@ -177,7 +177,7 @@ def test_one_flipped_bit_or_a_swapped_pair_of_pieces_changes_the_value(crc):
 
 
 def test_a_piece_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r"shape \(2, 3\) cannot lie at \[0:2, 0:4\]"):
+    with pytest.raises(ValueError, match=r"shape \(2, 3\) cannot be at \[0:2, 0:4\]"):
         linear_of_box(CRC64NVME, np.zeros((2, 3)), Box((0, 0), (2, 4)), (4, 4))
 
 

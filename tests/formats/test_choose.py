@@ -140,7 +140,7 @@ REFUSED: list[tuple[str, dict[str, Any], type[ReshardError], str]] = [
     ("plain/2", {"step": 2}, PlanError,
      "{run} is a checkpoint, not the folder of a training run, but a step is given; leave step 2 out (step), or give "),
     ("", {"step": "latest"}, NotACheckpointError,
-     "{run} holds no committed step; expected the folder of a training run"),
+     "{run} contains no committed step; expected the folder of a training run"),
     ("none", {"step": 1}, StorageError, "{run} does not exist: expected a training run's folder; check the path"),
     ("plain", {"step": "2"}, PlanError, "step is '2'; expected the number of a step, or 'latest'"),
     ("plain", {"step": True}, PlanError, "step is True; expected"),
@@ -151,10 +151,10 @@ REFUSED: list[tuple[str, dict[str, Any], type[ReshardError], str]] = [
      "{run}/5 has no item 'optimizer'; it has the items 'ema', 'model'"),
     ("items/5", {"item": "../5/model"}, NotACheckpointError, "{run} has no item '../5/model'; it has"),
     ("items", {"step": 5, "item": "data"}, NotACheckpointError,
-     "the item 'data' of {run}/5 is no tree of tensors (saved by JsonCheckpointHandler); it has the items 'ema'"),
+     "the item 'data' of {run}/5 is not a tree of tensors (saved by JsonCheckpointHandler); it has the items 'ema'"),
     ("items/5/model", {"item": "model"}, PlanError,
      "{run} is a single tree without items, so it has no item 'model'; leave the item out (item)"),
-    ("", {"item": "model"}, NotACheckpointError, "{run} is no checkpoint, so it has no item 'model'"),
+    ("", {"item": "model"}, NotACheckpointError, "{run} is not a checkpoint, so it has no item 'model'"),
 ]  # fmt: skip
 
 
@@ -177,7 +177,7 @@ def test_a_step_that_was_never_committed(tmp_path: Path) -> None:
         with pytest.raises(IncompleteCheckpointError) as caught:
             reshard.inspect(tmp_path, step=step)
         assert (
-            f"step {step} of {tmp_path} was never committed: {folder!r} holds a save that was begun and not "
+            f"step {step} of {tmp_path} was never committed: {folder!r} contains a save that was not "
             "finished; choose one of step 1"
         ) in str(caught.value)
     assert reshard.inspect(tmp_path, step="latest").uri == f"{tmp_path}/1"
@@ -185,7 +185,9 @@ def test_a_step_that_was_never_committed(tmp_path: Path) -> None:
 
 def test_a_run_without_steps(tmp_path: Path) -> None:
     (tmp_path / "2.orbax-checkpoint-tmp-77").mkdir()
-    with pytest.raises(NotACheckpointError, match="holds no committed step; expected the folder"):
+    with pytest.raises(
+        NotACheckpointError, match="contains no committed step; expected the folder"
+    ):
         reshard.inspect(tmp_path, step="latest")
     with pytest.raises(IncompleteCheckpointError, match="no other step is there"):
         reshard.inspect(tmp_path, step=2)
@@ -211,7 +213,7 @@ def test_folders_of_several_series_are_no_run(tmp_path: Path) -> None:
     ) as caught:
         reshard.inspect(tmp_path)
     assert "run" not in str(caught.value).replace(str(tmp_path), "")
-    with pytest.raises(NotACheckpointError, match="holds no committed step"):
+    with pytest.raises(NotACheckpointError, match="contains no committed step"):
         reshard.inspect(tmp_path, step=7)
     save_standard(tmp_path / "7", weights())
     assert reshard.inspect(tmp_path, step=7).uri == f"{tmp_path}/7"
@@ -233,7 +235,7 @@ def test_an_item_that_leads_out_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="is outside of"):
         reshard.inspect(tmp_path / "c", item="other")
     (tmp_path / "9").symlink_to(tmp_path / "secret")
-    with pytest.raises(NotACheckpointError, match="holds no committed step"):
+    with pytest.raises(NotACheckpointError, match="contains no committed step"):
         reshard.inspect(tmp_path, step=9)
 
 

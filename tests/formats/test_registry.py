@@ -125,7 +125,7 @@ def test_many_checkpoints_are_not_all_named(tmp_path):
 
 def test_a_backslash_in_a_name_of_plain_files_is_no_damage(tmp_path):
     save_pytree(tmp_path / "src", {"a\\b": np.arange(3)}, use_ocdbt=False)
-    text = "the tensor 'a\\\\b' has a backslash in its name, which TensorStore takes for a slash"
+    text = "the tensor 'a\\\\b' has a backslash in its name, which TensorStore reads as a slash"
     refused(tmp_path / "src", FormatError, text)
     save_pytree(tmp_path / "packed", {"a\\b": np.arange(3)})
     assert list(open_reader(str(tmp_path / "packed")).tensors) == ["a\\b"]

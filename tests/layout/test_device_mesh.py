@@ -108,8 +108,8 @@ def test_backend_mesh() -> None:
         ([*DEVICES[:7], DEVICES[0]], r"the mesh \(data=4, model=2\) was given device cpu:0 twice"),
         (range(8), r"was given 0 for a device; expected jax devices, such as those of jax.devices\(\)"),
         (3, "was given 3 for a device"),
-        (["cpu:0", "cpu:99"], "was given device 'cpu:99', which is not here; here are cpu:0, cpu:1"),
-        (["moon:0"], "was given device 'moon:0', which is not here; here are cpu:0, cpu:1"),
+        (["cpu:0", "cpu:99"], "was given device 'cpu:99', which this process does not have; it has cpu:0, cpu:1"),
+        (["moon:0"], "was given device 'moon:0', which this process does not have; it has cpu:0, cpu:1"),
     ],
 )  # fmt: skip
 def test_devices_that_make_no_mesh(devices: Any, message: str) -> None:

@@ -231,7 +231,7 @@ MESH = "mesh: {axes: [data, model], shape: [4, 2]}\n"
         ("drop: ['*']", r"l.yaml:1: drop\[0\]: '\*' is no regular expression: nothing to repeat at position 0"),
         ("rename: [{match: a}]", r"l.yaml:1: rename\[0\]: the key 'to' is missing"),
         ("rename: [{match: a, to: 1}]", r"rename\[0\].to: expected the text that replaces the match, found 1"),
-        (r"rename: [{match: a, to: '\1'}]", r"rename\[0\].to: .* cannot replace 'a': invalid group reference 1 at position 1; use groups of it"),
+        (r"rename: [{match: a, to: '\1'}]", r"rename\[0\].to: .* cannot replace 'a': invalid group reference 1 at position 1; use groups of the pattern"),
         (r"rename: [{match: a, to: '\g<x>'}]", r"rename\[0\].to: .* cannot replace 'a': .*unknown group name 'x'"),
         ("cast: [{match: a, dtype: bfloat}]", r"l.yaml:1: cast\[0\].dtype: unknown dtype 'bfloat'; did you mean 'bfloat16'\? known: bool, int2"),
         ("cast: [{match: a, dtype: 3}]", r"cast\[0\].dtype: expected one of bool, int2"),

@@ -53,7 +53,7 @@ def test_what_a_file_cannot_say() -> None:
     several = reshard.LayoutMap(MESH)
     several["a"] = several["b"] = ("model",)
     with pytest.raises(
-        LayoutError, match=r"takes the first rule that matches, .* make it with ambiguous='first'"
+        LayoutError, match=r"uses the first rule that matches, .* make it with ambiguous='first'"
     ):
         several.to_mapping()
     elsewhere = reshard.LayoutMap(MESH)

@@ -218,7 +218,7 @@ def test_refusals(pattern: str, message: str) -> None:
         ("a$", "a\n", r"the name ends with a newline, and Python's $ also matches before it; write \Z for the end of the "
          r"name, or \n?\Z for both"),
         (r"\B", "", r"\B in an empty name depends on the version of Python"),
-        ("a", "a\ud800", "the name has a lone surrogate and is no valid text; rename the tensor"),
+        ("a", "a\ud800", "the name has a lone surrogate, so it is not valid text; rename the tensor"),
     ],
 )  # fmt: skip
 def test_names_on_which_a_pattern_cannot_be_used(pattern: str, name: str, message: str) -> None:

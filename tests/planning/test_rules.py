@@ -143,7 +143,9 @@ def test_patterns_that_are_none(kind):
 
 @pytest.mark.parametrize("to", ["", "/", "a//b", "a/", "/a", ".", "..", "a/../b", "a/./b", "a\0b"])
 def test_names_that_are_no_names(to):
-    refused(f"'note' would be renamed to {to!r}, which is no usable name", rename=(("^note$", to),))
+    refused(
+        f"'note' would be renamed to {to!r}, which is not a usable name", rename=(("^note$", to),)
+    )
 
 
 @pytest.mark.parametrize("to", [r"\1", r"\g<x>", "\\"])

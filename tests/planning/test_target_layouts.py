@@ -66,7 +66,7 @@ def test_a_mesh_takes_the_place_of_the_files():
 def test_a_mesh_without_the_axes_of_the_rules():
     with pytest.raises(LayoutError, match=r"rules\[0\] 'kernel'.*'model' not in the mesh \(x=8\)"):
         layout_of(CONTENT, LINE)
-    remedy = re.escape('or have what they split replicated (missing_axes="replicate")')
+    remedy = re.escape('or replicate the dimensions that they split (missing_axes="replicate")')
     with pytest.raises(LayoutError, match=remedy):
         layout_of(CONTENT, LINE)
 
@@ -146,8 +146,8 @@ def test_by_a_mesh_without_the_axes_of_the_source():
         split(tensor(), source, SameAxes(LINE))
     for text in (
         "'kernel' keeps the source's axes [data, model] over ",
-        "name the mesh's axes as the source does, say with a layout how tensors are split, or have what they split "
-        'replicated (missing_axes="replicate")',
+        "name the mesh's axes as the source does, say with a layout how tensors are split, or replicate the dimensions "
+        'that they split (missing_axes="replicate")',
     ):
         assert text in str(caught.value)
 

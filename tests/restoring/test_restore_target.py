@@ -192,7 +192,9 @@ def test_what_nothing_can_be_restored_onto_is_refused(small):
         reshard.TreeError, match=r"a is a tracer of jax \(restore outside of jax.jit"
     ):
         jax.jit(lambda a: reshard.restore(small, {"a": a}))(np.zeros(3))
-    with pytest.raises(reshard.TreeError, match=r"the tree \(like\) is no tree that jax can walk"):
+    with pytest.raises(
+        reshard.TreeError, match=r"the tree \(like\) is not a tree that jax can walk"
+    ):
         reshard.restore(small, {1: np.zeros(1), "a": np.zeros(1)})
     with pytest.raises(reshard.TreeError, match=r"two leaves of the tree \(like\) are named 'a/b'"):
         reshard.restore(small, {"a": {"b": np.zeros(1)}, "a/b": np.zeros(1)})

@@ -67,7 +67,7 @@ def test_unknown_members_are_passed_over(tmp_path):
 @pytest.mark.parametrize(
     ("origins", "damage"),
     [
-        ({"u": {"name": "v"}}, "records of two of its tensors that they were made of the same one"),
+        ({"u": {"name": "v"}}, "records that two of its tensors were made of the same one"),
         ({"u": {"name": "gone"}}, ""),
         ({"gone": {"name": "u"}}, "('gone' is not there)"),
         ({"u": {"name": "z", "dtype": "complex64"}}, ""),

@@ -58,7 +58,7 @@ def diff(
     lacks, other shapes and dtypes, and leaves that are no tensors are listed too. Tensors of
     different dtypes are compared by value, without loss. --step and --item choose what is read of A.
 
-    Exit code 0 where everything is equal bit for bit, 3 where something differs.
+    Exit code 0 if everything is equal bit for bit, 3 if something differs.
     """
     from reshard.cli.json_output import diff_document, print_json
     from reshard.cli.progress import watching

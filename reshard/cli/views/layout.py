@@ -83,7 +83,7 @@ def _show_kinds(
 
 
 def _source_split(tensor: LaidOut) -> PictureSplit | None:
-    """Who held what in the source, or None where that was not recorded."""
+    """Who held what in the source, or None if that was not recorded."""
     layout = tensor.source.layout
     if layout is None or layout.device_mesh is None:
         return None

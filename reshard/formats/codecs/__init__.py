@@ -40,10 +40,10 @@ def open_stream(
     Args:
         where: names tensor and chunk in messages, such as ``"tensor 'a/b', chunk (0, 1)"``.
         box: the chunk's elements in the tensor, and
-        dtype: their type: both needed where the compressor is ``"tensorstore"``.
-        encoded: memory of ``encoded_room`` bytes, where the first ``readinto`` will ask for everything.
+        dtype: their type; both are needed if the compressor is ``"tensorstore"``.
+        encoded: memory of ``encoded_room`` bytes, given if the first ``readinto`` will ask for everything.
 
-    Raises StorageError where the file cannot be read, CorruptError where sizes contradict.
+    Raises StorageError if the file cannot be read, CorruptError if sizes contradict each other.
     """
     if encoding.compressor == "tensorstore":
         if box is None or not dtype:
@@ -74,7 +74,7 @@ def decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
 
 
 def encoded_room(encoding: Encoding, decoded_bytes: int) -> int:
-    """Extra memory with which a chunk is decoded in one call; 0 where that is no faster.
+    """Extra memory with which a chunk is decoded in one call; 0 if that is not faster.
 
     The decoder still needs its memory for a stream: a zstd frame without a size in its header needs its window.
     """

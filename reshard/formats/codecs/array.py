@@ -18,7 +18,7 @@ def array_decoder_bytes(decoded_bytes: int) -> int:
 
 
 class ArrayStream:
-    """The elements of ``box`` in row-major order, zeros where it reaches beyond the array."""
+    """The elements of ``box`` in row-major order, zeros beyond the array's edge."""
 
     def __init__(self, spec: str, box: Box, dtype: str, decoded_bytes: int, where: str) -> None:
         try:
@@ -44,7 +44,7 @@ class ArrayStream:
     def skip(self, nbytes: int) -> None:
         if not 0 <= nbytes <= len(self._octets) - self._position:
             raise ValueError(
-                f"{nbytes} bytes are wanted where {len(self._octets) - self._position} are left"
+                f"{nbytes} bytes are requested, but {len(self._octets) - self._position} are left"
             )
         self._position += nbytes
 
@@ -61,10 +61,10 @@ class ArrayStream:
 def _read(spec: str, box: Box, dtype: str) -> np.ndarray[Any, Any]:
     import tensorstore
 
-    # Opened each time: an open array would still show a checkpoint that was replaced since.
+    # Opened each time: an array that stays open would still read a checkpoint that was replaced.
     array = tensorstore.open(json.loads(spec), read=True, open=True).result()
     if array.dtype.name != dtype:
-        raise ValueError(f"it holds {array.dtype.name}, not {dtype}")
+        raise ValueError(f"its dtype is {array.dtype.name}, not {dtype}")
     within = box.intersect(Box.full(array.shape))
     if within == box:
         return np.ascontiguousarray(array[box.slices].read(order="C").result())

@@ -23,7 +23,7 @@ LARGEST_FRAME = (1 << 31) - 17
 
 _SMALLEST_AUTOMATIC_BLOCK, _LARGEST_AUTOMATIC_BLOCK = 4 << 10, 1 << 20  # c-blosc 1.21
 _BYTES_PER_START = 160
-_BLOCK_OVERHEAD = 128  # the sizes of 16 parts, and some
+_BLOCK_OVERHEAD = 128  # the sizes of 16 parts, and some slack
 _NOTHING = memoryview(b"")
 
 _HEADER = struct.Struct("<4B3I")
@@ -35,7 +35,7 @@ _VERSION = 2
 def block_limits(spec: str, decoded_bytes: int) -> tuple[int, int]:
     """Smallest and largest block of a chunk encoded with these parameters (``Encoding.spec``).
 
-    c-blosc rounds a requested size down to whole elements, or up to 64 KiB where it splits blocks.
+    c-blosc rounds a requested size down to whole elements, or up to 64 KiB if it splits blocks.
     """
     wanted = json.loads(spec).get("blocksize") if spec else 0
     wanted = wanted if isinstance(wanted, int) and wanted > 0 else 0
@@ -76,7 +76,7 @@ class BloscStream(SourceStream):
             )
         if decoded != self._decoded_bytes:
             raise self._source.corrupt(
-                f"its blosc frame should hold {self._decoded_bytes} bytes, but says {decoded}"
+                f"its blosc frame should decode to {self._decoded_bytes} bytes, but its header says {decoded}"
             )
         if encoded != self._source.length:
             raise self._source.corrupt(
@@ -105,7 +105,7 @@ class BloscStream(SourceStream):
         starts = np.frombuffer(source.read(4 * count), "<u4").astype(np.int64)
         order = np.sort(starts)
         if count and not first <= order[0] <= order[-1] < source.length:
-            raise source.corrupt("the blocks of its blosc frame lie outside of it")
+            raise source.corrupt("the blocks of its blosc frame are outside of it")
         following = np.append(order, source.length)
         ends = following[np.searchsorted(order, starts, "right")]
         return list(zip(starts.tolist(), ends.tolist(), strict=True))

@@ -27,9 +27,9 @@ _SLACK_BYTES = 64 << 10
 def encode_chunk(encoding: Encoding, data: memoryview) -> tuple[Part, ...]:
     """The stored bytes of a chunk, in parts that follow one another; raw bytes are not copied.
 
-    ``data`` is the chunk's row-major elements, contiguous; blosc shuffles by its item size, where
-    the parameters name no other. A zstd frame carries its own checksum
-    also. FormatError where nothing here encodes that way.
+    ``data`` is the chunk's row-major elements, contiguous; blosc shuffles by the item size of ``data``, unless the
+    parameters name another. A zstd frame carries its own checksum also. Raises FormatError if no codec here encodes
+    that way.
     """
     itemsize, data = data.itemsize, data.cast("B")
     encoded = data if encoding.compressor == "none" else _compress(encoding, data, itemsize)
@@ -70,7 +70,7 @@ def _blosc(encoding: Encoding, data: memoryview, itemsize: int) -> bytes:
 
     if len(data) > LARGEST_FRAME:
         raise FormatError(
-            f"blosc holds at most {LARGEST_FRAME} bytes a chunk, not {len(data)}; choose smaller "
+            f"blosc encodes at most {LARGEST_FRAME} bytes per chunk, not {len(data)}; choose smaller "
             "chunks or another codec"
         )
     given: dict[str, Any] = json.loads(encoding.spec) if encoding.spec else {}

@@ -37,7 +37,7 @@ class GzipStream(SourceStream):
     def _decode(self, most: int) -> bytes:
         """Up to ``most`` bytes; none only at the end of the member or of the source."""
         while not self._decoder.eof:
-            # zlib may hold output back although all input was taken: ask before reading on.
+            # zlib may keep output back although it took all input: ask for output before reading more.
             fed = self._pending or self._source.read(INPUT_BYTES)
             try:
                 data = self._decoder.decompress(fed, most)

@@ -13,14 +13,14 @@ _TILE_BYTES = 16 << 10
 class RawStream(SourceStream):
     """Uncompressed element bytes, read straight into the caller's buffer.
 
-    The CRC32C trailer is checked where every byte was read in order; after a skip it cannot be, and
+    The CRC32C trailer is checked if every byte was read in order. After a skip it cannot be checked, and
     ``close_checked`` returns False.
     """
 
     def __init__(self, source: Source, decoded_bytes: int) -> None:
         super().__init__(source, decoded_bytes)
         if source.length != decoded_bytes:
-            raise source.corrupt(f"it should hold {decoded_bytes} bytes, but has {source.length}")
+            raise source.corrupt(f"it should have {decoded_bytes} bytes, but has {source.length}")
 
     def skip(self, nbytes: int) -> None:
         self._advance(nbytes)
@@ -38,7 +38,7 @@ class FillStream:
 
     def __init__(self, fill: bytes, decoded_bytes: int) -> None:
         if not fill or decoded_bytes % len(fill):
-            raise ValueError(f"{decoded_bytes} bytes are no multiple of a fill of {len(fill)}")
+            raise ValueError(f"{decoded_bytes} bytes are not a multiple of a fill of {len(fill)}")
         pattern = np.frombuffer(fill if any(fill) else b"\0", np.uint8)
         self._period = len(pattern)
         # Twice, so that a whole tile can begin at any byte of the element.
@@ -58,7 +58,7 @@ class FillStream:
     def skip(self, nbytes: int) -> None:
         left = self._decoded_bytes - self._position
         if not 0 <= nbytes <= left:
-            raise ValueError(f"{nbytes} bytes are wanted of a chunk with {left} left")
+            raise ValueError(f"{nbytes} bytes are requested of a chunk with {left} left")
         self._position += nbytes
 
     def close_checked(self) -> bool:

@@ -28,10 +28,10 @@ class Source:
         checksum: whether a CRC32C of the encoded bytes follows them.
 
     Attributes:
-        position: how many bytes were read or passed over.
+        position: how many bytes were read or skipped.
         length: how many there are, without the trailer.
 
-    Raises StorageError where the file cannot be opened or read, CorruptError where it is too short.
+    Raises StorageError if the file cannot be opened or read, CorruptError if it is too short.
     """
 
     def __init__(self, extent: Extent, where: str, checksum: bool) -> None:
@@ -60,7 +60,7 @@ class Source:
         self._passed(out)
 
     def seek(self, nbytes: int) -> None:
-        """Pass over bytes without reading them, which leaves the checksum unknown."""
+        """Skip bytes without reading them; the checksum is then unknown."""
         self.position += nbytes
         self._in_order = self._in_order and not nbytes
 
@@ -81,7 +81,7 @@ class Source:
             pass
 
     def check_trailer(self) -> bool:
-        """Compare the checksum; False where there is one but not every byte was read in order."""
+        """Compare the checksum; False if there is one but not every byte was read in order."""
         if not self.has_checksum:
             return True
         if not self._in_order or self.position != self.length:
@@ -110,9 +110,9 @@ class Source:
     def _check_extent(self) -> None:
         extent = self.extent
         if extent.offset < 0 or self.length < 0:
-            raise self.corrupt("no chunk can lie there")
+            raise self.corrupt("no chunk can be there")
         if extent.inline is not None and len(extent.inline) != extent.length:
-            raise self.corrupt(f"its index carries {len(extent.inline)} bytes of it")
+            raise self.corrupt(f"its index contains {len(extent.inline)} bytes of it")
 
     def fill(self, position: int, out: memoryview) -> None:
         """Fill ``out`` with the bytes from ``position``, wherever the stream is."""

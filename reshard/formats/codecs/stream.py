@@ -22,15 +22,15 @@ class DecodeStream(Protocol):
         ...
 
     def skip(self, nbytes: int) -> None:
-        """Pass over decoded bytes: a seek where bytes are raw, else they are decoded into a scratch."""
+        """Skip decoded bytes: a seek if bytes are raw, else they are decoded into a scratch."""
         ...
 
     def close_checked(self) -> bool:
         """Does the remaining checks, then closes.
 
-        Skips to the end, then raises CorruptError where encoded bytes are left over, the frame is
-        cut off or the CRC32C trailer is wrong. Returns False where bytes of a raw chunk were skipped, and never
-        read, so that its trailer cannot be checked.
+        Skips to the end, then raises CorruptError if encoded bytes are left over, the frame is cut off or the CRC32C
+        trailer is wrong. Returns False if bytes of a raw chunk were skipped unread, so that its trailer cannot be
+        checked.
         """
         ...
 
@@ -84,7 +84,7 @@ class SourceStream(ABC):
         self._position += nbytes
         if nbytes < 0 or self._position > self._decoded_bytes:
             raise self._source.corrupt(
-                f"it holds {self._decoded_bytes} decoded bytes, but byte {self._position} is wanted"
+                f"it has {self._decoded_bytes} decoded bytes, but byte {self._position} is requested"
             )
 
     def _cut_off(self, made: int) -> Exception:

@@ -3,9 +3,9 @@
 A stream decodes into a window, and copies from it. A decoder that gets the whole frame and a buffer for the whole
 content decodes straight into the buffer, which takes a fifth less time (measured).
 
-The decoder reports neither a truncated frame nor bytes after it, so the block headers are read along: 3
-little-endian bytes, bit 0 last block, bits 1-2 type (1 = one repeated byte), the other bits its size; 4 bytes of
-checksum follow the last block if the header says so.
+The decoder reports neither a truncated frame nor bytes after it, so the block headers are parsed here too. A block
+header is 3 little-endian bytes: bit 0 marks the last block, bits 1-2 are the type (1 = one repeated byte), the other
+bits the size. 4 bytes of checksum follow the last block if the frame's header says so.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ZstdStream(SourceStream):
         size = self._decoded_bytes
         if header.content_size not in (size, _UNKNOWN_SIZE):
             raise self._source.corrupt(
-                f"its zstd frame should hold {size} bytes, but says {header.content_size}"
+                f"its zstd frame should decode to {size} bytes, but its header says {header.content_size}"
             )
         if header.window_size > allowed:
             raise self._source.corrupt(
@@ -111,7 +111,7 @@ class ZstdStream(SourceStream):
             raise self._source.corrupt(f"{length - end} bytes follow the end of its zstd frame")
 
     def _make_nothing(self) -> None:
-        """Let the decoder reach the frame's end and its checksum, and find that nothing comes."""
+        """Let the decoder reach the frame's end and its checksum, and check that no more bytes come out."""
         try:
             more = self._reader.read(1)
         except self._error as error:
@@ -139,7 +139,7 @@ class _Frame:
             self.header = zstandard.get_frame_parameters(start)
             self._next_block = zstandard.frame_header_size(start)
         except zstandard.ZstdError as error:
-            raise source.corrupt(f"it is no zstd frame: {error}") from error
+            raise source.corrupt(f"it is not a zstd frame: {error}") from error
         self.end: int | None = None
         self._source = source
         self._kept = b""
@@ -152,7 +152,7 @@ class _Frame:
         return data
 
     def read_into(self, memory: memoryview) -> memoryview:
-        """``memory`` with all of the source, which it is as large as."""
+        """Fills ``memory``, which is as large as the source, with all of it."""
         self._source.readinto(memory)
         self._follow(memory)
         return memory

@@ -51,7 +51,7 @@ class JsonCursor:
         return self._decoded()
 
     def _windowed(self) -> Any:
-        """The list or object here from as little text as holds it; None where it is no JSON."""
+        """The list or object here, parsed from as little text as possible; None if it is not JSON."""
         left, size = len(self._text) - self._at, _FIRST_WINDOW
         while size < min(left, MAX_VALUE_CHARACTERS):
             try:
@@ -72,7 +72,7 @@ class JsonCursor:
         except ValueError:
             line = self._text.count("\n", 0, self._at) + 1
             raise FormatError(
-                f"{self.where}: the value that begins in line {line} is no JSON, or longer than the "
+                f"{self.where}: the value that begins in line {line} is not JSON, or longer than the "
                 f"{MAX_VALUE_CHARACTERS:,} characters that are read of one value; restore the file from a copy"
             ) from None
         self._at += used

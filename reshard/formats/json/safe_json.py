@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
-    """The whole file, refused before reading where it is larger than ``max_bytes`` or no plain file.
+    """The whole file, refused before reading if it is larger than ``max_bytes`` or not a plain file.
 
-    Raises StorageError where the system refuses, FormatError where the file does not qualify.
+    Raises StorageError if the system refuses, FormatError if the file is refused.
     """
     try:
         return _read_plain(path, max_bytes)
@@ -48,11 +48,11 @@ def _read_plain(path: Path, max_bytes: int) -> bytes:
 
 def _refuse_unfit(status: os.stat_result, path: Path, max_bytes: int) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise FormatError(f"{path} should be a plain file with metadata, but is none")
+        raise FormatError(f"{path} should be a plain file with metadata, but is not")
     if status.st_size > max_bytes:
         raise FormatError(
             f"{path} has {status.st_size:,} bytes, but at most {max_bytes:,} bytes of metadata are "
-            "read; this is no checkpoint that can be handled safely"
+            "read; this checkpoint cannot be handled safely"
         )
 
 
@@ -81,13 +81,13 @@ def refuse_many_values(data: bytes, where: str, limit: int = MAX_JSON_VALUES) ->
     most = data.count(b",") + data.count(b"[") + data.count(b"{")
     if most > limit:
         raise FormatError(
-            f"{where} may hold {most:,} values, but metadata of at most {limit:,} is read as a whole; "
-            "this is no checkpoint that can be handled safely"
+            f"{where} may have {most:,} values, but metadata of at most {limit:,} is read as a whole; "
+            "this checkpoint cannot be handled safely"
         )
 
 
 def checked_text(data: bytes, where: str) -> str:
-    """The text of JSON that is not nested too deeply; CorruptError where it is no UTF-8."""
+    """The text of JSON that is not nested too deeply; CorruptError if it is not UTF-8."""
     _refuse_holes(data, where)
     if (depth := _depth(data)) > MAX_JSON_DEPTH:
         raise FormatError(
@@ -97,7 +97,7 @@ def checked_text(data: bytes, where: str) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         text = data[: error.start].decode("utf-8")
-        raise not_json(where, text, len(text), "bytes that are no UTF-8") from None
+        raise not_json(where, text, len(text), "bytes that are not UTF-8") from None
 
 
 def not_json(where: str, text: str, position: int, found: str) -> CorruptError:
@@ -118,7 +118,7 @@ def _refuse_holes(data: bytes, where: str) -> None:
 
 
 def _depth(data: bytes) -> int:
-    """The nesting; where it is too deep, at least how far it was followed."""
+    """The nesting depth; if it is too deep, the depth at which counting stopped."""
     depth = deepest = in_string = 0
     for block in _blocks(data):
         deepest, depth, in_string = _follow(block, deepest, depth, in_string)
@@ -169,7 +169,7 @@ def expect_sizes(value: Any, what: str, where: str, smallest: int = 0) -> tuple[
             expect(size, int, f"an entry of {what}", where)
         if not smallest <= size <= 1 << 62:
             raise CorruptError(
-                f"{where}: {what} should hold numbers from {smallest} to 2^62, but is {shorten(value)}"
+                f"{where}: {what} should contain numbers from {smallest} to 2^62, but is {shorten(value)}"
             )
     return tuple(sizes)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_KEY_BYTES = 1 << 16
 MAX_FILES = 1 << 20
 MAX_WINDOW_BYTES = 1 << 27
-"""zstd's largest; a window is in memory only as far as it is filled."""
+"""zstd's largest window; only the filled part of a window takes memory."""
 
 _HEADER = struct.Struct(">I8sBB")
 _BLOCK_BYTES = 64 << 10
@@ -46,7 +46,7 @@ class IndexBlock:
         kind: what it should be, for messages.
         where: names database and block in messages.
 
-    Raises CorruptError for anything that contradicts the format, StorageError where the file cannot be read.
+    Raises CorruptError for anything that contradicts the format, StorageError if the file cannot be read.
     """
 
     def __init__(self, extent: Extent, magic: int, kind: str, where: str) -> None:
@@ -79,7 +79,7 @@ class IndexBlock:
         return decoder.stream_reader(self._source, read_size=_BLOCK_BYTES)  # type: ignore[arg-type] # as above
 
     def _is_none(self, kind: str) -> CorruptError:
-        return CorruptError(f"{self._where} is no {kind}; restore the folder from a copy")
+        return CorruptError(f"{self._where} is not a {kind}; restore the folder from a copy")
 
     def check(self) -> None:
         """Checks the CRC32C, for which it reads the rest of the block."""
@@ -92,7 +92,7 @@ class IndexBlock:
 
 
 class DataFile(Struct, frozen=True):
-    """A file that a node names, below the database: its base path holds for the nodes in it too."""
+    """A file that a node names, below the database; its base path applies also to the nodes in the file."""
 
     base: str
     relative: str
@@ -103,7 +103,7 @@ class DataFile(Struct, frozen=True):
 
 
 def data_files(body: Body, base: str) -> list[DataFile]:
-    """The table of data files: paths, of which the first ``base`` bytes hold for nodes below too."""
+    """The table of data files: the first bytes of each path are the base path of the nodes in that file."""
     count = body.number()
     if count > MAX_FILES:
         body.refuse(f"it names {count} data files")

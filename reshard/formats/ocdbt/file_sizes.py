@@ -11,14 +11,14 @@ from reshard.storage.local import reason_and_remedy
 
 
 class FileSizes:
-    """Sizes of files met so far below a folder; safe from any thread, since asking twice does no harm."""
+    """Sizes of files that were looked up so far; safe from any thread, since a second look-up does no harm."""
 
     def __init__(self, inside: Inside) -> None:
         self._inside = inside
         self._sizes: dict[str, int] = {}
 
     def check(self, extent: Extent, what: str) -> None:
-        """Raises CorruptError, naming ``what``, where the extent reaches beyond the end of its file."""
+        """Raises CorruptError, naming ``what``, if the extent reaches beyond the end of its file."""
         size = self.size(extent.path, what)
         if extent.offset + extent.length > size:
             raise CorruptError(
@@ -27,7 +27,7 @@ class FileSizes:
             )
 
     def size(self, path: str, what: str) -> int:
-        """The file's size; CorruptError, naming ``what``, where there is no such plain file."""
+        """The file's size; CorruptError, naming ``what``, if there is no such plain file."""
         size = self._sizes.get(path)
         if size is None:
             self._inside.check(path, what)
@@ -39,7 +39,7 @@ def _size(path: str, what: str) -> int:
     file = Path(path)
     try:
         if not file.is_file():
-            found = "is no plain file" if file.exists() else "is missing"
+            found = "is not a plain file" if file.exists() else "is missing"
             raise CorruptError(f"{what}: the data file {path} {found}; restore it from a copy")
         return file.stat().st_size
     except OSError as error:

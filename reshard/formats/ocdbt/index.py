@@ -5,9 +5,8 @@ A database is a manifest that names the root of a B-tree of nodes in data files
 keys below it, which the keys of a leaf omit. Small values are in the node itself. Nodes are decoded in a stream,
 since TensorStore's dump of a node of 200,000 keys takes 250 MiB.
 
-With Orbax each process writes a database of its own (``ocdbt.process_N``), whose trees, not values, are merged into
-one manifest at the end. Where that manifest is missing, the union of the
-processes' databases is the index.
+With Orbax each process writes a database of its own (``ocdbt.process_N``), At the end their trees, but not their
+values, are merged into one manifest. If that manifest is missing, the union of the processes' databases is the index.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ MAX_INDEX_BYTES = 1 << 31
 _MAX_OFFSET = 1 << 62
 
 _INLINE = -1
-"""The number of no file: the value is in the index itself, and its offset is its number there."""
+"""Stands for no file: the value is in the index itself, and its offset is its number there."""
 
 Place = tuple[str, int, int] | bytes
 """The location of a value: file, offset and length, or the value itself."""
@@ -62,7 +61,7 @@ def find_databases(directory: Path) -> list[Path]:
 class OcdbtIndex:
     """An index over one or several databases: some 40 bytes per value besides its key; look-ups are bisections.
 
-    Of several databases with the same key the first counts, if all values have the same size: each process writes
+    If several databases have the same key, the first counts; all values must have the same size. Each process writes
     its own copy of an array's metadata.
     """
 
@@ -78,7 +77,7 @@ class OcdbtIndex:
         self._pack(_union([_read_database(d, inside) for d in databases], databases[0].parent))
 
     def _pack(self, entries: Iterable[tuple[bytes, Place]]) -> None:
-        """Keep sorted entries in as little room as Python allows."""
+        """Keep sorted entries in as little memory as Python allows."""
         numbers: dict[str, int] = {}
         shared: dict[bytes, int] = {}  # layers have equal metadata, which is kept once
         last, size = b"", 0
@@ -102,7 +101,7 @@ class OcdbtIndex:
             if size > MAX_INDEX_BYTES:
                 raise FormatError(
                     f"{self.databases[0]}: keys and small values of more than {MAX_INDEX_BYTES:,} bytes "
-                    "are not read; this is no checkpoint that can be handled safely"
+                    "are not read; this checkpoint cannot be handled safely"
                 )
         self._files, self._inline = list(numbers), list(shared)
 
@@ -130,7 +129,7 @@ class OcdbtIndex:
     def tensorstore_spec(self, key: str, what: str) -> dict[str, Any]:
         """The spec of the database that has all values of the key.
 
-        Raises FormatError, naming ``what``, where the processes' databases were never merged.
+        Raises FormatError, naming ``what``, if the processes' databases were never merged.
         """
         if len(self.databases) > 1:
             raise FormatError(
@@ -167,7 +166,7 @@ class _Keys:
 def _union(
     databases: Sequence[Iterator[tuple[bytes, Place]]], where: Path
 ) -> Iterator[tuple[bytes, Place]]:
-    """The sorted entries of several databases; of a repeated key the first database counts."""
+    """The sorted entries of several databases; if a key is repeated, the first database counts."""
     if len(databases) == 1:
         yield from databases[0]
         return
@@ -226,7 +225,7 @@ def _read_database(database: Path, inside: Inside) -> Iterator[tuple[bytes, Plac
 
 
 def _check_manifests(database: Path, inside: Inside) -> None:
-    """TensorStore would wait for a pipe, and read a file of any size into memory."""
+    """Checks the manifests: TensorStore would wait for a pipe, and read a file of any size into memory."""
     for path in sorted(database.glob("manifest*")):
         inside.check(path, str(path))
         read_bytes(path, MAX_MANIFEST_BYTES)
@@ -306,7 +305,7 @@ class _Walk:
 
 @lru_cache(maxsize=1024)
 def _below(database: Path, path: str) -> str | None:
-    """A file below a folder, one string for all values in it; None where the path leads elsewhere."""
+    """A file below a folder, one shared string per file; None if the path leads elsewhere."""
     if "\0" in path or any(step in ("", ".", "..") for step in path.split("/")):
         return None
     return f"{database}/{path}"

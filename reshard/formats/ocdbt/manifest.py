@@ -30,7 +30,7 @@ from reshard.storage.local import storage_errors
 MANIFEST = "manifest.ocdbt"
 
 MAX_VERSIONS = 1 << 16
-"""A manifest's own; TensorStore moves older ones into nodes beyond 16."""
+"""Versions in a manifest itself; beyond 16, TensorStore moves older ones into nodes."""
 
 _MAGIC = 0x0CDB3A2A
 _UUID_BYTES = 16
@@ -98,7 +98,7 @@ def _newest(body: Body, where: str) -> Root | None:
     if offsets[-1] < 0 and lengths[-1] < 0:
         return None
     if offsets[-1] < 0 or lengths[-1] < 0 or numbers[-1] >= len(files):
-        body.refuse("its newest version lies nowhere")
+        body.refuse("its newest version has no place")
     file = files[int(numbers[-1])]
     return Root(file.base, file.path, int(offsets[-1]), int(lengths[-1]), int(keys[-1]))
 

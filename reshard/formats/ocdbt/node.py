@@ -35,7 +35,7 @@ class NodeEntry(Struct, frozen=True):
 
     Attributes:
         key: in a leaf the key without the leaf's prefix; in an inner node the prefix that all keys below it share.
-        file: the file of the value or the child; None where ``inline`` has the value.
+        file: the file of the value or the child; None if ``inline`` has the value.
     """
 
     key: bytes
@@ -52,7 +52,7 @@ class Node:
         base: the base path of its file.
         where: names database and node in messages.
 
-    Raises CorruptError for anything that contradicts the format, StorageError where the file cannot be read.
+    Raises CorruptError for anything that contradicts the format, StorageError if the file cannot be read.
     """
 
     def __init__(self, extent: Extent, base: str, where: str) -> None:

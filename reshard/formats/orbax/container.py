@@ -7,14 +7,12 @@ There are three kinds, recognised by their marker files as in Orbax 0.12
     v0, one item   _METADATA                               (_CHECKPOINT_METADATA is optional)
     v0, step       _CHECKPOINT_METADATA with a map of handlers, <item>/_METADATA
 
-When is one unfinished? On a local file system Orbax 0.12 commits by a rename: every directory is finished whose
-name does not contain ``.orbax-checkpoint-tmp``
-(``_src/path/atomicity.py``, ``AtomicRenameTemporaryPath.validate_final``), with or without
-``commit_success.txt``, which counts on object stores only. A v1 marker without
-``_CHECKPOINT_METADATA`` it refuses, and an item whose handler stores a tree but which has no
-``_METADATA`` cannot be restored. Those are incomplete here as well; so is an item left in a
-temporary folder, and a checkpoint with the record of an unfinished deletion in it
-(``_CHECKPOINT_DELETION``).
+When is a checkpoint unfinished? On a local file system Orbax 0.12 commits by a rename: every directory whose name does
+not contain ``.orbax-checkpoint-tmp`` is finished (``_src/path/atomicity.py``,
+``AtomicRenameTemporaryPath.validate_final``). ``commit_success.txt`` counts on object stores only. Orbax refuses a v1
+marker without ``_CHECKPOINT_METADATA``, and cannot restore an item whose handler stores a tree but that has no
+``_METADATA``. Both are incomplete here as well. So is an item left in a temporary folder, and a checkpoint with the
+record of an unfinished deletion (``_CHECKPOINT_DELETION``).
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ def is_finished(path: str) -> bool:
 def read_container(root: Path) -> Container:
     """The container at ``root`` with its items; reads ``_CHECKPOINT_METADATA`` only.
 
-    ``meta`` is that file without the handlers, which the items carry; times that it lacks are None.
+    ``meta`` is that file without the handlers, which are in the items; missing times are None.
 
     Raises:
         IncompleteCheckpointError: it was never committed.
@@ -95,7 +93,7 @@ def _refuse_unfinished(root: Path) -> None:
         )
     if (root / DELETION_RECORD).exists():
         raise IncompleteCheckpointError(
-            f"{root} holds {DELETION_RECORD}: deleting one of its items was begun and not finished; "
+            f"{root} contains {DELETION_RECORD}: the deletion of one of its items was not finished; "
             "let Orbax finish that first"
         )
     if (root / V1_MARKER).exists() and not (root / CHECKPOINT_METADATA).exists():
@@ -131,7 +129,7 @@ def _named(handlers: Any, root: Path) -> dict[str, str]:
 def _no_single_tree(root: Path, handler: str) -> Exception:
     if _stores_tree(handler):
         return IncompleteCheckpointError(
-            f"{root} should hold {TREE_METADATA}, since {CHECKPOINT_METADATA} says that it was saved "
+            f"{root} should contain {TREE_METADATA}, since {CHECKPOINT_METADATA} says that it was saved "
             f"by {handler}, but has none: it was never committed, or files were lost"
         )
     return NotACheckpointError(
@@ -163,7 +161,7 @@ def _item(root: Path, name: str, handler: str) -> Item:
     is_tree = (root / name / TREE_METADATA).exists()
     if not is_tree and _stores_tree(handler):
         raise IncompleteCheckpointError(
-            f"{root / name} should hold {TREE_METADATA}, since it was saved by {handler}, but has "
+            f"{root / name} should contain {TREE_METADATA}, since it was saved by {handler}, but has "
             "none: it was never committed, or files were lost"
         )
     return Item(name, name, is_tree, handler)

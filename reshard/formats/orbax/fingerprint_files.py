@@ -51,7 +51,7 @@ class RecordedFolder(Struct, frozen=True):
 
 
 def refuse_recorded(root: Path) -> None:
-    """TargetExistsError where something was recorded already."""
+    """Raises TargetExistsError if something was recorded already."""
     for record in folder_records(root):
         raise TargetExistsError(
             f"{str(root / record.folder / FILE_NAME)!r} is there already and was left untouched; reshard verify "
@@ -66,7 +66,7 @@ def refuse_item_of_record(root: Path) -> None:
         above = read_slices(root.parent)
     if above is not None and f"{root.name}/{FILE_NAME}" in above.files:
         raise TargetExistsError(
-            f"{str(root)!r} is an item of {str(root.parent)!r}, whose {FILE_NAME} holds the digest of the item's own, "
+            f"{str(root)!r} is an item of {str(root.parent)!r}, whose {FILE_NAME} has the digest of the item's own {FILE_NAME}, "
             "and was left untouched; record the whole checkpoint anew"
         )
 
@@ -116,7 +116,7 @@ def publish_records(
     digests: Mapping[str, str],
     read: Callable[[str], None],
 ) -> list[Path]:
-    """Digest the files and write each slices.json; the paths that are there now.
+    """Digest the files and write each slices.json; returns the paths written.
 
     Args:
         digests: of every tensor, by name.
@@ -160,7 +160,7 @@ def _record(
 
 
 def _with_history(file: SliceFile, earlier: SliceFile | None) -> SliceFile:
-    """Keeps from an earlier record how names are formed and of which source the checkpoint was made."""
+    """Keeps from an earlier record how names are formed and which source the checkpoint was made of."""
     if earlier is None:
         return file
     return replace(file, item_names=earlier.item_names, made=earlier.made)

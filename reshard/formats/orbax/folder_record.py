@@ -1,7 +1,7 @@
 """The records of a checkpoint's files, one slices.json per folder, and the check of files against them.
 
-A slices.json records every file below its folder, except for folders with a slices.json of their own: that of a
-tree records the item, that of the checkpoint records the markers and the items that are no trees.
+A slices.json records every file below its folder, except for folders with a slices.json of their own: the one of a tree
+records the item, the one of the checkpoint records the markers and the items that are not trees.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _READ = re.compile(
     r"_|[.]z|zarr|checkpoint|commit_success|manifest|ocdbt|orbax|slices[.]json|descriptor",
     re.IGNORECASE,
 )
-"""How files begin that Orbax, TensorStore or this package may look at by themselves."""
+"""How the names of files begin that Orbax, TensorStore or this package may read unasked."""
 
 _ITEM_FILES = ("_METADATA", "_sharding", "_strings.json", MANIFEST)
 _ARRAY_METADATAS = "array_metadatas"
@@ -42,7 +42,7 @@ class FolderRecord(Struct, frozen=True):
 
     Attributes:
         folder: "" for the checkpoint itself.
-        error: why it cannot be used, where it is damaged; then ``file`` is None.
+        error: why it cannot be used, if it is damaged; then ``file`` is None.
     """
 
     folder: str
@@ -55,7 +55,7 @@ class FolderRecord(Struct, frozen=True):
 
 
 def folder_records(root: Path) -> list[FolderRecord]:
-    """Every slices.json of a checkpoint, damaged ones too; none where nothing was recorded."""
+    """Every slices.json of a checkpoint, damaged ones too; none if nothing was recorded."""
     found = [_folder_record(root, folder) for folder in ("", *_folders(root))]
     return [record for record in found if record is not None]
 
@@ -78,8 +78,8 @@ def _folder_record(root: Path, folder: str) -> FolderRecord | None:
 def check_metadata_files(folder: Path, record: SliceFile) -> None:
     """Raises an error for a folder whose metadata files differ from their record.
 
-    Each array's own metadata is compared when it is read, and items that are no trees when they are
-    copied. Raises CorruptError naming the file, StorageError where it cannot be read.
+    Each array's own metadata is compared when it is read; items that are not trees are compared when they are copied.
+    Raises CorruptError naming the file, StorageError if it cannot be read.
     """
     for name, digest in record.files.items():
         if "/" not in name or name.startswith(f"{_ARRAY_METADATAS}/"):
@@ -89,7 +89,7 @@ def check_metadata_files(folder: Path, record: SliceFile) -> None:
 
 
 def _refuse_unrecorded(folder: Path, record: SliceFile) -> None:
-    """A file that readers would take into account, but which was not there when it was recorded."""
+    """Refuses a file that readers would use but that was not there when the folder was recorded."""
     if not record.tensors:
         return
     known = record.every_file
@@ -129,8 +129,8 @@ def file_verdicts(
     """A verdict on every recorded file, and on files without a record.
 
     Args:
-        is_chunk: whether a path below the root is a tensor's chunk in a plain file; None where the checkpoint
-            cannot be opened, and then unexpected files are not looked for.
+        is_chunk: whether a path below the root is a tensor's chunk in a plain file; None if the checkpoint cannot be
+            opened; unexpected files are then not looked for.
         read: called with each file's name before it is read.
     """
     verdicts: list[FileVerdict] = []

@@ -71,7 +71,7 @@ def open_item(
     Args:
         directory: the folder of the item.
         item: as the container lists it.
-        prefix: put before each name; ``"item/"`` where the container has ``naming_items``.
+        prefix: put before each name; ``"item/"`` if the container has ``naming_items``.
         recorded: its ``slices.json``, or None.
         check: whether each array's metadata must have its recorded digest.
     """
@@ -154,8 +154,8 @@ def _find_arrays(
 ) -> dict[str, ArrayFiles]:
     """Each tensor's metadata file, by param name.
 
-    In OCDBT the merged database is enough where it has every array. Where it lacks one, or is not
-    there, the processes' databases are read too.
+    In OCDBT the merged database is enough if it has every array. If it lacks one, or is missing, the processes'
+    databases are read too.
     """
     databases = find_databases(directory)
     if not databases:
@@ -185,7 +185,7 @@ def _look_up(
             found[leaf.param_name] = array
         elif must and "\\" in leaf.param_name and isinstance(values, PlainFiles):
             raise FormatError(
-                f"{directory}: the tensor {leaf.name!r} has a backslash in its name, which TensorStore takes for a "
+                f"{directory}: the tensor {leaf.name!r} has a backslash in its name, which TensorStore reads as a "
                 f"slash in plain files, so that stock Orbax cannot find it either; save it under another name, or "
                 "with OCDBT (use_ocdbt=True)"
             )
@@ -247,7 +247,7 @@ def _open_array(
 
 
 def _fuller(recorded: TensorLayout | None, own: TensorLayout | None) -> TensorLayout | None:
-    """The layout that slices.json recorded, or the equal one of ``_sharding`` which has device ids."""
+    """The layout that slices.json recorded, or the equal one of ``_sharding`` if that has device ids."""
     if recorded is None or own is None or own.device_mesh is None or recorded.device_mesh is None:
         return recorded or own
     is_same = own.axes == recorded.axes and same_axes(own.device_mesh, recorded.device_mesh)
@@ -298,7 +298,7 @@ class _TensorAssembly:
             if self._cuts > MAX_CUTS:
                 raise FormatError(
                     f"{self._where}: up to {name!r} the tensors are cut in more than {MAX_CUTS:,} "
-                    "places, which is more than is read"
+                    "places, the most that is read"
                 )
             grid = self._grids[key] = self._cut(name, *key)
         return grid
@@ -323,7 +323,7 @@ class _TensorAssembly:
         if self._layout_cuts > MAX_LAYOUT_CUTS:
             raise FormatError(
                 f"{self._where}: up to {name!r} the recorded layouts cut tensors in more than "
-                f"{MAX_LAYOUT_CUTS:,} places, which is more than is looked at"
+                f"{MAX_LAYOUT_CUTS:,} places, the most that is read"
             )
 
     def _check_recorded(
@@ -332,6 +332,6 @@ class _TensorAssembly:
         if (tuple(shape), dtype) != (zarr.shape, zarr.dtype):
             raise CorruptError(
                 f"{self._where}: slices.json records {name!r} as {dtype} of shape {list(shape)}, but "
-                f"stored is {zarr.dtype} of shape {list(zarr.shape)}; remove slices.json if the "
+                f"the stored array is {zarr.dtype} of shape {list(zarr.shape)}; remove slices.json if the "
                 "checkpoint was changed on purpose"
             )

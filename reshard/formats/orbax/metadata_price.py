@@ -23,7 +23,7 @@ _PIECE_BYTES = 1 << 20
 
 
 def leaf_count(path: str) -> int:
-    """How many leaves the trees of the checkpoint at ``path`` have; 0 where it has none.
+    """How many leaves the trees of the checkpoint at ``path`` have; 0 if it has none.
 
     Files that cannot be read or are too large are not counted: opening them raises the error.
     """

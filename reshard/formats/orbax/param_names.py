@@ -26,7 +26,7 @@ ITEM_FILES = frozenset(
         "zarr.json", ".zarray",
     }
 )  # fmt: skip
-"""Names in an item's folder that are not parameters, or that readers take for markers."""
+"""Names in an item's folder that are not parameters, or that readers mistake for markers."""
 
 
 def param_name(path: Sequence[PathKey]) -> str:
@@ -124,6 +124,6 @@ def _check_nesting(leaves: Sequence[Leaf]) -> None:
             outer = stored.get(keys[:depth])
             if outer is not None:
                 raise FormatError(
-                    f"leaf {leaf.name!r} lies below {outer!r}, which is a leaf itself, so a tree "
-                    f"cannot hold both; rename one"
+                    f"leaf {leaf.name!r} is below {outer!r}, which is a leaf itself, so a tree "
+                    f"cannot contain both; rename one"
                 )

@@ -1,8 +1,8 @@
 """Values in plain files: the key is the path, which is looked up on demand.
 
-Where a checkpoint omits chunks that have only the fill value, a missing file means that value. A file that is
-removed during the read must not mean it: such a checkpoint is listed when it is opened, and every listed file must
-still exist later.
+If a checkpoint omits chunks that have only the fill value, a missing file means that value. A file that is removed
+during the read must not mean it. So such a checkpoint is listed when it is opened, and every listed file must still
+exist later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEY_BYTES = 150
 
 
 class PlainFiles:
-    """The files below one item's folder; with ``is_listed`` those of now are remembered."""
+    """The files below one item's folder; with ``is_listed`` the present files are remembered."""
 
     def __init__(self, directory: Path, *, is_listed: bool = False) -> None:
         self._root = f"{directory}/"
@@ -35,7 +35,7 @@ class PlainFiles:
         return sum(_KEY_BYTES + len(key) for key in self._listed)
 
     def find(self, key: str, what: str) -> Extent | None:
-        """The whole file; one ``lstat`` a call. Names that lead elsewhere were refused before."""
+        """The whole file; one ``lstat`` per call. Names that lead elsewhere were refused before."""
         path = self._root + key
         try:
             status = self._inside.status(path, what)
@@ -47,7 +47,7 @@ class PlainFiles:
                 f"{what}: {path} cannot be looked up: {reason_and_remedy(error)}"
             ) from error
         if not stat.S_ISREG(status.st_mode):
-            raise CorruptError(f"{what}: {path} should be a plain file, but is none")
+            raise CorruptError(f"{what}: {path} should be a plain file, but is not")
         return Extent(path, 0, status.st_size)
 
     def _refuse_vanished(self, key: str, what: str) -> None:

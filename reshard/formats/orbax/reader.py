@@ -43,17 +43,16 @@ __all__ = ["OrbaxReader", "is_orbax", "open_orbax"]
 def open_orbax(path: str, record: Record = "checked") -> OrbaxReader:
     """Open the Orbax checkpoint in the local directory ``path``.
 
-    With one tree, tensor names are its keys joined with ``/``. With several, the item's name comes first; so it
-    does in a checkpoint that reshard made of a part of these, as slices.json records. Items that are no trees are
-    only listed in the container.
+    With one tree, tensor names are its keys joined with ``/``. With several trees, the item's name comes first. It also
+    does in a checkpoint that reshard made of a part of several trees, which slices.json records. Items that are not
+    trees are only listed in the container.
 
     Args:
         record: how to use slices.json: refuse contradictions, use the parts that fit, or use only how names are
             formed.
 
     Raises:
-        StorageError: it is not there or cannot be read.
-        NotACheckpointError: it holds no tree.
+        StorageError: it is not there or cannot be read. NotACheckpointError: it contains no tree.
         IncompleteCheckpointError: it was never committed (see ``container``).
         CorruptError: metadata is damaged, contradicts itself, or differs from its record.
         FormatError: names collide, or it uses what is not supported.
@@ -67,7 +66,9 @@ def open_orbax(path: str, record: Record = "checked") -> OrbaxReader:
 
 def _open(path: str, root: Path, record: Record) -> OrbaxReader:
     if not root.is_dir():
-        raise StorageError(f"{path} should be the directory of a checkpoint, but is no directory")
+        raise StorageError(
+            f"{path} should be the directory of a checkpoint, but is not a directory"
+        )
     inside = Inside(root)
     inside.check(root / CHECKPOINT_METADATA, "the checkpoint's metadata")
     container = read_container(root)
@@ -86,7 +87,7 @@ def _open(path: str, root: Path, record: Record) -> OrbaxReader:
 
 
 def _container_record(root: Path, trees: Sequence[Item], record: Record) -> SliceFile | None:
-    """The container's own slices.json; None where the one in its folder is that of the tree."""
+    """The container's own slices.json; None if the one in its folder belongs to the tree."""
     if not all(item.directory for item in trees):
         return None
     if record != "ignored":
@@ -149,12 +150,12 @@ class OrbaxReader:
     def locate(self, name: str, index: Index) -> Extent | None:
         """The location of the encoded chunk at ``index`` of the tensor's storage grid.
 
-        None for a chunk that is not stored and may be missing. For tensors that only TensorStore decodes it is the
-        whole stored value.
+        None for a chunk that is not stored and may be missing. For tensors that only TensorStore decodes, the location
+        is that of the whole stored value.
 
         Raises:
             FormatError: there is no such tensor or chunk.
-            CorruptError: the chunk is missing and must not be, or its file is truncated.
+            CorruptError: the chunk is missing but must be there, or its file is truncated.
         """
         array = self._array(name, index)
         indexing = array.zarr.indexing

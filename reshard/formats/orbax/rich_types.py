@@ -1,9 +1,8 @@
-"""``value_metadata_tree``: the tree with its tuples and namedtuples, where Orbax recorded them.
+"""``value_metadata_tree``: the tree with its tuples and namedtuples, if Orbax recorded them.
 
-Orbax reads it instead of ``tree_metadata`` where rich types are enabled, so it must have exactly the leaves that
-were written. If it has, its leaves are updated. Where leaves were dropped or renamed, the types of the remaining
-tuples are unknown, and it is left out: Orbax then uses ``tree_metadata``, as for every checkpoint without rich
-types.
+Orbax reads it instead of ``tree_metadata`` if rich types are enabled, so it must have exactly the leaves that were
+written. If it has, its leaves are updated. If leaves were dropped or renamed, the types of the remaining tuples are
+unknown, and it is left out: Orbax then uses ``tree_metadata``, as for every checkpoint without rich types.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _MAX_DEPTH = 200
 
 
 def updated_tree(text: str, values: Mapping[Keys, Mapping[str, Any]]) -> str | None:
-    """The tree's JSON with each leaf's data from ``values``, or None where the leaves differ."""
+    """The tree's JSON with each leaf's data from ``values``, or None if the leaves differ."""
     try:
         tree = json.loads(text)
         leaves = dict(_leaves(tree, ()))

@@ -8,8 +8,8 @@ A JSON object from urlsafe-base64 of the param name to *text* that is JSON again
      "device_mesh": {"mesh": [[{"id": 0}, {"id": 1}], ...]}}
     {"sharding_type": "SingleDeviceSharding", "device_str": "cpu:3"}
 
-``device_mesh`` is optional. A ``SingleDeviceSharding`` is no layout; its text is kept, to be written
-again where the array stays where it was. Orbax restores no other kinds, so these are left out.
+``device_mesh`` is optional. A ``SingleDeviceSharding`` is not a layout; its text is kept, and written again if the
+array stays on its device. Orbax restores no other kinds, so they are left out.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Sharding = TensorLayout | OneDevice
 
 
 def read_shardings(path: Path) -> Mapping[str, Sharding]:
-    """The sharding of each array that has one, by param name; empty where there is no such file.
+    """The sharding of each array that has one, by param name; empty if there is no such file.
 
     Equal shardings and meshes are one object, so 100,000 arrays on one mesh cost little memory.
     """
@@ -89,7 +89,7 @@ def _param_name(key: str, where: str) -> str:
 def parse_sharding(text: str, name: str, where: str) -> Sharding | None:
     """The sharding in one entry's text; None for another kind of sharding.
 
-    Raises CorruptError naming the array where the entry contradicts itself.
+    Raises CorruptError naming the array if the entry contradicts itself.
     """
     what = f"the sharding of {name!r}"
     place = f"{where}, {what}"
@@ -146,7 +146,7 @@ def _parts(parts: Any, size: int, place: str) -> list[Any]:
     found = expect(parts, list, "device_mesh", place)
     if len(found) != size:
         raise CorruptError(
-            f"{place}: device_mesh should have the mesh's shape, but holds {len(found)} entries where "
+            f"{place}: device_mesh should have the mesh's shape, but has {len(found)} entries where "
             f"an axis has {size}"
         )
     return found

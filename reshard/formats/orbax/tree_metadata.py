@@ -3,8 +3,8 @@
 ``_METADATA`` lists every leaf with its path and the type of its value; shapes and dtypes are
 elsewhere (``zarr_metadata``). Orbax names the files of a leaf by its path joined with dots (the
 *param name*), which is ambiguous: ``{"a.b": {"c": …}}`` and ``{"a": {"b.c": …}}`` share files, and
-stock Orbax mixes them up without a word. Here such trees are refused, and so are paths that
-collide once joined with slashes, and names that would lead out of the checkpoint's folder.
+stock Orbax mixes them up without a word. Such trees are refused here. So are paths that collide once joined with
+slashes, and names that would lead out of the checkpoint's folder.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class TreeMetadata(Struct, frozen=True):
 
     Attributes:
         uses_zarr3: whether arrays have ``zarr.json``, else ``.zarray``.
-        stores_fill: whether chunks that equal the fill value were stored, so that none may be missing; False where
-            it is not recorded.
-        kept: metadata of the whole tree that is copied: ``custom_metadata``, and ``value_metadata_tree`` (rich
-            types) if any.
+        stores_fill: whether chunks that equal the fill value were stored, so that no chunk may be missing; False if it
+            is not recorded.
+        kept: metadata of the whole tree that is copied: ``custom_metadata``, and ``value_metadata_tree`` (rich types)
+            if there is one.
     """
 
     leaves: tuple[MetadataLeaf, ...]
@@ -108,7 +108,7 @@ def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_leaves(cursor: JsonCursor) -> Iterator[MetadataLeaf]:
-    """The leaves one by one; equal keys and equal values are one object, as most are alike."""
+    """The leaves one by one; equal keys and equal values are one object, since most are alike."""
     keys: dict[tuple[str, int], PathKey] = {}
     values: dict[str, dict[str, Any]] = {}
     for number, title in enumerate(cursor.members()):
@@ -179,7 +179,7 @@ def refuse_unsafe(param_name: str, where: str) -> None:
 
 
 def refuse_collisions(leaves: Iterable[MetadataLeaf], where: str) -> None:
-    """A FormatError, naming both paths, where two are equal once joined with dots or slashes."""
+    """Raises FormatError, naming both paths, if two are equal once joined with dots or slashes."""
     by_dots: dict[str, MetadataLeaf] = {}
     by_slashes: dict[str, MetadataLeaf] = {}
     for leaf in leaves:
@@ -199,9 +199,9 @@ def _show(path: Sequence[PathKey]) -> str:
 def read_strings(directory: Path, leaves: Sequence[MetadataLeaf]) -> dict[str, str]:
     """The text of each string leaf by param name, from ``_strings.json``.
 
-    Orbax writes them through JSON pointers made of the param name, so a slash in it nests.
+    Orbax writes them through JSON pointers made of the param name, so a slash in the name nests them.
 
-    Raises CorruptError where a leaf's text is not there.
+    Raises CorruptError if a leaf's text is missing.
     """
     wanted = [leaf for leaf in leaves if leaf.is_string]
     if not wanted:

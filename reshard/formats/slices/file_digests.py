@@ -1,4 +1,4 @@
-"""Digests of whole files, and the files of a folder that they are recorded of."""
+"""Digests of whole files, and a list of the files in a folder whose digests are recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THREADS = 4
 def digest_of_file(path: str | Path) -> str:
     """CRC-64/NVME of a file's bytes, 16 hex digits, read in pieces.
 
-    Raises StorageError where it cannot be read, FormatError where it is no plain file.
+    Raises StorageError if it cannot be read, FormatError if it is not a plain file.
     """
     from awscrt.checksums import crc64nvme
 
@@ -30,7 +30,7 @@ def digest_of_file(path: str | Path) -> str:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise FormatError(f"{path} should be a plain file, but is none")
+                raise FormatError(f"{path} should be a plain file, but is not")
             crc = 0
             while data := os.read(fd, PIECE_BYTES):
                 crc = crc64nvme(data, crc)
@@ -40,7 +40,7 @@ def digest_of_file(path: str | Path) -> str:
 
 
 def size_of(path: Path) -> int:
-    """Its size in bytes; 0 where it cannot be looked at."""
+    """The file's size in bytes; 0 if it cannot be read."""
     try:
         return path.stat().st_size
     except OSError:
@@ -57,10 +57,9 @@ def digests_of_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def files_below(folder: Path, but: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Every file below the folder by its path from there, without the folders ``but`` directly in it.
+    """The path of every file below the folder, relative to it; the folders ``but`` directly in it are left out.
 
-    A link to a folder counts as a file, since nothing follows it. Raises StorageError where a folder
-    cannot be listed.
+    A link to a folder counts as a file, since nothing follows it. Raises StorageError if a folder cannot be listed.
     """
 
     def refuse(error: OSError) -> None:
@@ -76,20 +75,20 @@ def files_below(folder: Path, but: frozenset[str] = frozenset()) -> Iterator[str
 
 
 def check_file(path: Path, recorded: str, what: str) -> None:
-    """CorruptError where a file is missing or has another digest than recorded."""
+    """Raises CorruptError if a file is missing or its digest is not the recorded one."""
     if size_if_there(path) is None:
         raise CorruptError(f"{what} {path} is missing, but is recorded in slices.json; {REMEDY}")
     check_digest(digest_of_file(path), recorded, f"{what} {path}")
 
 
 def check_bytes(data: bytes, recorded: Mapping[str, str], name: str, what: str) -> None:
-    """CorruptError where bytes are not those that were recorded under the name, if any were."""
+    """Raises CorruptError if a digest is recorded under the name and the bytes have another."""
     if name in recorded:
         check_digest(digest_of(data), recorded[name], what)
 
 
 def check_digest(found: str, recorded: str, what: str) -> None:
-    """Raises CorruptError, beginning with ``what``, where the two differ."""
+    """Raises CorruptError, beginning with ``what``, if the two differ."""
     if found != recorded:
         raise CorruptError(
             f"{what} has digest {found}, but {recorded} is recorded in slices.json: its bytes changed "

@@ -15,8 +15,8 @@ class FileVerdict(Struct, frozen=True):
     Attributes:
         name: its path below the checkpoint.
         status: "unexpected" for a file without a record that a reader may use; "added" for one that no reader uses
-            (a README), which is no damage.
-        stored: CRC-64/NVME of its bytes, 16 hex digits; None where it was not read.
+            (a README), which is not damage.
+        stored: CRC-64/NVME of its bytes, 16 hex digits; None if it was not read.
         recorded: its recorded digest.
         detail: what is wrong, in words.
         side: the checkpoint of the two that it is part of.

@@ -1,4 +1,4 @@
-"""Made: from which source and by which rules reshard made a checkpoint, as slices.json records it.
+"""Made: the source and the rules of which reshard made a checkpoint, as slices.json records them.
 
 The rules are recorded as written, for people to read. Their result is recorded too, tensor by tensor, so that no
 program applies patterns from a file: a hostile pattern might never end.
@@ -14,11 +14,11 @@ from reshard.layout.changes import Changes
 
 
 class Origin(Struct, frozen=True):
-    """The source's tensor that one was made of, where its name or its dtype is another.
+    """The source tensor of a tensor whose name or dtype changed.
 
     Attributes:
-        dtype: the source's, where it was cast; None where every bit was kept.
-        saturate: whether that cast made values beyond the largest finite one that one.
+        dtype: the source's dtype, if the tensor was cast; None if every bit was kept.
+        saturate: whether that cast clipped values to the largest finite one.
     """
 
     name: str

@@ -43,10 +43,10 @@ _MAX_PARTS = 1 << 20
 
 
 def read_slices(directory: Path) -> SliceFile | None:
-    """The slices.json in a folder, or None where there is none.
+    """The slices.json in a folder, or None if there is none.
 
-    Raises CorruptError where its bytes contradict its digest or make no sense, FormatError where a
-    newer version wrote it, StorageError where it cannot be read.
+    Raises CorruptError if its bytes contradict its digest or make no sense, FormatError if a newer version wrote it,
+    StorageError if it cannot be read.
     """
     path = directory / FILE_NAME
     try:
@@ -70,15 +70,15 @@ def parse_slices(data: bytes, path: Path) -> SliceFile:
 
 
 class _Parser:
-    """Checks one file; holds its path, so that each error can name it."""
+    """Checks one file; keeps its path, so that each error can name it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def fail(self, what: str) -> NoReturn:
         raise CorruptError(
-            f"slice metadata {self.path} is damaged: {what}; restore the file, or remove it to go "
-            f"on without slice metadata and digests"
+            f"slice metadata {self.path} is damaged: {what}; restore the file, or remove it to work "
+            f"without slice metadata and digests"
         )
 
     def file(self, data: bytes) -> SliceFile:
@@ -124,7 +124,7 @@ class _Parser:
             self.fail(f"{where} has the unknown dtype {str(dtype)[:40]!r}")
         saturate = value.get("saturate", False)
         if not isinstance(saturate, bool):
-            self.fail(f"{where} says of saturate neither true nor false")
+            self.fail(f"the saturate of {where} is neither true nor false")
         return Origin(value["name"], dtype, saturate)
 
     def pairs(self, value: object, what: str) -> tuple[tuple[str, str], ...]:
@@ -140,7 +140,7 @@ class _Parser:
         for name, digest in files.items():
             self.digest(digest, f"file {name!r}")
             if "\0" in name or any(step in ("", ".", "..") for step in name.split("/")):
-                self.fail(f"the file {name[:80]!r} would lie outside of its folder")
+                self.fail(f"the file {name[:80]!r} would be outside of its folder")
         return files
 
     def json(self, data: bytes) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class _Parser:
     def version(self, version: object, data: bytes) -> None:
         if type(version) is int and version > VERSION:
             if _TAIL.search(data):
-                self.own_digest(data)  # a flipped bit in the number is no newer version
+                self.own_digest(data)  # a flipped bit in the number is not a newer version
             raise FormatError(
                 f"slice metadata {self.path} has version {version}, but this program reads versions "
                 f"up to {VERSION}; use a newer reshard, or remove the file to work without it"
@@ -258,7 +258,7 @@ class _Parser:
         key = value.get("mesh")
         mesh = meshes.get(key) if isinstance(key, str) else None
         if mesh is None:
-            self.fail(f"{where} lies on the mesh {str(key)[:40]!r}, which the file does not have")
+            self.fail(f"{where} is on the mesh {str(key)[:40]!r}, which the file does not have")
         axes = value.get("axes")
         if not isinstance(axes, list) or len(axes) > len(shape):
             self.fail(f"{where} has {len(shape)} dimensions, but axes {str(axes)[:80]}")

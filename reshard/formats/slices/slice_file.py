@@ -26,14 +26,14 @@ name), ``tensors`` the number of tensors, ``select``, ``drop``, ``rename`` and `
 only if it saturated). Names are the keys below the item joined with ``/``; lines are sorted by name, so that
 equal checkpoints give equal files. The last member is the CRC-64/NVME of every byte before its sixteen digits.
 
-``files`` and ``data_files`` have the CRC-64/NVME of files by their path below the folder. ``files`` are those from
-which readers take metadata; ``data_files``, those of an OCDBT database, contain tensors too, so only ``verify``
-reads them whole. With ``data_files`` the record is complete: every file of the folder is in one of the two, except
-this file, chunks in plain files (the tensors' digests and the chunks' own CRC32C cover them), and folders with a
-slices.json of their own. A checkpoint of several items has one more at its top, without tensors, for the markers,
-the items that are no trees, and the slices.json of the items. There ``item_names`` is true where names of tensors
-begin with their item (``model/w``), so that a part of a checkpoint of several items keeps its names. Without
-``data_files``, as in older versions of this file, ``files`` are metadata files of the item, perhaps not all.
+``files`` and ``data_files`` have the CRC-64/NVME of files by their path below the folder. Readers take metadata from
+``files``. ``data_files``, the files of an OCDBT database, contain tensors too, so only ``verify`` reads them whole.
+With ``data_files`` the record is complete: every file of the folder is in one of the two, except this file, chunks in
+plain files (the tensors' digests and the chunks' own CRC32C cover them), and folders with a slices.json of their own. A
+checkpoint of several items has one more at its top, without tensors, for the markers, the items that are not trees, and
+the slices.json of the items. In it, ``item_names`` is true if names of tensors begin with their item (``model/w``), so
+that a part of a checkpoint of several items keeps its names. Without ``data_files``, as in older versions of this file,
+``files`` are metadata files of the item, perhaps not all.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class SliceEntry(Struct, frozen=True):
 
     Attributes:
         path: the tensor's keys below the item.
-        layout: mesh and axes, or None where none was recorded.
+        layout: mesh and axes, or None if none was recorded.
         parts: equal parts per dimension.
         cuts: per dimension the edges from 0 to its size, for unequal parts.
-        slices: loose boxes, for parts that are no grid.
+        slices: loose boxes, for parts that are not a grid.
         partition: how it was split beyond mesh axes (``{"strategy": ...}``).
         digest: CRC-64/NVME of the row-major bytes, 16 hex digits.
     """
@@ -93,7 +93,7 @@ class SliceEntry(Struct, frozen=True):
 
     @property
     def grid(self) -> Grid | None:
-        """The slices as a grid, or None where they are loose boxes."""
+        """The slices as a grid, or None if they are loose boxes."""
         if self.slices is not None:
             return None
         if self.cuts is not None:
@@ -104,7 +104,7 @@ class SliceEntry(Struct, frozen=True):
 
     @property
     def boxes(self) -> Iterable[Box]:
-        """Every slice, row-major where they form a grid."""
+        """Every slice, in row-major order if they form a grid."""
         grid = self.grid
         return self.slices or () if grid is None else map(grid.box, grid.indices())
 
@@ -114,7 +114,7 @@ class SliceFile(Struct, frozen=True):
 
     Attributes:
         files: the files from which readers take metadata.
-        data_files: files of databases; None where the record is not complete.
+        data_files: files of databases; None if the record is not complete.
         conversion: identifies the conversion and the source; "" for a checkpoint that was not converted.
         item_names: whether names of the checkpoint's tensors begin with their item, also for a single item.
         made: the source and rules of the conversion; None for a checkpoint that was not converted.
@@ -134,7 +134,7 @@ class SliceFile(Struct, frozen=True):
 
 
 def split_of(grid: Grid) -> dict[str, tuple[Any, ...]]:
-    """``{"parts": ...}`` where the grid's parts are equal, else ``{"cuts": ...}``.
+    """``{"parts": ...}`` if the grid's parts are equal, else ``{"cuts": ...}``.
 
     >>> split_of(Grid.regular((4, 6), (4, 2)))
     {'parts': (1, 3)}
@@ -159,7 +159,7 @@ def render_slices(file: SliceFile) -> bytes:
     """The bytes of the file: sorted, one line per tensor, with its own digest at the end."""
     meshes: dict[DeviceMesh, str] = {}
     entries = [file.tensors[name] for name in sorted(file.tensors)]
-    # Line by line: as objects, the entries of 100,000 tensors would take ten times as much.
+    # Line by line: objects for the entries of 100,000 tensors would take ten times the memory.
     tensors = BytesIO()
     _write_lines(tensors, ((entry.name, _entry_json(entry, meshes)) for entry in entries))
     body = BytesIO()

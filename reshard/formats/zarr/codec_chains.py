@@ -37,8 +37,8 @@ def zarr2_encoding(fields: Mapping[str, Any], where: str) -> Encoding:
     """The encoding for ``compressor``; ``filters`` are refused, since TensorStore supports none."""
     if fields.get("filters"):
         raise FormatError(
-            f"{where}: zarr 2 filters ({shorten(fields['filters'])}) are not supported; supported "
-            f"are no filters and the compressors {SUPPORTED}"
+            f"{where}: zarr 2 filters ({shorten(fields['filters'])}) are not supported; expected no "
+            f"filters, and one of the compressors {SUPPORTED}"
         )
     compressor = fields.get("compressor")
     if compressor is None:

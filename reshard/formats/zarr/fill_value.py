@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _WORDS = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 
 _WITHOUT_ZERO = ("float8_e8m0fnu",)
-"""Types of powers of two alone, in which 0 becomes NaN."""
+"""Types that have powers of two only; 0 becomes NaN in them."""
 
 
 def fill_bytes(value: Any, dtype: str, where: str) -> bytes:
@@ -25,7 +25,7 @@ def fill_bytes(value: Any, dtype: str, where: str) -> bytes:
     ``value`` may be a number, a boolean, a pair (complex), NaN, Infinity or -Infinity, raw bits
     as ``"0x…"`` (zarr 3) and raw bytes as base64 (zarr 2).
 
-    Raises CorruptError for a value that is no element of that dtype.
+    Raises CorruptError for a value that is not an element of that dtype.
     """
     if value is None or _is_zero(value, dtype):
         return bytes(storage_bytes(dtype))
@@ -41,7 +41,7 @@ def fill_bytes(value: Any, dtype: str, where: str) -> bytes:
 
 
 def _is_zero(value: Any, dtype: str) -> bool:
-    """Whether it is the usual fill, for which no package of number types need be loaded."""
+    """Whether it is the usual fill 0, which needs no package of number types."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and str(value) in ("0", "0.0") and dtype not in _WITHOUT_ZERO
 

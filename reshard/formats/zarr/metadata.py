@@ -4,9 +4,9 @@ Sources: https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html and …/v3/cor
 sharding codec …/v3/codecs/sharding-indexed/v1.0.html, and the extensions of TensorStore 0.1
 (``bfloat16``, ``int4`` and ``float8_*`` as plain dtype names in both).
 
-A codec chain that is row-major little-endian elements, then at most one of zstd, gzip and blosc,
-then at most a CRC32C, is decoded without TensorStore. Every other chain is left to TensorStore,
-which must open the array (``tensorstore_array``), or it is refused.
+Some codec chains are decoded without TensorStore: row-major little-endian elements, then at most one of zstd, gzip and
+blosc, then at most a CRC32C. Every other chain is left to TensorStore (``tensorstore_array``); if that cannot open the
+array, it is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ZARR2_NAMES = {
 
 
 class ShardIndexing(Struct, frozen=True):
-    """How a zarr 3 shard, which is one stored value, holds inner chunks.
+    """How the inner chunks of a zarr 3 shard, which is one stored value, are laid out.
 
     Attributes:
         parts: number of inner chunks along each dimension of a shard.
@@ -57,7 +57,7 @@ class ZarrArray(Struct, frozen=True):
         chunk_shape: shape of one encoded chunk; edges are padded to it.
         separator: the separator in a key's chunk position.
         prefixed: whether that position begins with ``c`` (zarr 3's default).
-        indexing: how a shard is laid out, or None where values are chunks.
+        indexing: how a shard is laid out, or None if values are chunks.
     """
 
     shape: tuple[int, ...]

@@ -35,7 +35,7 @@ class ShardIndexes:
     def inner(
         self, shard: Extent, indexing: ShardIndexing, number: int, what: str
     ) -> Extent | None:
-        """Extent of the shard's inner chunk ``number``, or None where it is not stored.
+        """Extent of the shard's inner chunk ``number``, or None if it is not stored.
 
         Raises CorruptError, naming ``what``, where the index is damaged or leads out of the shard.
         """

@@ -22,7 +22,7 @@ _SHUFFLES = {-1: "shuffle", 0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}
 
 
 def zarr_json(spec: TensorSpec, encoding: Encoding) -> bytes:
-    """The file's bytes; FormatError, naming the tensor, where zarr3 has no way to say it."""
+    """The file's bytes; FormatError, naming the tensor, if zarr3 has no way to say it."""
     chunk = _chunk_shape(spec)
     try:
         return _render(spec.shape, chunk, spec.dtype, encoding, _separator(spec.storage))

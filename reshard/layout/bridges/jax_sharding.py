@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def is_from_jax(value: object, *kinds: str) -> bool:
-    """Whether it is an instance of one of these classes of ``jax.sharding``; False where jax is not loaded."""
+    """Whether it is an instance of one of these classes of ``jax.sharding``; False if jax is not loaded."""
     jax = sys.modules.get("jax")
     classes = tuple(getattr(jax.sharding, kind) for kind in kinds) if jax is not None else ()
     return isinstance(value, classes)
 
 
 def mesh_from_jax(mesh: Mesh | AbstractMesh) -> DeviceMesh:
-    """The same axes, sizes, axis types and devices; ``.abstract`` of it has no devices."""
+    """The same axes, sizes, axis types and devices; its ``.abstract`` has no devices."""
     from jax.sharding import AbstractMesh, Mesh
 
     if not isinstance(mesh, Mesh | AbstractMesh):
@@ -39,7 +39,7 @@ def mesh_from_jax(mesh: Mesh | AbstractMesh) -> DeviceMesh:
 
 
 def mesh_to_jax(mesh: DeviceMesh, devices: DevicesLike | None = None) -> Mesh | AbstractMesh:
-    """A ``Mesh`` of ``devices``, else of the mesh's own; an ``AbstractMesh`` where it has none either."""
+    """A ``Mesh`` of ``devices``, else of the mesh's own devices; an ``AbstractMesh`` if there are none."""
     from jax.sharding import AbstractMesh, AxisType, Mesh
 
     types: Any = mesh.axis_types and tuple(AxisType[t] for t in mesh.axis_types)
@@ -100,7 +100,7 @@ def _check_sayable(spec: PartitionSpec) -> None:
     for kind in ("unreduced", "reduced"):
         if getattr(spec, kind, None):
             raise LayoutError(
-                f"{spec!r} has {kind} axes, whose devices do not hold slices of one tensor; reduce it first"
+                f"{spec!r} has {kind} axes, whose devices do not have slices of one tensor; reduce it first"
             )
     if any(entry is PartitionSpec.UNCONSTRAINED for entry in spec):
         raise LayoutError(

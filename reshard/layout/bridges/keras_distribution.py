@@ -20,7 +20,7 @@ from reshard.layout.tensor_layout import TensorLayout
 
 
 def mesh_to_keras(mesh: DeviceMesh) -> Any:
-    """A ``keras.distribution.DeviceMesh`` of the same devices, of all there are where it has none."""
+    """A ``keras.distribution.DeviceMesh`` of the same devices; of all devices if the mesh has none."""
     if {"Explicit", "Manual"} & set(mesh.axis_types or ()):
         raise LayoutError(
             f"{mesh} has axes of the types {list(mesh.axis_types or ())}, but those of Keras are Auto; "
@@ -96,7 +96,7 @@ def _nested_layout() -> Any:
 
 
 class _OwnLookUp:
-    """Stands before Keras' LayoutMap among the bases of one, and does all that a dict does."""
+    """A base class before Keras' LayoutMap; it implements everything that a dict does."""
 
     def __init__(self, layouts: LayoutMap) -> None:
         mesh = layouts.device_mesh
@@ -146,7 +146,7 @@ class _OwnLookUp:
         return f"<keras.distribution.LayoutMap of {self._ours!r}>"
 
     def _in_keras(self, layout: TensorLayout) -> Any:
-        """One Keras layout, and one Keras mesh, for equal ones of ours."""
+        """One Keras layout and one Keras mesh for all equal layouts and meshes of reshard."""
         mesh = layout.device_mesh
         if mesh not in self._meshes:
             self._meshes[mesh] = mesh and mesh_to_keras(mesh)

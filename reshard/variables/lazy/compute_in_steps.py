@@ -3,8 +3,8 @@
 One program under ``jax.jit`` could change last bits: XLA folds constants of neighbouring operations
 together and fuses a multiplication and an addition into one rounding. So the function is traced
 and its operations run one after another, each compiled alone, as in eager jax, but with sharded
-results. Reshapes and the like do not round: they are compiled together with the operation whose result
-they take, so that the value between the two is never stored.
+results. Reshapes and similar operations do not round. Each is compiled together with the operation whose result it
+takes, so the value between them is never stored.
 
 Only values that are still needed are kept: the results so far, and a shard or two of the value that is
 being computed.
@@ -42,8 +42,8 @@ def compute_in_steps(
         shardings_of: takes the tree of ShapeDtypeStructs, gives one sharding per leaf.
         compiled: steps that were compiled for other values; new ones are added.
 
-    Raises VariableError within ``jax.set_mesh`` with axes of type Explicit, and where the function reads
-    values that are not known under tracing.
+    Raises VariableError within ``jax.set_mesh`` with axes of type Explicit, and if the function reads values that are
+    not known under tracing.
     """
     import jax
 
@@ -59,7 +59,7 @@ def compute_in_steps(
 
 @contextmanager
 def values_unknown() -> Iterator[None]:
-    """Raises VariableError where a traced function looks at values that it computes."""
+    """Raises VariableError if a traced function looks at values that it computes."""
     import jax
 
     try:
@@ -127,7 +127,7 @@ def _needed(jaxpr: Any) -> list[Any]:
 
 
 def _steps(jaxpr: Any) -> list[Any]:
-    """One step per equation; a move joins the step of its input where nothing else uses that input."""
+    """One step per equation; a move joins the step of its input if nothing else uses that input."""
     uses = Counter(v for equation in jaxpr.eqns for v in equation.invars)
     uses.update(_variables(jaxpr.outvars))
     groups: list[list[Any]] = []
@@ -165,7 +165,7 @@ def _variables(atoms: Sequence[Any]) -> list[Any]:
 def _wanted_shardings(
     jaxpr: Any, steps: list[Any], shardings: list[NamedSharding]
 ) -> dict[Any, NamedSharding]:
-    """Sharding of each value: that of the result computed from it, where the shapes are the same."""
+    """Sharding of each value: that of the result computed from it, if the shapes are equal."""
     wanted: dict[Any, NamedSharding] = {}
     for variable, sharding in zip(jaxpr.outvars, shardings, strict=True):
         for known in _variables([variable]):
@@ -241,7 +241,7 @@ def _check_context() -> None:
 
 
 def _automatic(sharding: NamedSharding) -> NamedSharding:
-    """The same sharding over axes of type Auto: a traced program says nothing about Explicit axes."""
+    """The same sharding over axes of type Auto: a traced program has no types for Explicit axes."""
     from jax.sharding import AxisType, Mesh, NamedSharding
 
     mesh: Any = sharding.mesh

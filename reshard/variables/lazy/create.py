@@ -26,8 +26,8 @@ def create(function: Callable[[], Made]) -> Made:
     attributes, list indices and dict keys with dots, such as ``blk.lst.0.kernel``. PRNG keys and the state
     of NNX random number generators are replicated, and so is every array that no key matches.
 
-    Outside of every scope it only calls ``function``. Raises VariableTypeError where a leaf of the result
-    is no array, LayoutError for a layout that does not fit.
+    Outside of every scope it only calls ``function``. Raises VariableTypeError if a leaf of the result
+    is not an array, LayoutError for a layout that does not fit.
     """
     layout_map = current_layout_map()
     if layout_map is None:
@@ -121,8 +121,8 @@ def _check_arrays(made: Any, is_node: Callable[[Any], bool] = lambda _: False) -
         ):
             raise VariableTypeError(
                 f"create's function returned a {type(leaf).__name__} at "
-                f"{'.'.join(map(_part, path)) or 'its top'!r}, which is no array, tree of arrays or NNX "
-                f"object; make a Keras model, or an object that holds reshard.variables.Variable, in the "
+                f"{'.'.join(map(_part, path)) or 'its top'!r}, which is not an array, tree of arrays or NNX "
+                f"object; make a Keras model, or an object that contains reshard.variables.Variable, in the "
                 f"scope without create, and give it to reshard.variables.materialize"
             )
 
@@ -133,5 +133,5 @@ def _part(key: Any) -> str:
 
 
 def _nnx() -> Any:
-    """``flax.nnx`` where the program has imported it."""
+    """``flax.nnx`` if the program has imported it."""
     return sys.modules.get("flax.nnx")

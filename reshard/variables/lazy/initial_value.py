@@ -198,9 +198,9 @@ def _dtype(asked: Any, default: Any) -> Any:
             return found
         wide = np.dtype(found)
     except TypeError:
-        raise VariableTypeError(f"{asked!r} is no dtype") from None
+        raise VariableTypeError(f"{asked!r} is not a dtype") from None
     if not is_numeric(wide):
-        raise VariableTypeError(f"{wide} is no dtype of numbers, as a variable needs")
+        raise VariableTypeError(f"{wide} is not a dtype of numbers, which a variable needs")
     kept = np.dtype(jax.dtypes.canonicalize_dtype(wide))
     if asked is not None and kept != wide:
         raise VariableTypeError(

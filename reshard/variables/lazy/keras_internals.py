@@ -37,27 +37,27 @@ _WAITING = "uninitialized_variables"
 
 
 def keras_on_jax() -> Any:
-    """The ``keras`` module where the program has imported it and its backend is jax, else None."""
+    """The ``keras`` module if the program has imported it and its backend is jax, else None."""
     keras = sys.modules.get("keras")
     backend = getattr(getattr(keras, "backend", None), "backend", None)
     return keras if backend is not None and backend() == "jax" else None
 
 
 class WaitingInitializer(Struct, frozen=True):
-    """Replaces the initializer of a lazy Keras variable, and raises an error where Keras asks it for a value."""
+    """Replaces the initializer of a lazy Keras variable, and raises an error if Keras asks it for a value."""
 
     initializer: Callable[..., Any]
     layout_map: LayoutMap
     path: str
 
     def __call__(self, shape: Any, dtype: Any = None) -> Any:
-        """Gives a value while Keras infers shapes, where any will do; VariableError at any other time."""
+        """Gives a value while Keras infers shapes, when any value will do; VariableError at any other time."""
         if in_stateless_scope() and being_traced():
             return self.initializer(shape, dtype=dtype)
         raise VariableError(
             f"the Keras variable {self.path!r} (shape {list(shape)}, {dtype}) was made in a layout map's "
-            f"scope and has no value yet; build the model that holds it first, by calling it on data or on a "
-            f"keras.Input, or call reshard.variables.materialize on what holds it"
+            f"scope and has no value yet; build the model that contains it first, by calling it on data or on a "
+            f"keras.Input, or call reshard.variables.materialize on the object that contains it"
         )
 
 
@@ -114,7 +114,7 @@ def in_stateless_scope() -> bool:
 
 
 def waiting_variables() -> list[Any]:
-    """Keras' own list of this thread's variables without values; changes to it count."""
+    """Keras' own list of this thread's variables without values; changes to it take effect."""
     state: Any = import_module("keras.src.backend.common.global_state")
     found: list[Any] = state.get_global_attribute(_WAITING, [], set_to_default=True)
     return found
@@ -129,14 +129,14 @@ def check_parts(keras: Any) -> None:
         problem = f"{type(error).__name__}: {error}"
     if problem:
         raise VariableError(
-            f"a layout map's scope rests on private parts of Keras {TESTED_WITH}, and Keras "
+            f"a layout map's scope depends on private parts of Keras {TESTED_WITH}, and Keras "
             f"{getattr(keras, '__version__', '?')} differs: {problem}; install keras=={TESTED_WITH}, or make Keras "
             f"models outside of the scope and place them by keras.distribution and LayoutMap.to_keras()"
         )
 
 
 def _missing(keras: Any) -> str:
-    """The first private part that differs, found by looking and by making one variable; empty where none does."""
+    """The first private part that differs, found by looking and by making one variable; empty if none does."""
     expected = {
         "Layer._maybe_build": ["self", "call_spec"],
         "Layer._flatten_layers": ["self", "include_self", "recursive"],

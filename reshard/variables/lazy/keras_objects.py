@@ -108,7 +108,7 @@ def check_built(root: object) -> None:
 
 
 def has_claimed_model(root: object) -> bool:
-    """Whether a Keras model below ``root`` was made in a scope, so that it gets its values when it is built."""
+    """Whether a Keras model below ``root`` was made in a scope, and so gets its values when it is built."""
     keras = keras_on_jax()
     if keras is None:
         return False

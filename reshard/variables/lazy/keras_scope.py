@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def keras_scope() -> Iterator[None]:
-    """Makes Keras models lazy inside; does nothing where Keras does not run on jax."""
+    """Makes Keras models lazy inside; does nothing if Keras does not run on jax."""
     keras = keras_on_jax()
     if keras is None:
         yield
@@ -75,11 +75,11 @@ class _Patches:
 
 
 _PATCHES = _Patches()
-"""One for the process, like Keras' classes; the replaced methods ask whether their thread is in a scope."""
+"""One object for the process, like Keras' classes; the replaced methods check whether their thread is in a scope."""
 
 
 class _Building(threading.local):
-    """Whether this thread runs the first build of a claimed model; models inside of it get values with it."""
+    """Whether this thread runs the first build of a claimed model; models inside of that model get values with it."""
 
     is_under_way = False
 
@@ -118,7 +118,7 @@ def _claiming(original: Any) -> Any:
 
 
 def claim(layer: Any, root: Any, layout_map: LayoutMap) -> None:
-    """Has weights that ``layer`` makes from now on get values, laid out by their paths below the model ``root``."""
+    """Gives values to weights that ``layer`` makes from now on, laid out by their paths below the model ``root``."""
 
     def in_shards(method: Any, is_done: Callable[[], bool]) -> Any:
         @wraps(method)

@@ -34,10 +34,10 @@ def materialize(root: Root) -> Root:
     names and attributes. A variable with several paths takes the first. Its layout comes from the map in
     whose scope it was made; without a matching key it is replicated on the map's mesh.
 
-    A Keras model made in a scope gets its values when it is built, without this call; a layer that no model
-    holds needs it. Works inside the scope and after it. If anything is wrong with any variable, none is
-    changed. Raises LayoutError for a layout that does not fit, VariableError where nothing is lazy or an
-    initializer returns another shape or dtype.
+    A Keras model made in a scope gets its values when it is built, without this call; a layer outside of every model
+    needs the call. Works inside the scope and after it. If anything is wrong with any variable, none is changed. Raises
+    LayoutError for a layout that does not fit, VariableError if nothing is lazy or an initializer returns another shape
+    or dtype.
     """
     if being_traced():
         raise VariableError(
@@ -53,7 +53,7 @@ def materialize(root: Root) -> Root:
 
 
 def materialize_model(model: Any, layout_map: LayoutMap) -> None:
-    """Gives the weights of a Keras model made in a scope their values; a later call does the new ones.
+    """Gives the weights of a Keras model made in a scope their values; a later call gives values to new weights.
 
     Values that exist already, such as those of a layer made outside of the scope, are laid out too.
     """

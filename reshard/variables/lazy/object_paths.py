@@ -54,7 +54,7 @@ def object_paths(
         is_leaf: says which objects to collect.
         children: the named children of an object that needs special treatment; None for any other.
 
-    Raises VariableError where two leaves have the same path, as in ``{"a.b": x, "a": {"b": y}}``.
+    Raises VariableError if two leaves have the same path, as in ``{"a.b": x, "a": {"b": y}}``.
     """
     found: dict[str, Any] = {}
     seen: dict[int, object] = {}  # a reference to each object, so that no id is used again

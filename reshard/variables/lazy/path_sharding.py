@@ -20,8 +20,8 @@ def sharding_of(
 ) -> NamedSharding:
     """The sharding of the variable ``path``: that of the matching layout, else replicated.
 
-    A mesh without devices takes all of ``jax.devices()`` where their number fits. The state of random
-    number generators is always replicated. Raises LayoutError where there is no mesh, no device, or the
+    A mesh without devices uses all of ``jax.devices()`` if their number fits. The state of random
+    number generators is always replicated. Raises LayoutError if there is no mesh, no device, or the
     layout does not fit ``shape``.
     """
     layout = None if is_rng_state else layout_map[path]

@@ -1,4 +1,4 @@
-"""Variable: one array of a plain Python object, lazy where it is made in a layout map's scope."""
+"""Variable: one array of a plain Python object; lazy if it is made in a layout map's scope."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Initializer = Any
 
 
 class Variable:
-    """One array of a model, which can be assigned; lazy where it is made in a layout map's scope.
+    """One array of a model, which can be assigned; lazy if it is made in a layout map's scope.
 
     Outside of a scope it is made at once, on jax's default device. Inside, it has a shape and a dtype
     but no value until ``materialize(root)`` computes it in shards.
@@ -35,7 +35,7 @@ class Variable:
         key: for initializers that draw random numbers.
         name: for messages.
 
-    Raises VariableTypeError and VariableError (a ValueError) where these contradict each other.
+    Raises VariableTypeError or VariableError (a ValueError) if these contradict each other.
 
     >>> import jax.numpy as jnp
     >>> Variable(jnp.ones, (2, 3)).value.sum().item()
@@ -82,7 +82,7 @@ class Variable:
         if self._value is None:
             raise VariableError(
                 f"{self} was made in a layout map's scope and has no value yet; call "
-                f"reshard.variables.materialize(root) on the object that holds it before it is read"
+                f"reshard.variables.materialize(root) on the object that contains it before it is read"
             )
         return self._value
 

@@ -37,8 +37,8 @@ class Narrowed(Struct, frozen=True):
 def take_index(shards: Sequence[Array], axis: int, rows: ShardRows, index: Any, name: str) -> Array:
     """``variable[index]`` by NumPy's rules.
 
-    Raises VariableIndexError, VariableTypeError or VariableError where NumPy raises IndexError,
-    TypeError or ValueError. For traced indices, whose values are not known, jax.numpy's rules hold.
+    Raises VariableIndexError, VariableTypeError or VariableError if NumPy raises IndexError,
+    TypeError or ValueError. Traced indices, whose values are not known, follow jax.numpy's rules.
     """
     items = index if isinstance(index, tuple) else (index,)
     if any(map(_is_traced, items)):

@@ -1,7 +1,7 @@
 """Looks up rows of a table by their ids, eagerly and under tracing.
 
-Eager look-ups read only the shards that hold the rows. Traced ids are looked up in every
-shard, and each row is taken from the shard that holds it, so the shards are never joined.
+Eager look-ups read only the shards that have the rows. Traced ids are looked up in every shard, and each row is taken
+from the shard that has it, so the shards are never joined.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def rows_of(
 ) -> Array:
     """The rows at ``ids`` of dimension 0: an array of shape ``ids.shape + shape[1:]``.
 
-    Raises VariableIndexError for ids out of range; for traced ids they give the fill value of ``jnp.take``.
+    Raises VariableIndexError for ids out of range; traced ids out of range give the fill value of ``jnp.take``.
     """
     ids = checked_index_type(ids, name, method)
     on_jax = [as_jax_array(shard, name) for shard in shards] if is_traced(ids) else None
@@ -54,7 +54,7 @@ def check_same_strategy(given: str | None, rows: ShardRows, name: str) -> None:
 
 
 def check_norm(max_norm: Any, dtype: Any, name: str) -> None:
-    """Raises an error for a norm that is no number of at least 0, and for a table that is not floating point."""
+    """Raises an error unless the norm is a number of at least 0 and the table is floating point."""
     import jax.numpy as jnp
 
     if not jnp.issubdtype(dtype, jnp.floating):
@@ -69,7 +69,7 @@ def check_norm(max_norm: Any, dtype: Any, name: str) -> None:
 
 
 def clipped(found: Any, max_norm: Any, id_rank: int, name: str) -> Array:
-    """The rows, of which those with an L2 norm above ``max_norm`` are scaled down to it."""
+    """The rows; rows with an L2 norm above ``max_norm`` are scaled down to it."""
     import jax
 
     if isinstance(max_norm, jax.Array):
@@ -84,7 +84,7 @@ def clipped(found: Any, max_norm: Any, id_rank: int, name: str) -> Array:
 def _selected(shards: Sequence[jax.Array], rows: ShardRows, ids: jax.Array) -> jax.Array:
     import jax.numpy as jnp
 
-    ids = ids.astype(int)  # narrow types cannot hold every row's number
+    ids = ids.astype(int)  # narrow types are too small for every row's number
     owner, place = rows.owners(ids, jnp)
     owner = jnp.where((ids >= 0) & (ids < rows.total), owner, -1)
     # A look-up outside of a table of one row gives jnp.take's fill value.

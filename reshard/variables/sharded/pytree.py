@@ -14,7 +14,7 @@ _registering = Lock()
 
 
 class Shape(tuple[int, ...]):
-    """A tuple of sizes, with ``as_list()`` as ``tf.TensorShape`` has it.
+    """A tuple of sizes, with ``as_list()`` as in ``tf.TensorShape``.
 
     >>> Shape((3, 2)) == (3, 2), Shape((3, 2)).as_list()
     (True, [3, 2])

@@ -1,4 +1,4 @@
-"""Reads rows of a variable from the shards that hold them, and only from those."""
+"""Reads rows of a variable, only from the shards that have them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def on_one_device(arrays: Sequence[Any]) -> list[Any]:
 
 
 def _known(array: Any) -> Any:
-    """The concrete array behind a tracer of ``grad``; None under ``jit``, where there is none."""
+    """The concrete array behind a tracer of ``grad``; None under ``jit``, which has no concrete array."""
     import jax
 
     return array.to_concrete_value() if isinstance(array, jax.core.Tracer) else array
@@ -120,7 +120,7 @@ def _piece(xp: Any, shard: Any, axis: int, places: Any, beside: Sequence[slice])
 
 
 def _order(parts: Sequence[RowPart]) -> np.ndarray[Any, Any] | None:
-    """The position of each wanted row among the joined parts; None where they are in order already."""
+    """The position of each wanted row among the joined parts; None if they are in order already."""
     import numpy as np
 
     at = np.concatenate([np.asarray(p.at, np.int64) for p in parts])

@@ -1,4 +1,4 @@
-"""IndexedSlices, and the scatter methods of a variable: new values for some of its rows."""
+"""IndexedSlices, and the scatter methods of a variable, which change some of its rows."""
 
 # ruff: noqa: ARG002  TensorFlow's arguments without a meaning here
 
@@ -37,8 +37,8 @@ class RowUpdates:
     """The ``scatter_*`` methods, all of which call ``_scatter``.
 
     They take ``(indices, values)`` or one ``IndexedSlices(values, indices)``. ``indices`` count rows of
-    dimension 0, as in ``sparse_read``, along whichever axis the variable is split; ``values`` have the variable's
-    dtype and, but for dimension 0, its shape. An index that occurs twice takes both values, in their order.
+    dimension 0, as in ``sparse_read``, along whichever axis the variable is split; ``values`` have the variable's dtype
+    and, except for dimension 0, its shape. If an index occurs twice, both values are applied, in order.
 
     Raises VariableIndexError for an index out of range, VariableTypeError for another dtype,
     VariableError for another shape and under tracing; an error leaves the variable unchanged.

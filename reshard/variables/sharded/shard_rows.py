@@ -1,4 +1,4 @@
-"""ShardRows: which shard of a variable holds which row, and where.
+"""ShardRows: the shard of each row of a variable, and the row's place in it.
 
 Row ``i`` of ``n`` over ``k`` shards::
 
@@ -7,7 +7,7 @@ Row ``i`` of ``n`` over ``k`` shards::
     shard 1: 3 4 5            shard 1: 1 4 7      at place i // k
     shard 2: 6 7              shard 2: 2 5
 
-'div' shards may have any sizes, 0 too; 'mod' determines the sizes.
+'div' shards may have any sizes, also 0; 'mod' determines the sizes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STRATEGIES = ("div", "mod")
 
 
 class RowPart(Struct, frozen=True):
-    """The rows that one shard contributes to a list of wanted rows: those at ``places`` go to positions ``at``.
+    """The rows that one shard contributes to a list of wanted rows: its rows at ``places`` go to positions ``at``.
 
     Both are ranges, or arrays of whole numbers, of equal length.
     """

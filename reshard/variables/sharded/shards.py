@@ -23,7 +23,7 @@ def checked_shards(variables: Any, axis: int, name: str) -> tuple[tuple[Array, .
 
     numpy arrays are copied and stay numpy; beside jax arrays they become jax arrays. Python lists are converted
     to arrays. Raises VariableTypeError unless ``variables`` is a non-empty sequence of arrays, VariableError
-    where ranks, dtypes or sizes of other axes differ, or shards are scalars.
+    if ranks, dtypes or sizes of other axes differ, or shards are scalars.
     """
     if not isinstance(name, str):
         raise VariableTypeError(f"the name of a variable must be text, not {name!r}")
@@ -84,7 +84,7 @@ def from_python(value: Any, name: str) -> np.ndarray[Any, Any]:
     try:
         found = np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise VariableError(f"{name!r} was given a list that is no array: {error}") from None
+        raise VariableError(f"{name!r} was given a list that is not an array: {error}") from None
     if any(isinstance(leaf, np.generic | np.ndarray) for leaf in _leaves(value)):
         return found
     if found.dtype == np.float64:
@@ -115,7 +115,7 @@ def _as_float32(found: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
 
 
 def check_fit(shards: Sequence[Any], axis: int, name: str) -> int:
-    """``axis`` counted from the front; an error where shards are no arrays or do not fit together."""
+    """``axis`` counted from the front; an error if shards are not arrays or do not fit together."""
     for shard in shards:
         _check_array(shard, name)
     _check_same("dtype", [str(s.dtype) for s in shards], name)
@@ -131,13 +131,13 @@ def check_fit(shards: Sequence[Any], axis: int, name: str) -> int:
 
 
 def sizes_along(axis: int, shards: Sequence[Any], name: str) -> tuple[int, ...]:
-    """Rows of each shard; VariableError where a jax transformation replaced a shard by something without that axis."""
+    """Rows of each shard; VariableError if a jax transformation replaced a shard by something without that axis."""
     try:
         return tuple(shard.shape[axis] for shard in shards)
     except (AttributeError, IndexError):
         found = _brief([getattr(s, "shape", type(s).__name__) for s in shards])
         raise VariableError(
-            f"the shards of {name!r} are no arrays along axis {axis} but {found}, which a jax function put in "
+            f"the shards of {name!r} are not arrays along axis {axis} but {found}, which a jax function put in "
             f"their place; see .variables"
         ) from None
 
@@ -160,7 +160,7 @@ def checked_axis(shape: Sequence[int], axis: Any, name: str) -> int:
 def as_jax_array(value: Any, name: str, device: Any = None) -> jax.Array:
     """A jax array of exactly the same dtype; numpy arrays are copied to ``device``.
 
-    Raises VariableTypeError where ``value`` is not an array, and for a dtype that jax would narrow.
+    Raises VariableTypeError if ``value`` is not an array, and for a dtype that jax would narrow.
     """
     import jax
     import numpy as np
@@ -175,7 +175,7 @@ def as_jax_array(value: Any, name: str, device: Any = None) -> jax.Array:
 
 
 def whole_number(value: Any) -> int | None:
-    """``value`` as an int; None for anything that is no whole number, also for True and 2.0."""
+    """``value`` as an int; None for anything that is not a whole number, also for True and 2.0."""
     try:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -219,7 +219,7 @@ def check_jax_keeps(dtype: Any, name: str) -> None:
 
 
 def narrowed_by_jax(dtype: Any) -> str | None:
-    """The dtype to which jax would narrow this one now; None where jax keeps it."""
+    """The dtype to which jax would narrow this one now; None if jax keeps it."""
     import jax
 
     if jax.numpy.issubdtype(dtype, jax.dtypes.extended):
@@ -237,7 +237,9 @@ def _check_dtype(dtype: Any, name: str) -> None:
             f"shard jax.random.key_data(keys) instead"
         )
     if str(dtype) not in DTYPES:
-        raise VariableTypeError(f"a shard of {name!r} has dtype {dtype}, which is none of numbers")
+        raise VariableTypeError(
+            f"a shard of {name!r} has dtype {dtype}, which is not a dtype of numbers"
+        )
 
 
 def _check_sequence(variables: Any, name: str) -> None:

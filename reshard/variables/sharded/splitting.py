@@ -41,7 +41,7 @@ def shard_count(partition: Any, shape: Sequence[int], dtype: Any, axis: int, nam
 
 
 def cut(array: Any, rows: ShardRows, axis: int, name: str, devices: Any) -> list[Array]:
-    """The shards of ``array``, dealt to ``devices`` in turn; None leaves them on the array's device, or numpy."""
+    """The shards of ``array``, dealt to ``devices`` in turn; with None they stay on the array's device, or numpy."""
     targets = _targets(devices, name)
     cuts = [(slice(None),) * axis + (as_slice(rows.of(n)),) for n in range(len(rows.sizes))]
     check_not_deleted(array, name, "the array to split as")
@@ -71,7 +71,7 @@ def _parts_along(parts: Sequence[Any], shape: Sequence[int], axis: int, name: st
     if other:
         raise VariableError(
             f"the partition {list(parts)} of {name!r} splits dimension {other[0]}, but its shards "
-            f"lie along axis {axis}; name that axis, or split only along it"
+            f"are along axis {axis}; name that axis, or split only along it"
         )
     return parts[axis]
 

@@ -13,7 +13,7 @@ from reshard.errors import VariableError
 
 
 def refuse_tracing(name: str, method: str, *arrays: Any) -> None:
-    """Raises VariableError where jax traces the caller, or where ``arrays`` contain a tracer."""
+    """Raises VariableError if jax traces the caller, or ``arrays`` contain a tracer."""
     from jax.tree_util import tree_leaves
 
     if any(map(is_traced, tree_leaves(arrays))) or being_traced():

@@ -38,8 +38,8 @@ def scattered(
 ) -> tuple[Array, ...]:  # fmt: skip
     """Every shard, with the rows of dimension 0 in ``delta`` changed by ``operation``.
 
-    ``operation`` is one of add, sub, mul, div, max, min and update. A repeated row takes each of its values in
-    turn.
+    ``operation`` is one of add, sub, mul, div, max, min and update. If a row is repeated, its values are applied one
+    after another.
     """
     dtype, shape = shards[0].dtype, list(shards[0].shape)
     shape[axis] = rows.total
@@ -62,7 +62,7 @@ def scattered(
 
 
 def _parts(axis: int, rows: ShardRows, indices: Any) -> list[RowPart]:
-    """The part of the delta for each shard: the rows that it holds, or its columns of every row."""
+    """The part of the delta for each shard: the rows in the shard, or its columns of every row."""
     if axis == 0:
         return rows.parts_of(indices)
     columns = [_along(axis, as_slice(rows.of(number))) for number in range(len(rows.sizes))]
@@ -72,7 +72,7 @@ def _parts(axis: int, rows: ShardRows, indices: Any) -> list[RowPart]:
 def _combined(shard: Any, part: Any, combine: Combine) -> Array:
     import numpy as np
 
-    # A shard that is no array, after donation or jax.tree.map, becomes a jax array where jax keeps the dtype.
+    # A shard that is not an array, after donation or jax.tree.map, becomes a jax array if jax keeps the dtype.
     stays = isinstance(shard, np.ndarray) or (
         _place(shard) is None and narrowed_by_jax(part.dtype) is not None
     )
@@ -163,7 +163,7 @@ def check_arithmetic(dtype: Any, name: str, method: str) -> None:
 
     if dtype == np.bool_:
         raise VariableTypeError(
-            f"{method} of {name!r} computes, which bool values do not; replace them instead"
+            f"{method} of {name!r} computes, which bool values cannot; replace them instead"
         )
 
 
@@ -176,7 +176,7 @@ def _check_divisors(values: Any, name: str) -> None:
 
 
 def _place(shard: Any) -> Sharding | None:
-    # Assigning needs no old values, so a shard may be no array, after donation or jax.tree.map.
+    # Assigning needs no old values, so a shard need not be an array (after donation or jax.tree.map).
     return getattr(shard, "sharding", None)
 
 

@@ -123,7 +123,7 @@ def _plain(array: Any, name: str, method: str) -> Any:
 
 
 def to_numpy(value: Any, name: str, method: str) -> Any:
-    """The value as a numpy array; VariableError where numpy cannot convert it."""
+    """The value as a numpy array; VariableError if numpy cannot convert it."""
     import numpy as np
 
     if isinstance(value, np.ma.MaskedArray):

@@ -66,20 +66,20 @@ class ShardedVariable(ArrayOperators, RowUpdates):
     """One variable in shards along ``axis``; the shards may be on different devices.
 
     ``variables`` are jax or numpy arrays, or Python lists, of one dtype, whose shapes differ only along
-    ``axis``; sizes may be 0. numpy arrays are copied and stay numpy, of any dtype: values that are read or
-    computed from them are numpy too, until they are combined with jax arrays. With
-    ``partition_strategy="div"`` the variable is the concatenation of its shards. With "mod" row ``i`` is row
-    ``i // k`` of shard ``i % k`` of k; ``shape``, slices and ``numpy()`` still count rows by ``i``.
+    ``axis``; sizes may be 0. numpy arrays are copied and stay numpy, of any dtype: values read or computed from them
+    are numpy too, until they are combined with jax arrays. With ``partition_strategy="div"`` the variable is the
+    concatenation of its shards. With "mod" row ``i`` is row ``i // k`` of shard ``i % k`` of k; ``shape``, slices and
+    ``numpy()`` still count rows by ``i``.
 
     >>> import numpy as np
     >>> table = ShardedVariable([np.ones((2, 3), "f4"), np.ones((1, 3), "f4")], name="table")
     >>> table.shape
     (3, 3)
 
-    A jax pytree whose children are the shards; ``jax.jit`` takes it where all shards are on the same
-    devices. Numpy shards of a dtype that jax would narrow, such as float64 without ``jax_enable_x64``, cannot be
-    passed to jax. Raises VariableTypeError (a TypeError) for anything but a
-    non-empty sequence of arrays, VariableError (a ValueError) where they do not fit together.
+    A jax pytree whose children are the shards; ``jax.jit`` accepts it if all shards are on the same devices. Numpy
+    shards of a dtype that jax would narrow, such as float64 without ``jax_enable_x64``, cannot be passed to jax. Raises
+    VariableTypeError (a TypeError) for anything but a non-empty sequence of arrays, VariableError (a ValueError) if
+    they do not fit together.
     """
 
     _shards: tuple[Any, ...]
@@ -191,11 +191,11 @@ class ShardedVariable(ArrayOperators, RowUpdates):
     def boxes(self) -> tuple[Box, ...]:
         """For each shard, its box of the variable; empty for a shard without rows.
 
-        Raises VariableError for a "mod" table, whose shards are no boxes; use ``rows`` there.
+        Raises VariableError for a "mod" table, whose shards are not boxes; use ``rows`` instead.
         """
         if self.partition_strategy == "mod":
             raise VariableError(
-                f"the shards of {self.name!r} hold every {len(self._shards)}th row ('mod'), which "
+                f"the shards of {self.name!r} contain every {len(self._shards)}th row ('mod'), which "
                 f"no box describes; use .rows, or split it as 'div'"
             )
         shape, axis = self.shape, self.axis
@@ -220,7 +220,7 @@ class ShardedVariable(ArrayOperators, RowUpdates):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:
             raise VariableError(
-                f"{self.name!r} is kept in shards, so one array of it is always a copy; leave copy=False out"
+                f"{self.name!r} is kept in shards, so an array of it is always a copy; leave copy=False out"
             )
         whole = self.numpy()
         return whole if dtype is None else whole.astype(dtype, copy=False)
@@ -237,8 +237,8 @@ class ShardedVariable(ArrayOperators, RowUpdates):
     def __getitem__(self, index: Any) -> Array:
         """Part of the variable by NumPy's rules; only the needed shards are read.
 
-        Takes integers, slices, ``...``, None, masks and integer arrays. Raises VariableIndexError (an
-        IndexError) where NumPy raises IndexError. With traced indices jax.numpy's rules hold instead.
+        Takes integers, slices, ``...``, None, masks and integer arrays. Raises VariableIndexError (an IndexError) if
+        NumPy raises IndexError. Traced indices follow jax.numpy's rules instead.
         """
         return take_index(self._live, self.axis, self._rows, index, self.name)
 
@@ -331,7 +331,7 @@ class ShardedVariable(ArrayOperators, RowUpdates):
         return live_shards(self._shards, self.axis, self.name)
 
     def _refuse_narrowed(self) -> None:
-        """Raises VariableTypeError where jax has narrowed numpy shards, as under ``jit``."""
+        """Raises VariableTypeError if jax has narrowed numpy shards, as under ``jit``."""
         if not self._static.numpy_dtype:
             return
         import jax

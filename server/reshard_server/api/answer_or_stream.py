@@ -39,7 +39,7 @@ async def answered(request: Request, serving: Services, question: Question) -> R
 
 
 async def answer_to(request: Request, serving: Services, question: Question) -> str:
-    """The answer as JSON; ProblemError where there is none, or the client disconnects."""
+    """The answer as JSON; ProblemError if there is none, or the client disconnects."""
     async with aclosing(serving.questions.ask(question, token_name(request))) as updates:
         async for update in updates:
             if isinstance(update, Answered):

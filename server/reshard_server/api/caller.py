@@ -61,7 +61,7 @@ class NeedsScope:
         return caller
 
     def check(self, caller: Caller) -> None:
-        """Raises ProblemError where the caller lacks the scope."""
+        """Raises ProblemError if the caller lacks the scope."""
         if self.scope not in caller.scopes:
             raise ProblemError(
                 FORBIDDEN,

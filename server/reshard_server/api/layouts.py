@@ -191,7 +191,7 @@ async def preview_layout(
 
 
 def preview_question(serving: Services, caller: Caller, body: PreviewRequest) -> Question:
-    """The question for the library. Raises ProblemError where the checkpoint or the layout cannot be used."""
+    """The question for the library. Raises ProblemError if the checkpoint or the layout cannot be used."""
     body = resolve_step(serving.roots, caller, body)
     with for_field("/checkpoint"):
         path = serving.roots.existing(caller, body.checkpoint)
@@ -217,7 +217,7 @@ def preview_question(serving: Services, caller: Caller, body: PreviewRequest) ->
 
 
 def check_owner(serving: Services, caller: Caller, name: str) -> None:
-    """Raises ProblemError where the layout of this name belongs to another token."""
+    """Raises ProblemError if the layout of this name belongs to another token."""
     layouts.check_owner(serving.database, name, token=caller.name, is_admin=caller.is_admin)
 
 

@@ -66,7 +66,7 @@ async def make_plan(
 
 
 def plan_question(serving: Services, caller: Caller, body: AnyPlanRequest) -> Question:
-    """The question for the library. Raises ProblemError where a conversion would be refused."""
+    """The question for the library. Raises ProblemError if a conversion would be refused."""
     body = resolve_step(serving.roots, caller, body)
     check_conversion(serving, caller, body)
     with for_field("/source"):

@@ -20,13 +20,13 @@ IfNoneMatch = Annotated[
 
 
 def names(header: str, tag: str | None) -> bool:
-    """Whether the header names this ETag; None where the resource does not exist."""
+    """Whether the header names this ETag; None if the resource does not exist."""
     known = [known.strip().removeprefix("W/") for known in header.split(",")]
     return tag is not None and (tag in known or "*" in known)
 
 
 def expectation(if_match: str | None, if_none_match: str | None) -> Callable[[str | None], bool]:
-    """A function of the current ETag (None where nothing exists): whether the request expects it."""
+    """A function of the current ETag (None if nothing exists): whether the request expects it."""
 
     def holds(tag: str | None) -> bool:
         matches = if_match is None or names(if_match, tag)

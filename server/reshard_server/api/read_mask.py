@@ -131,7 +131,7 @@ def check(mask: Mask, schema: Schema, schemas: Mapping[str, Schema], place: str 
 
 
 def _members(schema: Schema, schemas: Mapping[str, Schema]) -> dict[str, Schema] | None:
-    """The members of a schema, of a list's items, or of all alternatives; None where any name is allowed."""
+    """The members of a schema, of a list's items, or of all alternatives; None if any name is allowed."""
     if "$ref" in schema:
         return _members(schemas[schema["$ref"].rpartition("/")[2]], schemas)
     if schema.get("type") == "array":

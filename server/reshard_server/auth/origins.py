@@ -25,7 +25,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def check_origin(method: str, headers: Headers, scheme: str, public_url: str | None) -> None:
-    """Raises ProblemError where a page of another site requests a change.
+    """Raises ProblemError if a page of another site requests a change.
 
     Args:
         scheme: of the request, as the server sees it; ``http`` behind a proxy that ends TLS.
@@ -45,7 +45,7 @@ def check_form(headers: Headers, cookie: str | None, key: str | None) -> None:
     """Refuses a form that none of our own pages sent, even if ``check_origin`` let it pass.
 
     Args:
-        cookie: of the session; None where there is none yet, or none is needed.
+        cookie: of the session; None if there is none yet, or none is needed.
         key: the form's hidden field.
     """
     if "origin" not in headers and headers.get("sec-fetch-site") != "same-origin":

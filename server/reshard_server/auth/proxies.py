@@ -68,7 +68,7 @@ class Proxies:
         return received
 
     def _client(self, chain: list[str]) -> str | None:
-        """The last address in the chain that is not a trusted proxy; None where there is none."""
+        """The last address in the chain that is not a trusted proxy; None if there is none."""
         client = None
         for text in reversed(chain):
             address = parsed_address(_without_port(text))

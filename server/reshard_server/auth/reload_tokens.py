@@ -23,7 +23,7 @@ LOG = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 
 Mark = tuple[int, ...] | None
-"""Identifies a file and its state; None where there is no file."""
+"""Identifies a file and its state; None if there is no file."""
 
 
 class TokenReloader:

@@ -15,7 +15,7 @@ STAGING_SUFFIX = ".reshard-partial"
 
 
 def reserved(names: Iterable[str]) -> str | None:
-    """Why a path with these names is reserved; None where it is not."""
+    """Why a path with these names is reserved; None if it is not."""
     for name in names:
         if name.startswith(".") and name.endswith(STAGING_SUFFIX):
             return "has the name of a folder for unfinished output (.NAME.reshard-partial)"

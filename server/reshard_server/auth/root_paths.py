@@ -40,7 +40,7 @@ MOST_LINKS = 40
 _ROOT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 Lookup = Callable[[str, tuple[str, ...]], Path]
-"""Resolves names below a real folder to the real path; OSError where a link leads out, or nothing exists."""
+"""Resolves names below a real folder to the real path; OSError if a link leads out, or nothing exists."""
 
 
 @dataclass(frozen=True)
@@ -55,21 +55,21 @@ class Roots:
     lookup: Lookup = field(default_factory=lambda: best_lookup())
 
     def readable(self, caller: Caller, text: str) -> Path:
-        """The real path, which need not exist; ProblemError where the caller may not read it."""
+        """The real path, which need not exist; ProblemError if the caller may not read it."""
         root, _ = parts(text)
         if not caller.may_read(root):
             raise nothing(text)
         return self.recheck(text)
 
     def existing(self, caller: Caller, text: str) -> Path:
-        """The real path, which exists; ProblemError where it does not, or the caller may not read it."""
+        """The real path, which exists; ProblemError if it does not, or the caller may not read it."""
         path = self.readable(caller, text)
         if not os.path.lexists(path):
             raise missing(text)
         return path
 
     def changeable(self, caller: Caller, text: str) -> Path:
-        """The real path, which exists; ProblemError where the caller may not both read and change it."""
+        """The real path, which exists; ProblemError if the caller may not both read and change it."""
         path = self.existing(caller, text)
         root, names = parts(text)
         if not caller.may_write(root):
@@ -78,7 +78,7 @@ class Roots:
         return path
 
     def writable(self, caller: Caller, text: str) -> Path:
-        """The real path of a target; ProblemError where the caller may not write it.
+        """The real path of a target; ProblemError if the caller may not write it.
 
         Its parents may be missing. Its last name is not followed: if it is a link, the library refuses it when the
         target is written.
@@ -120,7 +120,7 @@ class Roots:
     def _check_reserved(
         self, text: str, root: str, names: tuple[str, ...], path: Path, remedy: str
     ) -> None:
-        """Raises ProblemError where the path or its real path belongs to the server or the library."""
+        """Raises ProblemError if the path or its real path belongs to the server or the library."""
         below = path.relative_to(os.path.realpath(self.roots[root])).parts
         why = reserved((*names, *below))
         if why is not None:
@@ -145,7 +145,7 @@ class Roots:
 
 
 def parts(text: str) -> tuple[str, tuple[str, ...]]:
-    """The root's name and the names below it; ProblemError where the text is not a valid path."""
+    """The root's name and the names below it; ProblemError if the text is not a valid path."""
     root, *names = text.split("/")
     why = _wrong(text, root, names)
     if why is not None:
@@ -223,7 +223,7 @@ def lookup_by_kernel(base: str, names: tuple[str, ...]) -> Path:
 
 def lookup_by_walk(base: str, names: tuple[str, ...]) -> Path:
     """Resolves name by name, for kernels without ``openat2``; equivalent as long as nobody changes links meanwhile."""
-    os.stat(f"{base}/")  # noqa: PTH116 - raises where the root is no folder
+    os.stat(f"{base}/")  # noqa: PTH116 - raises if the root is no folder
     at, ahead, links = [base], list(reversed(names)), 0
     while ahead:
         name = ahead.pop()

@@ -49,7 +49,7 @@ class Sessions:
     clock: Callable[[], float] = time.time
 
     def begin(self, token: str) -> Session | None:
-        """Starts a session with a token; None where the token is unknown."""
+        """Starts a session with a token; None if the token is unknown."""
         known = self.tokens.known(token)
         if known is None:
             return None
@@ -65,7 +65,7 @@ class Sessions:
         return Session(cookie, caller_of(known), seconds)
 
     def caller(self, cookie: str | None) -> Caller | None:
-        """The caller of a session; None where it is unknown, has expired or was ended."""
+        """The caller of a session; None if it is unknown, has expired or was ended."""
         if not cookie:
             return None
         query = sa.select(_S.token_sha256).where(

@@ -33,7 +33,7 @@ class Streams:
         return self._slots.taken
 
     def take(self, token: str) -> OpenStream:
-        """Opens a stream; ProblemError where a limit is reached."""
+        """Opens a stream; ProblemError if a limit is reached."""
         if not self._slots.take_now(token):
             raise too_many("streams", "streams are open", self._slots, token, REMEDY, 5)
         return OpenStream(self._slots, token)

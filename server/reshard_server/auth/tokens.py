@@ -79,16 +79,16 @@ class Tokens:
         return caller_of(known)
 
     def known(self, token: str) -> TokenSettings | None:
-        """The settings of a token; None where it is unknown or has expired, even if ``insecure``."""
+        """The settings of a token; None if it is unknown or has expired, even if ``insecure``."""
         return self.with_hash(_hash(token))
 
     def with_hash(self, sha256: str) -> TokenSettings | None:
-        """The token with this hash; None where it is unknown or has expired."""
+        """The token with this hash; None if it is unknown or has expired."""
         known = self._of_hash(sha256)
         return None if known is None or self._is_over(known) else known
 
     def named(self, name: str) -> Caller | None:
-        """The caller with the token of this name, with its present rights; None where it was removed or has expired."""
+        """The caller with the token of this name, with its present rights; None if it was removed or has expired."""
         known = next((token for token in self.settings if token.name == name), None)
         if known is None:
             return ANYONE if self.insecure and name == ANYONE.name else None
@@ -125,7 +125,7 @@ def _hash(token: str) -> str:
 def load_tokens(settings: Settings) -> Tokens:
     """The tokens of the settings and of the tokens file.
 
-    Raises ReshardError where the file is invalid, two tokens share a name, there is no token, or ``insecure`` is set
+    Raises ReshardError if the file is invalid, two tokens share a name, there is no token, or ``insecure`` is set
     without a loopback address or with a proxy.
     """
     tokens = settings.tokens + (_of_file(settings.tokens_file) if settings.tokens_file else ())

@@ -14,8 +14,8 @@ class ServiceError(ReshardError):
     """A refusal by the server itself: because of the token, the state, or too many requests.
 
     Attributes:
-        problem: what it said; None where it said nothing that can be read.
-        status: of the answer; 0 where there was none.
+        problem: what it said; None if it said nothing that can be read.
+        status: of the answer; 0 if there was none.
     """
 
     def __init__(self, message: str, status: int = 0, problem: Problem | None = None) -> None:

@@ -53,7 +53,7 @@ class ConversionHandle:
     def result(self) -> list[dict[str, Any]]:
         """The report of each target (docs/reference/json-output.md, convert).
 
-        Raises the error that it ended with, and ServiceError where it has not ended or was cancelled.
+        Raises the error that it ended with, and ServiceError if it has not ended or was cancelled.
         """
         now = self.conversion
         if now.result_url is not None:  # events tell a summary

@@ -108,7 +108,7 @@ class Tensors:
 
 
 def _check_same(answer: httpx.Response, tag: str, query: Mapping[str, Any]) -> None:
-    """Raises ServiceError where the checkpoint changed between two parts."""
+    """Raises ServiceError if the checkpoint changed between two parts."""
     if tag and (answer.status_code != httpx.codes.PARTIAL_CONTENT or answer.headers["ETag"] != tag):
         raise StorageError(
             f"{query['checkpoint']} changed during the download; download it again, and let no process write to a "

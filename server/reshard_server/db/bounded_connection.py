@@ -27,7 +27,7 @@ CONNECT_ARGUMENTS: dict[str, Any] = {
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """Closes itself and raises OperationalError where the server does not answer in time.
+    """Closes itself and raises OperationalError if the server does not answer in time.
 
     Attributes:
         answer_seconds: how long an answer may take; None for no limit.

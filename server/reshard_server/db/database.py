@@ -39,8 +39,8 @@ than ``ANSWER_SECONDS``, so that others waiting for the lock get it instead of a
 def open_database(settings: Settings) -> sa.Engine:
     """Opens the records and migrates their tables to this version, if the settings allow.
 
-    Raises MissingPackageError where Python's SQLite is too old and no newer one is installed, StorageError
-    where the database cannot be opened, or its tables cannot be used.
+    Raises MissingPackageError if Python's SQLite is too old and no newer one is installed, StorageError
+    if the database cannot be opened, or its tables cannot be used.
     """
     engine = _engine(settings)
     if done := _migrate(engine, apply=settings.migrate_at_start):
@@ -89,7 +89,7 @@ def _engine(settings: Settings) -> sa.Engine:
 
 
 def records_url(settings: Settings) -> sa.URL:
-    """The URL of the records. Raises ReshardError where the password's file cannot be read."""
+    """The URL of the records. Raises ReshardError if the password's file cannot be read."""
     if settings.database_url is None:
         if settings.database_password_file is not None:
             raise ReshardError(

@@ -109,7 +109,7 @@ def _columns_of_first() -> Columns:
 
 
 def _refuse_lacking(connection: sa.Connection, needed: Columns) -> None:
-    """Raises LackingError where a table or one of its columns is missing."""
+    """Raises LackingError if a table or one of its columns is missing."""
     existing = sa.inspect(connection)
     for table, columns in needed.items():
         if not existing.has_table(table):

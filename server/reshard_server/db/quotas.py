@@ -29,7 +29,7 @@ class Quota:
     settings: Settings
 
     def check(self, token: str, everyone: StoredSize, own: StoredSize) -> None:
-        """Raises ProblemError where a quota would be exceeded."""
+        """Raises ProblemError if a quota would be exceeded."""
         for scope, stored in (("_per_token", own), ("", everyone)):
             whose = f"by the token {token!r}" if scope else "by all tokens together"
             self._check(f"{self.what}s{scope}", stored.names, f"{self.what}s", whose)
@@ -63,7 +63,7 @@ def over(setting: str, would_be: str, most: int, what: str) -> ProblemError:
 def check_layout(
     connection: sa.Connection, settings: Settings, token: str, name: str, nbytes: int
 ) -> None:
-    """Raises ProblemError where one more version of this layout would exceed a quota."""
+    """Raises ProblemError if one more version of this layout would exceed a quota."""
     versions = connection.scalar(
         sa.select(sa.func.count()).where(_L.name == name, _L.deleted.is_(False))
     )
@@ -86,7 +86,7 @@ def check_layout(
 def check_schedule(
     connection: sa.Connection, settings: Settings, token: str, name: str, nbytes: int
 ) -> None:
-    """Raises ProblemError where this schedule, new or replaced, would exceed a quota."""
+    """Raises ProblemError if this schedule, new or replaced, would exceed a quota."""
     query = sa.select(sa.func.count(), _counted(sa.func.sum(_S.bytes))).where(_S.name != name)
     everyone, own = (
         StoredSize(row[0] + 1, int(row[1]) + nbytes)

@@ -18,7 +18,7 @@ LOCK_NAME = "server.lock"
 def state_locked(settings: Settings) -> Iterator[None]:
     """Makes the state folder if needed, and locks it; with PostgreSQL replicas share it without a lock.
 
-    Raises StorageError where another server has locked it.
+    Raises StorageError if another server has locked it.
     """
     settings.state.mkdir(0o700, parents=True, exist_ok=True)  # only this user may see the records
     if settings.database_url is not None:

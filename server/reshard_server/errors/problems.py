@@ -132,7 +132,7 @@ def kind_of(urn: str) -> Kind:
 
 
 def remedy_in(detail: str) -> str | None:
-    """The remedy at the end of a detail; None where there is none."""
+    """The remedy at the end of a detail; None if there is none."""
     return detail.rpartition("; ")[2] if "; " in detail else None
 
 

@@ -132,7 +132,7 @@ def _field_of(members: dict[str, Any], place: str, ceiling: int) -> str | None:
 def content_of(serving: Checking, layout: str | dict[str, Any] | None) -> dict[str, Any] | None:
     """A layout's content; a name is looked up among the stored layouts, since the library would take it for a path.
 
-    Raises LayoutError where no layout of this name is stored.
+    Raises LayoutError if no layout of this name is stored.
     """
     return layout_content(serving.database, layout) if isinstance(layout, str) else layout
 

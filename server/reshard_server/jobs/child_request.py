@@ -41,7 +41,7 @@ def make_child_request(
     Args:
         begun: whether an attempt already moved something; then ``restart`` throws nothing away.
 
-    Raises ProblemError where a path may no longer be used, LayoutError where a layout no longer exists.
+    Raises ProblemError if a path may no longer be used, LayoutError if a layout no longer exists.
     """
     request = conversion.request
     budget = _budget(request.max_memory, settings)

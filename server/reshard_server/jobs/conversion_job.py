@@ -115,7 +115,7 @@ async def submit(
 def run_conversion(settings: Settings, roots: Roots, claim: HeldClaim) -> bool:
     """Carries out a claimed conversion; its row says afterwards how it ended.
 
-    Returns False where the conversion is queued again for a server of another version.
+    Returns False if the conversion is queued again for a server of another version.
     """
     try:
         order = _Attempts(settings, roots, claim).run()
@@ -177,7 +177,7 @@ class _Attempts:
         return "lost"
 
     def read_row(self) -> Conversion | None:
-        """The conversion; None where its record was deleted. Raises UnreadableError for another version's."""
+        """The conversion; None if its record was deleted. Raises UnreadableError for another version's."""
         conversion = conversions.get(self.claim.db, self.claim.claim.conversion)
         if conversion is not None and (unknown := unknown_members(conversion.request)):
             raise UnreadableError(CONFLICT, f"this version does not know {', '.join(unknown)}")

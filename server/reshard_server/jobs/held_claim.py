@@ -91,13 +91,13 @@ class HeldClaim:
         return order
 
     def begin_attempt(self) -> bool:
-        """Counts an attempt; False where the claim was lost or the conversion is to be cancelled."""
+        """Counts an attempt; False if the claim was lost or the conversion is to be cancelled."""
         number = self._insist(lambda: claims.begin_attempt(self.db, self.claim))
         self.attempt = number or 0
         return bool(number)
 
     def may_publish(self) -> bool:
-        """Whether this attempt is still the conversion's own; False where the database does not confirm it."""
+        """Whether this attempt is still the conversion's own; False if the database does not confirm it."""
         try:
             return claims.may_publish(self.db, self.claim, self.attempt)
         except sa.exc.SQLAlchemyError as error:
@@ -111,7 +111,7 @@ class HeldClaim:
         error: dict[str, Any] | None = None,
         read_bytes: int | None = None,
     ) -> bool:
-        """Writes how the conversion ended; False where the claim was lost."""
+        """Writes how the conversion ended; False if the claim was lost."""
         values: dict[str, Any] = {"result": result, "error": error, "read_bytes": read_bytes}
         values["progress"] = self._progress
         ended = bool(self._insist(lambda: claims.finish(self.db, self.claim, state, **values)))

@@ -116,7 +116,7 @@ class JobQueue:
                 return
 
     def _claim_one(self) -> bool:
-        """Claims the next conversion and starts it; False where there is none."""
+        """Claims the next conversion and starts it; False if there is none."""
         text = claims.new_claim_text()
         limit = self._settings.running_per_token
         self._claims.add(text)

@@ -45,7 +45,7 @@ def audit(
 
 
 def set_up_audit(file: Path | None) -> None:
-    """Sends the lines to this file, or to the log if it is None. Raises ReshardError where it cannot be written."""
+    """Sends the lines to this file, or to the log if it is None. Raises ReshardError if it cannot be written."""
     for handler in list(_AUDIT.handlers):
         _AUDIT.removeHandler(handler)
         handler.close()

@@ -79,6 +79,6 @@ TEMPLATES = _environment()
 
 
 def page(template: str, visitor: Any, status: int = 200, **shown: Any) -> HTMLResponse:
-    """Renders a page; ``visitor`` is None where nobody is signed in."""
+    """Renders a page; ``visitor`` is None if nobody is signed in."""
     text = TEMPLATES.get_template(template).render(visitor=visitor, **shown)
     return HTMLResponse(text, status)

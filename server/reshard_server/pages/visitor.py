@@ -39,7 +39,7 @@ class Visitor:
     """The visitor of a page.
 
     Attributes:
-        cookie: of the session; None where no token is needed.
+        cookie: of the session; None if no token is needed.
     """
 
     caller: Caller
@@ -96,7 +96,7 @@ def known_visitor(request: Request, serving: Services) -> Visitor | None:
 
 
 def check_scope(found: Visitor, scope: Scope) -> None:
-    """Raises ProblemError where the visitor's token lacks a scope."""
+    """Raises ProblemError if the visitor's token lacks a scope."""
     if not found.may(scope):
         raise ProblemError(
             FORBIDDEN,

@@ -108,7 +108,7 @@ class Questions:
     async def ask(self, question: Question, token: str) -> AsyncGenerator[Update, None]:
         """The child's progress, None a few times a second without news, and last the answer.
 
-        Closing this iterator ends the child. Raises ProblemError where the library refuses, no slot is free, or the
+        Closing this iterator ends the child. Raises ProblemError if the library refuses, no slot is free, or the
         child dies.
         """
         async with self._place(question.effort, token):

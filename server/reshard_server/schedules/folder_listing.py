@@ -58,7 +58,7 @@ class Listing:
 
 
 def listing(root: Path) -> Listing:
-    """Lists everything below a folder. Raises GoneError where it is missing or vanishes meanwhile."""
+    """Lists everything below a folder. Raises GoneError if it is missing or vanishes meanwhile."""
     files: dict[str, FileState] = {}
     folders: dict[str, int] = {}
     odd, ahead = None, [""]
@@ -84,7 +84,7 @@ def listing(root: Path) -> Listing:
 
 
 def check_whole(before: Listing, root: Path) -> None:
-    """Raises GoneError where a file that was listed before is gone or changed; new files are fine."""
+    """Raises GoneError if a file that was listed before is gone or changed; new files are fine."""
     now = listing(root)
     if any(now.files.get(path) != file for path, file in before.files.items()):
         raise GoneError("some of its files were deleted while it was listed")

@@ -40,7 +40,7 @@ def link_step(step: Path, at: Path, *, requested: bool, stopping: Callable[[], b
     Args:
         requested: a client asked for this step, so it is taken as it is even if it lost files before.
 
-    Raises GoneError where the step is no longer whole. Then, and where linking fails, no links remain.
+    Raises GoneError if the step is no longer whole. Then, and where linking fails, no links remain.
     """
     is_linked = False
     try:
@@ -58,7 +58,7 @@ def link_step(step: Path, at: Path, *, requested: bool, stopping: Callable[[], b
 
 
 def remove_links(at: Path) -> None:
-    """Removes a folder of links, complete or not; the step's own files stay. Raises OSError where that fails."""
+    """Removes a folder of links, complete or not; the step's own files stay. Raises OSError if that fails."""
     if at.parent.name != LINKS_FOLDER:
         raise ValueError(f"{at} is no folder of links")
     remove_tree(at)
@@ -67,7 +67,7 @@ def remove_links(at: Path) -> None:
 def remove_tree(folder: Path) -> None:
     """Removes a folder if it exists; another process may remove it at the same time.
 
-    Raises OSError where it cannot be removed.
+    Raises OSError if it cannot be removed.
     """
     try:
         shutil.rmtree(folder)

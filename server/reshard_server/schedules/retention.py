@@ -27,7 +27,7 @@ RECORD = "slices.json"
 
 
 def identity(folder: Path) -> str | None:
-    """Identifies a converted checkpoint: inode and digest of its record; None where there is none."""
+    """Identifies a converted checkpoint: inode and digest of its record; None if there is none."""
     try:
         inode = folder.lstat().st_ino
         content = (folder / RECORD).read_bytes()
@@ -96,7 +96,7 @@ def _is_there(scheduling: Scheduling, output: Output) -> bool:
 
 
 def _remove(target: Path, output: Output) -> bool:
-    """Removes the output; False where it is gone or another folder has its name."""
+    """Removes the output; False if it is gone or another folder has its name."""
     hidden = target.with_name(f"{REMOVED_PREFIX}{output.id[:32]}")
     remove_tree(hidden)
     if identity(target) != output.identity:

@@ -23,7 +23,7 @@ PREVIOUS_RUNS = "the conversion of the previous run has not ended"
 
 
 def tick(scheduling: Scheduling, stored: StoredSchedule, when: Clock, now: float) -> None:
-    """Runs the tick that is due, or notes why not. Raises UnfitError where the schedule's token lost its rights."""
+    """Runs the tick that is due, or notes why not. Raises UnfitError if the schedule's token lost its rights."""
     scheduling.watched(stored)
     due = ticks(when.cron, stored.next_at or now, now, catch_up=when.catch_up)
     request, refused = None, None
@@ -42,9 +42,9 @@ def tick(scheduling: Scheduling, stored: StoredSchedule, when: Clock, now: float
 
 
 def run_now(scheduling: Scheduling, stored: StoredSchedule, when: Clock, now: float) -> str | None:
-    """Starts a run that is not due; returns its key, or None where the previous run has not ended.
+    """Starts a run that is not due; returns its key, or None if the previous run has not ended.
 
-    Raises UnfitError or ProblemError where it cannot run, QueueFullError where too many conversions wait.
+    Raises UnfitError or ProblemError if it cannot run, QueueFullError if too many conversions wait.
     """
     occasion = Occasion(when.source, now)
     request = request_of(stored.name, stored.body, occasion)
@@ -80,7 +80,7 @@ def _advance_and_start(
     request: ConversionRequest | None,
     refused: str | None,
 ) -> str | None:
-    """The id of the conversion; None where another process won the tick, or nothing was started."""
+    """The id of the conversion; None if another process won the tick, or nothing was started."""
     with scheduling.database.begin() as connection:
         if not schedules.advance(connection, stored, due.following):
             return None
@@ -107,7 +107,7 @@ def _start(
     refused: str | None,
     due: float,
 ) -> str | None:
-    """The id of the conversion; None where none was started, and the history says why."""
+    """The id of the conversion; None if none was started, and the history says why."""
     name, key = stored.name, second_text(due)
     if schedule_runs.has_running(connection, name):
         schedule_runs.note(connection, name, key, "skipped", detail=PREVIOUS_RUNS)

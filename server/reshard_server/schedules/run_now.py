@@ -32,7 +32,7 @@ def run_now(
 ) -> ScheduleRun:
     """Queues the conversion of a run, and returns the run.
 
-    Raises ProblemError where there is no such step, it is running, it was converted already, or too many conversions
+    Raises ProblemError if there is no such step, it is running, it was converted already, or too many conversions
     wait.
     """
     try:

@@ -50,7 +50,7 @@ class Scheduling:
         return now_of(self.database) - self.settings.lease_seconds
 
     def caller(self, stored: StoredSchedule) -> Caller:
-        """The token that made the schedule, with its present rights. Raises UnfitError where it lost them."""
+        """The token that made the schedule, with its present rights. Raises UnfitError if it lost them."""
         found = self.tokens.named(stored.token)
         if found is None:
             raise UnfitError(
@@ -64,7 +64,7 @@ class Scheduling:
         return found
 
     def watched(self, stored: StoredSchedule) -> Path:
-        """The real path that the schedule reads. Raises UnfitError where its token may no longer read it."""
+        """The real path that the schedule reads. Raises UnfitError if its token may no longer read it."""
         caller = self.caller(stored)
         try:
             return self.roots.readable(caller, source_of(stored.body))
@@ -88,7 +88,7 @@ class Scheduling:
         self.wake_queue()
 
     def check(self, stored: StoredSchedule, request: ConversionRequest) -> None:
-        """Raises UnfitError where the token lost the rights for it, ProblemError where it is impossible."""
+        """Raises UnfitError if the token lost the rights for it, ProblemError if it is impossible."""
         try:
             check_conversion(self, self.caller(stored), request)
         except ProblemError as problem:

@@ -25,7 +25,7 @@ TEMPORARY = ".orbax-checkpoint-tmp"
 def committed_steps(directory: Path, when: NewSteps) -> dict[int, str]:
     """The name of the folder of each committed step, in the order of the steps.
 
-    A directory that does not exist has none yet. Raises OSError where it cannot be read.
+    A directory that does not exist has none yet. Raises OSError if it cannot be read.
     """
     pattern, found = _pattern(when), {}
     try:

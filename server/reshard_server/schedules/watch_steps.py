@@ -38,7 +38,7 @@ LOG = logging.getLogger(__name__)
 
 
 def poll(scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, now: float) -> None:
-    """Starts the new steps. Raises UnfitError where the schedule's token lost its rights."""
+    """Starts the new steps. Raises UnfitError if the schedule's token lost its rights."""
     directory = scheduling.watched(stored)
     with scheduling.database.begin() as connection:
         if not schedules.advance(connection, stored, now + when.poll_seconds):
@@ -86,7 +86,7 @@ def start_step(
     Args:
         requested: a client asked for this step.
 
-    Raises UnfitError where the schedule's token lost its rights; for a requested step also QueueFullError and
+    Raises UnfitError if the schedule's token lost its rights; for a requested step also QueueFullError and
     StoppedError. Then the step is released.
     """
     occasion = Occasion(
@@ -124,7 +124,7 @@ def _link_and_queue(
     *,
     requested: bool,
 ) -> str | None:
-    """The id of the conversion; None where the claim was lost meanwhile."""
+    """The id of the conversion; None if the claim was lost meanwhile."""
     db = scheduling.database
     step = scheduling.roots.readable(scheduling.caller(stored), occasion.source)
     links = LinkFolder(claimed.text, _link_folder(scheduling, occasion.source, claimed))

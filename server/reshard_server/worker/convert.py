@@ -50,7 +50,7 @@ def convert_all(
 
 
 def _target_of(error: ResumeError, request: dict[str, Any]) -> int:
-    """The number of the target that an error names; 0 where it names none, since there is only one."""
+    """The number of the target that an error names; 0 if it names none, since there is only one."""
     paths = [str(Path(requested["target"]).absolute()) for requested in request["targets"]]
     return 0 if error.target is None else paths.index(error.target)
 

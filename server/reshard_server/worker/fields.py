@@ -48,7 +48,7 @@ class _RequestedTarget:
 
 
 def field_of(error: ReshardError, request: dict[str, Any]) -> str | None:
-    """The JSON pointer of the member in the request that a child was given; None where it may be any member."""
+    """The JSON pointer of the member in the request that a child was given; None if it may be any member."""
     if (name := _member_for(error, _OF_ALL)) is not None:
         return _source_of(request) if name == "source" else f"/{name}"
     name, requested = _member_for(error, _OF_A_TARGET), _requested_of(error, request)

@@ -71,7 +71,7 @@ def picture(planned: Planned, name: str | None) -> Document:
 
 
 def chosen_of(tensors: Planned, name: str | None) -> Planned:
-    """The tensor with this name, else the one that moves most; None where there are no tensors.
+    """The tensor with this name, else the one that moves most; None if there are no tensors.
 
     If no tensor moves, a tensor with other shards in the target comes first, then the largest.
     """
@@ -133,7 +133,7 @@ def _shards(tensor: Planned) -> Document:
 
 
 def _with_shares(planned: Planned, tensor: Planned) -> Document:
-    """``shares`` is None where there are too many."""
+    """``shares`` is None if there are too many."""
     few = _pairs(tensor) <= MOST_PAIRS
     (document,) = conversion_plan(replace(planned, tensors=[tensor]), few)["tensors"]
     found = overlap(tensor)

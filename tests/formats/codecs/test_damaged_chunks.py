@@ -101,7 +101,9 @@ def test_a_second_frame_and_a_bomb_are_refused(tmp_path):
     frame = zstandard.compress(data)
     with pytest.raises(CorruptError, match=f"{len(frame)} bytes follow the end of its zstd frame"):
         decode(Encoding("zstd", 3), placed(frame * 2, tmp_path), len(data))
-    with pytest.raises(CorruptError, match="should hold 5000 bytes, but says 100000"):
+    with pytest.raises(
+        CorruptError, match="should decode to 5000 bytes, but its header says 100000"
+    ):
         decode(Encoding("zstd", 3), placed(frame, tmp_path), 5000)
     unsized = zstandard.ZstdCompressor(write_content_size=False).compress(data)
     with pytest.raises(CorruptError, match="decodes to more than 5000 bytes"):
@@ -133,12 +135,12 @@ def test_false_blosc_headers_are_refused(tmp_path):
 
     for at, value, message in [
         (0, 5, "has format 5, but 2 is expected"),
-        (4, 1 << 31, "should hold 360000 bytes, but says 2147483648"),
+        (4, 1 << 31, "should decode to 360000 bytes, but its header says 2147483648"),
         (8, 1, "blocks have 1 bytes, but 4096 to 360000 are expected"),
         (8, 1 << 30, "blocks have 1073741824 bytes"),
         (12, 99, "says that it has 99 bytes"),
-        (16, 1 << 31, "lie outside"),
-        (16, 3, "lie outside"),
+        (16, 1 << 31, "are outside"),
+        (16, 3, "are outside"),
     ]:
         with pytest.raises(CorruptError, match=message):
             decode(encoding, changed(at, value), array.nbytes)
@@ -175,16 +177,16 @@ def test_extents_that_cannot_be(tmp_path):
     extent = placed(b"abcd", tmp_path)
     with pytest.raises(CorruptError, match="the file ends at byte 15"):
         decode(Encoding(), Extent(extent.path, 6, 1 << 20), 1 << 20)
-    with pytest.raises(CorruptError, match="no chunk can lie there"):
+    with pytest.raises(CorruptError, match="no chunk can be there"):
         open_stream(Encoding(), Extent(extent.path, -1, 4), 4, WHERE)
-    with pytest.raises(CorruptError, match="no chunk can lie there"):
+    with pytest.raises(CorruptError, match="no chunk can be there"):
         open_stream(Encoding(checksum=True), Extent(extent.path, 0, 3), 0, WHERE)
-    with pytest.raises(CorruptError, match="its index carries 2 bytes"):
+    with pytest.raises(CorruptError, match="its index contains 2 bytes"):
         open_stream(Encoding(), Extent("index", 0, 4, b"ab"), 4, WHERE)
-    with pytest.raises(CorruptError, match="should hold 5 bytes, but has 4"):
+    with pytest.raises(CorruptError, match="should have 5 bytes, but has 4"):
         open_stream(Encoding(), extent, 5, WHERE)
     stream = open_stream(Encoding(), extent, 4, WHERE)
-    with pytest.raises(CorruptError, match="holds 4 decoded bytes, but byte 5 is wanted"):
+    with pytest.raises(CorruptError, match="has 4 decoded bytes, but byte 5 is requested"):
         stream.readinto(memoryview(bytearray(5)))
     stream.close()
 

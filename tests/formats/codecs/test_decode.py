@@ -116,7 +116,7 @@ def test_long_fills_keep_their_phase():
     for start, stop in [(0, 5), (5, 50_005), (50_005, 119_999), (119_999, 120_000)]:
         stream.readinto(memoryview(out)[start:stop])
     assert out == expected
-    with pytest.raises(ValueError, match="no multiple of a fill of 7"):
+    with pytest.raises(ValueError, match="not a multiple of a fill of 7"):
         open_fill(b"1234567", 20)
 
 
@@ -142,7 +142,9 @@ def test_what_only_tensorstore_decodes(tmp_path):
     assert stream.close_checked()
     assert (out[2:20] == array[82:]).all()
     assert not out[20:].any()
-    with pytest.raises(CorruptError, match=r"TensorStore cannot read .* holds float32, not int8"):
+    with pytest.raises(
+        CorruptError, match=r"TensorStore cannot read .* its dtype is float32, not int8"
+    ):
         open_stream(encoding, extent, 40 * 70, WHERE, box=box, dtype="int8")
     with pytest.raises(CorruptError, match=r"reads 11200 bytes .* but 7 are expected"):
         open_stream(encoding, extent, 7, WHERE, box=box, dtype="float32")

@@ -86,7 +86,7 @@ def test_errors_name_file_line_and_column(tmp_path):
     )
     path.write_bytes(b'{\n"a": "\xff"}')
     with pytest.raises(
-        CorruptError, match=r"line 2, column 7: expected JSON, found: bytes that are no UTF-8"
+        CorruptError, match=r"line 2, column 7: expected JSON, found: bytes that are not UTF-8"
     ):
         read_json(path)
     path.write_bytes(b"1" * 10_000)
@@ -108,7 +108,7 @@ def test_files_that_are_not_read(tmp_path):
     ):
         read_bytes(big, 1000)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(FormatError, match="should be a plain file with metadata, but is none"):
+    with pytest.raises(FormatError, match="should be a plain file with metadata, but is not"):
         read_bytes(tmp_path / "pipe")
     with pytest.raises(StorageError, match="missing cannot be read: No such file or directory"):
         read_bytes(tmp_path / "missing")

@@ -86,10 +86,10 @@ def test_no_flipped_bit_of_a_node_passes(tmp_path, values):
 def test_nodes_that_are_none(tmp_path):
     file = tmp_path / "node"
     for data, text in (
-        (b"", "is no node of a B-tree"),
-        (b"x" * 40, "is no node of a B-tree"),
+        (b"", "is not a node of a B-tree"),
+        (b"x" * 40, "is not a node of a B-tree"),
         (bytes.fromhex("0cdb20de") + b"\1" * 40, "says that it has"),
-        (bytes.fromhex("0cdb20de") + b"\1" * 13, "is no node of a B-tree"),
+        (bytes.fromhex("0cdb20de") + b"\1" * 13, "is not a node of a B-tree"),
     ):
         file.write_bytes(data)
         with pytest.raises(CorruptError, match=text):

@@ -60,9 +60,9 @@ def test_damaged_manifest_and_nodes(ocdbt):
     manifest = ocdbt / "manifest.ocdbt"
     whole = manifest.read_bytes()
     for broken, text in (
-        (b"", f"{manifest} is no manifest of a database; restore the folder from a copy"),
+        (b"", f"{manifest} is not a manifest of a database; restore the folder from a copy"),
         (whole[:40], f"{manifest} says that it has {len(whole)} bytes (stored are 40), format 0 "),
-        (b"x" * 100, f"{manifest} is no manifest of a database; restore the folder from a copy"),
+        (b"x" * 100, f"{manifest} is not a manifest of a database; restore the folder from a copy"),
         (whole[:-1] + bytes([whole[-1] ^ 1]), f"{manifest}: its CRC32C is recorded as "),
     ):
         manifest.write_bytes(broken)

@@ -172,7 +172,7 @@ REFUSED = {
         "the tensor of shape [4611686018427387904, 4611",
     ),
     "beyond 64 bits": (
-        ".zarray", zarr2((4, 4)), {"shape": [10**4000, 1]}, "should hold numbers from 0 to 2^62, but is [1000",
+        ".zarray", zarr2((4, 4)), {"shape": [10**4000, 1]}, "should contain numbers from 0 to 2^62, but is [1000",
     ),
     "chunk": (
         ".zarray", zarr2((4, 4)), {"chunks": [1 << 62, 1 << 62]}, "no storage holds that",
@@ -183,11 +183,11 @@ REFUSED = {
     ),
     "negative": (
         ".zarray", zarr2((4, 4)), {"shape": [-1, 4]},
-        "shape should hold numbers from 0 to 2^62, but is [-1, 4]",
+        "shape should contain numbers from 0 to 2^62, but is [-1, 4]",
     ),
     "zero chunk": (
         ".zarray", zarr2((4, 4)), {"chunks": [0, 4]},
-        "chunks should hold numbers from 1 to 2^62, but is [0, 4]",
+        "chunks should contain numbers from 1 to 2^62, but is [0, 4]",
     ),
     "ranks": (
         ".zarray", zarr2((4, 4)), {"chunks": [4]},

@@ -43,7 +43,9 @@ def test_temporary_folder(plain):
 def test_tree_metadata_is_missing(plain):
     (plain / "_METADATA").unlink()
     refused(
-        plain, IncompleteCheckpointError, "should hold _METADATA, since _CHECKPOINT_METADATA says"
+        plain,
+        IncompleteCheckpointError,
+        "should contain _METADATA, since _CHECKPOINT_METADATA says",
     )
 
 
@@ -53,7 +55,7 @@ def test_item_of_a_step_is_not_finished(tmp_path):
     refused(
         step,
         IncompleteCheckpointError,
-        f"{step / 'default'} should hold _METADATA, since it was saved",
+        f"{step / 'default'} should contain _METADATA, since it was saved",
     )
     (step / "default").rename(step / "default.orbax-checkpoint-tmp-3")
     refused(step, IncompleteCheckpointError, "saving this item was never finished")
@@ -78,7 +80,7 @@ def test_v1_without_its_record(tmp_path):
 def test_deletion_under_way(tmp_path):
     path = save_v1(tmp_path / "c", TREE)
     (path / "_CHECKPOINT_DELETION").write_text("{}")
-    refused(path, IncompleteCheckpointError, "deleting one of its items was begun and not finished")
+    refused(path, IncompleteCheckpointError, "the deletion of one of its items was not finished")
 
 
 def test_no_tree_at_all(tmp_path):
@@ -96,7 +98,7 @@ def test_no_tree_at_all(tmp_path):
 
 def test_not_a_directory(tmp_path):
     (tmp_path / "f").write_text("")
-    refused(tmp_path / "f", StorageError, "is no directory")
+    refused(tmp_path / "f", StorageError, "is not a directory")
 
 
 @pytest.mark.parametrize(
@@ -218,4 +220,4 @@ def test_array_metadata_is_missing(plain):
         "the tensor 'b/c' is in _METADATA, but its metadata (b.c/.zarray or zarr.json)",
     )
     (plain / "b.c" / ".zarray").mkdir(parents=True)
-    refused(plain, CorruptError, ".zarray should be a plain file, but is none")
+    refused(plain, CorruptError, ".zarray should be a plain file, but is not")

@@ -39,7 +39,7 @@ def test_a_record_of_another_tensor_is_refused(item):
     with pytest.raises(CorruptError) as caught:
         open_orbax(str(item))
     assert (
-        "slices.json records 'x' as int8 of shape [4, 4], but stored is int8 of shape [3, 4]; remove"
+        "slices.json records 'x' as int8 of shape [4, 4], but the stored array is int8 of shape [3, 4]; remove"
         in str(caught.value)
     )
 

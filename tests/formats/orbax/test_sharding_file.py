@@ -92,8 +92,11 @@ def test_equal_texts_share_one_layout(tmp_path):
         ),
         ({"axis_names": ["data", "data"]}, "needs 2 different axis names"),
         ({"axis_names": [1, 2]}, "an axis name should be of type str, but is 1"),
-        ({"shape": [0, 2]}, "the mesh's shape should hold numbers from 1 to 2^62, but is [0, 2]"),
-        ({"shape": [-4, 2]}, "should hold numbers from 1"),
+        (
+            {"shape": [0, 2]},
+            "the mesh's shape should contain numbers from 1 to 2^62, but is [0, 2]",
+        ),
+        ({"shape": [-4, 2]}, "should contain numbers from 1"),
         ({"shape": [1 << 40, 2]}, "a mesh of [1099511627776, 2] has more than 1,048,576 devices"),
         (
             {"partition_spec": ["x"]},
@@ -105,8 +108,8 @@ def test_equal_texts_share_one_layout(tmp_path):
         ({"axis_types": [1, 2]}, "an axis type should be of type str, but is 1"),
         ({"device_mesh": [0]}, "device_mesh should be of type dict, but is [0]"),
         ({"device_mesh": {}}, "device_mesh should be of type list, but is None"),
-        (devices([0, 1, 2, 3]), "holds 1 entries where an axis has 4"),
-        (devices(*[[0, 1, 2]] * 4), "holds 3 entries where an axis has 2"),
+        (devices([0, 1, 2, 3]), "has 1 entries where an axis has 4"),
+        (devices(*[[0, 1, 2]] * 4), "has 3 entries where an axis has 2"),
         ({"device_mesh": {"mesh": [[0, 1]] * 4}}, "a device should be of type dict, but is 0"),
         (
             devices(["0", 1], [2, 3], [4, 5], [6, 7]),

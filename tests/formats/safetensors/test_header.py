@@ -84,7 +84,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "huge header": (b"\xff" * 8 + b"{}", "bytes; the format allows 100,000,000"),
     "cut header": (packed(ONE, b"abcd")[:20], "but ends after 20"),
     "not JSON": (packed(b"{'w'}", b""), "expected JSON, found:"),
-    "not UTF-8": (packed(b'{"\xff": 1}', b""), "bytes that are no UTF-8"),
+    "not UTF-8": (packed(b'{"\xff": 1}', b""), "bytes that are not UTF-8"),
     "a NUL": (packed(b'{"a\0": 1}', b""), "a NUL byte"),
     "a list": (packed(b"[]", b""), "it should be of type dict"),
     "a number of many digits": (packed(b'{"w": 1' + b"0" * 5000 + b"}", b""), "expected JSON"),

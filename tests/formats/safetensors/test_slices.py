@@ -150,7 +150,7 @@ def test_files_of_different_runs_are_refused(tmp_path: Path) -> None:
         ({**ENTRY, "offset": [3, 0]}, FULL[3:].astype("int64"), "are not of one checkpoint"),
         ({**ENTRY, "offset": [3]}, FULL[3:], "are not of one checkpoint"),
         ({**ENTRY, "offset": [4, 0]}, FULL[3:], "is out of bounds"),
-        ({**ENTRY, "offset": [-1, 0]}, FULL[3:], "should hold numbers from 0 to 2^62"),
+        ({**ENTRY, "offset": [-1, 0]}, FULL[3:], "should contain numbers from 0 to 2^62"),
         ([], FULL[3:], "the slice of 'w' should be of type dict"),
         ({}, FULL[3:], "the offset of the slice of 'w' should be of type list, but is None"),
     ],

@@ -27,7 +27,7 @@ def test_a_digest_is_a_plain_crc_of_the_bytes(tmp_path):
 
 def test_what_is_no_plain_file_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(FormatError, match="pipe should be a plain file, but is none"):
+    with pytest.raises(FormatError, match="pipe should be a plain file, but is not"):
         digest_of_file(tmp_path / "pipe")
     with pytest.raises(StorageError, match=r"cannot read .*gone"):
         digest_of_file(tmp_path / "gone")

@@ -142,7 +142,7 @@ def test_devices_must_fill_the_mesh() -> None:
     [
         (SingleDeviceSharding(DEVICES[0]), "expected a jax.sharding.NamedSharding or PartitionSpec, found a SingleDeviceSharding"),
         (PartitionSpec(PartitionSpec.UNCONSTRAINED), "leaves a dimension unconstrained, so its shards are unknown"),
-        (PartitionSpec("a", unreduced={"b"}), "has unreduced axes, whose devices do not hold slices"),
+        (PartitionSpec("a", unreduced={"b"}), "has unreduced axes, whose devices do not have slices"),
         (PartitionSpec("a", reduced={"b"}), "has reduced axes"),
         (("a", None), "found a tuple"),
     ],

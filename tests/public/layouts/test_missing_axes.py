@@ -49,7 +49,7 @@ def test_the_error_names_the_remedy(
     assert run([command, str(source), str(tmp_path / "out"), "--mesh", "model=8"]) == 1
     said = capsys.readouterr().err
     assert "keeps the source's axes [data] over the mesh (model=8)" in said
-    assert "or have what they split replicated (--missing-axes replicate)" in said
+    assert "or replicate the dimensions that they split (--missing-axes replicate)" in said
     assert not (tmp_path / "out").exists()
 
 

@@ -64,7 +64,7 @@ def test_a_rename_is_made_as_before(source: Path) -> None:
 
 
 def test_names_do_not_grow_without_end(source: Path) -> None:
-    with pytest.raises(PlanError, match=r"which is no usable name; .* may have 4096 characters"):
+    with pytest.raises(PlanError, match=r"which is not a usable name; .* may have 4096 characters"):
         reshard.plan(source, rename=[("(.*)", r"\1" * 1000)])
     with pytest.raises(
         PlanError, match="the replacement has 16385 characters; shorten it to at most 16384"

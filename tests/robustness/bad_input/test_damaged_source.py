@@ -106,11 +106,11 @@ DAMAGE = [
     *every_metadata_file(),
     Damage(
         "no-tree-metadata", remove("_METADATA"), IncompleteCheckpointError,
-        ("should hold _METADATA", "it was never committed, or files were lost"),
+        ("should contain _METADATA", "it was never committed, or files were lost"),
     ),
     Damage(
         "no-item-metadata", remove("state/_METADATA"), IncompleteCheckpointError,
-        ("state should hold _METADATA", "it was never committed, or files were lost"), "v1",
+        ("state should contain _METADATA", "it was never committed, or files were lost"), "v1",
     ),
     Damage(
         "no-commit-marker", remove("_CHECKPOINT_METADATA"), IncompleteCheckpointError,

@@ -250,7 +250,7 @@ def test_what_is_no_array_is_refused(made, what) -> None:
     with (
         layouts().scope(),
         pytest.raises(
-            VariableTypeError, match=f"create's function returned {what}, which is no array"
+            VariableTypeError, match=f"create's function returned {what}, which is not an array"
         ),
     ):
         create(made)

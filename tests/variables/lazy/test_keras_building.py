@@ -97,7 +97,7 @@ def test_reading_a_lazy_variable_says_what_to_do() -> None:
         dense.build((8, 8))
     expected = (
         r"'d1/kernel' \(shape \[8, 8\], float32\) was made in a layout map's scope and has no value yet; "
-        r"build the model that holds it first, .* or call reshard\.variables\.materialize on what holds it"
+        r"build the model that contains it first, .* or call reshard\.variables\.materialize on the object that contains it"
     )
     for use in (
         lambda: dense.kernel.value, lambda: dense(DATA), lambda: dense.kernel.numpy(), lambda: dense.kernel + 1,

@@ -109,7 +109,7 @@ def test_values_keep_their_dtype_or_take_the_given_one() -> None:
         ((jnp.ones, (2, -1)), {}, VariableTypeError, r"whole numbers of at least 0, not \(2, -1\)"),
         ((jnp.ones, (2.5,)), {}, VariableTypeError, r"whole numbers of at least 0, not \(2\.5,\)"),
         ((jnp.ones, None, None), {}, VariableTypeError, "needs its shape too"),
-        ((jnp.ones, (2,), "float23"), {}, VariableTypeError, "'float23' is no dtype"),
+        ((jnp.ones, (2,), "float23"), {}, VariableTypeError, "'float23' is not a dtype"),
         (
             (jnp.ones, (2,), "float64"),
             {},
@@ -121,7 +121,7 @@ def test_values_keep_their_dtype_or_take_the_given_one() -> None:
         (("abc",), {}, VariableTypeError, "numbers or an initializer, not str: 'abc'"),
         (([[1, 2], [3]],), {}, VariableTypeError, "numbers or an initializer, not list"),
         ((np.array(["a"]),), {}, VariableTypeError, "numbers or an initializer, not ndarray"),
-        ((jnp.ones, (2,), object), {}, VariableTypeError, "object is no dtype of numbers"),
+        ((jnp.ones, (2,), object), {}, VariableTypeError, "object is not a dtype of numbers"),
         ((jnp.ones, (10**30,)), {}, VariableTypeError, "may have at most 9223372036854775807"),
         ((jnp.ones, (2,)), {"key": 3}, VariableTypeError, r"such as jax\.random\.key\(0\), not 3"),
         ((np.ones(3), (4,)), {}, VariableError, r"shape \[4\] was given a value of shape \[3\]"),

@@ -56,7 +56,7 @@ def test_a_copy_on_the_host_is_a_variable_too(variable: ShardedVariable) -> None
 def test_what_is_no_array_is_not_read(variable: ShardedVariable) -> None:
     sums = jax.tree.map(jnp.sum, variable)
     with pytest.raises(
-        VariableError, match=r"the shards of 'w' are no arrays along axis 0 but \(\),"
+        VariableError, match=r"the shards of 'w' are not arrays along axis 0 but \(\),"
     ):
         print(sums.shape)
     for leaf in (None, 1.0, jax.ShapeDtypeStruct((1, 2), np.float32)):

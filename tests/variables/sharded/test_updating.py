@@ -226,7 +226,7 @@ def test_refusals_by_dtype() -> None:
     truth = ShardedVariable.split(np.zeros(3, bool), 2, "truth")
     for change in (lambda: truth.assign_add([True] * 3), lambda: truth.scatter_max([0], [True])):
         with pytest.raises(
-            VariableTypeError, match="of 'truth' computes, which bool values do not"
+            VariableTypeError, match="of 'truth' computes, which bool values cannot"
         ):
             change()
     assert truth.scatter_update([2], [True]).numpy().tolist() == [False, False, True]

@@ -85,7 +85,9 @@ def test_mod_deals_rows_in_turn() -> None:
         (3,), (3,), (3,), (2,), (2,),
     ]  # fmt: skip
     for members in (lambda: table.boxes, lambda: table.offsets, lambda: table.save_slice_infos):
-        with pytest.raises(VariableError, match=r"'t' hold every 5th row \('mod'\), which no box"):
+        with pytest.raises(
+            VariableError, match=r"'t' contain every 5th row \('mod'\), which no box"
+        ):
             members()
     with pytest.raises(
         VariableError, match=r"a 'mod' table of 5 rows in 2 shards has \[3, 2\] rows"
@@ -174,7 +176,7 @@ OVER_TWO = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("x",)), PartitionSpe
         (lambda: ShardedVariable([F4, 1.0]), VariableTypeError, "must be a jax or numpy array, not a float"),
         (lambda: ShardedVariable([F4, [1.0]], "w"), VariableError, "'w' must have one number of dimensions, but have 2, 1"),
         (lambda: ShardedVariable([[1.0], [2]], "w"), VariableError, "'w' must have one dtype, but have float32, int32"),
-        (lambda: ShardedVariable([[[1], [1, 2]]], "w"), VariableError, "'w' was given a list that is no array"),
+        (lambda: ShardedVariable([[[1], [1, 2]]], "w"), VariableError, "'w' was given a list that is not an array"),
         (lambda: ShardedVariable([[1e300]], "w"), VariableError, r"'w' was given a list of numbers beyond float32, .* give numpy.array"),
         (lambda: ShardedVariable([ShardedVariable([F4])]), VariableTypeError, "numpy array, not a ShardedVariable"),
         (lambda: ShardedVariable([F4], name=3), VariableTypeError, "name of a variable must be text, not 3"),
@@ -187,17 +189,17 @@ OVER_TWO = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("x",)), PartitionSpe
         (lambda: ShardedVariable([F4], "w", axis=2), VariableIndexError, r"axis 2 is out of range for 'w' of shape \[2, 3\]; expected -2 to 1"),
         (lambda: ShardedVariable([F4], "w", axis=0.0), VariableTypeError, "axis of 'w' must be a whole number"),
         (lambda: ShardedVariable([F4], "w", partition_strategy="dvi"), VariableError, "'div' or 'mod', not 'dvi'"),
-        (lambda: ShardedVariable([np.array(["a"])], "w"), VariableTypeError, "has dtype <U1, which is none of numbers"),
+        (lambda: ShardedVariable([np.array(["a"])], "w"), VariableTypeError, "has dtype <U1, which is not a dtype of numbers"),
         (lambda: ShardedVariable([jax.random.key(0)[None]], "w"), VariableTypeError, "shard jax.random.key_data"),
         (lambda: ShardedVariable.split(F4, 0, "w"), VariableError, "'w' cannot be split into 0 shards"),
         (lambda: ShardedVariable.split(F4, 1 << 60, "w"), VariableError, "cannot be split into 1152921504606846976 shards"),
         (lambda: ShardedVariable.split(F4, "2", "w"), VariableTypeError, "the partition of 'w' must be a number of shards"),
         (lambda: ShardedVariable.split(F4, 2.0, "w"), VariableTypeError, "the partition of 'w' must be a number of shards"),
         (lambda: ShardedVariable.split(F4, [2], "w"), VariableError, "one number of parts for each dimension"),
-        (lambda: ShardedVariable.split(F4, [1, 3], "w"), VariableError, "splits dimension 1, but its shards lie along axis 0"),
+        (lambda: ShardedVariable.split(F4, [1, 3], "w"), VariableError, "splits dimension 1, but its shards are along axis 0"),
         (lambda: ShardedVariable.split(F4, 2, "w", devices=[]), VariableError, "no devices were given for the shards of 'w'"),
         (lambda: ShardedVariable([np.ma.array(F4, mask=True)], "w"), VariableTypeError, "not a MaskedArray"),
-        (lambda: ShardedVariable.split([[1], [1, 2]], 2, "w"), VariableError, "'w' was given a list that is no array"),
+        (lambda: ShardedVariable.split([[1], [1, 2]], 2, "w"), VariableError, "'w' was given a list that is not an array"),
         (lambda: ShardedVariable.split(np.ma.array(F4), 2, "w"), VariableTypeError, "'w' was given a masked array"),
         (lambda: ShardedVariable.split(F4, True, "w"), VariableTypeError, "the partition of 'w' must be a number of shards"),
         (lambda: ShardedVariable.split(F4, lambda *_: [-1, 1], "w"), VariableError, "'w' cannot be split into -1 shards"),

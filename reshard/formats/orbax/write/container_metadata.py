@@ -27,8 +27,8 @@ _TREE_HANDLER: dict[Style, str] = {
 def checkpoint_metadata(container: Container, items: Iterable[Item]) -> bytes:
     """``_CHECKPOINT_METADATA``: the source's, with the handlers of the items that were written.
 
-    Time stamps are the source's, since the checkpoint is the same one, and null where it had none, so
-    that converting twice gives equal files; those of a tree that was never saved before are now.
+    Time stamps are the source's, or null if it has none, so that converting twice gives equal files. A tree that was
+    never saved before gets the time of now.
     """
     now = time.time_ns()
     document = {
@@ -54,7 +54,7 @@ def item_handlers(container: Container, items: Iterable[Item]) -> str | dict[str
 
 
 def _handler(style: Style, item: Item) -> str:
-    """The item's recorded handler; the default where a tree's handler is of the other style."""
+    """The item's recorded handler; the default if a tree's handler is of the other style."""
     fits = item.handler.startswith(V1_HANDLERS) == (style == "v1")
     return item.handler if item.handler and (fits or not item.is_tree) else _default(style, item)
 

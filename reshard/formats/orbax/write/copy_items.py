@@ -1,4 +1,4 @@
-"""Copying an item that is no tree (JSON, a dataset iterator's state, ...) as it is, file by file."""
+"""Copying an item that is not a tree (JSON, a dataset iterator's state, ...) unchanged, file by file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reshard.storage.local import reason_and_remedy
 
 
 def copy_items(target: TargetCheckpoint, root: Path) -> None:
-    """Copy each item that is no tree to its folder below the root."""
+    """Copy each item that is not a tree to its folder below the root."""
     for item in target.container.items:
         if not item.is_tree and item.name in target.copied:
             folder = root / item_directory(target.container, item)
@@ -27,7 +27,7 @@ def copy_items(target: TargetCheckpoint, root: Path) -> None:
 
 
 def _check_copied(source: Path, folder: Path, item: str) -> None:
-    """Raises CorruptError where the copy differs from the source's record, if it has one."""
+    """Raises CorruptError if the source has a record and the copy differs from it."""
     record = read_slices(source.parent)
     if record is None or record.data_files is None:
         return
@@ -44,7 +44,7 @@ def _check_copied(source: Path, folder: Path, item: str) -> None:
 
 
 def copied_folders(target: TargetCheckpoint) -> list[str]:
-    """Where the items that are no trees go, below the root."""
+    """The folders below the root of the items that are not trees."""
     return [
         item_directory(target.container, item)
         for item in target.container.items
@@ -55,9 +55,8 @@ def copied_folders(target: TargetCheckpoint) -> list[str]:
 def copy_item(source: Path, target: Path, name: str) -> None:
     """Copy a folder without syncing; running it again gives the same result.
 
-    A link to a file inside the folder is copied as that file. FormatError where a link leads out of
-    the folder or to a folder, or where something is neither file nor folder; StorageError where the
-    file system refuses.
+    A link to a file inside the folder is copied as that file. Raises FormatError if a link leads out of the folder or
+    to a folder, or if an entry is neither file nor folder; StorageError if the file system refuses.
     """
     try:
         top = source.resolve(strict=True)
@@ -65,7 +64,7 @@ def copy_item(source: Path, target: Path, name: str) -> None:
         _copy_folder(source, target, top, name)
     except RuntimeError as error:
         raise FormatError(
-            f"item {name!r} in {source} holds a symbolic link that leads to itself; remove it"
+            f"item {name!r} in {source} contains a symbolic link that leads to itself; remove it"
         ) from error
     except OSError as error:
         place = error.filename2 or error.filename or source
@@ -82,7 +81,7 @@ def _refuse_without_space(source: Path, target: Path, name: str) -> None:
     free = free_bytes(target)
     if need > free:
         raise StorageError(
-            f"item {name!r} in {source} holds files of {format_bytes(need)}, but the file system of {target} has "
+            f"item {name!r} in {source} contains files of {format_bytes(need)}, but the file system of {target} has "
             f"only {format_bytes(free)} free; free space, or choose another target"
         )
 
@@ -102,7 +101,7 @@ def _copy_entry(entry: Path, target: Path, top: Path, name: str) -> None:
         shutil.copyfile(real, target)
     else:
         raise FormatError(
-            f"item {name!r} holds {entry}, which is neither a file nor a folder and cannot be "
+            f"item {name!r} contains {entry}, which is neither a file nor a folder and cannot be "
             f"copied; remove it from the source"
         )
 
@@ -111,7 +110,7 @@ def _follow(link: Path, top: Path, name: str) -> Path:
     real = link.resolve(strict=True)
     if not real.is_relative_to(top) or not real.is_file():
         raise FormatError(
-            f"item {name!r} holds the symbolic link {link} to {real}, which is not a file inside the "
+            f"item {name!r} contains the symbolic link {link} to {real}, which is not a file inside the "
             f"item; links that lead elsewhere are not followed, so replace it by the file that it points to"
         )
     return real

@@ -71,7 +71,7 @@ def _is_of(name: str, tree: ItemTree) -> bool:
 
 
 def _database_digests(folder: Path) -> dict[str, str]:
-    """The digest of each file of the databases in an item's folder; none where chunks are plain files."""
+    """The digest of each file of the databases in an item's folder; none if chunks are plain files."""
     if not find_databases(folder):
         return {}
     return digests_of_files(folder, (n for n in files_below(folder) if is_data_file(n)))
@@ -84,7 +84,7 @@ def _container_slices(
     markers: Mapping[str, bytes],
     slices_of: Mapping[str, bytes],
 ) -> bytes:
-    """The record of a checkpoint of several items: of everything outside of its trees."""
+    """The record of a checkpoint of several items; it covers everything outside of its trees."""
     own = {n: d for n, d in markers.items() if not any(_is_of(n, tree) for tree in trees)}
     files = {name: digest_of(data) for name, data in {**own, **slices_of}.items()}
     for folder in copied_folders(target):
@@ -110,7 +110,7 @@ def slice_file(
     """The item's slice metadata, with a digest of each metadata file.
 
     Args:
-        data_files: digests of the databases' files; None where not every file is recorded.
+        data_files: digests of the databases' files; None if not every file is recorded.
     """
     entries = [
         slice_entry(leaf, tensor, digests.get(leaf.leaf.name)) for leaf, tensor in tree.tensors

@@ -1,4 +1,4 @@
-"""The trees of a target checkpoint as they are written: folders and names, which are refused where unsafe."""
+"""The trees of a target checkpoint as they are written: folders and names; unsafe names are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class WrittenLeaf(Struct, frozen=True):
     """A leaf with its path in the written tree.
 
     Attributes:
-        path: its keys; a key is a position only where the whole sequence is there.
+        path: its keys; a key is a position only if the whole sequence is there.
         param: Orbax's dotted name of it.
         target: its tensor, or None for a string, None, an empty container or the like.
     """
@@ -62,7 +62,7 @@ class ItemTree(Struct, frozen=True):
 def item_trees(target: TargetCheckpoint) -> list[ItemTree]:
     """The trees to write, those without any leaf left out.
 
-    FormatError, naming the leaves, where names collide, are unsafe, or do not match the tensors.
+    Raises FormatError, naming the leaves, if names collide, are unsafe, or do not match the tensors.
     """
     check_items(target.container)
     by_item: dict[str, list[Leaf]] = defaultdict(list)
@@ -145,7 +145,7 @@ def _target_of(leaf: Leaf, target: TargetCheckpoint) -> TargetTensor | None:
         return target.tensors[leaf.name]
     except KeyError:
         raise FormatError(
-            f"leaf {leaf.name!r} is a tensor, but nothing is known of its shape and chunks; it "
+            f"leaf {leaf.name!r} is a tensor, but its shape and chunks are not known; it "
             f"would be lost"
         ) from None
 

@@ -2,7 +2,7 @@
 
 Written as stock Orbax 0.12 writes them. ``array_metadatas`` is always written: without it PRNG keys are silently
 restored as uint32. Orbax looks for ``.zarray`` files (zarr2) or an OCDBT manifest to
-tell whether there is data, and warns where it finds neither, as in every plain zarr3 checkpoint, its own too;
+tell whether there is data, and warns if it finds neither, as in every plain zarr3 checkpoint, also its own.
 ``array_metadatas/.zarray``, an array without elements, prevents the warning.
 """
 
@@ -42,7 +42,7 @@ def metadata_files(tree: ItemTree, *, ocdbt: bool) -> dict[str, bytes]:
 
 
 def _joined(start: str, entries: Iterable[str], end: str) -> bytes:
-    """JSON put together entry by entry: as objects, a large tree's would take ten times as much."""
+    """JSON put together entry by entry: objects of a large tree would take ten times the memory."""
     text = BytesIO()
     text.write(start.encode())
     for number, entry in enumerate(entries):
@@ -152,7 +152,7 @@ def _sharding(leaf: WrittenLeaf, target: TargetTensor) -> str:
 
 
 def string_document(tree: ItemTree) -> dict[str, Any]:
-    """The strings, nested where a name has slashes: Orbax takes the name for a JSON pointer."""
+    """The strings, nested if a name has slashes: Orbax uses the name as a JSON pointer."""
     document: dict[str, Any] = {}
     for leaf in tree.leaves:
         if "string" in leaf.leaf.meta and leaf.target is None:
@@ -167,7 +167,7 @@ def _insert(document: dict[str, Any], leaf: WrittenLeaf) -> None:
         node = node.setdefault(parent, {}) if isinstance(node, dict) else None
     if not isinstance(node, dict) or last in node:
         raise FormatError(
-            f"the string {leaf.leaf.name!r} cannot be written: its name lies inside another "
+            f"the string {leaf.leaf.name!r} cannot be written: its name is inside another "
             f"string's name, and Orbax keeps strings by path; rename it"
         )
     node[last] = leaf.leaf.meta["string"]

@@ -1,8 +1,7 @@
 """The Orbax writer's ``--ocdbt`` form: all arrays of an item in one OCDBT database.
 
-A chunk is stored once ``put`` returns: it waits for the database's commit, and commits of threads
-that wait together are merged, so bytes in flight are bounded by the threads that write. Only one
-process may write a database.
+A chunk is stored once ``put`` returns: ``put`` waits for the database's commit. Commits of threads that wait together
+are merged, so the number of writing threads bounds the bytes in flight. Only one process may write a database.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class OcdbtWriter:
         return ()
 
     def put(self, name: str, index: Index, data: bytes | memoryview) -> None:
-        """Store the chunk and wait for it; StorageError, naming it, where that fails."""
+        """Store the chunk and wait for it; StorageError, naming the chunk, if that fails."""
         item, param = self._keys[name]
         database = self._databases.get(item)
         if database is None:

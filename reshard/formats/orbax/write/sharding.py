@@ -1,9 +1,8 @@
 """``_sharding``: the sharding that stock Orbax gives each array when it restores without a target.
 
-Orbax wants an entry for every jax.Array leaf and fails on the first that has none. Device ids are
-written where the mesh has them (it is the source's own, or was given with devices). Without ids Orbax
-takes all of ``jax.devices()``, which must then be exactly as many as the mesh has places: with more or
-fewer it raises "Topology mismatch".
+Orbax wants an entry for every jax.Array leaf and fails on the first that has none. Device ids are written if the mesh
+has them (a source's mesh, or one given with devices). Without ids Orbax uses all of ``jax.devices()``, whose number
+must then equal the size of the mesh; else it raises "Topology mismatch".
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _ONE_DEVICE = {
     "partition_spec": [],
     "device_mesh": {"mesh": [{"id": 0}]},
 }
-"""For arrays of no known layout: whole, on device 0. A SingleDeviceSharding would need the name of a
+"""For arrays without a known layout: whole, on device 0. A SingleDeviceSharding would need the name of a
 device that the restoring process has, which differs between CPU, GPU and TPU; the id does not."""
 
 

@@ -1,4 +1,4 @@
-"""The Orbax writer: zarr3 arrays in plain files, so that any worker writes any chunk by itself."""
+"""The Orbax writer: zarr3 arrays in plain files, so that any worker can write any chunk alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_writer(target: TargetCheckpoint, *, ocdbt: bool = False) -> Writer:
         ocdbt: keep all arrays of an item in one OCDBT database instead of plain files.
 
     Raises FormatError, naming the tensor, for names that collide or are unsafe and for arrays that
-    zarr3 cannot hold; LayoutError where a layout does not divide its tensor.
+    zarr3 cannot hold; LayoutError if a layout does not divide its tensor.
     """
     trees = item_trees(target)
     for tree in trees:
@@ -48,7 +48,7 @@ class OrbaxWriter:
         self._arrays = {tree.item.name: _array_files(tree) for tree in trees}
 
     def prepare(self, root: Path) -> None:
-        """Make the folders, write each ``zarr.json``, copy the items that are no trees."""
+        """Make the folders, write each ``zarr.json``, copy the items that are not trees."""
         self._root = root
         make_folder(str(root))
         for tree in self._trees:
@@ -56,7 +56,7 @@ class OrbaxWriter:
         copy_items(self._target, root)
 
     def places(self, name: str, index: Index) -> tuple[Place, ...]:
-        """A file of its own: ``<item>/<dotted name>/c/0/1``, or ``c.0.0`` of an only chunk."""
+        """A file of its own: ``<item>/<dotted name>/c/0/1``, or ``c.0.0`` for a single chunk."""
         return (Place(self._file(name, index)),)
 
     def _file(self, name: str, index: Index) -> str:
@@ -64,7 +64,7 @@ class OrbaxWriter:
         return f"{self._folders[name]}/{chunk_key(grid, index)}"
 
     def put(self, name: str, index: Index, data: bytes | memoryview) -> None:
-        """Write the chunk's file; StorageError where the file system refuses."""
+        """Write the chunk's file; StorageError if the file system refuses."""
         if self._root is None:
             raise FormatError(f"chunk {list(index)} of {name!r} was put before prepare")
         write_file(f"{self._root}/{self._file(name, index)}", data)

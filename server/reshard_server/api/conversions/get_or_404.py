@@ -30,7 +30,7 @@ ConversionId = Annotated[
 def visible(
     serving: Services, caller: Caller, conversion: str, with_result: bool = True
 ) -> Conversion:
-    """The conversion; ProblemError where it does not exist or belongs to another token."""
+    """The conversion; ProblemError if it does not exist or belongs to another token."""
     if conversion.endswith(VERBS):
         raise ProblemError(
             NOT_ALLOWED, f"{conversion!r} names a verb; send POST", headers={"Allow": "POST"}

@@ -61,7 +61,7 @@ def new_name(name: ScheduleName) -> str:
 
 
 def visible(serving: Services, caller: Caller, name: str) -> StoredSchedule:
-    """The schedule; ProblemError where it does not exist or belongs to another token."""
+    """The schedule; ProblemError if it does not exist or belongs to another token."""
     found = schedules.get(serving.database, new_name(name))
     if found is None or not may_see(caller, found):
         raise gone(name)
@@ -84,7 +84,7 @@ def gone(name: str) -> ProblemError:
 def check_state(
     found: StoredSchedule | None, if_match: str | None, if_none_match: str | None = None
 ) -> None:
-    """Raises ProblemError where the schedule is not in the state that the request expects."""
+    """Raises ProblemError if the schedule is not in the state that the request expects."""
     if if_match is not None and (found is None or not _names(if_match, found)):
         raise changed(found)
     if if_none_match is not None and found is not None and _names(if_none_match, found):

@@ -215,7 +215,7 @@ def _answer(serving: Services, stored: StoredSchedule, response: Response) -> Sc
 
 
 def _unless_changed(serving: Services, stored: StoredSchedule | None, name: str) -> StoredSchedule:
-    """The stored schedule; ProblemError where another request changed it first."""
+    """The stored schedule; ProblemError if another request changed it first."""
     if stored is None:
         raise changed(schedules.get(serving.database, name))
     return stored

@@ -78,7 +78,7 @@ def check_form(query: TensorQuery) -> None:
 
 
 def open_source(serving: Services, caller: Caller, query: TensorQuery) -> TensorSource:
-    """Opens the source; reads metadata only. Raises ProblemError where it is missing, forbidden or invalid."""
+    """Opens the source; reads metadata only. Raises ProblemError if it is missing, forbidden or invalid."""
     check_form(query)
     query = resolve_step(serving.roots, caller, query)
     path = _path(serving, caller, query.checkpoint)

@@ -28,7 +28,7 @@ class Watcher:
     """Waits for changes of a conversion after a revision.
 
     Attributes:
-        newest: the last state that was read; None where the conversion was deleted.
+        newest: the last state that was read; None if the conversion was deleted.
         wake: set on each change.
     """
 

@@ -131,7 +131,7 @@ def claim_next(
     running_per_token: int,
     left: Collection[str] = (),
 ) -> Claim | None:
-    """Claims the next conversion and marks it running; None where none may start now.
+    """Claims the next conversion and marks it running; None if none may start now.
 
     Args:
         left: conversions to leave to servers of another version.
@@ -154,7 +154,7 @@ def claim_next(
 
 
 def begin_attempt(db: sa.Engine, claim: Claim) -> int | None:
-    """Counts an attempt and returns its number; None where the claim is lost or the conversion to be cancelled."""
+    """Counts an attempt and returns its number; None if the claim is lost or the conversion to be cancelled."""
     with db.begin() as connection:
         named = {**_named(claim), "now": clock_of(db).now()}
         return cast("int | None", connection.execute(_BEGIN_ATTEMPT, named).scalar())
@@ -170,13 +170,13 @@ def may_publish(db: sa.Engine, claim: Claim, attempt: int) -> bool:
 
 
 def set_progress(db: sa.Engine, claim: Claim, progress: ProgressState) -> Held | None:
-    """Records progress; returns the state, or None where the claim is lost."""
+    """Records progress; returns the state, or None if the claim is lost."""
     at = progress.model_dump(mode="json")
     return _changed(db, claim, _SET_PROGRESS, at=at, has_moved=progress.moved_bytes > 0)
 
 
 def state_of(db: sa.Engine, claim: Claim) -> Held | None:
-    """The state: running, or cancelling; None where the claim is lost."""
+    """The state: running, or cancelling; None if the claim is lost."""
     with db.connect() as connection:
         return cast("Held | None", connection.execute(_STATE, _named(claim)).scalar())
 
@@ -197,7 +197,7 @@ def finish(
     read_bytes: int | None = None,
     progress: ProgressState | None = None,
 ) -> bool:
-    """Records how the conversion ended, and counts that; False where the claim is lost.
+    """Records how the conversion ended, and counts that; False if the claim is lost.
 
     Args:
         progress: the last progress; None keeps what was recorded before.

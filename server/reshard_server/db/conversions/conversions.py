@@ -129,7 +129,7 @@ def _row(new: New, request: ConversionRequest, now: float) -> dict[str, Any]:
 
 
 def get(db: sa.Engine, conversion: str, with_result: bool = True) -> Conversion | None:
-    """The conversion with this id, with or without its result; None where there is none."""
+    """The conversion with this id, with or without its result; None if there is none."""
     with db.connect() as connection:
         return _get(connection, conversion, with_result)
 
@@ -212,7 +212,7 @@ def count_queued(connection: sa.Connection, token: str) -> int:
 
 
 def request_cancel(db: sa.Engine, conversion: str) -> Conversion | None:
-    """Cancels a queued conversion, or asks a running one to stop; None where there is no such conversion."""
+    """Cancels a queued conversion, or asks a running one to stop; None if there is no such conversion."""
     if not _cancel_queued(db, conversion):
         _change(db, conversion, {"running"}, {"state": "cancelling"})
     return get(db, conversion)
@@ -226,7 +226,7 @@ def requeue(db: sa.Engine, conversion: str) -> Conversion | None:
 
 
 def delete(db: sa.Engine, conversion: str) -> bool:
-    """Deletes a conversion that has ended; False where it has not, or does not exist."""
+    """Deletes a conversion that has ended; False if it has not, or does not exist."""
     with db.begin() as connection:
         gone = connection.execute(
             CONVERSIONS.delete().where(_C.id == conversion, _C.state.in_(ENDED))

@@ -37,7 +37,7 @@ def record(db: sa.Engine, links: LinkFolder, executor: str) -> None:
 
 
 def assign(connection: sa.Connection, links: str, conversion: str) -> bool:
-    """Assigns the folder to the conversion that will read it; False where the folder is gone."""
+    """Assigns the folder to the conversion that will read it; False if the folder is gone."""
     change = SCHEDULE_HOLDS.update().where(_H.id == links, _H.conversion.is_(None))
     return bool(connection.execute(change.values(conversion=conversion)).rowcount)
 

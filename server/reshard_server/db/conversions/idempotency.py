@@ -55,7 +55,7 @@ def create_once(
 ) -> tuple[Conversion, bool]:
     """Records a conversion, or returns the one that this token made with this key; and whether it is new.
 
-    Raises ProblemError where the key was sent with another request, or too many conversions of the token wait.
+    Raises ProblemError if the key was sent with another request, or too many conversions of the token wait.
     """
     try:
         return create_all(db, [submission], queued_at_most)[0], True
@@ -76,7 +76,7 @@ def create_all(
 ) -> list[Conversion]:
     """Records all of these conversions, or none.
 
-    Raises IntegrityError where a key was sent before, else ProblemError where too many conversions of a token wait.
+    Raises IntegrityError if a key was sent before, else ProblemError if too many conversions of a token wait.
     """
     with db.begin() as connection:
         made = insert(connection, [New(one.token, one.request) for one in submissions])

@@ -60,7 +60,7 @@ def put(
     Args:
         settings: their quotas apply; None for no quotas.
 
-    Raises ProblemError where the current version is not the expected one, the layout belongs to another token, or a
+    Raises ProblemError if the current version is not the expected one, the layout belongs to another token, or a
     quota is used up.
     """
     for left in reversed(range(TRIES)):
@@ -99,7 +99,7 @@ def _put(
 
 
 def get(db: sa.Engine, text: str) -> StoredLayout | None:
-    """The layout ``name`` (its newest version) or ``name@version``; None where it does not exist or was deleted."""
+    """The layout ``name`` (its newest version) or ``name@version``; None if it does not exist or was deleted."""
     name, at, version = text.partition("@")
     with db.connect() as connection:
         return _newest(connection, name, _number(version) if at else None)
@@ -108,7 +108,7 @@ def get(db: sa.Engine, text: str) -> StoredLayout | None:
 def delete(
     db: sa.Engine, name: str, *, token: str, is_admin: bool, expected: Expected
 ) -> StoredLayout | None:
-    """Deletes every version; returns the newest one, None where there was none.
+    """Deletes every version; returns the newest one, None if there was none.
 
     Raises ProblemError like ``put``.
     """
@@ -161,7 +161,7 @@ def _check(
 
 
 def check_owner(db: sa.Engine, name: str, *, token: str, is_admin: bool) -> None:
-    """Raises ProblemError where a layout belongs to another token."""
+    """Raises ProblemError if a layout belongs to another token."""
     with db.connect() as connection:
         _check_owner(name, _newest(connection, name), token, is_admin)
 
@@ -200,7 +200,7 @@ def page(db: sa.Engine, prefix: str | None, page_size: int, token: str | None = 
 def versions(
     db: sa.Engine, name: str, page_size: int, token: str | None = None
 ) -> VersionPage | None:
-    """All versions of a layout, newest first; None where there is no such layout."""
+    """All versions of a layout, newest first; None if there is no such layout."""
     listing = {"versions": name}
     query = sa.select(*_listed_columns(db)).where(_L.name == name, _L.deleted.is_(False))
     if token:
@@ -278,7 +278,7 @@ def _with_pin(requested: G, pins: Mapping[str, str]) -> G:
 def layout_content(db: sa.Engine, text: str) -> dict[str, Any]:
     """The content of ``name`` (its newest version) or ``name@version`` now.
 
-    Raises LayoutError where it does not exist or was deleted.
+    Raises LayoutError if it does not exist or was deleted.
     """
     found = get(db, text)
     if found is None:
@@ -290,7 +290,7 @@ def stored_layout(db: sa.Engine, text: str, as_of: float) -> dict[str, Any]:
     """The content of ``name@version``, or of the version of ``name`` that was newest at the time ``as_of``.
 
     A version that was deleted since is still used, because the conversion was accepted with it. Records of 0.1.0 name
-    no version. Raises LayoutError where no such version was ever stored.
+    no version. Raises LayoutError if no such version was ever stored.
     """
     name, at, version = text.partition("@")
     chosen = _L.version == _number(version) if at else _L.created_at <= as_of

@@ -80,7 +80,7 @@ def set_made(db: sa.Engine, output: Output, identity: str) -> None:
 
 
 def begin_removing(db: sa.Engine, output: Output) -> bool:
-    """Marks the output for removal; False where a later conversion replaced it."""
+    """Marks the output for removal; False if a later conversion replaced it."""
     return _change(db, output, "made", {"state": "removing"})
 
 

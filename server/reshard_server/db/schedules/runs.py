@@ -121,7 +121,7 @@ def note(
 
 
 def claim(db: sa.Engine, schedule: str, step: int, executor: str) -> StepClaim | None:
-    """Claims a step without a row; None where it has one."""
+    """Claims a step without a row; None if it has one."""
     claimed = StepClaim(schedule, step, secrets.token_hex(16))
     row = {"schedule": schedule, "key": str(step), "step": step}
     row |= _holding(claimed, executor, clock_of(db).now())
@@ -136,7 +136,7 @@ def claim(db: sa.Engine, schedule: str, step: int, executor: str) -> StepClaim |
 def claim_again(
     db: sa.Engine, schedule: str, before: ScheduleRun, executor: str
 ) -> StepClaim | None:
-    """Claims a step again; None where its row is no longer as in ``before``."""
+    """Claims a step again; None if its row is no longer as in ``before``."""
     claimed = StepClaim(schedule, int(before.key), secrets.token_hex(16), before)
     change = SCHEDULE_RUNS.update().where(
         _R.schedule == schedule,
@@ -158,7 +158,7 @@ def end_claim(
     conversion: str | None = None,
     detail: str | None = None,
 ) -> bool:
-    """Records what came of the step; False where the claim no longer stands."""
+    """Records what came of the step; False if the claim no longer stands."""
     values: dict[str, Any] = {"outcome": outcome, "conversion": conversion, "detail": detail}
     values |= {"at": clock_of(connection).now(), "executor": None, "claim": None}
     values["settled"] = OPEN if conversion else SETTLED

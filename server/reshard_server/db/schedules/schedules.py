@@ -78,7 +78,7 @@ class StoredSchedule:
 
 
 def get(db: sa.Engine, name: str) -> StoredSchedule | None:
-    """The schedule with this name; None where there is none."""
+    """The schedule with this name; None if there is none."""
     with db.connect() as connection:
         row = connection.execute(sa.select(SCHEDULES).where(_S.name == name)).one_or_none()
     return None if row is None else _stored(row)
@@ -92,12 +92,12 @@ def create(
     next_at: float,
     settings: Settings | None = None,
 ) -> StoredSchedule | None:
-    """Stores a new schedule; None where the name is taken.
+    """Stores a new schedule; None if the name is taken.
 
     Args:
         settings: their quotas apply; None for no quotas.
 
-    Raises ProblemError where a quota is used up.
+    Raises ProblemError if a quota is used up.
     """
     now = clock_of(db).now()
     values = {**_values(token, body, next_at, now), "name": name, "created_at": now, "revision": 1}
@@ -119,7 +119,7 @@ def replace(
     next_at: float,
     settings: Settings | None = None,
 ) -> StoredSchedule | None:
-    """Replaces the body; None where the schedule changed meanwhile. Raises ProblemError like ``create``."""
+    """Replaces the body; None if the schedule changed meanwhile. Raises ProblemError like ``create``."""
     values = _values(token, body, next_at, clock_of(db).now())
     with db.connect() as connection:
         _check_quota(connection, settings, before.name, values)
@@ -136,13 +136,13 @@ def _check_quota(
 def set_paused(
     db: sa.Engine, before: StoredSchedule, next_at: float, *, paused: bool
 ) -> StoredSchedule | None:
-    """Pauses or resumes a schedule; None where it changed meanwhile."""
+    """Pauses or resumes a schedule; None if it changed meanwhile."""
     now = clock_of(db).now()
     return _change(db, before, {"paused": paused, "next_at": next_at, "updated_at": now})
 
 
 def delete(db: sa.Engine, before: StoredSchedule) -> bool:
-    """Deletes a schedule and its history; conversions and outputs stay. False where it changed meanwhile."""
+    """Deletes a schedule and its history; conversions and outputs stay. False if it changed meanwhile."""
     with db.begin() as connection:
         if not connection.execute(SCHEDULES.delete().where(*_as_before(before))).rowcount:
             return False
@@ -184,14 +184,14 @@ def due(db: sa.Engine, now: float) -> list[StoredSchedule]:
 
 
 def next_due(db: sa.Engine, now: float) -> float | None:
-    """When the next schedule becomes due; None where there is none."""
+    """When the next schedule becomes due; None if there is none."""
     query = sa.select(sa.func.min(_S.next_at)).where(_S.paused.is_(False), _S.next_at > now)
     with db.connect() as connection:
         return connection.execute(query).scalar()
 
 
 def advance(connection: sa.Connection, before: StoredSchedule, next_at: float) -> bool:
-    """Moves ``next_at``, which wins the tick; False where another process won it, or the schedule changed."""
+    """Moves ``next_at``, which wins the tick; False if another process won it, or the schedule changed."""
     change = SCHEDULES.update().where(
         *_as_before(before), _S.next_at == before.next_at, _S.paused.is_(False)
     )

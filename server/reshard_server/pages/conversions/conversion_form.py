@@ -134,7 +134,7 @@ def _members(form: ConversionForm) -> dict[str, Any]:
 
 
 def layout_in(values: Mapping[str, str]) -> str | dict[str, Any] | None:
-    """The stored layout or the layout text of a form; ProblemError where it has both."""
+    """The stored layout or the layout text of a form; ProblemError if it has both."""
     name, text = values["layout"], values["layout_text"]
     if name and text:
         raise ProblemError(

@@ -61,7 +61,7 @@ class DrawnPlan:
 async def planned(
     request: Request, serving: Services, caller: Caller, body: PlanRequest, tensor: str | None
 ) -> DrawnPlan:
-    """Plans a conversion. Raises ProblemError where the conversion would be refused."""
+    """Plans a conversion. Raises ProblemError if the conversion would be refused."""
     question = await run_sync(plan_question, serving, caller, body)
     arguments = {k: v for k, v in question.arguments.items() if k != "shares"}
     question = replace(question, command="picture", arguments={**arguments, "tensor": tensor})
@@ -76,7 +76,7 @@ async def planned(
 def plan_of(serving: Services, conversion: Conversion, requested: TargetRequest) -> PlanRequest:
     """The plan request of an accepted conversion, with the layout of its time; the target may exist now.
 
-    Raises ProblemError where the layout was never stored.
+    Raises ProblemError if the layout was never stored.
     """
     members = requested.model_dump() | {"overwrite": True, "restart": False}
     if isinstance(requested.layout, str):

@@ -169,7 +169,7 @@ def test_links_that_lead_elsewhere_are_refused(item, place):
     (item.source.parent / "elsewhere").write_text("secret")
     (item.source / "link").symlink_to(place)
     with pytest.raises(
-        FormatError, match=r"item 'data' holds the symbolic link .*link to .* not a file inside"
+        FormatError, match=r"item 'data' contains the symbolic link .*link to .* not a file inside"
     ):
         item.write()
 
@@ -186,7 +186,7 @@ def test_links_to_themselves_and_to_nothing_are_refused(item):
 
 def test_what_is_no_file_is_refused(item):
     os.mkfifo(item.source / "pipe")
-    with pytest.raises(FormatError, match=r"holds .*pipe, which is neither a file nor a folder"):
+    with pytest.raises(FormatError, match=r"contains .*pipe, which is neither a file nor a folder"):
         item.write()
 
 

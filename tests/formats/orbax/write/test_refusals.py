@@ -45,7 +45,7 @@ def test_slashed_names_that_collide(making):
 
 def test_a_leaf_below_a_leaf(making):
     said = refusal(making, making.Entry(("a",), W), making.Entry(("a", "b"), W))
-    assert "leaf 'a/b' lies below 'a', which is a leaf itself" in said
+    assert "leaf 'a/b' is below 'a', which is a leaf itself" in said
 
 
 @pytest.mark.parametrize("ocdbt", [False, True])
@@ -148,7 +148,7 @@ def test_tensors_and_leaves_must_match(making):
         open_writer(fewer)
     unknown = TargetCheckpoint(target.container, {"w": target.tensors["w"]}, target.leaves, {})
     with pytest.raises(
-        FormatError, match="leaf 'v' is a tensor, but nothing is known of its shape"
+        FormatError, match="leaf 'v' is a tensor, but its shape and chunks are not known"
     ):
         open_writer(unknown)
     astray = making.target_of([making.Entry(("w",), W, item="other")])
@@ -161,7 +161,7 @@ def test_tensors_and_leaves_must_match(making):
 def test_strings_inside_strings(making):
     strings = [making.Entry((key,), meta={"string": "a"}) for key in ("s", "s/t")]
     said = refusal(making, making.Entry(("w",), W), *strings)
-    assert "the string 's/t' cannot be written: its name lies inside another string's name" in said
+    assert "the string 's/t' cannot be written: its name is inside another string's name" in said
 
 
 @pytest.mark.parametrize("ocdbt", [False, True])
