@@ -21,7 +21,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Keras runs on jax here, whatever else is installed.
 os.environ.setdefault("KERAS_BACKEND", "jax")
-# Tables are printed for a terminal of one width, whoever runs the tests.
+# Tables fill the width of the terminal, and tests compare their text.
 os.environ["COLUMNS"] = "120"
 # Hypothesis gives examples no deadline, which would measure how busy the machine is.
 settings.register_profile("no-deadline", deadline=None)

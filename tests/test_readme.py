@@ -103,7 +103,7 @@ def test_the_two_minutes_of_the_service(
 
 
 def test_the_first_example_of_the_service(tmp_path: Path) -> None:
-    """docs/tutorials/first-service.md, from its first command on, by someone who has nothing yet."""
+    """Runs the commands of docs/tutorials/first-service.md in order, in an empty folder."""
     demo, serve, curl, again = commands(ROOT / "docs" / "tutorials" / "first-service.md")
     assert (demo, serve) == (
         ["reshard", "demo", "--dir", "demo"],

@@ -156,7 +156,7 @@ def limited(kind: int, value: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_no_file_may_be_that_large(compression, large, tmp_path):
+def test_limit_of_file_sizes(compression, large, tmp_path):
     """RLIMIT_FSIZE, which stands for a quota; without it the run goes on."""
     text = (
         r"tensor '.*', chunk .*: cannot write '.*': File too large; raise the limit of file sizes"
@@ -170,7 +170,7 @@ def test_no_file_may_be_that_large(compression, large, tmp_path):
 
 @pytest.mark.parametrize("spare", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("strategy", ["scatter", "copy"])
-def test_hardly_any_file_may_be_open(spare, strategy, work):
+def test_limit_of_open_files(spare, strategy, work):
     """However few descriptors are left, the answer is an error that says so, or the whole target."""
     with only(strategy):
         lowest = os.dup(0)

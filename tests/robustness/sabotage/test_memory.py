@@ -108,7 +108,7 @@ def test_a_cast_that_is_done_twice(way, through, make, monkeypatch):
 
 
 def bands_left_out(*_: Any) -> None:
-    """Whoever wants a piece finds in its memory what was there."""
+    """Decodes nothing: the memory for the piece keeps its old content."""
 
 
 def bands_turned_round(

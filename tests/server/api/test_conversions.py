@@ -317,6 +317,13 @@ def test_a_method_that_is_not_allowed(served: Served, method: str, path: str, al
     assert answer.json()["type"] == "urn:reshard:problem:method-not-allowed"
 
 
+def test_actions_are_posted(served: Served) -> None:
+    for method, name in (("GET", "x:cancel"), ("DELETE", "x:retry")):
+        assert served.ask(method, f"{URL}/{name}").json()["detail"] == (
+            f"{name!r} ends with an action, which takes POST only; send POST, or remove the action"
+        )
+
+
 def test_nothing_here(served: Served) -> None:
     answer = served.ask("GET", "/v2/things")
     assert (answer.status_code, answer.json()["type"]) == (404, "urn:reshard:problem:not-found")

@@ -172,6 +172,9 @@ def test_what_is_no_name(served: Served, name: str) -> None:
 def test_verbs_are_posted(served: Served, method: str) -> None:
     answer = served.ask(method, f"{URL}/s:pause", json={})
     assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
+    assert answer.json()["detail"] == (
+        "'s:pause' ends with an action, which takes POST only; send POST, or remove the action"
+    )
 
 
 def test_paused_and_resumed(served: Served) -> None:

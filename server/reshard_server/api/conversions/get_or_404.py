@@ -33,7 +33,9 @@ def visible(
     """The conversion; ProblemError if it does not exist or belongs to another token."""
     if conversion.endswith(VERBS):
         raise ProblemError(
-            NOT_ALLOWED, f"{conversion!r} names a verb; send POST", headers={"Allow": "POST"}
+            NOT_ALLOWED,
+            f"{conversion!r} ends with an action, which takes POST only; send POST, or remove the action",
+            headers={"Allow": "POST"},
         )
     found = conversions.get(serving.database, conversion, with_result)
     if found is None or not (caller.is_admin or found.created_by == caller.name):

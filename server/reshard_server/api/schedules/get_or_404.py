@@ -48,7 +48,9 @@ def new_name(name: ScheduleName) -> str:
     """Checks that a schedule may have this name."""
     if name.endswith(VERBS):
         raise ProblemError(
-            NOT_ALLOWED, f"{name!r} names a verb; send POST", headers={"Allow": "POST"}
+            NOT_ALLOWED,
+            f"{name[-200:]!r} ends with an action, which takes POST only; send POST, or remove the action",
+            headers={"Allow": "POST"},
         )
     if not re.fullmatch(NAME_PATTERN.rstrip("$"), name):
         raise ProblemError(

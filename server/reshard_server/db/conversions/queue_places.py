@@ -2,8 +2,8 @@
 
 Tokens take turns, so the place follows from counts: how many conversions each token runs, how many wait, and when its
 last turn was. A token that runs R conversions is at level R. The lowest level is next, and each start lifts its token by
-one level. So the r-th waiting conversion of a token starts at level R + r - 1: after all starts of other tokens below
-that level, and after one start at that level of each token whose turn comes first.
+one level. The r-th waiting conversion of a token therefore starts at level R + r - 1. All conversions that start at lower
+levels come before it, and at its own level one conversion of each token whose turn comes first.
 
 The place is an estimate: conversions may end in between, and tokens may be at their limits.
 """
