@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reshard.errors import StorageError
+from reshard.errors import FormatError, StorageError
 from reshard.formats.base import Place, TargetCheckpoint
 from reshard.formats.orbax.param_names import check_path
 from reshard.formats.orbax.write.copy_items import copy_items
@@ -65,9 +65,12 @@ class OcdbtWriter:
     def put(self, name: str, index: Index, data: bytes | memoryview) -> None:
         """Store the chunk and wait for it; StorageError, naming the chunk, if that fails."""
         item, param = self._keys[name]
+        database = self._databases.get(item)
+        if database is None:
+            raise FormatError(f"chunk {list(index)} of {name!r} was put before prepare")
         key = f"{param}/{chunk_key(self._target.tensors[name].spec.storage, index)}"
         try:
-            self._databases[item].write(key, bytes(data)).result()
+            database.write(key, bytes(data)).result()
         except (ValueError, OSError) as error:
             raise StorageError(
                 f"cannot store chunk {list(index)} of {name!r}: {error}; {_REMEDY}"
