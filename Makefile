@@ -1,6 +1,6 @@
 # Everything runs in .venv, which the first target that needs it creates from requirements.lock.
-# The real TensorFlow, which tests ask for its answers, has an environment of its own in .oracles, and so has the
-# program that makes the site of the documentation.
+# The real TensorFlow and the real torch, which tests ask for their answers, have environments of their own in
+# .oracles, and so has the program that makes the site of the documentation.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,6 +11,7 @@ PYTEST_ARGS ?= -n auto --dist loadgroup
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TENSORFLOW := .oracles/tensorflow/.installed
+TORCH := .oracles/torch/.installed
 OPENAPI := .oracles/openapi/.installed
 SITE := .oracles/docs/.installed
 SOURCES := reshard server tests benchmarks docs
@@ -27,7 +28,7 @@ demo: $(INSTALLED) ## reshard a real Orbax checkpoint from a 4x2 mesh to a mesh 
 	@rm -rf demo
 	$(BIN)/reshard demo --dir demo
 
-oracles: $(TENSORFLOW) $(OPENAPI) $(SITE) ## create .oracles with what tests ask: TensorFlow, a linter of OpenAPI, the maker of the docs' site
+oracles: $(TENSORFLOW) $(TORCH) $(OPENAPI) $(SITE) ## create .oracles with what tests ask: TensorFlow, torch, a linter of OpenAPI, the maker of the docs' site
 
 tools: ## see that the programs are there with which tests work: browser, database, curl, nginx, systemd
 	@.ci/tools
@@ -78,6 +79,10 @@ $(INSTALLED): requirements.lock pyproject.toml
 
 $(TENSORFLOW): requirements-tensorflow.lock
 	$(call environment,$(@D),requirements-tensorflow.lock)
+	@touch $@
+
+$(TORCH): requirements-torch.lock
+	$(call environment,$(@D),requirements-torch.lock)
 	@touch $@
 
 $(SITE): requirements-docs.lock

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from tests.oracles.ask_tensorflow import TensorFlow
+    from tests.oracles.oracle import Oracle
 
 # Meshes need devices: jax splits the CPU into eight.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
@@ -46,11 +46,21 @@ def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 
 @pytest.fixture(scope="session")
-def tensorflow() -> Iterator[TensorFlow]:
+def tensorflow() -> Iterator[Oracle]:
     """The real TensorFlow, started for the first test that asks for it."""
-    from tests.oracles.ask_tensorflow import TensorFlow
+    from tests.oracles.oracle import Oracle
 
-    oracle = TensorFlow()
+    oracle = Oracle("tensorflow")
+    yield oracle
+    oracle.close()
+
+
+@pytest.fixture(scope="session")
+def torch() -> Iterator[Oracle]:
+    """The real torch, with transformers, started for the first test that asks for it."""
+    from tests.oracles.oracle import Oracle
+
+    oracle = Oracle("torch")
     yield oracle
     oracle.close()
 

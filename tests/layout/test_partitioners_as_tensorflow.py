@@ -14,7 +14,7 @@ from reshard import (
     MaxSizePartitioner,
     MinSizePartitioner,
 )
-from tests.oracles.ask_tensorflow import RefusedError, TensorFlow
+from tests.oracles.oracle import Oracle, RefusedError
 
 pytestmark = pytest.mark.xdist_group("tensorflow")
 
@@ -41,7 +41,7 @@ ARGUMENTS = st.one_of(
 )  # fmt: skip
 
 
-def theirs(tensorflow: TensorFlow, kind: str, arguments: Any, *call: Any) -> Any:
+def theirs(tensorflow: Oracle, kind: str, arguments: Any, *call: Any) -> Any:
     shape, dtype, axis = call
     return tensorflow.ask(
         "partition", kind=kind, arguments=arguments, shape=shape, dtype=dtype, axis=axis
@@ -49,7 +49,7 @@ def theirs(tensorflow: TensorFlow, kind: str, arguments: Any, *call: Any) -> Any
 
 
 @given(data=st.data())
-def test_the_same_number_of_shards(tensorflow: TensorFlow, data: Any) -> None:
+def test_the_same_number_of_shards(tensorflow: Oracle, data: Any) -> None:
     kind, arguments = data.draw(ARGUMENTS)
     shape = data.draw(
         st.lists(st.integers(1, 30) | st.integers(1, 1 << 20), min_size=1, max_size=4)
@@ -94,7 +94,7 @@ def test_the_same_number_of_shards(tensorflow: TensorFlow, data: Any) -> None:
     ],
 )  # fmt: skip
 def test_edges(
-    tensorflow: TensorFlow, kind: str, arguments: Any, shape: list[int], axis: int, upstream: Any, ours: Any
+    tensorflow: Oracle, kind: str, arguments: Any, shape: list[int], axis: int, upstream: Any, ours: Any
 ) -> None:  # fmt: skip
     try:
         found = theirs(tensorflow, kind, arguments, shape, "float32", axis)

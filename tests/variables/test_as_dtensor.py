@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reshard import DeviceMesh, LayoutError, LayoutMap, TensorLayout
-from tests.oracles.ask_tensorflow import RefusedError, TensorFlow
 from tests.oracles.keras_models import model_of
+from tests.oracles.oracle import Oracle, RefusedError
 from tests.variables.models import layouts, mesh
 
 pytestmark = pytest.mark.xdist_group("tensorflow")
@@ -100,7 +100,7 @@ def axes_by_name(model: Any) -> dict[str, list[str | None]]:
 
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_the_same_weights_have_the_same_layouts(tensorflow: TensorFlow, data: Any) -> None:
+def test_the_same_weights_have_the_same_layouts(tensorflow: Oracle, data: Any) -> None:
     kind, parts = data.draw(models())
     keys = data.draw(rules(names_in(parts)))
     theirs = tensorflow.ask("dtensor_model", kind=kind, parts=parts, rules=keys)
@@ -224,7 +224,7 @@ CASES: dict[str, tuple[Any, Callable[[], Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_both_answer_as_the_page_says(tensorflow: TensorFlow, name: str) -> None:
+def test_both_answer_as_the_page_says(tensorflow: Oracle, name: str) -> None:
     theirs, ours, expected = CASES[name]
     try:
         found = tensorflow.ask("dtensor_case", name=name)

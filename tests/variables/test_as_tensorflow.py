@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 
 import reshard
 from reshard import IndexedSlices, ShardedVariable
-from tests.oracles.ask_tensorflow import TensorFlow
+from tests.oracles.oracle import Oracle
 
 pytestmark = pytest.mark.xdist_group("tensorflow")
 
@@ -80,7 +80,7 @@ def sliced(draw: Any) -> tuple[Any, list[int], list[Any], bool]:
 
 @settings(max_examples=40, deadline=None)
 @given(case=sliced())
-def test_slices(tensorflow: TensorFlow, case: Any) -> None:
+def test_slices(tensorflow: Oracle, case: Any) -> None:
     whole, sizes, items, single = case
     shards = shards_of(whole, sizes)
     index = items[0] if single else tuple(items)
@@ -93,7 +93,7 @@ def test_slices(tensorflow: TensorFlow, case: Any) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_masks(tensorflow: TensorFlow, data: Any) -> None:
+def test_masks(tensorflow: Oracle, data: Any) -> None:
     whole, mask_rank = data.draw(tables()), data.draw(st.integers(1, 2))
     mask = data.draw(hnp.arrays(bool, whole.shape[:mask_rank]))
     shards = even(whole, data.draw(st.integers(1, 3)))
@@ -103,7 +103,7 @@ def test_masks(tensorflow: TensorFlow, data: Any) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_assign(tensorflow: TensorFlow, data: Any) -> None:
+def test_assign(tensorflow: Oracle, data: Any) -> None:
     whole, method = data.draw(tables()), data.draw(st.sampled_from(NEW_VALUES))
     value = data.draw(hnp.arrays(whole.dtype, whole.shape, elements={"min_value": -9, "max_value": 9}))  # fmt: skip
     sizes = np.diff([0, *sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=3))), len(whole)])  # fmt: skip
@@ -117,7 +117,7 @@ def test_assign(tensorflow: TensorFlow, data: Any) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_scatter(tensorflow: TensorFlow, data: Any) -> None:
+def test_scatter(tensorflow: Oracle, data: Any) -> None:
     whole = data.draw(tables())
     method = data.draw(
         st.sampled_from([*[f"scatter_{s}" for s in SCATTERS], "batch_scatter_update"])
@@ -134,7 +134,7 @@ def test_scatter(tensorflow: TensorFlow, data: Any) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_sparse_read_but_for_the_order_of_rows(tensorflow: TensorFlow, data: Any) -> None:
+def test_sparse_read_but_for_the_order_of_rows(tensorflow: Oracle, data: Any) -> None:
     whole = data.draw(tables())
     indices = np.array(data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=6)), np.int32)
     shards = even(whole, data.draw(st.integers(1, len(whole))))
@@ -147,7 +147,7 @@ def test_sparse_read_but_for_the_order_of_rows(tensorflow: TensorFlow, data: Any
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_embedding_lookup(tensorflow: TensorFlow, data: Any) -> None:
+def test_embedding_lookup(tensorflow: Oracle, data: Any) -> None:
     rows, strategy = data.draw(st.integers(1, 13)), data.draw(st.sampled_from(["div", "mod"]))
     dtype = data.draw(st.sampled_from([np.float32, np.float64]))
     whole = np.arange(rows * 3, dtype=dtype).reshape(rows, 3)
@@ -164,7 +164,7 @@ def test_embedding_lookup(tensorflow: TensorFlow, data: Any) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, strict=True)
 
 
-def test_embedding_lookup_in_a_variable_of_theirs(tensorflow: TensorFlow) -> None:
+def test_embedding_lookup_in_a_variable_of_theirs(tensorflow: Oracle) -> None:
     whole = np.arange(13, dtype=np.float32)
     ids = np.array([0, 12, 4, 5], np.int32)
     for strategy in ("div", "mod"):
@@ -178,7 +178,7 @@ def test_embedding_lookup_in_a_variable_of_theirs(tensorflow: TensorFlow) -> Non
         np.testing.assert_array_equal(variable.embedding_lookup(ids), plain)
 
 
-def test_construction(tensorflow: TensorFlow) -> None:
+def test_construction(tensorflow: Oracle) -> None:
     for dtype in (np.float32, np.float64, np.int64, bool):
         whole = np.zeros((30, 100), dtype)
         shards = shards_of(whole, [10, 15, 5])
@@ -195,7 +195,7 @@ def test_construction(tensorflow: TensorFlow) -> None:
         [[1e-300]], [[]],
     ],
 )  # fmt: skip
-def test_lists_are_arrays(tensorflow: TensorFlow, shards: list[Any]) -> None:
+def test_lists_are_arrays(tensorflow: Oracle, shards: list[Any]) -> None:
     theirs = tensorflow.ask("of_lists", shards=shards)
     ours = ShardedVariable(shards)
     for mine, other in zip(ours, theirs, strict=True):
@@ -208,7 +208,7 @@ def test_lists_are_arrays(tensorflow: TensorFlow, shards: list[Any]) -> None:
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_saved_and_restored_in_other_shards(
-    tensorflow: TensorFlow, tmp_path_factory: pytest.TempPathFactory, data: Any
+    tensorflow: Oracle, tmp_path_factory: pytest.TempPathFactory, data: Any
 ) -> None:
     """``tf.train.Checkpoint`` and ``reshard.save``: what a variable of other shards then holds."""
     folder = tmp_path_factory.mktemp("saved")
@@ -229,7 +229,7 @@ def test_saved_and_restored_in_other_shards(
 @pytest.mark.parametrize(
     "name", ["add", "sub", "mul", "truediv", "floordiv", "pow", "lt", "ge", "eq", "ne"]
 )
-def test_operators(tensorflow: TensorFlow, name: str, dtype: Any) -> None:
+def test_operators(tensorflow: Oracle, name: str, dtype: Any) -> None:
     import operator
 
     whole = np.arange(1, 8, dtype=dtype)

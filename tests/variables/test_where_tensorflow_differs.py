@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from reshard import ShardedVariable
-from tests.oracles.ask_tensorflow import RefusedError, TensorFlow
+from tests.oracles.oracle import Oracle, RefusedError
 
 pytestmark = pytest.mark.xdist_group("tensorflow")
 
@@ -29,13 +29,13 @@ class Case:
     """One row of the page: question, the kind of upstream's error or its answer, and our own."""
 
     text: str
-    upstream: Callable[[TensorFlow], Any]
+    upstream: Callable[[Oracle], Any]
     found: Any
     ours: Callable[[ShardedVariable], Any]
     answer: Any
 
 
-def theirs(function: str, **arguments: Any) -> Callable[[TensorFlow], Any]:
+def theirs(function: str, **arguments: Any) -> Callable[[Oracle], Any]:
     return lambda tensorflow: tensorflow.ask(function, **arguments)
 
 
@@ -123,7 +123,7 @@ def outcome(ask: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.text)
-def test_upstream_answers(tensorflow: TensorFlow, case: Case) -> None:
+def test_upstream_answers(tensorflow: Oracle, case: Case) -> None:
     found = outcome(lambda: case.upstream(tensorflow))
     if isinstance(case.found, str):
         assert found == case.found

@@ -1,7 +1,7 @@
-"""The real TensorFlow, asked for its answer: one process in an environment of its own, kept running.
+"""A library that tests ask for its answer: one process in an environment of its own, kept running.
 
-``make oracles`` makes the environment. Tests that ask share the xdist group ``tensorflow``, so that
-only one worker starts it.
+``make oracles`` makes the environments. Tests that ask TensorFlow share the xdist group ``tensorflow``, and those that
+ask torch the group ``torch``, so that only one worker starts it.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
-PYTHON = ROOT / ".oracles" / "tensorflow" / "bin" / "python"
+ENVIRONMENTS = ROOT / ".oracles"
 SECONDS = 180
 
 
 class RefusedError(Exception):
-    """TensorFlow raised; ``kind`` is the name of its exception's class."""
+    """The library raised; ``kind`` is the name of its exception's class."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(f"{kind}: {text}")
         self.kind = kind
 
 
-class TensorFlow:
-    """A running TensorFlow; ``ask`` calls one of the functions of ``tensorflow_process.py``."""
+class Oracle:
+    """A running library, such as ``"tensorflow"``; ``ask`` calls one of the functions of ``tensorflow_process.py``."""
 
-    def __init__(self, python: Path = PYTHON) -> None:
+    def __init__(self, library: str, environments: Path = ENVIRONMENTS) -> None:
+        self.library = library
+        python = environments / library / "bin" / "python"
         assert python.exists(), f"{python} is missing, so nothing can be compared: run make oracles"
         environment = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "XLA_FLAGS"}}
         self.process = subprocess.Popen(
-            [python, Path(__file__).with_name("tensorflow_process.py")],
+            [python, Path(__file__).with_name(f"{library}_process.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env=environment, text=True,
         )  # fmt: skip
@@ -50,7 +52,7 @@ class TensorFlow:
         print(json.dumps(request), file=self.process.stdin, flush=True)
         ready, _, _ = select.select([self.process.stdout], [], [], SECONDS)
         line = self.process.stdout.readline() if ready else ""
-        assert line, f"TensorFlow did not answer {function} within {SECONDS} s, or ended"
+        assert line, f"{self.library} did not answer {function} within {SECONDS} s, or ended"
         answer = json.loads(line)
         if "error" in answer:
             raise RefusedError(answer["error"], answer["text"])

@@ -1,0 +1,30 @@
+"""What is said of an array here as the processes of torch say it (``tests/oracles/torch_tensors.py``)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import orbax.checkpoint as ocp
+
+
+def described(array: Any) -> dict[str, Any]:
+    """The dtype, the shape, and a digest of the row-major bytes."""
+    found = np.asarray(array)
+    digest = hashlib.sha256(found.tobytes()).hexdigest()
+    return {"dtype": found.dtype.name, "shape": list(found.shape), "sha256": digest}
+
+
+def stock_orbax(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors that stock Orbax restores where these are expected, as numpy arrays."""
+    target = {
+        name: np.zeros(tensor["shape"], np.dtype(getattr(ml_dtypes, tensor["dtype"], tensor["dtype"])))
+        for name, tensor in wanted.items()
+    }  # fmt: skip
+    with ocp.StandardCheckpointer() as checkpointer:
+        found = checkpointer.restore(path, target)
+    return {name: described(array) for name, array in found.items()}

@@ -1,0 +1,100 @@
+"""Runs inside the environment of torch: one JSON request a line in, one JSON answer a line out.
+
+Nothing of reshard is imported here. Standard output is kept for answers alone; what the libraries
+print goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+
+import torch  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+from torch_tensors import described  # noqa: E402
+
+# The order of a sum must not depend on how many cores are free.
+torch.set_num_threads(1)
+
+LLAMA = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 64,
+}  # fmt: skip
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 64, "n_positions": 64}
+
+
+def _model(kind: str) -> Any:
+    import transformers as t
+
+    made: dict[str, Callable[[], Any]] = {
+        "llama": lambda: t.LlamaForCausalLM(t.LlamaConfig(**LLAMA)).to(torch.bfloat16),
+        "mixtral": lambda: t.MixtralForCausalLM(
+            t.MixtralConfig(**LLAMA, num_local_experts=4, num_experts_per_tok=2)
+        ).to(torch.bfloat16),
+        "gpt2": lambda: t.GPT2LMHeadModel(t.GPT2Config(**GPT2)),
+    }
+    return made[kind]()
+
+
+def save_model(kind: str, folders: dict[str, str]) -> Any:
+    """The logits of a small random model, which is saved to each folder in files of at most that size."""
+    torch.manual_seed(7)
+    model = _model(kind).eval()
+    for folder, size in folders.items():
+        model.save_pretrained(folder, max_shard_size=size)
+    return _logits(model)
+
+
+def load_model(folder: str) -> Any:
+    """The logits of a saved model, and the names that were missing from its files or of no use."""
+    from transformers import AutoModelForCausalLM
+
+    model, found = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    names = {key: sorted(map(str, found[key])) for key in ("missing_keys", "unexpected_keys")}
+    return {"logits": _logits(model), **names}
+
+
+def _logits(model: Any) -> Any:
+    with torch.no_grad():
+        return described(model(torch.arange(32).reshape(2, 16)).logits)
+
+
+def stored(folder: str) -> Any:
+    """Every tensor of a folder's safetensors files, as the loader for torch finds it."""
+    found = [load_file(path) for path in sorted(Path(folder).glob("*.safetensors"))]
+    return {name: described(tensor) for file in found for name, tensor in file.items()}
+
+
+def group(action: str, folders: list[str]) -> Any:
+    """What four processes of a group answer (``torch_group.py``)."""
+    program = Path(__file__).with_name("torch_group.py")
+    done = subprocess.run(
+        [sys.executable, program, action, *folders], capture_output=True, text=True, timeout=120, check=False
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"{action} in four processes failed: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+FUNCTIONS: dict[str, Any] = {f.__name__: f for f in (save_model, load_model, stored, group)}
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"value": FUNCTIONS[request["function"]](**request["arguments"])}
+    except Exception as error:  # noqa: BLE001  what torch raises is an answer too
+        return {"error": type(error).__name__, "text": str(error)}
+
+
+for line in sys.stdin:
+    print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
