@@ -25,9 +25,9 @@ class LaidOut(Struct, frozen=True):
 
     Attributes:
         source: the tensor in the checkpoint.
-        target: name, shape, dtype and layout of the target; its chunks are not decided here.
+        target: name, shape, dtype and layout of the target; its chunks are chosen later.
         slices: the slices of the target.
-        partition: strategy, amount and axis, where it is split by count or size.
+        partition: strategy, amount and axis, if it is split by count or size.
     """
 
     source: TensorSpec
@@ -50,7 +50,7 @@ class LaidOut(Struct, frozen=True):
 
     @property
     def shard_bytes(self) -> int:
-        """Decoded bytes of the largest shard; over a mesh all are equal, and each device holds one."""
+        """Decoded bytes of the largest shard; over a mesh all shards are equal, and each device has one."""
         return math.prod(self.slices.largest) * self.target.itemsize
 
 

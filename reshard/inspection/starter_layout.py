@@ -1,7 +1,7 @@
 """Writes a first layout file for a checkpoint, from the axes that it records.
 
-The file gives every tensor its recorded axes. Where the checkpoint records none (numpy arrays, one device), the
-file proposes some.
+The file gives every tensor its recorded axes. If the checkpoint records none (numpy arrays, one device), the file
+proposes axes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.target_layouts import SameAxes, layout_warnings, split
 
 PROPOSED_MESH = DeviceMesh((8,), ("model",))
-"""The mesh where neither the checkpoint nor the caller names one."""
+"""The mesh if neither the checkpoint nor the caller names one."""
 
 
 def starter_text(info: CheckpointInfo, mesh: DeviceMesh | None, missing_axes: MissingAxes) -> str:
@@ -38,7 +38,7 @@ def starter_text(info: CheckpointInfo, mesh: DeviceMesh | None, missing_axes: Mi
     else:
         same = SameAxes(over.abstract, missing_axes)
         axes = {s.name: _kept(s, same) for s in specs}
-        notes = ["Each tensor has the axes that the checkpoint records of it."]
+        notes = ["Each tensor has the axes that the checkpoint records."]
         notes += layout_warnings(same, [s.name for s in specs], specs)
     return "".join(f"{line}\n" for line in _lines(info.uri, specs, over, axes, notes))
 
@@ -58,7 +58,7 @@ def _kept(spec: TensorSpec, same: SameAxes) -> Axes:
 
 
 def _proposed(spec: TensorSpec, mesh: DeviceMesh) -> Axes:
-    """Splits the largest dimension that the mesh's last axis divides, of equal ones the last; vectors stay whole."""
+    """Splits the largest dimension that the mesh's last axis divides, the last one among equals; vectors stay whole."""
     axis, parts = mesh.axis_names[-1], mesh.shape[-1]
     fitting = [(size, dim) for dim, size in enumerate(spec.shape) if size and size % parts == 0]
     if len(spec.shape) < 2 or not fitting:
@@ -107,7 +107,7 @@ def _mesh(mesh: DeviceMesh) -> dict[str, Any]:
 
 
 def _shown(axes: Axes, covered: Sequence[TensorSpec]) -> list[Any]:
-    """The axes as a layout file has them, with an entry for each dimension where all tensors have the same rank."""
+    """The axes as a layout file has them, with an entry for each dimension if all tensors have the same rank."""
     ranks = {len(spec.shape) for spec in covered}
     padding = [None] * (ranks.pop() - len(axes)) if len(ranks) == 1 else []
     return [list(axis) if isinstance(axis, tuple) else axis for axis in axes] + padding

@@ -1,7 +1,7 @@
 """Chooses what each tensor becomes: numpy, jax in shards, a ShardedVariable or PRNG keys.
 
-``like``, the layout and the partition can each say it. A layout that names the tensor wins over the sharding
-in ``like``; a partition excludes both.
+``like``, the layout and the partition decide it. A layout that names the tensor wins over the sharding in ``like``; a
+partition excludes both.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def target_leaf(leaf: SourceLeaf, request: RestoreRequest) -> TargetLeaf | None:
 def becomes_jax(leaf: SourceLeaf, target: TargetLeaf | None, request: RestoreRequest) -> bool:
     """Whether the tensor becomes a jax array, or several."""
     if leaf.stored is None or leaf.stored.is_key:
-        return False  # the data of keys is uint32, which jax keeps
+        return False  # the data of keys is uint32, which jax does not narrow
     if _partition(leaf, leaf.stored, target, request) is not None:
         return bool(request.partitions.places) or _jax_keeps(restored_dtype(leaf, target))
     if target is not None and target.kind == "shards":
@@ -116,7 +116,7 @@ def _sharding(
 
 
 def _outer_shape(leaf: SourceLeaf, stored: StoredTensor) -> tuple[int, ...]:
-    """The shape that a layout splits: for PRNG keys that of the keys, not of their data."""
+    """The shape that a layout splits: for PRNG keys it is that of the keys, not of their data."""
     if leaf.key_implementation is None:
         return stored.spec.shape
     return key_type(stored, leaf.key_implementation)[0]
@@ -170,7 +170,7 @@ def _refuse_strategy(
     if recorded_strategy(stored) == "mod" and strategy == "div" and partitions.strategy != "div":
         raise LayoutError(
             f"{name!r} was saved for 'mod' look-up, but like has a ShardedVariable for 'div'; make it one for "
-            "'mod', or say partition_strategy='div' to restore its rows in their logical order"
+            "'mod', or pass partition_strategy='div' to restore its rows in their logical order"
         )
 
 

@@ -26,18 +26,19 @@ SHOWN = 10
 """Leaves that an error lists; the rest is counted."""
 
 OVERLAP_WORK = 10_000
-"""Effort for telling apart two arrays whose memory is interleaved; numpy finds slices of one array in far less."""
+"""Most work for deciding whether two arrays with interleaved memory overlap; for slices of one array numpy needs far
+less."""
 
 MIXED = "the arrays of into may hold new and old values now; restore into them again before you use them"
 
 
 def check_alone(into: Any, others: Mapping[str, Any]) -> None:
-    """Raises PlanError where ``into`` comes with an argument that says what else the tensors become."""
+    """Raises PlanError if ``into`` comes with an argument that says what else the tensors become."""
     given = [f"{name}=" for name, value in others.items() if value is not None]
     if into is not None and given:
         raise PlanError(
-            f"into= was given together with {', '.join(given)}, but the arrays of into say themselves where "
-            "everything goes; leave out one of them. into= goes with select, drop, rename, cast, missing, "
+            f"into= was given together with {', '.join(given)}, but the arrays of into already say where "
+            "everything goes; leave out one of them. into= can be combined with select, drop, rename, cast, missing, "
             "unexpected, max_memory, workers, verify, progress and report"
         )
 
@@ -77,7 +78,7 @@ def filling() -> Iterator[None]:
 
 
 def _named(tree: Any) -> dict[str, Any]:
-    """Leaves by name. Trees of other classes than Python's own can exist only where jax is loaded."""
+    """Leaves by name. Trees with classes other than Python's own exist only if jax is loaded."""
     if "jax" in sys.modules:
         return named_leaves(tree, "tree (into)")[0]
     found: dict[str, Any] = {}
@@ -111,7 +112,7 @@ def _leaves(node: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
 
 
 def _refusal(leaf: Any) -> str:
-    """What the leaf is, and what to do instead; "" for an array that can be filled."""
+    """The kind of the leaf, and what to do instead; "" for an array that can be filled."""
     import numpy as np
 
     if isinstance(leaf, np.ma.MaskedArray):
@@ -143,8 +144,8 @@ def _array_refusal(array: np.ndarray[Any, Any]) -> str:
 
 
 def _is_apart(array: np.ndarray[Any, Any]) -> bool:
-    """Whether no two elements share memory: each step is beyond all that smaller steps reach. True for every
-    slice, transpose and diagonal of an array; False for what was broadcast.
+    """Whether no two elements share memory: each stride is longer than everything that smaller strides reach. True for
+    every slice, transpose and diagonal of an array; False for a broadcast array.
     """
     reach = array.itemsize
     steps = ((abs(step), n) for step, n in zip(array.strides, array.shape, strict=True) if n > 1)

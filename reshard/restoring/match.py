@@ -1,8 +1,8 @@
 """Compares a stored leaf with the leaf of ``like`` that it is restored onto.
 
-A tensor is restored in its stored dtype, unless ``like`` has one in which every value stays what it is
-(bfloat16 → float32, int8 → int32). A cast that can lose something, and every change of kind (int → float),
-needs a ``cast`` rule.
+A tensor is restored in its stored dtype, unless ``like`` has a dtype that keeps every value
+(bfloat16 → float32, int8 → int32). A cast that can lose information, and every change of kind (int → float), needs a
+``cast`` rule.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SourceLeaf(Struct, frozen=True):
     Attributes:
         name: in the restored tree.
         stored: None for a leaf that is not a tensor.
-        cast: the dtype of the cast rule for it.
+        cast: the dtype of the cast rule that applies to it.
         saturate: whether that cast clips values to the largest finite one.
     """
 
@@ -61,7 +61,7 @@ class SourceLeaf(Struct, frozen=True):
 
     @property
     def has_data(self) -> bool:
-        """Whether it holds data; None and empty containers do not."""
+        """Whether it has data; None and empty containers have none."""
         return self.stored is not None or self.text is not None
 
     @property
@@ -81,7 +81,7 @@ class SourceLeaf(Struct, frozen=True):
 
 
 def restored_dtype(leaf: SourceLeaf, target: TargetLeaf | None) -> str:
-    """The dtype that a tensor is restored in, where it fits."""
+    """The dtype in which a tensor is restored, if it fits."""
     stored = _spec_dtype(leaf)
     if leaf.cast is not None:
         return leaf.cast
@@ -173,22 +173,22 @@ def _check_key(
     shape, dtype = key_type(stored, implementation)
     _check_shape(leaf, shape, target, found)
     if dtype != target.dtype:
-        found.add("dtype", f"{leaf.name} holds PRNG keys {dtype}, but {target.dtype} is asked for")
+        found.add("dtype", f"{leaf.name} has PRNG keys {dtype}, but {target.dtype} is asked for")
 
 
 def require_jax(why: str) -> None:
-    """Raises MissingPackageError, with the reason ``why``, where jax is not installed."""
+    """Raises MissingPackageError, with the reason ``why``, if jax is not installed."""
     try:
         import jax  # noqa: F401
     except ImportError as error:
         raise MissingPackageError(
-            f"{why}; install reshard[jax], or leave out what needs it (numpy arrays do not)"
+            f"{why}; install reshard[jax], or leave out the arguments that need it (numpy arrays do not)"
         ) from error
 
 
 def key_type(stored: StoredTensor, implementation: str) -> tuple[tuple[int, ...], str]:
     """Shape and dtype of the keys with this data; an implementation unknown to jax keeps its name and shape."""
-    require_jax(f"{stored.spec.name!r} holds PRNG keys, which are restored as jax's own")
+    require_jax(f"{stored.spec.name!r} has PRNG keys, which are restored as jax's own")
     import jax
 
     data = jax.ShapeDtypeStruct(stored.spec.shape, jax.numpy.uint32)

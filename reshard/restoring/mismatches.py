@@ -1,6 +1,6 @@
 """Collects every mismatch between a checkpoint and ``like``, and raises one error.
 
-Where all names are missing but exist under another prefix (an item, or ``params/``), a hint says how to fit them.
+If all names are missing but exist under another prefix (an item, or ``params/``), a hint says how to fit them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _TITLES: dict[Section, str] = {
     "dtype": "of another dtype",
 }
 _REMEDIES: dict[Section, str] = {
-    "missing": "rename= gives what is stored other names, missing='keep' leaves these as they are",
+    "missing": "rename= gives stored leaves other names, missing='keep' leaves these as they are",
     "unexpected": "unexpected='ignore' leaves them out, and so does drop=",
-    "unplaced": "None leaves one on jax's default device",
+    "unplaced": "None leaves a tensor on jax's default device",
 }
 
 
@@ -71,7 +71,7 @@ class Mismatches:
 
 
 def target_hint(names: Collection[str], stored: Sequence[str], items: Collection[str]) -> str:
-    """How to restore a target whose names are all missing; "" where no prefix makes them fit.
+    """How to restore a target whose names are all missing; "" if no prefix makes them fit.
 
     Args:
         names: those of the target.
@@ -91,7 +91,7 @@ def target_hint(names: Collection[str], stored: Sequence[str], items: Collection
 
 
 def layout_hint(keys: Collection[str], stored: Sequence[str]) -> str:
-    """How to give a tree of layouts without any key of the checkpoint; "" where no prefix makes it fit."""
+    """How to change a tree of layouts that has no key of the checkpoint; "" if no prefix makes it fit."""
     there = with_folders(stored)
     above = prefixes_above(keys, there)
     if above:
@@ -99,7 +99,7 @@ def layout_hint(keys: Collection[str], stored: Sequence[str]) -> str:
     surplus = surplus_prefix(keys, there)
     if surplus is None:
         return ""
-    return f"the checkpoint's names begin below {surplus!r} of the tree of layouts; give what is below that key"
+    return f"the checkpoint's names begin below {surplus!r} of the tree of layouts; give the part below that key"
 
 
 def _every(names: Collection[str]) -> str:

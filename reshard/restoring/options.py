@@ -35,14 +35,14 @@ class RestoreOptions(TypedDict, total=False):
         partition_strategy: ``"div"`` or ``"mod"``; None keeps what was recorded, or ``"div"``.
         devices: devices or shardings to which shards are dealt in turn.
         into: a tree of writable numpy arrays, or a dict of them by name, to be filled in place instead of new arrays;
-            it comes back itself. Shapes and dtypes as for ``like``. It excludes ``like``, ``layout``,
-            ``partition`` and what goes with them. After an error the arrays may hold new and old values.
-        missing: ``"keep"`` leaves what the checkpoint lacks as it is in ``like`` or ``into``; ``"error"``, the
-            default, refuses.
-        unexpected: ``"ignore"`` leaves out what ``like`` or ``into`` does not ask for; ``"error"``, the default,
-            refuses.
-        max_memory: bytes, or text such as ``"512MiB"``, of what is taken beside the result; the
-            default is a quarter of the memory that the machine or its cgroup allows, or 1 GiB, the smaller.
+            the same tree is returned. Shapes and dtypes must fit as for ``like``. It excludes ``like``, ``layout``,
+            ``partition`` and the options for these. After an error the arrays may have new and old values.
+        missing: ``"keep"`` keeps leaves of ``like`` or ``into`` that the checkpoint lacks; ``"error"``, the default,
+            refuses them.
+        unexpected: ``"ignore"`` leaves out stored leaves that ``like`` or ``into`` lacks; ``"error"``, the default,
+            refuses them.
+        max_memory: bytes, or text such as ``"512MiB"``, that may be used beside the result. The default is 1 GiB, or a
+            quarter of the memory that the machine or its cgroup allows, if that is less.
         workers: chunks read at once; the default is the number of processors, at least 2 and at most 16.
         verify: whether tensors that are read whole are compared with their recorded digests; the default is True.
         progress: called from this thread after each piece of work.

@@ -1,7 +1,7 @@
-"""What a tensor becomes (numpy, jax, ShardedVariable), which regions it needs, and how full buffers become it.
+"""What a tensor becomes (numpy, jax, ShardedVariable), which regions it needs, and how full buffers are turned into it.
 
-A full buffer is placed at once. Where jax can adopt its memory (CPU devices, whole bytes, 64-byte alignment)
-the buffer becomes the array, shared by all replicas on this host; elsewhere it is copied to its devices and freed.
+A full buffer is placed at once. If jax can adopt its memory (CPU devices, whole bytes, 64-byte alignment), the buffer
+becomes the array, shared by all replicas on this host. Else it is copied to its devices and freed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RestoredOutput(Protocol):
 
 
 class DefaultDevice(Struct, frozen=True):
-    """Where jax puts uncommitted arrays; ``device`` is a value for ``jax.default_device``."""
+    """The device on which jax puts uncommitted arrays; ``device`` is a value for ``jax.default_device``."""
 
     device: Any
 
@@ -77,7 +77,7 @@ class NumpyArray(Struct, frozen=True):
 
 
 class JaxArray(Struct, frozen=True):
-    """A jax array; ``devices[i]`` are the devices of this process that need ``regions[i]``."""
+    """A jax array; ``devices[i]`` are this process's devices that need ``regions[i]``."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -172,7 +172,7 @@ class Key(Struct, frozen=True):
             return jax.random.wrap_key_data(self.data.assemble(placed), impl=self.implementation)
         except (ValueError, TypeError) as error:
             raise ReshardError(
-                f"{self.name!r} holds PRNG keys of the kind {self.implementation!r}, which jax does not "
+                f"{self.name!r} has PRNG keys of the kind {self.implementation!r}, which jax does not "
                 f"make of this data: {error}"
             ) from error
 
@@ -184,7 +184,7 @@ def jax_array(
     sharding: jax.sharding.Sharding,
     rank: int | None = None,
 ) -> JaxArray:
-    """A jax array of ``shape``; ``sharding`` splits its first ``rank`` dimensions, all where ``rank`` is None.
+    """A jax array of ``shape``; ``sharding`` splits its first ``rank`` dimensions, all if ``rank`` is None.
 
     Raises LayoutError, naming the tensor, if the sharding cannot split it.
     """

@@ -1,4 +1,4 @@
-"""Which tensors become ShardedVariables, and which rows each shard holds."""
+"""Which tensors become ShardedVariables, and which rows each shard has."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class Partitions(Struct, frozen=True):
-    """A ``partition`` argument, with those that go with it.
+    """A ``partition`` argument, with the arguments that belong to it.
 
     Attributes:
         rules: pairs of pattern and partition; the first pattern found in a name counts.
-        for_all: the partition of every array that has the axis; None with rules, or without a partition.
+        for_all: the partition of every array that has the axis; None if there are rules, or no partition.
         strategy: None keeps the recorded one, or 'div' where none was recorded.
         places: dealt to the shards in turn; empty for jax's default device.
     """
@@ -70,7 +70,7 @@ def in_shards(
     rows: Sequence[range],
     places: Sequence[Any] = (),
 ) -> Shards:
-    """A variable whose shards hold ``rows`` along ``axis``; the shards are dealt to ``places`` in turn.
+    """A variable whose shards have ``rows`` along ``axis``; the shards are dealt to ``places`` in turn.
 
     Without places, shards of a dtype that jax would narrow are numpy.
     """
@@ -107,8 +107,8 @@ def _axis(name: str, stored: StoredTensor, given: int | None, recorded: int | No
         )
     if recorded is not None and axis % len(shape) != recorded:
         raise LayoutError(
-            f"{name!r} was saved for 'mod' look-up along axis {recorded}, but axis {axis} is to be partitioned, where "
-            "look-ups would not find its rows; leave axis out, or say partition_strategy='div'"
+            f"{name!r} was saved for 'mod' look-up along axis {recorded}, but axis {axis} would be partitioned, where "
+            "look-ups would not find its rows; leave axis out, or pass partition_strategy='div'"
         )
     return axis % len(shape)
 
@@ -138,7 +138,7 @@ def _rule(pattern: Any, partition: Any) -> tuple[re.Pattern[str], Any]:
         return re.compile(pattern), partition
     except (re.error, TypeError) as error:
         raise LayoutError(
-            f"partition has the key {pattern!r}, which is no regular expression: {error}"
+            f"partition has the key {pattern!r}, which is not a regular expression: {error}"
         ) from None
 
 

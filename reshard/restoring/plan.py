@@ -25,7 +25,7 @@ from reshard.restoring.tensor_read import TensorRead
 
 
 class RestorePlan(Struct, frozen=True):
-    """What a restore does.
+    """The plan of a restore.
 
     Attributes:
         leaves: leaves of the checkpoint that the rules keep, in its order.

@@ -1,8 +1,8 @@
 """Reads one chunk into the buffers that need it: decoded as a stream, or as ranges of raw bytes.
 
-Rows that are contiguous in one buffer are decoded straight into it; others go through a small band buffer,
-which is reused. Where only a part of a raw chunk is needed, only that part is read, unless its runs are too
-short to be read one by one. The checksum of a chunk is compared where the whole chunk was read.
+Rows that are contiguous in one buffer are decoded straight into it; others go through a small band buffer, which is
+reused. If only a part of a raw chunk is needed, only that part is read, unless its runs are too short to be read one by
+one. The checksum of a chunk is compared if the whole chunk was read.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ChunkResult(Struct, frozen=True):
 
     Attributes:
         read_bytes: stored bytes that were read.
-        needed_bytes: stored bytes that had to be read: of a raw chunk the needed elements, of another all.
+        needed_bytes: stored bytes that had to be read: the needed elements of a raw chunk, all of any other.
         crc: linear contribution to the tensor's digest; 0 without a digest.
     """
 
@@ -89,7 +89,7 @@ def read_chunk(read: ChunkRead, memory: Bytes) -> ChunkResult:
 
 
 def _needed_bytes(read: ChunkRead) -> int:
-    """Stored bytes of the chunk without which its buffers cannot be filled."""
+    """Stored bytes of the chunk that its buffers need."""
     extent = read.chunk.extent
     if extent is None:
         return 0
@@ -119,7 +119,7 @@ class ChunkReader(Protocol):
 
 
 def chunk_readers(read: ChunkRead) -> Iterator[ChunkReader]:
-    """One reader of ranges per box where all runs are long enough, else one stream."""
+    """One reader of ranges per box if all runs are long enough, else one stream."""
     boxes = _needed_boxes(read)
     if _reads_ranges(read, boxes):
         yield from (RangeReader(read, box) for box in boxes)
@@ -128,7 +128,7 @@ def chunk_readers(read: ChunkRead) -> Iterator[ChunkReader]:
 
 
 def _needed_boxes(read: ChunkRead) -> list[Box]:
-    """The boxes of the chunk that the buffers need: one box where they leave no gaps, else one per buffer."""
+    """The boxes of the chunk that the buffers need: one box if they leave no gaps, else one per buffer."""
     held = (buffer.region.box.intersect(read.chunk.box) for buffer in read.buffers)
     boxes = [box for box in held if box is not None]
     around = _bounding_box(boxes)

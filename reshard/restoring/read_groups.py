@@ -41,7 +41,8 @@ def read_groups(regions: Sequence[Region], storage: Grid) -> list[ReadGroup]:
 
 
 def split_group(group: ReadGroup, sizes: Sequence[int], most_bytes: int) -> Iterator[ReadGroup]:
-    """The group in parts of at most ``most_bytes``, each of at least one region; ``sizes`` are those of all regions."""
+    """The group in parts of at most ``most_bytes``, each of at least one region; ``sizes`` are the sizes of all
+    regions."""
     taken: list[int] = []
     taken_bytes = 0
     for number in group:

@@ -1,4 +1,4 @@
-"""Region: the elements of a tensor that one buffer holds. Buffer: its memory, and how pieces are copied into it."""
+"""Region: the elements of a tensor that one buffer has. Buffer: its memory, and how pieces are copied into it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class Region(Struct, frozen=True):
-    """The elements of ``box``; along ``axis`` only every ``step``-th, from its start.
+    """The elements of ``box``; along ``axis`` only every ``step``-th, from the start of the box.
 
-    A shard of a 'mod' table holds every k-th row; every other region is a plain box.
+    A shard of a 'mod' table has every k-th row; every other region is a plain box.
     """
 
     box: Box
@@ -56,7 +56,7 @@ class Region(Struct, frozen=True):
         return math.prod(self.shape)
 
     def count_in(self, box: Box) -> int:
-        """How many of its elements lie in ``box``."""
+        """How many of its elements are in ``box``."""
         inside = self.box.intersect(box)
         if inside is None:
             return 0

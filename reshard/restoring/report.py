@@ -20,11 +20,11 @@ class RestoreReport(Struct, frozen=True):
 
     Attributes:
         tensors: how many were restored.
-        verified: how many of them were compared with their recorded digest; others have none, or this process
+        verified: how many of them were compared with their recorded digest; the others have no digest, or this process
             needed only a part of them.
         read_bytes: stored bytes that were read.
-        needed_bytes: stored bytes that had to be read: of raw chunks the needed elements, of others each
-            needed chunk once.
+        needed_bytes: stored bytes that had to be read: the needed elements of raw chunks, and every other needed chunk
+            once.
         casts: how many elements each cast changed, by name of the tensor.
         seconds: wall time, without opening the checkpoint.
         warnings: one sentence for each rule of the layout that matches no tensor, and each tensor that several match.

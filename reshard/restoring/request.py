@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class RestoreRequest(Struct, frozen=True):
-    """What to restore, and as what.
+    """What to restore, and what it becomes.
 
     Attributes:
         changes: the select, drop, rename and cast rules, those of a layout file first.
         like: the leaves of ``like`` or ``into``; None for every tensor, in dicts and lists.
         shardings: None without a layout.
-        missing: ``"keep"`` keeps what the checkpoint lacks as it is there.
-        unexpected: ``"ignore"`` leaves out what is not there.
+        missing: ``"keep"`` keeps leaves of ``like`` that the checkpoint lacks.
+        unexpected: ``"ignore"`` leaves out stored leaves that ``like`` lacks.
     """
 
     limits: Limits
@@ -50,8 +50,8 @@ def restore_request(
 ) -> RestoreRequest:
     """The request for these arguments of ``restore``.
 
-    Raises PlanError, LayoutError or TreeError for arguments that make no sense, MissingPackageError for those that
-    need jax where it is not installed.
+    Raises PlanError, LayoutError or TreeError for arguments that make no sense, MissingPackageError if an argument
+    needs jax and it is not installed.
     """
     check_choice("missing", options.missing, get_args(Missing))
     check_choice("unexpected", options.unexpected, get_args(Unexpected))

@@ -36,7 +36,7 @@ def run(
     verify: bool,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[Restored]:
-    """Reads every tensor; one result each, in order.
+    """Reads every tensor; returns one result each, in order.
 
     Raises MemoryBudgetError before anything is read; the first error of any chunk, after running jobs
     have ended; CorruptError if the digest of a tensor differs from the recorded one.

@@ -1,4 +1,4 @@
-"""Puts the chunks of a restore into jobs: large tensors first, small chunks together, within the budget."""
+"""Divides the chunks of a restore into jobs: large tensors first, small chunks together, within the budget."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reshard.restoring.tensor_state import TensorState
 
 JOB_BYTES = 4 << 20
 JOB_CHUNKS = 64
-"""Small chunks share a job: handing a job over costs as much as reading 100 KiB."""
+"""Small chunks share a job: handing over a job costs as much as reading 100 KiB."""
 
 
 class OpenGroup:
@@ -99,7 +99,7 @@ class _Batch:
         return self._nbytes >= JOB_BYTES or len(self.steps) >= JOB_CHUNKS
 
     def need(self, staged: int, stream: int) -> int:
-        """Memory of the batch with these added."""
+        """Memory of the batch after this addition."""
         return self._staged + staged + max(self._stream, stream)
 
     def add(self, steps: Sequence[ReadStep], staged: int, stream: int) -> None:

@@ -1,7 +1,7 @@
 """The sharding of each tensor, from a ``layout`` argument in any of its forms.
 
-A LayoutMap or layout file names tensors by rules. A tree of TensorLayouts or jax shardings names them by
-its structure; one of its leaves counts for every tensor below it.
+A LayoutMap or layout file names tensors by rules. A tree of TensorLayouts or jax shardings names tensors by its
+structure; a leaf applies to every tensor below it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class TensorSharding(Struct, frozen=True):
-    """What a layout says of one tensor.
+    """The sharding that a layout gives one tensor.
 
     Attributes:
         sharding: None for jax's default device.
         is_named: whether the layout names this tensor; False for its default.
-        rows: axis and number of shards, where a layout file partitions the tensor.
+        rows: axis and number of shards, if a layout file partitions the tensor.
     """
 
     sharding: jax.sharding.Sharding | None = None
@@ -70,14 +70,14 @@ class Shardings(Protocol):
         ...
 
     def idle(self, names: Collection[str]) -> list[str]:
-        """Names in the layout that are not among ``names``, where that is a mistake."""
+        """Names in the layout that are not among ``names``, if that is a mistake."""
         ...
 
 
 def shardings_of(layout: Any) -> tuple[Shardings | None, Changes]:
     """The shardings of a ``layout`` argument, and the changes that a layout file contains.
 
-    None without a layout. LayoutError for anything that is no layout.
+    None without a layout. LayoutError for anything that is not a layout.
     """
     if layout is None:
         return None, Changes()
@@ -94,7 +94,7 @@ def shardings_of(layout: Any) -> tuple[Shardings | None, Changes]:
 
 
 def real_sharding(sharding: Any, name: str) -> jax.sharding.Sharding:
-    """The sharding over devices; a mesh without devices takes all of jax's in order.
+    """The sharding over devices; a mesh without devices uses all of jax's, in order.
 
     Raises LayoutError, naming the tensor, if the mesh needs more or fewer devices than there are.
     """

@@ -1,4 +1,4 @@
-"""The tree that a restore returns: that of ``like``, or without it dicts and lists as stock Orbax gives them.
+"""The tree that a restore returns: that of ``like``, or, without ``like``, dicts and lists as in stock Orbax.
 
 Leaves of ``like`` have the names that Orbax gives them: keys, attribute names and positions of the path, joined
 with ``/``, so that the leaves of an optax or NNX state match those of the checkpoint: ``opt_state/0/mu/dense/kernel``.
@@ -58,7 +58,7 @@ class TargetTree(Struct, frozen=True):
 def read_target(tree: Any) -> TargetTree:
     """The leaves and the structure of ``like``.
 
-    Raises TreeError, naming every leaf that nothing can be restored onto, and where two leaves have one name.
+    Raises TreeError, naming every leaf that nothing can be restored onto, or two leaves with the same name.
     """
     named, structure = named_leaves(tree, "tree (like)")
     targets = {name: _target_leaf(leaf) for name, leaf in named.items()}
@@ -101,7 +101,7 @@ def _target_leaf(leaf: Any) -> TargetLeaf | None:
     if shape is None or dtype is None or isinstance(leaf, type | jax.core.Tracer):
         return None
     if isinstance(leaf, np.ndarray | np.generic):
-        # dtype.name is without a byte order: the result has that of this machine.
+        # dtype.name has no byte order: the result has the byte order of this machine.
         return TargetLeaf("numpy", leaf, tuple(shape), leaf.dtype.name)
     is_key = jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
     name = str(dtype) if is_key else str(np.dtype(dtype))

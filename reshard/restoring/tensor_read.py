@@ -1,4 +1,4 @@
-"""TensorRead: one tensor to restore, the memory that takes, and whether the budget allows it."""
+"""TensorRead: one tensor to restore, the memory that it takes, and whether the budget allows it."""
 
 from __future__ import annotations
 

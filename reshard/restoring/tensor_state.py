@@ -1,4 +1,4 @@
-"""TensorState: a tensor while it is restored. Restored: its value, and what restoring it took."""
+"""TensorState: a tensor while it is restored. Restored: its value, and the bytes that were read for it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from reshard.restoring.tensor_read import TensorRead
 
 
 class Restored(Struct, frozen=True):
-    """The value of one tensor, and what restoring it took.
+    """The value of one tensor, and the bytes that were read for it.
 
     Attributes:
         read_bytes: stored bytes that were read.
-        needed_bytes: stored bytes that had to be read: of raw chunks the elements, others as a whole.
+        needed_bytes: stored bytes that had to be read: the needed elements of raw chunks, all of any other.
         is_verified: whether its bytes were compared with the recorded digest.
     """
 
@@ -39,7 +39,7 @@ class TensorState(Struct):
     Attributes:
         digest: the recorded one; None if there is none, or if not every element is read exactly once.
         placed: the result of ``Output.place`` for each region.
-        seen: chunks that were read; a chunk is read again where the budget splits a group.
+        seen: chunks that were read; a chunk is read again if the budget splits a group.
     """
 
     read: TensorRead
@@ -59,7 +59,7 @@ class TensorState(Struct):
         return cls(read, groups, digest, [None] * len(read.output.regions))
 
     def add(self, index: Index, result: ChunkResult) -> None:
-        """Adds the result of a chunk; of a chunk read twice the needed bytes count once."""
+        """Adds the result of a chunk; the needed bytes of a chunk that is read twice count once."""
         self.crc ^= result.crc
         self.cast = self.cast + result.cast
         self.read_bytes += result.read_bytes

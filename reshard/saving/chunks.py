@@ -1,6 +1,6 @@
 """The shape of a live tensor's chunks, and which process writes each.
 
-A chunk is written by a process that holds all of it. Chunks that span the shards of several processes are made
+A chunk is written by a process that has all of it. If a chunk spans the shards of several processes, chunks are made
 smaller until none does.
 """
 
@@ -47,13 +47,13 @@ def storage_chunk(
         if process_count == 1 or all(writers(tensor, box) for box in grid.boxes()):
             return _checked(tensor, grid, chunk)
     raise PlanError(
-        f"{tensor.name!r} of shape {list(tensor.shape)}: its shards lie on processes in a way that no "
+        f"{tensor.name!r} of shape {list(tensor.shape)}: its shards are on processes in a way that no "
         "regular chunks follow; lay it out evenly over the mesh first"
     )
 
 
 def _grids(tensor: LiveTensor, readers: Sequence[Layout]) -> list[Grid]:
-    """The grids whose boxes should be whole chunks; the shards of a "mod" table are no boxes."""
+    """The grids whose boxes should be whole chunks; the shards of a "mod" table are not boxes."""
     grids = [_slices(tensor, layout) for layout in readers]
     is_mod = any(shard.step > 1 for shard in tensor.shards)
     return grids if is_mod else [tensor.chunked_as, *grids]
@@ -93,7 +93,7 @@ def _checked(tensor: LiveTensor, grid: Grid, chunk: tuple[int, ...]) -> tuple[in
 
 
 def writers(tensor: LiveTensor, box: Box) -> tuple[int, ...]:
-    """The processes that hold all of ``box``, in rising order."""
+    """The processes that have all of ``box``, in rising order."""
     found: tuple[int, ...] | None = None
     for shard in tensor.touching(box):
         if found is None:
@@ -108,8 +108,8 @@ def own_chunks(
 ) -> list[OwnChunk]:
     """The chunks that this process writes.
 
-    Of several processes that hold a chunk, the one with the fewest bytes so far writes it, and of equal ones
-    the lowest; every process comes to the same answer.
+    If several processes have a chunk, the one with the fewest bytes so far writes it; among equals, the lowest. Every
+    process comes to the same answer.
     """
     mine: list[OwnChunk] = []
     loads = [0] * process_count

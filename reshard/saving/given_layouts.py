@@ -1,6 +1,6 @@
 """Layouts that are given beside a tree, to be recorded for numpy arrays.
 
-A jax array has a layout of its own, also on one device; a layout given for it must be the same.
+A jax array has its own layout, even on one device; a layout given for it must be equal.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def _reader_layout(layout: Any) -> Layout:
     found = layout_of(layout, None)
     if found is None:
         raise LayoutError(
-            "chunks_for holds None; expected a LayoutMap, a layout file or a DeviceMesh"
+            "chunks_for contains None; expected a LayoutMap, a layout file or a DeviceMesh"
         )
     return found
 
 
 def with_given_layouts(tensors: Sequence[LiveTensor], given: GivenLayouts) -> list[LiveTensor]:
-    """The tensors, of which those without a layout of their own take the given ones.
+    """The tensors; those without their own layout take the given one.
 
     Raises TreeError, naming all of them, if a layout contradicts an array's own sharding or is given for
     a tensor that is not there; LayoutError if one does not fit its tensor.
@@ -132,7 +132,7 @@ def _refuse_unknown(given: GivenLayouts, tensors: Sequence[LiveTensor]) -> None:
     if unknown:
         raise TreeError(
             f"the layout names {', '.join(map(repr, unknown[:20]))}, but the tree has no such tensor; a "
-            "tree of layouts must have the tree's own structure, with None where nothing is to be recorded"
+            "tree of layouts must have the tree's own structure, with None for tensors without a layout"
         )
 
 

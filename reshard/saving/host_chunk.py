@@ -24,7 +24,7 @@ Part = tuple[DeviceShard, Box, tuple[slice, ...]]
 
 
 def parts(tensor: LiveTensor, box: Box) -> list[Part]:
-    """The part of ``box`` that each shard holds."""
+    """The part of ``box`` that each shard has."""
     found = ((shard, shard.within(box)) for shard in tensor.touching(box))
     return [(shard, *hit) for shard, hit in found if hit is not None]
 
@@ -58,7 +58,7 @@ def chunk_bytes_needed(tensor: LiveTensor, target: TargetTensor, *, ocdbt: bool)
 
 
 def _kinds(grid: Grid) -> list[Box]:
-    """The first and the last chunk: whether a chunk is a view depends only on its shape."""
+    """The first and the last chunk: a chunk's shape alone decides whether it is a view."""
     if not grid.count:
         return []
     return [grid.box((0,) * len(grid.shape)), grid.box(tuple(n - 1 for n in grid.parts))]

@@ -1,8 +1,8 @@
-"""Shards in host memory: views where the data is there already, copies from devices where it is not.
+"""Shards in host memory: views if the data is already in host memory, else copies from devices.
 
-A view of a jax array on the CPU keeps its memory alive, and a computation that donates the array takes
-new memory instead, so the view never changes. jax keeps the host copy of an array as long as the array; so each
-copy is made through a new array object over the same device memory, which is dropped after use.
+A view of a jax array on the CPU keeps its memory alive, and a computation that donates the array then takes new memory,
+so the view never changes. jax keeps the host copy of an array as long as the array itself. So each copy is made through
+a new array object over the same device memory, which is dropped after use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def on_host(data: Any) -> bool:
 
 
 def elements(data: Any, box: Box) -> Array:
-    """The elements of ``data`` (numpy, or jax on one device) in ``box``: a view where it can be."""
+    """The elements of ``data`` (numpy, or jax on one device) in ``box``: a view if possible."""
     import numpy as np
 
     if isinstance(data, np.ndarray):
@@ -53,7 +53,7 @@ def _again(data: Any) -> Any:
 
 
 def _cut(data: Any, box: Box) -> Any:
-    """A part, cut out on the device; its start is an argument, so that jax compiles this once."""
+    """A part of the array, cut out on the device; its start is an argument, so that jax compiles this once."""
     import jax
 
     return jax.lax.dynamic_slice(data, box.start, box.shape)
@@ -62,8 +62,8 @@ def _cut(data: Any, box: Box) -> Any:
 def keep_data(tensors: dict[str, LiveTensor], wanted: set[int]) -> dict[str, LiveTensor]:
     """The tensors with data that later changes of the tree do not affect.
 
-    ``wanted`` has the ids of the data that this process writes; other data is dropped. All copies from
-    devices are started before the first is waited for.
+    ``wanted`` has the ids of the data that this process writes; other data is dropped. All copies from devices start
+    before the first is awaited.
     """
     mine = [s.data for t in tensors.values() for s in t.shards if id(s.data) in wanted]
     again = {id(data): _under_way(data) for data in mine}
@@ -88,7 +88,7 @@ def _under_way(data: Any) -> Any:
 
 
 def _held(data: Any) -> Array:
-    """A copy of a numpy array, which its owner may change; a view of a jax array, which nobody can."""
+    """A copy of a numpy array, since its owner may change it; a view of a jax array, which cannot change."""
     import numpy as np
 
     return np.array(data) if isinstance(data, np.ndarray) else np.asarray(data)

@@ -17,7 +17,7 @@ from reshard.planning.target_layouts import Layout
 from reshard.saving.given_layouts import reader_layouts
 
 STEP_ITEM = "default"
-"""The item of a step that CheckpointManager saves without naming any."""
+"""The item that CheckpointManager saves in a step if the caller names none."""
 
 
 class SaveOptions(Struct, frozen=True):
@@ -27,7 +27,7 @@ class SaveOptions(Struct, frozen=True):
         max_memory: bytes of the chunks that are on their way to disk.
         workers: threads that write.
         chunk_bytes: chunks above this are subdivided.
-        timeout_s: how long the processes of a group wait for one another at each step.
+        timeout_s: how long the processes of a group wait for each other at each step.
         chunks_for: layouts of later readers, whose shards should be whole chunks.
         item: the tree's item and its folder; "" for a tree without an item.
     """

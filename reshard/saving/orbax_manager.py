@@ -8,8 +8,8 @@
     manager.save(step, args=SliceSave(state))       # instead of ocp.args.StandardSave(state)
 
 Orbax writes the data as always; ``slices.json`` is added to the item before the step is committed,
-and becomes visible with it. Readers see a standard checkpoint, with this package or without. A
-manager ties an item to one handler, so the manager that saves restores by ``manager.restore(step)`` or with
+and becomes visible with it. Readers see a standard checkpoint, with this package or without. A manager ties an item to
+one handler. So the manager that saved an item restores it by ``manager.restore(step)`` or with
 ``SliceRestore(target)``; any other manager takes ``ocp.args.StandardRestore``.
 
 The classes derive from Orbax's, so they are made on first use: Orbax is not imported before.
@@ -50,8 +50,8 @@ def _check_save_args(save_args: Any) -> None:
 
     if any(getattr(leaf, "dtype", None) is not None for leaf in jax.tree.leaves(save_args)):
         raise TreeError(
-            "save_args cast arrays while they are saved, so the digests of the live arrays would not be "
-            "those of the stored bytes; cast the arrays first, or use ocp.args.StandardSave"
+            "save_args cast arrays while they are saved, so the digests of the live arrays would not match "
+            "the stored bytes; cast the arrays first, or use ocp.args.StandardSave"
         )
 
 
@@ -101,7 +101,7 @@ def _classes() -> SimpleNamespace:
             return [*(futures or []), future]
 
         def finalize(self, directory: Any) -> None:
-            """Called by one process, after every process's writes and before the commit."""
+            """Called by one process, after the writes of all processes and before the commit."""
             super().finalize(directory)
             if self._record is not None:
                 record, self._record = self._record, None
@@ -110,7 +110,7 @@ def _classes() -> SimpleNamespace:
     @ocp.args.register_with_handler(SliceHandler, for_save=True)
     @dataclasses.dataclass
     class SliceSave(ocp.args.StandardSave):  # type: ignore[misc]
-        """As ``ocp.args.StandardSave``, with slice metadata; TreeError if it casts."""
+        """Like ``ocp.args.StandardSave``, with slice metadata; TreeError if it casts."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -119,7 +119,7 @@ def _classes() -> SimpleNamespace:
     @ocp.args.register_with_handler(SliceHandler, for_restore=True)
     @dataclasses.dataclass
     class SliceRestore(ocp.args.StandardRestore):  # type: ignore[misc]
-        """As ``ocp.args.StandardRestore``, for the manager that saves; others take either."""
+        """Like ``ocp.args.StandardRestore``, for the manager that saved; other managers take either."""
 
     return SimpleNamespace(
         SliceHandler=SliceHandler, SliceSave=SliceSave, SliceRestore=SliceRestore

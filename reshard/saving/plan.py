@@ -32,11 +32,11 @@ from reshard.saving.tree import LiveLeaf, live_leaves, refuse
 
 
 class SavePlan(Struct, frozen=True):
-    """What this process writes of a save.
+    """The part of a save that this process writes.
 
     Attributes:
         target: the whole checkpoint.
-        tensors: live tensors by name, with the data that this process holds.
+        tensors: live tensors by name, with the data that this process has.
         chunks: the chunks that this process writes.
         need_bytes: memory that the largest chunk of each tensor takes, by name.
     """
@@ -91,7 +91,7 @@ def plan_save(
 def live_tensors(leaves: Sequence[LiveLeaf], count: int) -> list[LiveTensor]:
     """The tensors among the leaves, in a group of ``count`` processes.
 
-    Raises TreeError, naming them, for arrays whose sharding does not cut them into boxes.
+    Raises TreeError, naming the arrays whose sharding does not cut them into boxes.
     """
     arrays = [leaf for leaf in leaves if leaf.leaf.tensor]
     found = {a.leaf.name: sharding_problem(getattr(a.array, "sharding", None)) for a in arrays}
@@ -104,7 +104,7 @@ def target_checkpoint(
 ) -> TargetCheckpoint:
     """The checkpoint as it will be stored."""
     made = {t.name: _target_tensor(t, options, count) for t in tensors}
-    # Leaves are found by path: the writer refuses two leaves of one name, and must see both.
+    # Leaves are found by path: the writer refuses two leaves with the same name, so it must see both.
     by_path = {t.leaf.path: t.leaf for t in tensors}
     item = options.item
     ordered = [replace(by_path.get(x.leaf.path, x.leaf), item=item) for x in leaves]

@@ -1,4 +1,4 @@
-"""A group of processes that save together: they exchange results at every step, and an error in one ends all.
+"""A group of processes that save together: they exchange results at every step, and an error in one process ends all.
 
 Messages go through the key-value store of jax's coordination service, to which every process of
 ``jax.distributed`` is connected. It needs no device, so it works from a background thread while
@@ -39,19 +39,19 @@ class ProcessGroup(Protocol):
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of processes."""
         ...
 
     def exchange(self, step: str, work: Callable[[], bytes]) -> list[bytes]:
         """Runs ``work`` here, and returns the results of all processes, in their order.
 
-        Raises this process's own error, else that of the first other process, naming it, in the same class.
+        Raises this process's own error, else that of the first other process, naming that process, in the same class.
         """
         ...
 
 
 class SingleProcess(Struct, frozen=True):
-    """A process without others."""
+    """A group of one process."""
 
     index: int = 0
     count: int = 1
@@ -115,7 +115,7 @@ class DistributedGroup(Struct, frozen=True):
         return zlib.decompress(packed)
 
     def _forget_before(self, step: str) -> None:
-        """Deletes this process's posts of the step before: all others have read them when they post this step."""
+        """Deletes this process's posts of the previous step: the others read them before they post this step."""
         for before in STEPS[: STEPS.index(step)][-1:]:
             self._call("key_value_delete", f"{self.prefix}/{before}/{self.index}/")
 
@@ -133,7 +133,7 @@ class DistributedGroup(Struct, frozen=True):
 
 
 def group_of(path: str, timeout_s: float) -> ProcessGroup:
-    """The processes that save to ``path``; a SingleProcess where jax is not distributed.
+    """The processes that save to ``path``; a SingleProcess if jax is not distributed.
 
     Saves to the same path are numbered in the service, per process, so every process must start
     them in the same order, as with jax's own collectives.

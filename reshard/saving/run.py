@@ -1,8 +1,8 @@
 """The steps of a save: plan, stage, write, publish; in one process or in a group.
 
-Every step is an exchange between the processes (``Group.exchange``), so that an error in one of them ends the
-save in all. Only process 0 makes the staging folder and publishes it; the others write their chunks into it, on
-a file system that all share.
+Every step is an exchange between the processes (``Group.exchange``), so an error in one of them ends the save in all.
+Only process 0 makes the staging folder and publishes it. The others write their chunks into it, on a file system that
+all share.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _stage(target: Path, plan: SavePlan, options: SaveOptions, closing: ExitStac
 
 
 def _check_space(target: Path, plan: SavePlan, options: SaveOptions) -> None:
-    """Refuses raw output that does not fit; the size of compressed output is not known before."""
+    """Refuses raw output that does not fit; the size of compressed output is not known in advance."""
     if options.encoding.compressor != "none":
         return
     with storage_errors("look at", target):
@@ -143,7 +143,7 @@ def _check_space(target: Path, plan: SavePlan, options: SaveOptions) -> None:
 
 
 def _write(opened: OpenSave) -> bytes:
-    """Writes this process's chunks; their contributions to the tensors' digests, as JSON."""
+    """Writes this process's chunks; returns their contributions to the tensors' digests, as JSON."""
     plan, root, group = opened.plan, opened.staging.root, opened.group
     if group.index == 0:
         plan.writer.prepare(root)

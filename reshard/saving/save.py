@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from reshard.saving.run import OpenSave
 
 TIMEOUT_S = 1800.0
-"""How long the processes of a group wait for one another at each step."""
+"""How long the processes of a group wait for each other at each step."""
 
 
 class SaveHandle:
@@ -34,12 +34,12 @@ class SaveHandle:
         try:
             thread.start()
         except RuntimeError:
-            # The system gives no thread, so the save runs here and now.
+            # The system allows no more threads, so the save runs in this one.
             self._thread = None
             self._finish()
 
     def wait(self) -> None:
-        """Returns when the checkpoint is there; raises the error of a save that failed, at each call."""
+        """Returns when the checkpoint is there; raises the error of a failed save, at each call."""
         if self._thread is not None:
             self._thread.join()
         if self._error is not None:
@@ -80,9 +80,9 @@ def save(
 ) -> SaveHandle | None:
     """Saves a tree of live arrays as an Orbax checkpoint, which appears whole or not at all.
 
-    Replicas are written once, each chunk by a process that holds it. ``slices.json`` records which process
-    held which slice, and a digest of every tensor. Under ``jax.distributed`` every process calls it, with
-    the same arguments and a path on a file system that all share.
+    Replicas are written once, each chunk by a process that has it. ``slices.json`` records which process had which
+    slice, and a digest of every tensor. Under ``jax.distributed`` every process calls it, with the same arguments and a
+    path on a file system that all share.
 
     Args:
         path: a folder that does not exist yet; with ``step``, the folder of a training run.
@@ -105,7 +105,7 @@ def save(
         ocdbt: whether to write one OCDBT database instead of plain files; only for a single process.
         style: ``"v0"`` or ``"v1"``, Orbax's names of the two forms of a checkpoint.
         overwrite: whether an existing checkpoint may be replaced.
-        timeout: seconds that the processes of a group wait for one another at each step.
+        timeout: seconds that the processes of a group wait for each other at each step.
 
     Raises TreeError, naming every leaf that cannot be saved; LayoutError; PlanError;
     MemoryBudgetError; MissingPackageError without jax; TargetExistsError, also for an existing step;

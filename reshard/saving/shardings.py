@@ -1,4 +1,4 @@
-"""How a jax array is sharded: which processes hold which box, and what a checkpoint records of it."""
+"""How a jax array is sharded: the processes that have each box, and the sharding that a checkpoint records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ArraySharding(Struct, frozen=True):
     """The sharding of arrays of one shape.
 
     Attributes:
-        holders: the processes that hold each box, in rising order; boxes in the order of their starts.
+        holders: the processes that have each box, in rising order; boxes in the order of their starts.
         layout: mesh and axes; None for a sharding without a mesh.
         recorded: JSON of Orbax's ``_sharding``; None if the layout says everything.
         memory_kind: None for the device's default memory.
@@ -50,11 +50,11 @@ class ArraySharding(Struct, frozen=True):
 def array_sharding(
     sharding: jax.sharding.Sharding, shape: tuple[int, ...], recorded: jax.sharding.Sharding
 ) -> ArraySharding:
-    """The boxes that ``sharding`` gives an array of ``shape``, and what is recorded of ``recorded``.
+    """The boxes that ``sharding`` gives an array of ``shape``, and the layout of ``recorded``, which is recorded.
 
-    The two differ for PRNG keys: the sharding of the keys is recorded, that of their data has the boxes.
+    The two shardings differ for PRNG keys: that of the keys is recorded, that of their data gives the boxes.
 
-    Raises LayoutError for shardings whose devices do not hold boxes of one tensor.
+    Raises LayoutError for shardings whose devices do not have boxes of one tensor.
     """
     indices: Mapping[Any, Any] = sharding.devices_indices_map(shape)
     boxes = {device: box_of(index, shape) for device, index in indices.items()}
@@ -119,7 +119,7 @@ def _equivalent(boxes: Mapping[Any, Box], ordered: Sequence[Box]) -> str | None:
 
 
 def sharding_problem(sharding: jax.sharding.Sharding | None) -> str:
-    """Why an array with this sharding cannot be saved; "" where it can."""
+    """Why an array with this sharding cannot be saved; "" if it can."""
     try:
         _layout(sharding) if sharding is not None else None
     except LayoutError as error:

@@ -22,7 +22,7 @@ from reshard.variables.sharded.variable import ShardedVariable
 
 
 class SliceRecord(Struct, frozen=True):
-    """The slices of a tree, and the data of which this process computes digests.
+    """The slices of a tree, and the data whose digests this process computes.
 
     Attributes:
         shards: the shards of each tensor whose digests this process computes.
@@ -42,7 +42,7 @@ class SliceRecord(Struct, frozen=True):
         """The bytes of slices.json.
 
         Args:
-            sums: those of all processes, added up.
+            sums: the contributions of all processes, added up.
             files: the item's other metadata files, whose digests are recorded.
         """
         (tree,) = item_trees(self.target)

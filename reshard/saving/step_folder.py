@@ -26,7 +26,7 @@ def step_folder(run: Path, step: int, *, overwrite: bool) -> Path:
     steps = run_steps(str(run), any_prefix=True)
     if steps and not steps[0].is_usual:
         raise StorageError(
-            f"{str(run)!r} holds {steps[0].name!r}, which may be a step or not, so it is not clear how step {step} "
+            f"{str(run)!r} contains {steps[0].name!r}, which may or may not be a step, so it is not clear how step {step} "
             "should be called; give the whole path without a step (step), or another folder"
         )
     there = [one for one in steps if one.step == step]

@@ -1,6 +1,6 @@
-"""Live tensors: which processes hold which elements, and the data that this process holds.
+"""Live tensors: the processes that have each element, and the data in this process.
 
-Replicas count once. A shard is a box; of a "mod" table it is every k-th row of a box.
+Replicas count once. A shard is a box; a shard of a "mod" table is every k-th row of a box.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from reshard.saving.tree import LiveLeaf
 from reshard.variables.sharded.variable import ShardedVariable
 
 FIRST = (0,)
-"""The holder of data that every process has its own copy of: process 0 writes it."""
+"""The holder of data of which every process has a copy: process 0 writes it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceShard:
-    """Elements of a tensor: those of ``box``; along ``axis`` only every ``step``-th.
+    """Elements of a tensor: all in ``box``, or every ``step``-th along ``axis``.
 
     Attributes:
-        holders: the processes that hold them, in rising order.
-        data: the elements, as a numpy array or a jax array on one device; None if other processes hold them.
+        holders: the processes that have them, in rising order.
+        data: the elements, as a numpy array or a jax array on one device; None if only other processes have them.
     """
 
     box: Box
@@ -71,10 +71,10 @@ class LiveTensor(Struct, frozen=True):
 
     Attributes:
         shards: disjoint and complete.
-        grid: the grid whose boxes the shards are, row-major; None if they form no grid.
+        grid: the grid whose boxes the shards are, row-major; None if they do not form a grid.
         chunked_as: the grid from which the chunks are derived.
         layout: the layout to record: its own, or the given one.
-        slices: the slices to record where the layout does not say them.
+        slices: the slices to record if the layout does not give them.
         partition: strategy, axis and number of shards of a ShardedVariable.
     """
 
@@ -103,7 +103,7 @@ class LiveTensor(Struct, frozen=True):
 
 
 def live_tensor(leaf: LiveLeaf, process_count: int) -> LiveTensor:
-    """The leaf's array as shards. TreeError if a process does not hold what it would write."""
+    """The leaf's array as shards. TreeError if a process lacks data that it would have to write."""
     import jax
 
     array = leaf.array
@@ -136,7 +136,7 @@ def data_and_sharding(array: Any, *, is_key: bool) -> tuple[Any, ArraySharding]:
 
 
 def _shards(array: Any, found: ArraySharding, *, shared: bool) -> tuple[DeviceShard, ...]:
-    """One shard per box; ``shared`` where every process has the array for itself."""
+    """One shard per box; ``shared`` if every process has its own copy of the array."""
     local: dict[Box, Any] = {}
     for shard in sorted(array.addressable_shards, key=lambda s: s.device.id):
         local.setdefault(box_of(shard.index, array.shape), shard.data)
@@ -174,7 +174,7 @@ def _even(shape: tuple[int, ...], axis: int, count: int) -> Grid:
 
 
 def _slices_of(variable: ShardedVariable) -> Grid | tuple[Box, ...]:
-    """The grid of the shards; loose boxes where a shard has no rows, which a grid cannot express."""
+    """The grid of the shards; loose boxes if a shard has no rows, which a grid cannot express."""
     shape, boxes = variable.shape, variable.boxes
     if not all(box.size for box in boxes):
         return tuple(boxes)
@@ -184,11 +184,11 @@ def _slices_of(variable: ShardedVariable) -> Grid | tuple[Box, ...]:
 
 
 def _of_rows(name: str, data: Any, rows: range, variable: ShardedVariable) -> Iterator[DeviceShard]:
-    """A shard of the variable, as the boxes that its devices hold; a numpy shard is one box."""
+    """A shard of the variable, as the boxes of its devices; a numpy shard is one box."""
     if not getattr(data, "is_fully_addressable", True):
         raise TreeError(
             f"{name!r} is a ShardedVariable with a shard on devices of other processes; every process "
-            "must hold the whole variable, or give one jax array that is sharded over all of them"
+            "must have the whole variable, or give one jax array that is sharded over all of them"
         )
     if not len(rows) or not data.size:
         return

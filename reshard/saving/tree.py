@@ -1,6 +1,6 @@
 """A live tree as leaves: their paths, the metadata that stock Orbax would record, and their arrays.
 
-Nodes are those of jax, paths are named as in Orbax. A ShardedVariable is one leaf. All leaves that cannot be
+Nodes are jax's nodes; paths are named as in Orbax. A ShardedVariable is one leaf. All leaves that cannot be
 saved are refused in one error, before anything is written.
 """
 
@@ -168,7 +168,7 @@ def _sharded(value: ShardedVariable) -> _Value:
     for shard in value.variables:
         found = _value_of(shard)
         if found.problem or found.array is None:
-            return _Value({}, problem=f"has a shard that {found.problem or 'is no array'}")
+            return _Value({}, problem=f"has a shard that {found.problem or 'is not an array'}")
     return _Value(_kind("np.ndarray"), value)
 
 
@@ -267,7 +267,7 @@ def _array_like(value: Any) -> _Value:
 
 
 def _made(value: Any, make: Callable[[], Any], kind: type) -> _Value:
-    """The array that an object converts itself to; its own code may raise anything."""
+    """The array that an object converts itself to; the object's code may raise any exception."""
     try:
         array = make()
     except Exception as error:  # noqa: BLE001  reported for the leaf
@@ -279,7 +279,7 @@ def _made(value: Any, make: Callable[[], Any], kind: type) -> _Value:
 
 def _dtype_problem(dtype: np.dtype[Any]) -> str:
     if dtype.name not in DTYPES:
-        return f"has dtype {dtype}, which no checkpoint holds; expected one of {', '.join(STORED_DTYPES)}"
+        return f"has dtype {dtype}, which no checkpoint has; expected one of {', '.join(STORED_DTYPES)}"
     if dtype.name in NOT_STORED:
         return (
             f"has dtype {dtype}, which zarr3 as TensorStore reads it does not have; cast it first"

@@ -80,8 +80,8 @@ class ChunkWriter:
 def for_each(chunks: tuple[OwnChunk, ...], work: Callable[[OwnChunk], None], workers: int) -> None:
     """Calls ``work`` for every chunk, on ``workers`` threads; stops at the first error, and raises it.
 
-    It has its own threads: an executor takes no work when the interpreter exits, and a save in the
-    background must go on then.
+    It has its own threads: an executor takes no work while the interpreter exits, but a save in the background must
+    still finish.
     """
     threads = _Threads(chunks, work)
     started: list[threading.Thread] = []
@@ -99,7 +99,7 @@ def for_each(chunks: tuple[OwnChunk, ...], work: Callable[[OwnChunk], None], wor
 
 
 def _start(threads: _Threads, count: int, started: list[threading.Thread]) -> None:
-    """Starts up to ``count`` threads; where the system gives none, the caller does the work."""
+    """Starts up to ``count`` threads; if the system allows none, the caller does the work."""
     for number in range(count):
         thread = threading.Thread(target=threads.run, name=f"reshard.save-{number}")
         try:

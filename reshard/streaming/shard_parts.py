@@ -1,4 +1,4 @@
-"""The box of each tensor that one shard of a layout holds."""
+"""The box of each tensor in one shard of a layout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from reshard.planning.target_layouts import Layout, TensorSplit, look_up, split
 
 
 class ShardPart(Struct, frozen=True):
-    """The box of one tensor that a shard holds.
+    """The box of one tensor in a shard.
 
     Attributes:
         name: in the shard.

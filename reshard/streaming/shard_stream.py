@@ -24,7 +24,7 @@ class ShardStream:
     number of the shard, the number of all shards, and the offset of each slice in its full tensor.
 
     Attributes:
-        shard, shards: the number of the shard, and of all shards.
+        shard, shards: the number of the shard, and the number of all shards.
         names: of its tensors, in the order of their bytes.
         header: the bytes before those of the tensors.
         nbytes: size of the whole file.

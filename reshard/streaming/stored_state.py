@@ -18,7 +18,7 @@ def stored_state(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> 
     """Digest of a request and of the files and offsets of its bytes, 32 hex digits.
 
     A file is identified by its name, size and modification time (ns). Raises StorageError if a file cannot
-    be looked at, CorruptError if a chunk is missing that must not be.
+    be looked at, CorruptError if a chunk is missing that must be there.
     """
     found = hashlib.sha256()
     for line in _lines(reader, stored, box, dtype):

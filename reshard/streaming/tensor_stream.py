@@ -28,8 +28,8 @@ class TensorStream:
         full_shape: of the whole tensor.
         box: the box that is streamed.
         dtype: of the streamed elements.
-        digest: CRC-64/NVME of the bytes, 16 hex digits, where the checkpoint recorded one: only for whole tensors
-            in their stored dtype; else None.
+        digest: CRC-64/NVME of the bytes, 16 hex digits, if the checkpoint recorded one and the stream is a whole tensor
+            in its stored dtype; else None.
         state: digest of the request and of where its bytes are stored; the same state means the same bytes.
     """
 

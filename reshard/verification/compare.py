@@ -35,16 +35,15 @@ class TensorVerdict(Struct, frozen=True):
 
     Attributes:
         name: in B; in A for a tensor that only A has.
-        status: "recorded" where the stored bytes have the digest that was recorded when they were
-            written; "checksum" where none was recorded, but every chunk matches the CRC32C stored
-            with it; "not recorded" where there is nothing to compare with; "damaged" where stored
-            bytes cannot be read, or differ from their record.
-        digest_a: CRC-64/NVME of the bytes in A, after the cast where B was cast; 16 hex digits.
-        digest_b: that of the bytes in B; without B the digest that A recorded.
+        status: "recorded" if the stored bytes have the digest that was recorded when they were written; "checksum" if
+            none was recorded, but every chunk matches the CRC32C stored with it; "not recorded" if there is nothing to
+            compare with; "damaged" if stored bytes cannot be read, or differ from their record.
+        digest_a: CRC-64/NVME of the bytes in A, after the cast if B was cast; 16 hex digits.
+        digest_b: the same of the bytes in B; without B, the digest that A recorded.
         detail: what differs, in words.
-        source: the name in A; None for a tensor that only B has, and without B.
-        comparison: "cast" where A's tensor was cast from ``source_dtype`` to ``target_dtype`` and every
-            bit of the result compared with B; "exact" where every stored bit was compared.
+        source: the name in A; None for a tensor that only B has, and if there is no B.
+        comparison: "cast" if A's tensor was cast from ``source_dtype`` to ``target_dtype`` and every bit of the result
+            was compared with B; "exact" if every stored bit was compared.
         source_dtype: the dtype in A, for tensors that both have.
         target_dtype: the dtype in B.
         saturate: whether the cast clipped values to the largest finite one.
@@ -79,7 +78,7 @@ class Verification(Struct, frozen=True):
         files: every file that was compared with a record, of A and of B.
         damage: why a checkpoint with a record of itself could not be read; empty if it could.
         warnings: one sentence each.
-        dropped: tensors of A that the rules leave out of B; they are no difference.
+        dropped: tensors of A that the rules leave out of B; they do not count as differences.
         rules: the rules by which B was made of A; None if tensors were compared name by name.
         rules_from: whether the caller gave the rules or B recorded them.
     """
@@ -151,7 +150,7 @@ class _Digests(Struct, frozen=True):
     """The digests of both checkpoints, by A's names; ``in_b`` is by B's.
 
     Attributes:
-        unlike: how a pair differs before it is read; "" where it does not.
+        unlike: how a pair differs before it is read; "" if it does not.
         in_a: digests, after the cast where there is one.
         damaged: the errors of reading.
     """
@@ -248,7 +247,7 @@ _OTHER_CAST = "the stored bits differ from the result of the cast"
 
 
 def _unlike(a: StoredTensor, b: StoredTensor, cast: Cast | None) -> str:
-    """How two tensors differ before a byte is read; "" where they do not."""
+    """How two tensors differ before a byte is read; "" if they do not."""
     if a.spec.shape != b.spec.shape:
         return f"shape {list(a.spec.shape)} in A, {list(b.spec.shape)} in B"
     if a.is_key != b.is_key:

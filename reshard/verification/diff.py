@@ -1,8 +1,7 @@
 """Compares two checkpoints element by element, whatever their meshes and chunks.
 
-A tensor is split into blocks at the edges that chunks of both sides have in common. Each block reads its
-chunks once if the budget allows (see ``pair_plan``), fills bands of both sides, and compares them (see
-``elements``)::
+A tensor is split into blocks at the chunk edges that both sides share. Each block reads its chunks once if the budget
+allows (see ``pair_plan``), fills bands of both sides, and compares them (see ``elements``)::
 
     chunks of A   |   |   |   |       chunks of B   |     |     |
     blocks        |           |
@@ -107,7 +106,7 @@ def _matched(name: str, a: Reader, b: Reader) -> Matched | None:
 
 
 def _unlike(a: StoredTensor, b: StoredTensor) -> str:
-    """Why elements cannot be compared one by one; "" where they can."""
+    """Why elements cannot be compared one by one; "" if they can."""
     if a.spec.shape != b.spec.shape:
         return f"shape {list(a.spec.shape)} in A, {list(b.spec.shape)} in B"
     if a.is_key != b.is_key:
@@ -129,8 +128,8 @@ def _compared(
 ) -> list[Differences]:
     """The differences of each pair of tensors.
 
-    Raises the first error of any task, after running tasks have ended: CorruptError, naming tensor
-    and chunk, where stored bytes are wrong; StorageError if they cannot be read.
+    Raises the first error of any task, after running tasks have ended: CorruptError, naming tensor and chunk, if stored
+    bytes are wrong; StorageError if they cannot be read.
     """
     found = [Differences()] * len(matched)
     total = sum(m.nbytes for m in matched)

@@ -19,18 +19,18 @@ class TensorDiff(Struct, frozen=True):
     the shapes differ, or only one tensor is a PRNG key.
 
     Attributes:
-        status: "equal" where names, shapes, dtypes and all bits are equal.
+        status: "equal" if names, shapes, dtypes and all bits are equal.
         shape_a, shape_b, dtype_a, dtype_b: None if the tensor is missing.
-        detail: what differs besides elements, in words.
-        compared_as: the type of the comparison, which holds the values of both dtypes exactly: "bits" for
+        detail: a difference other than in elements, in words.
+        compared_as: the type in which values are compared; it represents both dtypes exactly: "bits" for
             PRNG keys, "integers" (of any size), "float64" or "complex128".
-        elements: how many differ: in their bits where the dtypes are the same, else in their values.
+        elements: how many elements differ: in their bits if the dtypes are equal, else in their values.
         nonfinite: how many of the differing elements are NaN or infinite in A or in B.
         nans_a, nans_b, infinities_a, infinities_b: how many of all elements are NaN, or infinite.
         largest: the largest ``|a - b|`` over finite elements; None if no finite elements differ, and for keys.
         index: the first element, in row-major order, with that difference; without one, the first that differs.
         relative: ``‖a - b‖₂ / ‖a‖₂`` over the elements that are finite in A and in B; 0.0 if none of
-            them differs, inf where A is all zeros and B is not; None for keys.
+            them differs, inf if A is all zeros and B is not; None for keys.
     """
 
     name: str
@@ -53,7 +53,7 @@ class TensorDiff(Struct, frozen=True):
 
     @property
     def is_difference(self) -> bool:
-        """Whether the tensor differs, or lies on one side only."""
+        """Whether the tensor differs, or is on one side only."""
         return self.status != "equal"
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class TensorDiff(Struct, frozen=True):
 
 
 class LeafDiff(Struct, frozen=True):
-    """How a leaf differs that is not a tensor in both checkpoints.
+    """The difference of a leaf that is not a tensor in both checkpoints.
 
     Attributes:
         a, b: a description, such as ``"'adam'"`` for a string, ``"None"``, ``"Dict"`` or ``"float32 of shape
@@ -80,7 +80,7 @@ class LeafDiff(Struct, frozen=True):
 
     @property
     def is_difference(self) -> bool:
-        """Whether the leaf differs, or lies on one side only."""
+        """Whether the leaf differs, or is on one side only."""
         return self.status != "equal"
 
 
@@ -101,7 +101,7 @@ class DiffReport(Struct, frozen=True):
 
     @property
     def differences(self) -> int:
-        """Tensors and other leaves that differ, or are in one of the checkpoints only."""
+        """The number of tensors and other leaves that differ, or are in only one checkpoint."""
         tensors = sum(t.is_difference for t in self.tensors.values())
         return tensors + sum(x.is_difference for x in self.leaves.values())
 

@@ -1,9 +1,9 @@
 """Compares the elements of two tensors: how many differ, the largest difference, the sums for the norm.
 
-Two tensors of the same dtype are compared bit by bit. Where dtypes differ, values are compared, in a type
-that holds both exactly: integers and bools as integers of any size; integers with floating point as float64,
-where the part of a 64-bit integer that float64 cannot hold is kept beside it; complex numbers as complex128.
-PRNG keys are compared only as bits.
+Two tensors of the same dtype are compared bit by bit. If dtypes differ, values are compared in a type that represents
+both exactly. Integers and bools are compared as integers of any size. Integers and floating point are compared as
+float64; the part of a 64-bit integer that float64 cannot represent is kept beside it. Complex numbers are compared as
+complex128. PRNG keys are compared only as bits.
 
 The size of a difference is computed in the same type. NaN and infinite elements have no size: they are
 counted, and left out of the largest difference and of both sums.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ComparedAs = Literal["bits", "integers", "float64", "complex128"]
 
 SLAB_ELEMENTS = 16 << 10
-"""Small enough for the temporaries of a slab to stay in cache."""
+"""Elements of a slab: few enough that its temporaries stay in cache."""
 
 COMPARE_BYTES = 4 << 20
 """Temporaries of one slab, whatever the dtypes (measured)."""
@@ -66,7 +66,7 @@ class Differences(Struct, frozen=True):
     squares_a: int = 0
 
     def __add__(self, other: Differences) -> Differences:
-        """Both parts together; of equal largest differences the first in row-major order counts."""
+        """Both parts together; if largest differences are equal, the first in row-major order counts."""
         found = min((self, other), key=_order)
         return Differences(
             self.elements + other.elements,
@@ -81,7 +81,7 @@ class Differences(Struct, frozen=True):
 
     @property
     def relative(self) -> float:
-        """The norm of the difference over the norm of A; 0.0 for no difference, inf where only A is 0."""
+        """The norm of the difference over the norm of A; 0.0 for no difference, inf if only A is 0."""
         return _root_of_ratio(self.squares, self.squares_a)
 
 
@@ -111,7 +111,7 @@ class Comparing(Struct, frozen=True):
 
     Attributes:
         a, b: names of the dtypes.
-        compared_as: the type that holds the values of both exactly.
+        compared_as: the type that represents the values of both exactly.
     """
 
     a: str
@@ -120,7 +120,7 @@ class Comparing(Struct, frozen=True):
 
     @classmethod
     def of(cls, a: str, b: str, *, is_key: bool = False) -> Comparing:
-        """The comparison of two dtypes; those of two keys are the same."""
+        """The comparison of two dtypes; all keys are compared alike."""
         kinds = {kind_of(a), kind_of(b)}
         if is_key:
             return cls(a, b, "bits")
@@ -292,7 +292,7 @@ def _unlike(x: Array, y: Array, difference: Array, differ: Array) -> Differences
 
 
 def _squared_differences(x: Array, y: Array, difference: Array, where: Array) -> int:
-    """The sum, without overflow where two large numbers have different signs."""
+    """The sum, without overflow if two large numbers have different signs."""
     import numpy as np
 
     found = difference[where]

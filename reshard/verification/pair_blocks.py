@@ -27,7 +27,7 @@ class Matched(Struct, frozen=True):
     """Two stored tensors of one shape.
 
     Attributes:
-        blocks: the grid of the chunk edges that both have in common.
+        blocks: the grid of the chunk edges that both share.
         edges: all chunk edges of both, for each dimension.
     """
 
@@ -50,7 +50,7 @@ class Matched(Struct, frozen=True):
 
 
 class PairBlock(Struct, frozen=True):
-    """A block of the tensor pair with this number, and how it is streamed."""
+    """A block of tensor pair ``number``, and how it is streamed."""
 
     number: int
     pair: Pair

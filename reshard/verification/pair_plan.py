@@ -1,8 +1,8 @@
 """PairPlan: how a box of two tensors is streamed side by side, in bands that both sides fill.
 
 Each side is streamed as ``stream_plan`` describes: chunks that several bands need stay open, so that
-each is decoded once. Where the budget does not allow that for both sides, bands become larger and
-chunks of one side, or of both, are decoded again for each band; the plan that decodes least is taken.
+each is decoded once. If the budget does not allow that for both sides, bands become larger, and chunks of one side, or
+of both, are decoded again for each band. The plan that decodes least is chosen.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PairPlan(Struct, frozen=True):
         keeps_open: for each side, whether a chunk stays open until the last band that needs it.
         band_bytes: the largest band of both sides together.
         scratch_bytes: a buffer that both sides use in turn.
-        decoded_bytes: bytes that are decoded, or read where chunks are raw, counting repetitions.
+        decoded_bytes: bytes that are decoded, or read if chunks are raw, counting repetitions.
         memory_bytes: all buffers and decoders together.
     """
 

@@ -1,7 +1,7 @@
 """Verifies one checkpoint against its record, or two against each other: files first, then tensors.
 
-Damage in one place does not hide damage in another: metadata that differs from its record is reported, and
-the tensors are read with it as far as possible.
+Damage in one place does not hide damage in another: metadata that differs from its record is reported, and the tensors
+are still read with it as far as possible.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ComparedSide(Struct, frozen=True):
     Attributes:
         reader: None if it has a record of itself but cannot be opened; then ``damage`` says why.
         files: its files, compared with its record.
-        made: the source and rules of its conversion, where it recorded them.
+        made: the source and rules of its conversion, if it recorded them.
     """
 
     uri: str
@@ -112,7 +112,8 @@ def verify_checkpoints(
 
 
 def _unvouched(readers: Sequence[Reader | None], found: Verification) -> Iterator[Unvouched]:
-    """Tensors of each side without a digest in their own record or, where equal, in that of the other side."""
+    """Tensors of each side without a digest in their own record. A tensor that is equal on both sides may have it in
+    the other record."""
     a, b = (*readers, None)[:2]
     equal = [v for v in found.tensors if v.status == "equal" and v.comparison == "exact"]
     pairs = [(v.source or v.name, v.name) for v in equal]
@@ -127,7 +128,7 @@ def _is_recorded(reader: Reader | None, name: str) -> bool:
 
 
 def _added_files(side: ComparedSide) -> tuple[str, ...]:
-    """A warning about files that were added beside the checkpoint and are no part of it."""
+    """A warning about files that were added to the folder and are not part of the checkpoint."""
     added = [f.name for f in side.files if f.status == "added"]
     if not added:
         return ()

@@ -181,7 +181,7 @@ def test_the_text_says_how_much_each_rule_covers(tmp_path: Path, capsys: Capture
     assert run(words) == 0
     expected = f"""\
 # Layout of '{source}'.
-# Each tensor has the axes that the checkpoint records of it.
+# Each tensor has the axes that the checkpoint records.
 # A name is matched by a regular expression; axes has an entry for each dimension.
 mesh: {{axes: [data, model], shape: [4, 2]}}
 rules:

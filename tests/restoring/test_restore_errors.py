@@ -66,7 +66,7 @@ def test_a_layout_without_a_mesh(source):
 def test_a_tree_of_layouts_that_does_not_fit_names_everything(source):
     text = refused(reshard.TreeError, source, layout={"w": None, "v": None, "u": None})
     assert (
-        "without a sharding in the tree of layouts: 1 (None leaves one on jax's default device)\n    b\n"
+        "without a sharding in the tree of layouts: 1 (None leaves a tensor on jax's default device)\n    b\n"
         in text
     )
     assert "named by the tree of layouts, but not restored: 2\n    u\n    v" in text
@@ -127,7 +127,7 @@ def test_keys_of_another_kind_are_refused(tmp_path):
     path = save_pytree(tmp_path / "c", {"k": jax.random.key(0), "w": np.zeros(2, np.uint32)})
     other = jax.random.key(0, impl="rbg")
     text = refused(reshard.TreeError, path, {"k": other, "w": jax.random.key(0)})
-    assert "k holds PRNG keys key<fry>, but key<rbg> is asked for" in text
+    assert "k has PRNG keys key<fry>, but key<rbg> is asked for" in text
     assert "w is uint32 of shape [2], but PRNG keys (key<fry>) are asked for" in text
     text = refused(reshard.PlanError, path, cast=[("k", "float32")])
     assert "is a PRNG key: its bits have no numeric meaning" in text

@@ -120,7 +120,7 @@ def test_one_error_names_everything_that_does_not_fit(source):
     tree = {"w": np.zeros((4, 6), np.float32), "new": np.zeros(3, np.int8), "n": np.zeros((), "f4")}
     assert refused(reshard.TreeError, source, tree).splitlines() == [
         f"the request does not fit the checkpoint {source}:",
-        "  asked for, but not in the checkpoint: 1 (rename= gives what is stored other names, missing='keep' leaves "
+        "  asked for, but not in the checkpoint: 1 (rename= gives stored leaves other names, missing='keep' leaves "
         "these as they are)",
         "    new (int8 of shape [3])",
         "  in the checkpoint, but not asked for: 1 (unexpected='ignore' leaves them out, and so does drop=)",
@@ -204,8 +204,8 @@ def test_arrays_that_share_memory_are_refused_by_name_but_neighbours_are_not(tmp
 def test_into_goes_alone(source, name, value):
     text = refused(reshard.PlanError, source, {"w": np.zeros(1)}, **{name: value})
     assert text == (
-        f"into= was given together with {name}=, but the arrays of into say themselves where everything goes; leave "
-        "out one of them. into= goes with select, drop, rename, cast, missing, unexpected, max_memory, workers, "
+        f"into= was given together with {name}=, but the arrays of into already say where everything goes; leave "
+        "out one of them. into= can be combined with select, drop, rename, cast, missing, unexpected, max_memory, workers, "
         "verify, progress and report"
     )
 

@@ -157,7 +157,7 @@ def test_numpy_arrays_need_no_jax(small):
     assert "params" in names
     assert count == 7
     assert (
-        "'key' holds PRNG keys, which are restored as jax's own; install reshard[jax], or leave"
+        "'key' has PRNG keys, which are restored as jax's own; install reshard[jax], or leave"
         in keys
     )
     assert "a partition make jax arrays; install reshard[jax]" in shards

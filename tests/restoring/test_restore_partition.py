@@ -216,7 +216,7 @@ def test_a_mod_table_is_never_taken_for_div_in_silence(mod_table):
     ):
         reshard.restore(mod_table, target)
     with pytest.raises(
-        reshard.LayoutError, match="saved for 'mod' look-up along axis 0, but axis 1 is to be"
+        reshard.LayoutError, match="saved for 'mod' look-up along axis 0, but axis 1 would be"
     ):
         reshard.restore(mod_table, partition=2, axis=1)
     found = reshard.restore(mod_table, target, partition_strategy="div")["table"]
@@ -242,7 +242,7 @@ def test_partitions_that_make_no_sense(source):
         partition="four",
     )
     refused("partition['table'] is 0; expected a number of shards", partition={"table": 0})
-    refused("partition has the key '(', which is no regular expression", partition={"(": 2})
+    refused("partition has the key '(', which is not a regular expression", partition={"(": 2})
     refused("partition 'tabel' matches none of the 4 tensors", partition={"tabel": 2})
     refused("'bias' of shape [4] has no axis 1 to partition", partition={"bias": 2}, axis=1)
     refused(

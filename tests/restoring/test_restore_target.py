@@ -154,7 +154,7 @@ def test_one_error_names_everything_that_does_not_fit(tmp_path):
         reshard.restore(path, target)
     assert str(refused.value).splitlines() == [
         f"the request does not fit the checkpoint {path}:",
-        "  asked for, but not in the checkpoint: 1 (rename= gives what is stored other names, missing='keep' leaves "
+        "  asked for, but not in the checkpoint: 1 (rename= gives stored leaves other names, missing='keep' leaves "
         "these as they are)",
         "    new (int8 of shape [5])",
         "  in the checkpoint, but not asked for: 1 (unexpected='ignore' leaves them out, and so does drop=)",

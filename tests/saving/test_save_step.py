@@ -170,7 +170,7 @@ def nowhere(path: Path) -> Path:
     ("place", "step", "error", "text"),
     [
         (in_a_checkpoint, 5, StorageError, "is a checkpoint itself, so step 5 cannot be saved in it"),
-        (among_others, 5, StorageError, "holds 'small_1', which may be a step or not, so it is not clear how step 5"),
+        (among_others, 5, StorageError, "contains 'small_1', which may or may not be a step, so it is not clear how step 5"),
         (in_a_file, 5, StorageError, "which should be a folder but is none"),
         (nowhere, -1, PlanError, "step is -1; expected the number of a step, 0 or more"),
         (nowhere, "latest", PlanError, "step is 'latest'; expected the number of a step, 0 or more"),
