@@ -170,7 +170,7 @@ def _encoding(stored: StoredTensor, options: CheckedOptions) -> Encoding:
     if stored.encoding.compressor == "tensorstore":
         return Encoding(checksum=True)
     # A chunk that travels encoded is given a checksum on its way, so that later damage is found.
-    return replace(stored.encoding, checksum=True)
+    return replace(stored.encoding, checksum=True, gathered="no")
 
 
 def _request(
@@ -221,7 +221,12 @@ def _chunk_bytes(spec: TensorSpec) -> int:
 
 @lru_cache(maxsize=256)
 def codec_name(encoding: Encoding) -> str:
-    """One word for people and for comparing: ``raw+crc32c``, ``zstd:1``."""
+    """One word for people and for comparing: ``raw+crc32c``, ``zstd:1``.
+
+    A chunk that is gathered from raw pieces is no range of a file that could be copied, so that it is not ``raw``.
+    """
+    if encoding.gathered != "no":
+        return "pieces"
     name = "raw" if encoding.compressor == "none" else encoding.compressor
     level = "" if encoding.level is None or name == "raw" else f":{encoding.level}"
     return name + level + (CHECKSUM if encoding.checksum else "")

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field
 
+from reshard.formats.raw_pieces import Gathered, Pieces
 from reshard.formats.slices.origin import Made
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid, Index
@@ -33,12 +34,14 @@ class Encoding(Struct, frozen=True):
         checksum: whether a CRC32C of the (compressed) bytes follows them, 4 bytes little-endian.
         spec: for ``"tensorstore"`` the JSON of a TensorStore spec that opens the whole array;
             for ``"blosc"`` the JSON of its parameters (cname, shuffle, blocksize); else "".
+        gathered: whether chunks are made of raw pieces; then nothing is compressed or checked.
     """
 
     compressor: Compressor = "none"
     level: int | None = None
     checksum: bool = False
     spec: str = ""
+    gathered: Gathered = "no"
 
     @property
     def is_bare(self) -> bool:
@@ -47,16 +50,19 @@ class Encoding(Struct, frozen=True):
 
 
 class Extent(Struct, frozen=True):
-    """The location of one encoded chunk: ``length`` bytes of a local file from ``offset``, or inline bytes.
+    """The location of one encoded chunk: ``length`` bytes of a local file from ``offset``, inline bytes, or pieces.
 
     Attributes:
         inline: the bytes themselves, where an index contains small values; then ``path`` is the file of the index.
+        pieces: those that the chunk is gathered from; then ``path`` and ``offset`` are of the first, and ``length``
+            counts the chunk's elements.
     """
 
     path: str
     offset: int
     length: int
     inline: bytes | None = None
+    pieces: Pieces | None = None
 
 
 class StoredTensor(Struct, frozen=True):
@@ -200,6 +206,8 @@ class Reader(Protocol):
 
     def locate(self, name: str, index: Index) -> Extent | None:
         """The location of the encoded chunk; None for a chunk that is not stored and may be missing.
+
+        A format that stores loose boxes instead of a grid takes grid and locations from ``loose_pieces.lay_out``.
 
         Raises CorruptError, naming tensor and chunk, for a chunk that must not be missing.
         """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from msgspec import Struct
@@ -40,22 +40,27 @@ class _Part(Struct, frozen=True):
         return sum(piece.size for piece in self.pieces) - self.region.size
 
 
-def check_tiling(name: str, shape: Sequence[int], boxes: Sequence[Box]) -> None:
+def check_tiling(
+    name: str,
+    shape: Sequence[int],
+    boxes: Sequence[Box],
+    shown: Callable[[Box], str] = str,
+) -> None:
     """Refuse boxes that do not contain each element of the tensor exactly once.
 
     Empty boxes are allowed anywhere in bounds. The LayoutError names the tensor and the box that is
-    out of bounds, the two boxes that overlap, or a region that is in no box.
+    out of bounds, the two boxes that overlap, or a region that is in no box; ``shown`` is how it shows a box.
     """
     region = Box.full(shape)
     for box in boxes:
-        _check_bounds(name, region, box)
+        _check_bounds(name, region, box, shown)
     filled = [box for box in boxes if box.size]
     if region.size and not _is_grid(region, filled):
         pieces = [_Piece(box.start, box.stop, box.size, box) for box in filled]
-        _check_parts(name, _Part(region, pieces))
+        _check_parts(name, _Part(region, pieces), shown)
 
 
-def _check_bounds(name: str, region: Box, box: Box) -> None:
+def _check_bounds(name: str, region: Box, box: Box, shown: Callable[[Box], str]) -> None:
     ranks = {len(box.start), len(box.stop)}
     if ranks != {region.rank}:
         raise LayoutError(
@@ -64,7 +69,7 @@ def _check_bounds(name: str, region: Box, box: Box) -> None:
         )
     if not region.contains(box) or any(n < 0 for n in box.shape):
         raise LayoutError(
-            f"{name!r} of shape {list(region.stop)}: piece {box} is out of bounds, expected "
+            f"{name!r} of shape {list(region.stop)}: piece {shown(box)} is out of bounds, expected "
             f"0 <= start <= stop <= size in each dimension; correct or drop the record of that piece"
         )
 
@@ -85,26 +90,26 @@ def _is_grid(region: Box, boxes: Sequence[Box]) -> bool:
     )
 
 
-def _check_parts(name: str, whole: _Part) -> None:
+def _check_parts(name: str, whole: _Part, shown: Callable[[Box], str]) -> None:
     todo = [whole]
     while todo:
         part = todo.pop()
         halves = _halve(part)
         if halves is None:
-            _check_filled_once(name, whole.region, part)
+            _check_filled_once(name, whole.region, part, shown)
             continue
         # A wrong count proves a fault in this half, so the other half is not looked at.
         faulty = [half for half in halves if half.surplus]
         todo = faulty[:1] or [*todo, *halves]
 
 
-def _check_filled_once(name: str, whole: Box, part: _Part) -> None:
+def _check_filled_once(name: str, whole: Box, part: _Part, shown: Callable[[Box], str]) -> None:
     """Check a part in which no box has an edge: each of its boxes fills it."""
     if not part.pieces:
         _refuse(name, whole, f"no piece holds {part.region}")
     if len(part.pieces) > 1:
-        first, second = part.pieces[:2]
-        _refuse(name, whole, f"pieces {first.whole} and {second.whole} overlap")
+        first, second = (shown(piece.whole) for piece in part.pieces[:2])
+        _refuse(name, whole, f"pieces {first} and {second} overlap")
 
 
 def _refuse(name: str, whole: Box, found: str) -> NoReturn:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from reshard.formats.base import Reader, StoredTensor
+from reshard.formats.base import Extent, Reader, StoredTensor
 from reshard.geometry.box import Box
 from reshard.storage.local import storage_error
 
@@ -37,10 +37,20 @@ def _lines(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> Iterat
         if extent is None:
             yield f"{index} not stored"
             continue
-        if extent.path not in files:
-            files[extent.path] = _of_file(extent.path, reader.uri)
         inline = hashlib.sha256(extent.inline).hexdigest() if extent.inline is not None else ""
-        yield f"{extent.offset} {extent.length} {inline} {files[extent.path]}"
+        for path, place in _places(extent):
+            if path not in files:
+                files[path] = _of_file(path, reader.uri)
+            yield f"{place} {inline} {files[path]}"
+
+
+def _places(extent: Extent) -> Iterator[tuple[str, str]]:
+    """The files that hold the chunk, and the place in each."""
+    if extent.pieces is None:
+        yield extent.path, f"{extent.offset} {extent.length}"
+        return
+    for piece in extent.pieces.pieces:
+        yield piece.path, f"{piece.offset} {piece.box} {piece.order}"
 
 
 def _of_file(path: str, root: str) -> str:

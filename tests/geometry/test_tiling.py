@@ -11,24 +11,7 @@ from reshard.errors import LayoutError
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.geometry.tiling import check_tiling
-
-
-def split(draw: st.DrawFn, box: Box, depth: int) -> list[Box]:
-    """A tiling by halving at random places, each half on its own: rarely a grid."""
-    dims = [d for d, n in enumerate(box.shape) if n > 1]
-    if not depth or not dims or draw(st.integers(0, 3)) == 0:
-        return [box]
-    dim = draw(st.sampled_from(dims))
-    cut = draw(st.integers(box.start[dim] + 1, box.stop[dim] - 1))
-    low = Box(box.start, (*box.stop[:dim], cut, *box.stop[dim + 1 :]))
-    high = Box((*box.start[:dim], cut, *box.start[dim + 1 :]), box.stop)
-    return split(draw, low, depth - 1) + split(draw, high, depth - 1)
-
-
-@st.composite
-def tilings(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Box]]:
-    shape = tuple(draw(st.lists(st.integers(1, 7), min_size=1, max_size=3)))
-    return shape, draw(st.permutations(split(draw, Box.full(shape), 4)))
+from tests.geometry.tilings import tilings
 
 
 @st.composite

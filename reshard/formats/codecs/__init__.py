@@ -7,7 +7,7 @@ from reshard.formats.codecs.array import ArrayStream, array_decoder_bytes
 from reshard.formats.codecs.blosc import BloscStream, blosc_decoder_bytes
 from reshard.formats.codecs.encode import encode_chunk, encoder_bytes
 from reshard.formats.codecs.gzip import GzipStream, gzip_decoder_bytes
-from reshard.formats.codecs.raw import FillStream, RawStream
+from reshard.formats.codecs.raw import AtOnceStream, FillStream, RawStream
 from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import DecodeStream
 from reshard.formats.codecs.zstd import ZstdStream, zstd_decoder_bytes, zstd_encoded_bytes
@@ -70,7 +70,9 @@ def decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
         return gzip_decoder_bytes()
     if encoding.compressor == "blosc":
         return blosc_decoder_bytes(encoding.spec, decoded_bytes)
-    return array_decoder_bytes(decoded_bytes) if encoding.compressor == "tensorstore" else 0
+    if encoding.compressor == "tensorstore":
+        return array_decoder_bytes(decoded_bytes)
+    return decoded_bytes if encoding.gathered == "at once" else 0
 
 
 def encoded_room(encoding: Encoding, decoded_bytes: int) -> int:
@@ -83,7 +85,7 @@ def encoded_room(encoding: Encoding, decoded_bytes: int) -> int:
 
 def is_seekable(encoding: Encoding) -> bool:
     """Whether ``skip`` costs nothing, so that a part of a chunk can be read alone."""
-    return encoding.compressor == "none"
+    return encoding.compressor == "none" and encoding.gathered != "at once"
 
 
 def _decoder(
@@ -95,4 +97,6 @@ def _decoder(
         return GzipStream(source, decoded_bytes)
     if encoding.compressor == "blosc":
         return BloscStream(source, decoded_bytes, encoding.spec)
+    if encoding.gathered == "at once":
+        return AtOnceStream(source, decoded_bytes)
     return RawStream(source, decoded_bytes)

@@ -33,6 +33,29 @@ class RawStream(SourceStream):
         """Nothing can be left over: the length was compared at the start."""
 
 
+class AtOnceStream(SourceStream):
+    """Element bytes that are gathered all at once, into the caller's buffer or one of its own."""
+
+    def __init__(self, source: Source, decoded_bytes: int) -> None:
+        super().__init__(source, decoded_bytes)
+        self._gathered: memoryview | None = None
+
+    def _make(self, out: memoryview) -> None:
+        if len(out) == self._decoded_bytes:
+            self._source.fill(0, out)
+            return
+        if self._gathered is None:
+            self._gathered = memoryview(bytearray(self._decoded_bytes))
+            self._source.fill(0, self._gathered)
+        out[:] = self._gathered[self._position - len(out) : self._position]
+
+    def _skip_decoded(self, nbytes: int) -> None:
+        """What is passed over need not be gathered."""
+
+    def _check_end(self) -> None:
+        """Raw pieces have nothing that could be left over."""
+
+
 class FillStream:
     """The decoded bytes of a chunk that is not stored: one element repeated."""
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Extent
+from reshard.formats.codecs.gather import Gather
 from reshard.storage.local import close_after_reading, reason_and_remedy
 
 T = TypeVar("T")
@@ -21,7 +22,7 @@ REMEDY = "the source is damaged there: restore it from a replica or take another
 
 
 class Source:
-    """The encoded bytes of a chunk without their trailer; opens at most one file.
+    """The encoded bytes of a chunk without their trailer; has at most one file open.
 
     Args:
         where: tensor and chunk, for messages.
@@ -43,8 +44,11 @@ class Source:
         self._crc = 0
         self._in_order = True
         self._fd = -1
+        self._gather: Gather | None = None
         self._check_extent()
-        if extent.inline is None:
+        if extent.pieces is not None:
+            self._gather = Gather(extent.pieces, where, REMEDY)
+        elif extent.inline is None:
             self._fd = self._system(os.open, extent.path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self, nbytes: int = -1) -> bytes:
@@ -68,9 +72,10 @@ class Source:
         """``nbytes`` bytes from ``position``, wherever the stream is."""
         if self.extent.inline is not None:
             return self.extent.inline[position : position + nbytes]
-        data = self._system(os.pread, self._fd, nbytes, self.extent.offset + position)
-        if len(data) == nbytes:
-            return data
+        if self._gather is None:
+            data = self._system(os.pread, self._fd, nbytes, self.extent.offset + position)
+            if len(data) == nbytes:
+                return data
         buffer = bytearray(nbytes)
         self.fill(position, memoryview(buffer))
         return bytes(buffer)
@@ -106,6 +111,8 @@ class Source:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             close_after_reading(fd)
+        if self._gather is not None:
+            self._gather.close()
 
     def _check_extent(self) -> None:
         extent = self.extent
@@ -118,6 +125,9 @@ class Source:
         """Fill ``out`` with the bytes from ``position``, wherever the stream is."""
         if self.extent.inline is not None:
             out[:] = self.extent.inline[position : position + len(out)]
+            return
+        if self._gather is not None:
+            self._gather.fill(position, out)
             return
         done = 0
         while done < len(out):

@@ -57,6 +57,10 @@ class StoredPiece(Struct, frozen=True):
     offset: int
     nbytes: int
 
+    @property
+    def itemsize(self) -> int:
+        return storage_bytes(self.dtype)
+
 
 class FileHeader(Struct, frozen=True):
     """What a safetensors file says of itself.

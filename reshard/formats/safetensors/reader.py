@@ -13,7 +13,6 @@ from types import MappingProxyType
 from reshard.errors import CorruptError, FormatError, ReshardError
 from reshard.formats.base import (
     Container,
-    Encoding,
     Extent,
     Item,
     Leaf,
@@ -109,7 +108,7 @@ class SafetensorsReader:
     def __init__(self, uri: str, cuts: Sequence[CutTensor], header_bytes: int) -> None:
         self.uri = uri
         self.container = Container(None, (Item("", "", is_tree=True),))
-        self._pieces = {cut.name: cut.pieces for cut in cuts}
+        self._chunks = {cut.name: cut.chunks for cut in cuts}
         self.leaves: Sequence[Leaf] = tuple(Leaf(c.name, (PathKey(c.name),)) for c in cuts)
         self.tensors: Mapping[str, StoredTensor] = MappingProxyType(
             {cut.name: _stored(cut) for cut in cuts}
@@ -117,24 +116,27 @@ class SafetensorsReader:
         self.metadata_bytes = 2 * header_bytes + sum(map(_memory, cuts))
 
     def locate(self, name: str, index: Index) -> Extent:
-        """Where the piece at ``index`` of the tensor's storage grid lies.
+        """Where the elements of a chunk lie: in a range of one piece, or in several pieces.
 
-        Raises FormatError where there is no such tensor or piece.
+        Raises FormatError where there is no such tensor or chunk.
         """
-        pieces = self._pieces.get(name)
-        if pieces is None:
+        chunks = self._chunks.get(name)
+        if chunks is None:
             raise FormatError(f"{self.uri} has no tensor named {name!r}")
-        piece = pieces.get(index)
-        if piece is None:
-            raise FormatError(f"{self.uri}: {name!r} has no piece {list(index)}")
-        return Extent(piece.path, piece.offset, piece.nbytes)
+        extent = chunks.locate(index)
+        if extent is None:
+            raise FormatError(f"{self.uri}: {name!r} has no chunk {list(index)}")
+        return extent
 
 
 def _memory(cut: CutTensor) -> int:
     """Of an open tensor, without its name."""
-    return TENSOR_BYTES + DIMENSION_BYTES * len(cut.grid.shape) + PIECE_BYTES * len(cut.pieces)
+    return TENSOR_BYTES + DIMENSION_BYTES * len(cut.chunks.grid.shape) + PIECE_BYTES * cut.pieces
 
 
 def _stored(cut: CutTensor) -> StoredTensor:
-    spec = TensorSpec(cut.name, cut.grid.shape, cut.dtype, cut.grid)
-    return StoredTensor(spec, Encoding(), bytes(storage_bytes(cut.dtype)), may_be_missing=False)
+    grid = cut.chunks.grid
+    spec = TensorSpec(cut.name, grid.shape, cut.dtype, grid)
+    return StoredTensor(
+        spec, cut.chunks.encoding, bytes(storage_bytes(cut.dtype)), may_be_missing=False
+    )

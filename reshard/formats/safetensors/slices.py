@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.json.safe_json import expect, expect_sizes, parse_json
+from reshard.formats.loose_pieces import LaidOut, lay_out
+from reshard.formats.raw_pieces import RawPiece
 from reshard.formats.safetensors.header import FileHeader, StoredPiece
 from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid, Index
 from reshard.geometry.tiling import check_tiling
 
 RESHARD_SLICES = "reshard.slices"
@@ -29,17 +29,16 @@ DCP_SLICES = "DCP_SHARDING_INFO"
 
 
 class CutTensor(Struct, frozen=True):
-    """A tensor and the pieces that it is stored in.
+    """A tensor and the chunks that its pieces make.
 
     Attributes:
-        grid: the boxes of the pieces.
-        pieces: by their index in the grid.
+        pieces: how many there are.
     """
 
     name: str
     dtype: str
-    grid: Grid
-    pieces: Mapping[Index, StoredPiece]
+    chunks: LaidOut
+    pieces: int = 1
 
 
 class _Slice(Struct, frozen=True):
@@ -67,8 +66,7 @@ def cut_tensors(headers: Sequence[FileHeader]) -> list[CutTensor]:
     """The tensors of files that belong together, in the order of their first pieces.
 
     Raises CorruptError, naming tensor and files, for a tensor that is whole in two files, for pieces that leave a hole
-    or overlap, and for files of which one is missing or that belong to different checkpoints; FormatError for pieces
-    that no grid holds.
+    or overlap, and for files of which one is missing or that belong to different checkpoints.
     """
     files = [_recorded(header) for header in headers]
     _check_all_there(files)
@@ -102,14 +100,8 @@ def _refuse_second(piece: StoredPiece, first: StoredPiece | None) -> None:
 
 
 def _whole(piece: StoredPiece) -> CutTensor:
-    grid = _whole_grid(piece.shape)
-    return CutTensor(piece.name, piece.dtype, grid, dict.fromkeys(grid.indices(), piece))
-
-
-@lru_cache(maxsize=256)
-def _whole_grid(shape: tuple[int, ...]) -> Grid:
-    """One grid for all tensors of a shape: a model has many tensors, but few shapes."""
-    return Grid.whole(shape)
+    raw = RawPiece(Box.full(piece.shape), piece.path, piece.offset)
+    return CutTensor(piece.name, piece.dtype, lay_out(piece.shape, piece.itemsize, [raw]))
 
 
 def _recorded(header: FileHeader) -> _File:
@@ -164,19 +156,15 @@ def _listed(name: str, pieces: Mapping[str, StoredPiece], where: str) -> StoredP
 
 def _cut(name: str, slices: Sequence[_Slice]) -> CutTensor:
     full = _full_shape(name, slices)
-    boxes = _boxes(name, slices, full)
+    pieces = _pieces(name, slices, full)
+    files = {piece.box: piece.path for piece in pieces}
     try:
-        check_tiling(name, full, list(boxes))
+        check_tiling(name, full, list(files), lambda box: f"{box} of {files[box]}")
     except LayoutError as error:
         raise CorruptError(f"{error} (pieces in {_paths(slices)})") from None
-    grid = _grid(name, full, boxes)
-    starts = [{start: i for i, start in enumerate(cuts[:-1])} for cuts in grid.cuts]
-    pieces = {
-        tuple(at[n] for at, n in zip(starts, box.start, strict=True)): piece
-        for box, piece in boxes.items()
-        if box.size
-    }
-    return CutTensor(name, slices[0].piece.dtype, grid, pieces)
+    first = slices[0].piece
+    chunks = lay_out(full, first.itemsize, pieces)
+    return CutTensor(name, first.dtype, chunks, len(pieces))
 
 
 def _full_shape(name: str, slices: Sequence[_Slice]) -> tuple[int, ...]:
@@ -200,9 +188,9 @@ def _full_shape(name: str, slices: Sequence[_Slice]) -> tuple[int, ...]:
     return tuple(map(max, *ends)) if len(ends) > 1 else tuple(ends[0])
 
 
-def _boxes(name: str, slices: Sequence[_Slice], full: tuple[int, ...]) -> dict[Box, StoredPiece]:
-    """Boxes and their pieces; a box that several files hold is a replica, of which the first is read."""
-    boxes: dict[Box, StoredPiece] = {}
+def _pieces(name: str, slices: Sequence[_Slice], full: tuple[int, ...]) -> list[RawPiece]:
+    """The pieces; of a box that several files hold, replicas, the first is read."""
+    pieces: dict[Box, RawPiece] = {}
     for one in slices:
         if len(one.offset) != len(full):
             raise CorruptError(
@@ -210,22 +198,9 @@ def _boxes(name: str, slices: Sequence[_Slice], full: tuple[int, ...]) -> dict[B
                 f"{len(one.offset)} dimensions"
             )
         stop = tuple(a + n for a, n in zip(one.offset, one.piece.shape, strict=True))
-        boxes.setdefault(Box(one.offset, stop), one.piece)
-    return boxes
-
-
-def _grid(name: str, full: tuple[int, ...], boxes: Mapping[Box, StoredPiece]) -> Grid:
-    filled = [box for box in boxes if box.size]
-    if not filled:
-        return Grid.whole(full)
-    starts = [sorted({box.start[d] for box in filled}) for d in range(len(full))]
-    grid = Grid(full, tuple((*s, n) for s, n in zip(starts, full, strict=True)))
-    if grid.count != len(filled) or set(grid.boxes()) != set(filled):
-        raise FormatError(
-            f"the pieces of {name!r} form no grid ({len(filled)} pieces), which is not supported; save the tensor with "
-            "every dimension cut at the same places"
-        )
-    return grid
+        box = Box(one.offset, stop)
+        pieces.setdefault(box, RawPiece(box, one.piece.path, one.piece.offset))
+    return list(pieces.values())
 
 
 def _check_all_there(files: Sequence[_File]) -> None:

@@ -11,19 +11,10 @@ import pytest
 from safetensors.numpy import save
 
 import reshard
-from reshard.errors import CorruptError, FormatError, ReshardError
-from tests.formats.safetensors.build import file_of
+from reshard.errors import CorruptError, ReshardError
+from tests.formats.safetensors.build import dcp_file, file_of
 
 FULL = np.arange(48, dtype="int32").reshape(6, 8)
-
-
-def dcp_file(folder: Path, number: int, pieces: dict[str, tuple[np.ndarray, list[int]]]) -> str:
-    """As torch's HuggingFaceStorageWriter names and marks them."""
-    info = {name: {"saved_offsets": offsets} for name, (_, offsets) in pieces.items()}
-    metadata = {"format": "pt", "DCP_VERSION": "1.0", "DCP_SHARDING_INFO": json.dumps(info)}
-    arrays = {name: np.ascontiguousarray(array) for name, (array, _) in pieces.items()}
-    name = f"shard-{number:05}-model-00001-of-00001.safetensors"
-    return file_of(folder, save(arrays, metadata), name)
 
 
 def shard_file(
@@ -53,6 +44,14 @@ def test_pieces_of_torch_become_one_tensor(tmp_path: Path) -> None:
     np.testing.assert_array_equal(restored["b"], FULL[0])
     storage = reshard.inspect(tmp_path).tensors["w"].spec.storage
     assert storage.cuts == ((0, 3, 6), (0, 5, 8))
+
+
+def test_many_small_pieces_are_read_together(tmp_path: Path) -> None:
+    values = np.arange(17 * 5, dtype="int16").reshape(17, 5)
+    for number in range(17):
+        dcp_file(tmp_path, number, {"w": (values[number : number + 1], [number, 0])})
+    assert reshard.inspect(tmp_path).tensors["w"].spec.storage.count == 1
+    np.testing.assert_array_equal(reshard.restore(tmp_path)["w"], values)
 
 
 def test_a_replica_is_read_once(tmp_path: Path) -> None:
@@ -105,15 +104,31 @@ def test_pieces_that_leave_a_hole_are_refused(tmp_path: Path) -> None:
 def test_pieces_that_overlap_are_refused(tmp_path: Path) -> None:
     dcp_file(tmp_path, 1, {"w": (FULL[:4], [0, 0])})
     dcp_file(tmp_path, 2, {"w": (FULL[3:], [3, 0])})
-    assert "overlap" in refused(tmp_path)
+    one, two = (f"{tmp_path}/shard-0000{n}-model-00001-of-00001.safetensors" for n in (1, 2))
+    assert refused(tmp_path) == (
+        f"'w' of shape [6, 8]: pieces [0:4, 0:8] of {one} and [3:6, 0:8] of {two} overlap; expected each element in "
+        f"exactly one piece, so a part of the checkpoint is missing or belongs to another one (pieces in {one}, {two})"
+    )
 
 
-def test_pieces_that_form_no_grid_are_refused(tmp_path: Path) -> None:
+def test_a_replica_of_a_part_of_another_piece_is_refused(tmp_path: Path) -> None:
     dcp_file(tmp_path, 1, {"w": (FULL[:3, :5], [0, 0])})
     dcp_file(tmp_path, 2, {"w": (FULL[:3, 5:], [0, 5])})
     dcp_file(tmp_path, 3, {"w": (FULL[3:], [3, 0])})
-    with pytest.raises(FormatError, match="the pieces of 'w' form no grid"):
-        reshard.inspect(tmp_path)
+    dcp_file(tmp_path, 4, {"w": (FULL[3:, :4], [3, 0])})
+    said = refused(tmp_path)
+    assert "[3:6, 0:8] of " in said
+    assert "shard-00003" in said
+    assert "[3:6, 0:4] of " in said
+    assert "shard-00004" in said
+    assert " overlap; expected each element in exactly one piece" in said
+
+
+def test_a_hole_between_loose_pieces_is_refused(tmp_path: Path) -> None:
+    dcp_file(tmp_path, 1, {"w": (FULL[:3, :5], [0, 0])})
+    dcp_file(tmp_path, 2, {"w": (FULL[:2, 5:], [0, 5])})
+    dcp_file(tmp_path, 3, {"w": (FULL[3:], [3, 0])})
+    assert "'w' of shape [6, 8]: no piece holds [2:3, 5:8]" in refused(tmp_path)
 
 
 def test_a_tensor_that_is_whole_in_two_files_is_refused(tmp_path: Path) -> None:

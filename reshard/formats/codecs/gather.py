@@ -1,0 +1,155 @@
+"""Reads ranges of a chunk that is gathered from raw pieces, each byte where it lies.
+
+A range of the chunk is a few boxes, and what a piece has of a box is one or more runs of the piece's file. Runs that
+follow one another are read together; short ones with small gaps are read with the gaps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from reshard.errors import CorruptError, StorageError
+from reshard.formats.raw_pieces import Pieces, RawPiece
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import opaque_dtype
+from reshard.geometry.row_major import run_boxes
+from reshard.storage.local import close_after_reading, reason_and_remedy
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+T = TypeVar("T")
+
+SCRATCH_BYTES = 256 << 10
+"""Read at once where elements do not go straight to their places."""
+
+PAGE_BYTES = 4096
+"""Shorter runs are read together with gaps that are no longer than this: a call costs about as much as a page."""
+
+
+class Gather:
+    """The elements of a gathered chunk in row-major order; one file is open at a time.
+
+    Args:
+        where: tensor and chunk, for messages.
+
+    Raises StorageError where a file cannot be opened or read, CorruptError where one is too short.
+    """
+
+    def __init__(self, chunk: Pieces, where: str, remedy: str) -> None:
+        self._chunk = chunk
+        self._where = where
+        self._remedy = remedy
+        self._path = ""
+        self._fd = -1
+
+    def fill(self, position: int, out: memoryview) -> None:
+        """Fills ``out`` with the bytes from ``position``; both hold whole elements."""
+        import numpy as np
+
+        chunk = self._chunk
+        start = position // chunk.itemsize
+        elements = np.frombuffer(out, opaque_dtype(chunk.itemsize))
+        at = 0
+        for box in run_boxes(chunk.box.shape, start, start + len(elements)):
+            self._fill_box(elements[at : at + box.size].reshape(box.shape), box)
+            at += box.size
+
+    def close(self) -> None:
+        """Closes the file, if one is open; may be called twice."""
+        fd, self._fd, self._path = self._fd, -1, ""
+        if fd >= 0:
+            close_after_reading(fd)
+
+    def _fill_box(self, out: Array, local: Box) -> None:
+        """``local`` counts from the chunk's start."""
+        box = local.shift(self._chunk.box.start)
+        for piece in self._chunk.pieces:
+            inside = piece.box.intersect(box)
+            if inside is not None:
+                self._open(piece)
+                place = out[inside.relative_to(box.start).slices]
+                strides = _strides(piece, self._chunk.itemsize)
+                first = inside.relative_to(piece.box.start).start
+                offset = piece.offset + sum(i * s for i, s in zip(first, strides, strict=True))
+                read_strided(partial(self._read, piece), offset, strides, place)
+
+    def _open(self, piece: RawPiece) -> None:
+        if piece.path != self._path:
+            self.close()
+            self._fd = self._system(piece, os.open, piece.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._path = piece.path
+
+    def _read(self, piece: RawPiece, offset: int, out: memoryview) -> None:
+        done = 0
+        while done < len(out):
+            got = self._system(piece, os.preadv, self._fd, [out[done:]], offset + done)
+            if not got:
+                raise CorruptError(
+                    f"{self._where}: the file of its piece {piece.box}, {piece.path}, ends at byte {offset + done}; "
+                    f"{self._remedy}"
+                )
+            done += got
+
+    def _system(self, piece: RawPiece, call: Callable[..., T], *args: object) -> T:
+        try:
+            return call(*args)
+        except OSError as error:
+            raise StorageError(
+                f"{self._where}: cannot read {piece.path}, which holds its piece {piece.box}: "
+                f"{reason_and_remedy(error)}; check that the file is there and may be read"
+            ) from error
+
+
+def _strides(piece: RawPiece, itemsize: int) -> tuple[int, ...]:
+    """Bytes from an element to the next along each axis."""
+    shape = piece.box.shape
+    strides = [0] * len(shape)
+    step = itemsize
+    for dim in reversed(piece.order or range(len(shape))):
+        strides[dim] = step
+        step *= shape[dim]
+    return tuple(strides)
+
+
+def read_strided(
+    read: Callable[[int, memoryview], None], offset: int, strides: Sequence[int], out: Array
+) -> None:
+    """Fills ``out`` with the elements from ``offset`` on that are ``strides`` bytes apart along each of its axes.
+
+    ``read(offset, memory)`` fills memory with the bytes from an offset.
+    """
+    import numpy as np
+
+    # The axes from the slowest to the fastest, as they are stored.
+    axes = sorted((d for d, n in enumerate(out.shape) if n > 1), key=lambda d: -strides[d])
+    span, is_dense = _span(out, axes, strides)
+    if is_dense and span == out.nbytes and axes == sorted(axes) and out.flags.c_contiguous:
+        read(offset, out.reshape(-1).view("u1").data)
+        return
+    if is_dense and span <= SCRATCH_BYTES:
+        scratch = np.empty(span, "u1")
+        read(offset, scratch.data)
+        out[...] = np.ndarray(out.shape, out.dtype, scratch, strides=tuple(strides))
+        return
+    slowest = axes[0]
+    rows = max(1, SCRATCH_BYTES // strides[slowest]) if is_dense else 1
+    for start in range(0, out.shape[slowest], rows):
+        part = out[(slice(None),) * slowest + (slice(start, start + rows),)]
+        read_strided(read, offset + start * strides[slowest], strides, part)
+
+
+def _span(out: Array, axes: Sequence[int], strides: Sequence[int]) -> tuple[int, bool]:
+    """Bytes from the first element to the end of the last, and whether they may be read with their gaps."""
+    span = out.itemsize
+    is_dense = True
+    for dim in reversed(axes):
+        gap = strides[dim] - span
+        is_dense = is_dense and (gap == 0 or (span < PAGE_BYTES and gap <= PAGE_BYTES))
+        span += (out.shape[dim] - 1) * strides[dim]
+    return span, is_dense

@@ -1,0 +1,124 @@
+"""LaidOut: a tensor that is stored in loose pieces, as a grid of chunks that are gathered from them.
+
+DCP's shards and TensorFlow's slices are boxes that need not form a grid, each somewhere in a file and with an order of
+axes of its own. The rest of the project sees a grid: every chunk of it is a range of one piece, or is gathered from
+several (``codecs/gather.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from msgspec import Struct
+
+from reshard.formats.base import Encoding, Extent
+from reshard.formats.raw_pieces import Pieces, RawPiece
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid, Index
+from reshard.geometry.piece_grid import joined, split_large, unsplit_grid
+from reshard.geometry.row_major import span
+
+JOIN_BYTES = 1 << 20
+"""Smaller chunks are joined where a tensor has many: to read one costs as much as to read 100 KiB more."""
+
+MANY_CHUNKS = 16
+"""Fewer are left as they are stored, which ``inspect`` shows."""
+
+SPLIT_BYTES = 32 << 20
+"""Larger chunks that are gathered are cut, so that workers share them."""
+
+AT_ONCE_BYTES = 2 << 20
+"""The same for chunks that are gathered at once, in memory."""
+
+PLAIN = Encoding()
+IN_RANGES = Encoding(gathered="in ranges")
+AT_ONCE = Encoding(gathered="at once")
+
+
+class LaidOut(Struct, frozen=True):
+    """A tensor's pieces as chunks.
+
+    Attributes:
+        grid: of the chunks.
+        encoding: of each of them.
+        parts: a grid of which each chunk is within one part.
+        pieces: those within each part.
+    """
+
+    grid: Grid
+    encoding: Encoding
+    itemsize: int
+    parts: Grid
+    pieces: Mapping[Index, tuple[RawPiece, ...]]
+
+    def locate(self, index: Index) -> Extent | None:
+        """The location of the chunk at ``index``; None where the tensor has no such chunk."""
+        pieces = self.pieces.get(self._part(index))
+        if pieces is None:
+            return None
+        box = self.grid.box(index)
+        if self.grid is not self.parts:
+            pieces = tuple(piece for piece in pieces if piece.box.intersect(box))
+        nbytes = box.size * self.itemsize
+        if len(pieces) == 1:
+            start = contiguous_from(pieces[0], box)
+            if start is not None:
+                piece = pieces[0]
+                return Extent(piece.path, piece.offset + start * self.itemsize, nbytes)
+        first = pieces[0]
+        return Extent(first.path, first.offset, nbytes, pieces=Pieces(box, self.itemsize, pieces))
+
+    def _part(self, index: Index) -> Index:
+        if self.grid is self.parts:
+            return index
+        return tuple(r.start for r in self.parts.overlapping(self.grid.box(index)))
+
+
+def lay_out(shape: tuple[int, ...], itemsize: int, pieces: Sequence[RawPiece]) -> LaidOut:
+    """The chunks of a tensor whose ``pieces`` tile it (``check_tiling`` says whether they do); empty ones are ignored."""
+    filled = [piece for piece in pieces if piece.box.size]
+    if len(filled) <= 1 and not any(map(is_turned, filled)):
+        grid = _whole(shape)
+        return LaidOut(grid, PLAIN, itemsize, grid, _held(grid, filled))
+    unsplit = unsplit_grid(shape, [piece.box for piece in filled])
+    has_many = unsplit.count > MANY_CHUNKS
+    parts = joined(unsplit, JOIN_BYTES // itemsize) if has_many else unsplit
+    held = _held(parts, filled)
+    turned = next((piece.order for piece in filled if is_turned(piece)), None)
+    if turned is not None:
+        grid = split_large(parts, AT_ONCE_BYTES // itemsize, turned)
+        return LaidOut(grid, AT_ONCE, itemsize, parts, held)
+    if len(held) == len(filled):
+        return LaidOut(parts, PLAIN, itemsize, parts, held)
+    grid = split_large(parts, SPLIT_BYTES // itemsize, range(len(shape)))
+    return LaidOut(grid, IN_RANGES, itemsize, parts, held)
+
+
+@lru_cache(maxsize=256)
+def _whole(shape: tuple[int, ...]) -> Grid:
+    """One grid for all tensors of a shape: a model has many tensors, but few shapes."""
+    return Grid.whole(shape)
+
+
+def is_turned(piece: RawPiece) -> bool:
+    """Whether its elements are in another order than row-major."""
+    shape = piece.box.shape
+    long = [dim for dim in piece.order if shape[dim] > 1]
+    return long != sorted(long)
+
+
+def contiguous_from(piece: RawPiece, box: Box) -> int | None:
+    """How many elements of the piece precede those of ``box``, if they follow one another there in row-major order."""
+    if is_turned(piece):
+        return None
+    first, count = span(box.relative_to(piece.box.start), piece.box.shape)
+    return first if count == box.size else None
+
+
+def _held(parts: Grid, pieces: Sequence[RawPiece]) -> dict[Index, tuple[RawPiece, ...]]:
+    held: dict[Index, list[RawPiece]] = {}
+    for piece in pieces:
+        index = tuple(r.start for r in parts.overlapping(piece.box))
+        held.setdefault(index, []).append(piece)
+    return {index: tuple(found) for index, found in held.items()}

@@ -1,0 +1,160 @@
+"""Loose pieces as a grid of chunks: what a chunk gathers equals numpy's, and no byte is read twice."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reshard.engine.decode.chunk_decoder import StoredChunks, open_chunk
+from reshard.engine.task import SourceChunk
+from reshard.errors import CorruptError, StorageError
+from reshard.formats import loose_pieces
+from reshard.formats.base import Reader
+from reshard.formats.loose_pieces import lay_out
+from reshard.formats.raw_pieces import RawPiece
+from reshard.geometry.box import Box
+from tests.geometry.tilings import tilings
+from tests.loose_pieces import LooseReader, write_pieces
+from tests.source_reads import Reads
+
+
+def values_of(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    return np.arange(1, math.prod(shape) + 1).astype(dtype).reshape(shape)
+
+
+def decoded(reader: Reader, name: str, step: int) -> np.ndarray:
+    """Every chunk, in ranges of ``step`` elements."""
+    stored = reader.tensors[name]
+    spec = stored.spec
+    full = np.zeros(spec.shape, spec.dtype)
+    for index in spec.storage.indices():
+        box = spec.storage.box(index)
+        chunk = SourceChunk(index, reader.locate(name, index), box, box.shape)
+        data = np.zeros(box.size, spec.dtype)
+        chunks = StoredChunks(name, spec.dtype, stored.encoding, stored.fill)
+        with closing(open_chunk(chunks, chunk)) as stream:
+            for at in range(0, len(data), step):
+                stream.readinto(data[at : at + step].data.cast("B"))
+            assert stream.close_checked()
+        full[box.slices] = data.reshape(box.shape)
+    return full
+
+
+@settings(max_examples=150)
+@given(
+    tilings(longest=9),
+    st.sampled_from(["uint8", "int16", "float32", "int64", "complex128"]),
+    st.integers(1, 60),
+    st.sampled_from([1, 32, 1 << 20]),
+    st.sampled_from([16, 1 << 20]),
+    st.data(),
+)
+def test_chunks_hold_what_numpy_says_however_pieces_lie(
+    tiling: tuple[tuple[int, ...], list[Box]],
+    dtype: str,
+    step: int,
+    join_bytes: int,
+    split_bytes: int,
+    data: st.DataObject,
+) -> None:
+    shape, boxes = tiling
+    row_major = tuple(range(len(shape)))
+    orders = data.draw(st.sampled_from([st.just(row_major), st.permutations(row_major).map(tuple)]))
+    values = values_of(shape, dtype)
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loose_pieces, "MANY_CHUNKS", 1)
+        patch.setattr(loose_pieces, "JOIN_BYTES", join_bytes)
+        patch.setattr(loose_pieces, "SPLIT_BYTES", split_bytes)
+        patch.setattr(loose_pieces, "AT_ONCE_BYTES", split_bytes)
+        write_pieces(Path(folder), "w", values, [(box, data.draw(orders)) for box in boxes])
+        np.testing.assert_array_equal(decoded(LooseReader(folder), "w", step), values)
+
+
+@given(tilings(longest=9), st.sampled_from([16, 1 << 20]))
+def test_each_byte_is_read_once_in_rows_of_a_chunk(
+    tiling: tuple[tuple[int, ...], list[Box]], split_bytes: int
+) -> None:
+    shape, boxes = tiling
+    values = values_of(shape, "int32")
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loose_pieces, "SPLIT_BYTES", split_bytes)
+        write_pieces(Path(folder), "w", values, [(b, tuple(range(len(shape)))) for b in boxes])
+        reader = LooseReader(folder)
+        reads = Reads(patch)
+        decoded(reader, "w", 1 << 20)
+        for path in Path(folder).glob("*.bin"):
+            size = path.stat().st_size
+            assert reads.times_read(str(path.resolve()), 5, size) == (
+                {1: size - 5} if size > 5 else {}
+            )
+
+
+def test_a_turned_piece_is_read_once_however_little_is_taken_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = values_of((700, 900), "float32")
+    boxes = [Box((0, 0), (700, 500)), Box((0, 500), (700, 900))]
+    write_pieces(tmp_path, "w", values, [(box, (1, 0)) for box in boxes], files=1)
+    reader = LooseReader(str(tmp_path))
+    assert reader.tensors["w"].encoding.gathered == "at once"
+    assert reader.tensors["w"].spec.storage.count == 2
+    reads = Reads(monkeypatch)
+    np.testing.assert_array_equal(decoded(reader, "w", 1000), values)
+    path = str(tmp_path / "w-0.bin")
+    assert reads.times_read(path, 5, 5 + values.nbytes) == {1: values.nbytes}
+    assert len(reads.intervals[path]) <= 12
+
+
+def test_pieces_that_form_a_grid_are_ranges_of_files(tmp_path: Path) -> None:
+    values = values_of((1024, 1024), "float32")
+    boxes = [Box((0, 0), (300, 1024)), Box((300, 0), (1024, 1024))]
+    write_pieces(tmp_path, "w", values, [(box, (0, 1)) for box in boxes])
+    reader = LooseReader(str(tmp_path))
+    assert reader.tensors["w"].encoding.gathered == "no"
+    assert reader.tensors["w"].spec.storage.cuts == ((0, 300, 1024), (0, 1024))
+    extent = reader.locate("w", (1, 0))
+    assert extent is not None
+    assert extent.pieces is None
+    assert (extent.path, extent.offset) == (f"{tmp_path}/w-1.bin", 5)
+    assert reader.locate("w", (2, 0)) is None
+
+
+def test_axes_of_length_one_turn_nothing() -> None:
+    piece = RawPiece(Box((0, 0, 0), (1, 4, 6)), "p", 8, (1, 0, 2))
+    laid_out = lay_out((1, 4, 6), 4, [piece])
+    assert laid_out.encoding.gathered == "no"
+    assert laid_out.locate((0, 0, 0)).offset == 8
+
+
+def loose(folder: Path) -> LooseReader:
+    values = values_of((4, 6), "float32")
+    boxes = [Box((0, 0), (4, 2)), Box((0, 2), (1, 6)), Box((1, 2), (4, 6))]
+    write_pieces(folder, "w", values, [(box, (0, 1)) for box in boxes], files=3)
+    return LooseReader(str(folder))
+
+
+def test_a_file_that_is_cut_short_is_named_with_its_piece(tmp_path: Path) -> None:
+    reader = loose(tmp_path)
+    with (tmp_path / "w-2.bin").open("r+b") as file:
+        file.truncate(30)
+    with pytest.raises(CorruptError) as error:
+        decoded(reader, "w", 1000)
+    assert str(error.value) == (
+        f"tensor 'w', chunk [0, 1]: the file of its piece [1:4, 2:6], {tmp_path}/w-2.bin, ends at byte 30; the source "
+        "is damaged there: restore it from a replica or take another step"
+    )
+
+
+def test_a_file_that_is_gone_is_named_with_its_piece(tmp_path: Path) -> None:
+    reader = loose(tmp_path)
+    (tmp_path / "w-1.bin").unlink()
+    with pytest.raises(StorageError) as error:
+        decoded(reader, "w", 1000)
+    assert f"cannot read {tmp_path}/w-1.bin, which holds its piece [0:1, 2:6]: " in str(error.value)

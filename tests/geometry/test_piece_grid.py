@@ -1,0 +1,92 @@
+"""The grid in which loose boxes are read: it splits no box until parts are too large to be shared."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
+from reshard.geometry.piece_grid import joined, split_large, unsplit_grid
+from reshard.geometry.row_major import span
+from tests.geometry.tilings import tilings
+
+Tiling = tuple[tuple[int, ...], list[Box]]
+
+
+@given(tilings())
+def test_the_grid_has_every_cut_that_splits_no_box_and_no_other(tiling: Tiling) -> None:
+    shape, boxes = tiling
+    for dim, cuts in enumerate(unsplit_grid(shape, boxes).cuts):
+        whole = {c for c in range(shape[dim] + 1) if not _splits(boxes, dim, c)}
+        # A cut in the middle of nothing would be whole too; there is a box at every element.
+        assert set(cuts) == whole
+
+
+def _splits(boxes: list[Box], dim: int, cut: int) -> bool:
+    return any(box.start[dim] < cut < box.stop[dim] for box in boxes)
+
+
+def test_boxes_of_a_grid_are_its_parts() -> None:
+    grid = Grid((6, 8, 3), ((0, 1, 6), (0, 2, 5, 8), (0, 3)))
+    boxes = [*grid.boxes(), Box((0, 0, 0), (0, 8, 3)), Box((6, 4, 0), (6, 4, 0))]
+    assert unsplit_grid(grid.shape, boxes[::-1]) == grid
+
+
+def test_slices_of_tensorflow_keep_the_cut_that_all_of_them_respect() -> None:
+    boxes = [Box((0, 0, 0), (2, 40, 50)), Box((2, 0, 0), (3, 5, 50)), Box((2, 5, 0), (3, 40, 50))]
+    assert unsplit_grid((3, 40, 50), boxes).cuts == ((0, 2, 3), (0, 40), (0, 50))
+
+
+def test_a_tensor_without_elements_or_axes_is_one_part() -> None:
+    assert unsplit_grid((0, 4), [Box((0, 0), (0, 4))]) == Grid.whole((0, 4))
+    assert unsplit_grid((), [Box((), ())]) == Grid.whole(())
+
+
+@given(tilings(), st.integers(1, 400))
+def test_joined_parts_are_small_and_have_cuts_of_the_grid(tiling: Tiling, most: int) -> None:
+    grid = unsplit_grid(*tiling)
+    found = joined(grid, most)
+    assert found.common(grid) == found
+    assert math.prod(found.largest) <= max(most, math.prod(grid.largest))
+    for dim, cuts in enumerate(found.cuts):
+        others = math.prod(n for d, n in enumerate(found.largest) if d != dim)
+        # Otherwise the two could be joined as well.
+        assert all(
+            (c - a) * others > most for a, _, c in zip(cuts, cuts[1:], cuts[2:], strict=False)
+        )
+
+
+@given(tilings(longest=12), st.integers(1, 60), st.data())
+def test_large_parts_are_split_into_contiguous_ranges_of_boxes(
+    tiling: Tiling, most: int, data: st.DataObject
+) -> None:
+    shape, boxes = tiling
+    order = data.draw(st.permutations(range(len(shape))))
+    grid = unsplit_grid(shape, boxes)
+    found = split_large(grid, most, order)
+    assert found.refine(grid) == found
+    assert math.prod(found.largest) <= most
+    for box, part in itertools.product(boxes, found.boxes()):
+        inside = box.intersect(part)
+        if inside is not None:
+            local = inside.relative_to(box.start).permute(order)
+            assert span(local, box.permute(order).shape)[1] == inside.size
+
+
+def test_parts_are_split_evenly_and_into_a_bounded_number() -> None:
+    assert split_large(Grid.whole((10, 4)), 16, (0, 1)).cuts == ((0, 3, 6, 10), (0, 4))
+    assert split_large(Grid.whole((10, 4)), 3, (0, 1)).cuts == (tuple(range(11)), (0, 2, 4))
+    # A file with holes may claim a petabyte.
+    assert split_large(Grid.whole((1 << 40, 1 << 10)), 1 << 20, (0, 1)).count <= 1 << 16
+
+
+def test_100_000_boxes_take_little_time() -> None:
+    boxes = [Box((n, 0), (n + 1, 4)) for n in range(99_999)]
+    boxes += [Box((99_999, 0), (100_000, 1)), Box((99_999, 1), (100_000, 4))]
+    grid = unsplit_grid((100_000, 4), boxes)
+    assert grid.parts == (100_000, 1)
+    assert joined(grid, 1 << 18).parts == (2, 1)

@@ -1,0 +1,85 @@
+"""A checkpoint of loose pieces in raw files, each with an order of axes of its own, and its Reader."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from reshard.formats.base import Container, Extent, Item, Leaf, PathKey, Record, StoredTensor
+from reshard.formats.loose_pieces import LaidOut, lay_out
+from reshard.formats.raw_pieces import RawPiece
+from reshard.formats.registry import KnownFormat
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Index
+from reshard.layout.tensor_spec import TensorSpec
+
+MARK = "pieces.json"
+
+
+def write_pieces(
+    folder: Path,
+    name: str,
+    values: np.ndarray,
+    pieces: Sequence[tuple[Box, tuple[int, ...]]],
+    files: int = 2,
+) -> None:
+    """Writes boxes of ``values``, with the order of their axes, one after the other into ``files`` files."""
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"{name}-{number}.bin" for number in range(files)]
+    listed = []
+    for path in paths:
+        path.write_bytes(b"\xff" * 5)
+    for number, (box, order) in enumerate(pieces):
+        path = paths[number % files]
+        with path.open("ab") as file:
+            listed.append([box.start, box.stop, path.name, file.tell(), order])
+            file.write(np.transpose(values[box.slices], order).tobytes())
+    mark = folder / MARK
+    known = json.loads(mark.read_text()) if mark.exists() else {}
+    known[name] = {"dtype": values.dtype.name, "shape": values.shape, "pieces": listed}
+    mark.write_text(json.dumps(known))
+
+
+class LooseReader:
+    """An open checkpoint of ``write_pieces``."""
+
+    format = "pieces"
+    metadata_bytes = 10_000
+
+    def __init__(self, uri: str, _record: Record = "checked") -> None:
+        self.uri = uri
+        self.container = Container(None, (Item("", "", is_tree=True),))
+        self.laid_out: dict[str, LaidOut] = {}
+        self.tensors: Mapping[str, StoredTensor] = {}
+        self.leaves: Sequence[Leaf] = ()
+        for name, known in json.loads((Path(uri) / MARK).read_text()).items():
+            self._add(name, known["dtype"], tuple(known["shape"]), known["pieces"])
+
+    def _add(self, name: str, dtype: str, shape: tuple[int, ...], listed: list) -> None:
+        itemsize = np.dtype(dtype).itemsize
+        pieces = [
+            RawPiece(Box(tuple(start), tuple(stop)), f"{self.uri}/{file}", offset, tuple(order))
+            for start, stop, file, offset, order in listed
+        ]
+        laid_out = self.laid_out[name] = lay_out(shape, itemsize, pieces)
+        spec = TensorSpec(name, shape, dtype, laid_out.grid)
+        stored = StoredTensor(spec, laid_out.encoding, bytes(itemsize), may_be_missing=False)
+        self.tensors = {**self.tensors, name: stored}
+        self.leaves = (*self.leaves, Leaf(name, (PathKey(name),)))
+
+    def locate(self, name: str, index: Index) -> Extent | None:
+        return self.laid_out[name].locate(index)
+
+
+PIECES = KnownFormat(
+    "pieces",
+    MARK,
+    lambda path: (Path(path) / MARK).is_file(),
+    LooseReader,
+    lambda _: 1,
+    leaf_bytes=10_000,
+)
+"""For ``monkeypatch.setattr("reshard.formats.registry.FORMATS", …)``."""
