@@ -1,4 +1,4 @@
-"""The command line put together: which commands there are, and how a run of it ends."""
+"""Puts the command line together: its commands, and how a run ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reshard.version import __version__
 COMMANDS = (
     "inspect", "layout", "plan", "convert", "verify", "diff", "fingerprint", "serve", "demo",
 )  # fmt: skip
-"""Each is a module of ``reshard.cli.commands``: a function of its name, and its EXAMPLES."""
+"""Each is a module of ``reshard.cli.commands`` with a function of the same name and EXAMPLES."""
 
 _EPILOG = examples(
     "reshard inspect ckpt/1000",
@@ -51,7 +51,7 @@ def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
 
 
 def _prose(command: Callable[..., None]) -> str:
-    """A docstring with one line for each paragraph, for help as wide as the terminal."""
+    """A docstring with each paragraph on one line, so that help is as wide as the terminal."""
     paragraphs = (getdoc(command) or "").split("\n\n")
     return "\n\n".join(" ".join(p.split()) for p in paragraphs)
 
@@ -73,16 +73,16 @@ def about(
     """Converts sharded checkpoints from one device mesh to another.
 
     Needs neither mesh's devices, stays within the memory you allow, and publishes a target only if
-    the digest of what was written equals the digest of what was read, for every tensor (see
-    reshard convert --help, --verify). Exit codes: 0 done, 1 refused or failed, 2 usage, 3 a
-    difference was found, 130 and 143 stopped by Ctrl-C and SIGTERM.
+    the written bytes have the same digest as the read bytes, for every tensor (see reshard convert --help, --verify).
+    Exit codes: 0 done, 1 refused or failed, 2 usage, 3 a difference was found, 130 and 143 stopped by Ctrl-C and
+    SIGTERM.
     """
 
 
 def run(args: Sequence[str]) -> int:
-    """One run of the command line; its exit code."""
+    """Runs the command line once; returns its exit code."""
     as_json = "--json" in args
-    # To put every command together would take 30 ms of each start.
+    # Making all commands would add 30 ms to each start.
     names = args[:1] if args and args[0] in COMMANDS else COMMANDS
     command = typer.main.get_command(make_app(names))
     try:
@@ -101,15 +101,15 @@ def run(args: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """What ``reshard`` on a command line calls."""
+    """The entry point of the command ``reshard``."""
     out = open_streams()
-    # Nothing here multiplies matrices; numpy's threads for that would only wait, busily.
+    # Nothing here multiplies matrices; numpy's threads for that would only wait and use processor time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     stop_on_signals()
     code = run(sys.argv[1:])
     sys.stdout.flush()
     if out.failure is not None:
         code = code or refused(out.failure, as_json=False)
-    # The interpreter would look for cycles once more in everything that ends with it.
+    # At its exit the interpreter would search all objects for cycles once more.
     gc.freeze()
     sys.exit(code)

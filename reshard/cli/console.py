@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 PLAIN_COLUMNS = 80
-"""Width where the output is no terminal and COLUMNS says nothing."""
+"""Width if the output is not a terminal and COLUMNS is not set."""
 
 
 def stdout_console() -> Console:
-    """For answers; as wide as the terminal, or as ``COLUMNS`` says, else 80."""
+    """The console for answers; as wide as the terminal, or as ``COLUMNS`` says, else 80."""
     return _console(stderr=False)
 
 
 def stderr_console() -> Console:
-    """For progress and warnings, so that answers can be piped."""
+    """The console for progress and warnings; a separate stream, so that answers can be piped."""
     return _console(stderr=True)
 
 
@@ -34,7 +34,7 @@ def print_all(views: Iterable[RenderableType]) -> None:
     """Prints an answer, part by part."""
     console = stdout_console()
     for view in views:
-        console.print(view, crop=False)  # rows that were asked for whole are not cut off
+        console.print(view, crop=False)  # rows of ``--all`` are not cut off
 
 
 def _console(stderr: bool) -> Console:

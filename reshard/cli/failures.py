@@ -1,7 +1,7 @@
-"""From an error to what is said and the exit code: one place, so that every command answers alike.
+"""Turns errors into messages and exit codes; one place, so that all commands answer alike.
 
 0 done; 1 refused or failed; 2 the command line makes no sense; 3 a difference was found;
-130 and 143 stopped by a signal. An error that is not ours is a bug and keeps its traceback.
+130 and 143 stopped by a signal. Any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOTHING_KEPT = "no target was published, and running the same command again sta
 
 
 def refused(error: ReshardError, as_json: bool) -> int:
-    """Says what the error says; the exit code."""
+    """Prints the error's message; returns the exit code."""
     message = as_options(str(error))
     document: dict[str, object] = {"error": {"type": type(error).__name__, "message": message}}
     _say(f"error: {message}", document, as_json)
@@ -29,7 +29,7 @@ def refused(error: ReshardError, as_json: bool) -> int:
 
 
 def misused(error: typer.TyperException, as_json: bool) -> int:
-    """Says what is wrong with the command line, and where its help is; the exit code."""
+    """Prints what is wrong with the command line, and where its help is; returns the exit code."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "reshard"
     message = error.format_message().replace("Value error, ", "")
@@ -39,13 +39,13 @@ def misused(error: typer.TyperException, as_json: bool) -> int:
 
 
 def interrupted(error: KeyboardInterrupt, as_json: bool) -> int:
-    """Says what was kept of the work, and what to do; the exit code."""
+    """Prints which work was kept, and what to do; returns the exit code."""
     _say_stopped("interrupted", error, "KeyboardInterrupt", as_json)
     return INTERRUPTED
 
 
 def stopped(stop: Stopped, as_json: bool) -> int:
-    """The same of a signal."""
+    """The same for a signal."""
     word = "interrupted" if stop.exit_code == INTERRUPTED else "terminated"
     kind = "KeyboardInterrupt" if stop.exit_code == INTERRUPTED else str(stop)
     _say_stopped(word, stop, kind, as_json)
@@ -53,7 +53,7 @@ def stopped(stop: Stopped, as_json: bool) -> int:
 
 
 def detached(left: Detached, as_json: bool) -> int:
-    """Says where the work goes on; the exit code of the signal."""
+    """Prints where the work continues; returns the exit code of the signal."""
     _say(str(left), {"error": {"type": "Detached", "message": str(left)}}, as_json)
     return left.exit_code
 

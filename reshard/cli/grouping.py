@@ -1,4 +1,4 @@
-"""Tensors that are alike but for numbers in their names, made into one row.
+"""Groups tensors that differ only in numbers in their names, for one row in a table.
 
 ``layers/0/kernel`` to ``layers/11/kernel`` of equal geometry become ``layers/{0…11}/kernel``.
 """
@@ -67,6 +67,6 @@ def _common_piece(pieces: tuple[str, ...]) -> str:
 
 
 def _numeric_order(digits: str) -> tuple[int, str, str]:
-    """Sorts digits by value without making numbers of them, however many there are."""
+    """Sorts digits by value without converting them to numbers, however many digits there are."""
     significant = digits.lstrip("0")
     return len(significant), significant, digits

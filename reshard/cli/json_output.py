@@ -1,6 +1,6 @@
-"""``--json``: one object on one line of stdout for each command, with keys that stay.
+"""``--json``: one object on one line of stdout for each command, with stable keys.
 
-``docs/reference/json-output.md`` lists them. Sizes are bytes, times seconds; what is not known is null.
+``docs/reference/json-output.md`` lists them. Sizes are bytes, times seconds; unknown values are null.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def print_json(document: Document) -> None:
 
 
 def plain(value: Any) -> Any:
-    """JSON has no infinity; what is not finite becomes a string."""
+    """The value for JSON, which has no infinity: numbers that are not finite become strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
@@ -200,7 +200,7 @@ def conversion_report(report: ConversionReport) -> Document:
 def conversion_reports(
     source: str, reports: Sequence[Document], read_bytes: int | None
 ) -> Document:
-    """The object of ``convert`` with ``--target``; ``read_bytes`` is null where an older server converted."""
+    """The object of ``convert`` with ``--target``; ``read_bytes`` is null if an older server converted."""
     return {
         "command": "convert",
         "source": source,
@@ -228,7 +228,7 @@ def conversion_plans(planned: MultiConversionPlan, with_shares: bool) -> Documen
 
 
 def verification(found: Verification) -> Document:
-    """The object of ``verify``; ``equal`` is true where everything was compared and agrees."""
+    """The object of ``verify``; ``equal`` is true if everything was compared and agrees."""
     from reshard.verification.compare import AGREEING
 
     agree = all(t.status in AGREEING for t in found.tensors)
@@ -250,7 +250,7 @@ def verification(found: Verification) -> Document:
 
 
 def diff_document(found: DiffReport) -> Document:
-    """The object of ``diff``; ``equal`` is true where nothing differs."""
+    """The object of ``diff``; ``equal`` is true if nothing differs."""
     return {
         "command": "diff",
         "a": found.a,

@@ -1,7 +1,7 @@
-"""Messages of the library, which name its arguments, in the words of the command line.
+"""Rewrites the library's messages: names of arguments become options of the command line.
 
-The library says "start over (restart)" and "allow max_memory of 64MiB"; who typed a command looks for
-``--restart`` and ``--max-memory``.
+The library says "start over (restart)" and "allow max_memory of 64MiB"; on the command line they are ``--restart`` and
+``--max-memory``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import re
 from reshard import ConvertOptions
 
 LIBRARY_NAMES = {"verify": "check"}
-"""Options that the library calls otherwise; HTTP calls all of them as the command line does."""
+"""Options with another name in the library; HTTP uses the names of the command line."""
 
 _OPTION_NAMES = {argument: option for option, argument in LIBRARY_NAMES.items()}
 _ARGUMENTS = (*ConvertOptions.__annotations__, "item", "max_memory", "step", "workers")
 _MISSING_AXES = re.compile(r'(?<=\()missing_axes="replicate"(?=\))')
 _ONE = "|".join(_ARGUMENTS)
 _LIST = re.compile(rf"\((?:{_ONE})(?:, (?:{_ONE}))*\)")
-# Part of a path or of a tensor's name it is none: those have other characters beside it.
+# Parts of paths and of tensors' names do not match: they have other characters beside them.
 _CHOICE = re.compile(r"(?<![^\s(])(step|item)=('[^'\s]*'|[0-9]+|N)(?![^\s),;:])")
 _WORD = re.compile(r"(?<![^\s(])(?:max_memory|chunk_bytes)(?![^\s),;:])")
 
@@ -27,7 +27,7 @@ _QUOTE = "'"
 
 
 def as_options(message: str) -> str:
-    """The message with every argument that it names written as the option.
+    """The message, in which every argument is written as its option.
 
     >>> as_options("start over (restart), or allow max_memory of 64MiB")
     'start over (--restart), or allow --max-memory of 64MiB'

@@ -1,7 +1,6 @@
-"""The words of the command line that several commands share, each with the help that teaches it.
+"""The options and arguments that several commands share, with their help texts.
 
-Help is rich markup, where an opening bracket begins a style; brackets meant as they are have a
-backslash.
+Help is rich markup, in which an opening bracket begins a style; literal brackets have a backslash.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SERVER = "By a server"
 
 
 class Misuse(typer.BadParameter):
-    """A command line that makes no sense; what is said of it is a whole sentence already."""
+    """A command line that makes no sense; its message is a whole sentence."""
 
     def format_message(self) -> str:
         """The message, without the ``Invalid value:`` that typer puts before it."""
@@ -29,13 +28,13 @@ class Misuse(typer.BadParameter):
 
 
 def size(text: str) -> int:
-    """Bytes that an option names; the usage error says what was expected."""
+    """The number of bytes in an option's text; a usage error says what was expected."""
     try:
         nbytes = parse_bytes(text)
     except LayoutError as error:
         raise typer.BadParameter(str(error)) from None
     if nbytes < 1:
-        raise typer.BadParameter(f"{text!r} is no size that helps; expected at least 1 byte")
+        raise typer.BadParameter(f"{text!r} is too small; expected at least 1 byte")
     return nbytes
 
 
@@ -48,7 +47,7 @@ def source_of(src: str, step: str | None, item: str | None) -> str:
 
 
 def choice_there(step: str | None, item: str | None) -> dict[str, Any]:
-    """--step and --item as a server is asked for them, which looks them up; nothing where they are left out."""
+    """--step and --item in the form of a request to a server, which looks them up; empty if both are left out."""
     asked = {"step": _step(step), "item": item}
     return {name: value for name, value in asked.items() if value is not None}
 
@@ -74,7 +73,7 @@ Step = Annotated[
     str | None,
     typer.Option(
         metavar="N|latest",
-        help="Read this step of a training run, whose folder is then given; latest is the last one committed.",
+        help="Read this step of the training run whose folder is given; latest is the last committed step.",
     ),
 ]
 Item = Annotated[
@@ -113,8 +112,8 @@ Server = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Let this server convert: SRC and DST are then ROOT/path there, and --layout may also name a layout that "
-        "it stores. Ctrl-C stops watching, and the conversion goes on.",
+        help="Let this server convert: SRC and DST are then ROOT/path on the server, and --layout may also name a layout that "
+        "it stores. Ctrl-C stops watching; the conversion continues.",
         rich_help_panel=SERVER,
     ),
 ]
@@ -122,7 +121,7 @@ TokenFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="A file that holds the server's token. Default: the variable RESHARD_TOKEN.",
+        help="A file that contains the server's token. Default: the variable RESHARD_TOKEN.",
         rich_help_panel=SERVER,
     ),
 ]
@@ -134,11 +133,12 @@ ShowAll = Annotated[
     ),
 ]
 Json = Annotated[
-    bool, typer.Option("--json", help="One JSON object on stdout, errors too; keys stay.")
+    bool,
+    typer.Option("--json", help="One JSON object on stdout, also for errors; keys are stable."),
 ]
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help: commands to copy, kept line by line."""
+    """The end of a command's help: example commands, one per line."""
     shown = (line if line.startswith(" ") else f"  $ {line}" for line in lines)
     return "\b\nExamples:\n" + "\n".join(shown).replace("[", "\\[")

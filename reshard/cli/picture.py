@@ -1,6 +1,6 @@
-"""Pictures of who holds what: a tensor's shards as boxes, each with the devices that hold it.
+"""Pictures of layouts: a tensor's shards as boxes, each with its devices.
 
-The last dimension that is split runs across, all others that are split run down together::
+The last split dimension runs across, all other split dimensions run down together::
 
     [data, model] on a mesh (data=2, model=2)      [null, model] on a mesh (model=4)
     ┌───────┬───────┐                              ┌───┬───┬───┬───┐
@@ -9,8 +9,7 @@ The last dimension that is split runs across, all others that are split run down
     │   2   │   3   │                              │   │   │   │   │
     └───────┴───────┘                              └───┴───┴───┴───┘
 
-Only boxes that are shown are worked out, so that a mesh of a million devices costs no more than
-one of eight.
+Only boxes that are shown are computed, so a mesh of a million devices costs no more than one of eight.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ LISTED = 4
 """Devices of one box that are named one by one."""
 
 FORMS = 3
-"""How many lengths of label there are at most."""
+"""Most lengths of a label."""
 
 _COLOURS = (39, 208, 76, 213, 220, 51, 141, 203, 114, 75, 180, 228, 110, 175, 149, 45)
-"""Of the 256-colour palette, light enough for black letters."""
+"""Colours of the 256-colour palette that are light enough for black letters."""
 
 
 class Holders(Struct, frozen=True):
-    """The devices that hold one box: the first few, the last one, and how many there are."""
+    """The devices of one box: the first few, the last one, and their number."""
 
     first: tuple[int, ...]
     last: int
@@ -48,7 +47,7 @@ class Holders(Struct, frozen=True):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What to write into the box, from the longest to the shortest."""
+        """Texts for the box, from the longest to the shortest."""
         first = str(self.first[0])
         if self.count == 1:
             return (first,)
@@ -57,7 +56,7 @@ class Holders(Struct, frozen=True):
 
 
 def holders(layout: TensorLayout, mesh: DeviceMesh, index: Index) -> Holders:
-    """Who holds the box at ``index`` of the layout's grid; devices count row-major over the mesh.
+    """The devices of the box at ``index`` of the layout's grid; devices are numbered row-major over the mesh.
 
     >>> mesh = DeviceMesh((2, 4), ("data", "model"))
     >>> holders(TensorLayout((None, "model")), mesh, (0, 3)).first
@@ -86,13 +85,13 @@ def _device(mesh: DeviceMesh, coordinate: Sequence[int]) -> int:
 
 
 class PictureSplit(Struct, frozen=True):
-    """A tensor cut into shards; without a layout over a mesh they are numbered, row-major."""
+    """A tensor cut into shards; without a layout over a mesh the shards are numbered, row-major."""
 
     grid: Grid
     layout: TensorLayout | None = None
 
     def holders(self, index: Index) -> Holders:
-        """The devices that hold a shard, or its own number."""
+        """The devices of a shard, or the shard's own number."""
         if self.layout is not None and self.layout.device_mesh is not None:
             return holders(self.layout, self.layout.device_mesh, index)
         number = 0
@@ -116,7 +115,7 @@ class PictureSplit(Struct, frozen=True):
         return 1 if self.across is None else self.grid.parts[self.across]
 
     def at(self, row: int, column: int) -> Holders:
-        """Who holds the box in a place of the picture."""
+        """The devices of the box at a place of the picture."""
         index = [0] * len(self.grid.parts)
         for dim in reversed(range(len(index))):
             if dim == self.across:
@@ -127,7 +126,7 @@ class PictureSplit(Struct, frozen=True):
 
 
 class Frame(Struct, frozen=True):
-    """Room for a picture, in characters, and what its lines are made of."""
+    """Space for a picture, in characters, and the characters of its lines."""
 
     width: int
     lines: int
@@ -135,11 +134,11 @@ class Frame(Struct, frozen=True):
 
 
 Place = int | None
-"""A row or column, or None for those that are left out."""
+"""A row or column, or None for a gap."""
 
 
 def draw(split: PictureSplit, frame: Frame) -> list[Text]:
-    """Lines of equal width, at most ``frame.width`` where that leaves room for three boxes."""
+    """Lines of equal width, at most ``frame.width`` if three boxes fit into that."""
     if not split.grid.count:
         return [Text("(empty)")]
     rows = _places(split.rows, MOST_ROWS)
@@ -162,7 +161,7 @@ def _places(count: int, most: int) -> list[Place]:
 
 
 Label = tuple[str, int | None]
-"""What stands in a box, and the device that colours it."""
+"""The text in a box, and the device that gives its colour."""
 
 
 def _labels(

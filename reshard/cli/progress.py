@@ -1,4 +1,4 @@
-"""How far a conversion is: a bar on a terminal, else a plain line every few seconds; on stderr."""
+"""Shows the progress of a conversion on stderr: a bar on a terminal, else a plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ MOST_NAME = 40
 
 
 def watching(as_json: bool) -> AbstractContextManager[Watcher | None]:
-    """What to hand to a run as ``progress``; nothing is shown with ``--json``."""
+    """The ``progress`` callback of a run; with ``--json`` nothing is shown."""
     if as_json:
         return nullcontext(None)
     return bar(stderr_console()) if sys.stderr.isatty() else nullcontext(ProgressLines())
 
 
 def loading(watcher: Watcher | None, module: str) -> Watcher | None:
-    """``watcher``, which has ``module`` loaded while the run only waits for the device."""
+    """A watcher that also imports ``module`` while the run only waits for the device."""
     if watcher is None:
         return None
 
@@ -87,7 +87,7 @@ def _line(progress: Progress, seconds: float) -> str:
 def going_on(progress: Progress) -> str:
     """The first line of a run that resumes an earlier one."""
     share = _share(progress.resumed_bytes, progress.total_bytes)
-    return f"going on where it was left: {share} were done"
+    return f"resuming: {share} were done before"
 
 
 def _share(done: int, total: int) -> str:
@@ -95,14 +95,14 @@ def _share(done: int, total: int) -> str:
 
 
 def short_name(name: str) -> str:
-    """The end of a long name, which tells more than its beginning; safe for a terminal."""
+    """The end of a long name, which says more than its beginning; safe for a terminal."""
     text = safe(name)
     return text if len(text) <= MOST_NAME else f"…{text[-MOST_NAME + 1 :]}"
 
 
 @contextmanager
 def bar(console: Console) -> Iterator[Watcher]:
-    """A bar with bytes, rate, time left and the current tensor; gone when it is done."""
+    """A bar with bytes, rate, time left and the current tensor; it disappears at the end."""
     with _columns(console) as shown:
         yield Bar(shown)
 
@@ -147,7 +147,7 @@ class Bar:
     def _row(self, progress: Progress) -> TaskID:
         stage, resumed = progress.stage, progress.resumed_bytes
         if stage not in self._rows:
-            # What was done before is no part of the rate.
+            # Bytes of an earlier run do not count in the rate.
             row = self._shown.add_task(stage, total=None, completed=resumed, amount="", name="")
             self._rows[stage] = row
             if resumed:

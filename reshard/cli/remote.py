@@ -1,4 +1,4 @@
-"""A conversion that a server carries out, asked for and told as if it were done here."""
+"""Lets a server convert, with the same arguments and output as a local conversion."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def convert_there(
     request: Mapping[str, Any],
     progress: Watcher | None,
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """The reports of all targets, as ``--json`` prints them, and what was read for all together.
+    """The reports of all targets, as ``--json`` prints them, and the bytes read for all targets together.
 
-    A signal leaves the conversion to the server: Detached, which says how to look at it.
+    A signal raises Detached, which says how to look at the conversion; the server continues it.
     """
     with _client(server, _token(token_file)) as client, _words_for_the_token(server):
         handle = client.convert(**request)
@@ -43,7 +43,7 @@ def convert_there(
 
 
 def layout_there(layout: str | None) -> dict[str, Any] | str | None:
-    """The content of a layout file that is here, else the name of one that the server stores."""
+    """The content of a local layout file, else the name of one that the server stores."""
     if layout is None or not (Path(layout).exists() or Path(layout).suffix or "/" in layout):
         return layout
     return layout_to_mapping(load_layout(layout))
@@ -71,7 +71,7 @@ def _tensor(document: Mapping[str, Any]) -> TensorReport:
 
 
 def _cast(document: Mapping[str, Any]) -> CastStats:
-    error = float(document["largest_relative_error"])  # "inf", where it was not finite
+    error = float(document["largest_relative_error"])  # "inf" if it was not finite
     # A server of an older version does not count these.
     return CastStats(document["overflows"], document["nans"], error, document.get("saturated", 0))
 
@@ -88,7 +88,7 @@ def _client(server: str, token: str | None) -> Client:
 
 @contextmanager
 def _words_for_the_token(server: str) -> Iterator[None]:
-    """The server speaks of a header; here a token is given by an option or a variable."""
+    """Rewords the server's error, which names a header; here a token is given by an option or a variable."""
     from reshard_server.client import ServiceError
 
     try:
@@ -105,18 +105,18 @@ def _words_for_the_token(server: str) -> Iterator[None]:
 
 
 def _token(file: Path | None) -> str | None:
-    """Of the file, else of the environment."""
+    """The token in the file, else in the environment."""
     if file is None:
         return os.environ.get(TOKEN_VARIABLE) or None
     try:
         text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ReshardError(
-            f"the token file {str(file)!r} cannot be read: {error}; give a file that holds the token alone"
+            f"the token file {str(file)!r} cannot be read: {error}; give a file that contains only the token"
         ) from error
     if not text or len(text.split()) > 1:
         raise ReshardError(
-            f"the token file {str(file)!r} holds no token; give a file that holds the token alone"
+            f"the token file {str(file)!r} contains no token; give a file that contains only the token"
         )
     return text
 
@@ -124,7 +124,7 @@ def _token(file: Path | None) -> str | None:
 def _detached(handle: ConversionHandle, stop: Stopped | KeyboardInterrupt) -> Detached:
     code = stop.exit_code if isinstance(stop, Stopped) else INTERRUPTED
     return Detached(
-        f"detached; conversion {handle.id} goes on at the server. Look at it: GET {handle.url}; stop it: POST "
+        f"detached; conversion {handle.id} continues at the server. Look at it: GET {handle.url}; stop it: POST "
         f"{handle.url}:cancel",
         code,
     )

@@ -19,7 +19,7 @@ def casts(rules: list[str] | None) -> list[tuple[str, str]]:
 
 
 def halves(option: str, form: str, rule: str) -> tuple[str, str]:
-    r"""A rule split at its last ``=`` without a backslash; ``\=`` behind it is an equals sign.
+    r"""A rule split at its last ``=`` without a backslash; ``\=`` after it is an equals sign.
 
     The first half may be empty.
     """

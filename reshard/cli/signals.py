@@ -1,6 +1,6 @@
 """Signals that ask a run to stop: it ends in order, keeps what can be resumed, and says so.
 
-Only the command line listens to them; a program that uses the library has its own handlers.
+Only the command line handles them; a program that uses the library has its own handlers.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import signal
 from types import FrameType
 
 _HANDLED = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-"""Each with what Python begins with: a signal that was ignored (``nohup``) stays so."""
+"""Each signal with Python's first handler: a signal that was ignored (``nohup``) stays ignored."""
 
 
 class Stopped(BaseException):
-    """A signal asked to stop; no Exception, so that nothing takes it for a failure."""
+    """A signal asked to stop; not an Exception, so that no code treats it as a failure."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -21,12 +21,12 @@ class Stopped(BaseException):
 
     @property
     def exit_code(self) -> int:
-        """As shells give it: 128 and the signal's number."""
+        """As in shells: 128 plus the signal's number."""
         return 128 + self.number
 
 
 class Detached(BaseException):
-    """A signal ended the watching of what goes on elsewhere; no Exception, as Stopped."""
+    """A signal ended the watching of a conversion that a server continues; not an Exception, like Stopped."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -36,8 +36,8 @@ class Detached(BaseException):
 def stop_on_signals() -> None:
     """From now on the first SIGINT or SIGTERM raises Stopped in the main thread; a second one kills.
 
-    What is half tidied up then is what any killed run leaves. An exception in its midst would be
-    worse: threads that still write would outlive the lock on what they write to.
+    A kill during the tidying leaves what any killed run leaves. A second exception would be worse: threads that still
+    write would outlive the lock on their target.
     """
     for number, before in _HANDLED.items():
         if signal.getsignal(number) == before:

@@ -1,7 +1,7 @@
 """Standard output and error: closed at the start, closed by a reader, or on a full disk.
 
-A reader that has seen enough (``reshard inspect ckpt | head -1``) closes the pipe. The work goes on and
-ends with its own exit code: what nobody reads is no failure.
+A reader that has seen enough (``reshard inspect ckpt | head -1``) closes the pipe. The work continues and ends with its
+own exit code: output that nobody reads is not a failure.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _STDOUT, _STDERR = 1, 2
 
 
 class Descriptor(io.RawIOBase):
-    """A descriptor to write to, which swallows everything once a write has failed.
+    """A descriptor for output, which drops everything after a failed write.
 
     Attributes:
-        failure: why it failed; None also where the reader closed the pipe.
+        failure: why it failed; None also if the reader closed the pipe.
     """
 
     failure: StorageError | None = None
@@ -63,7 +63,7 @@ class Descriptor(io.RawIOBase):
 
 
 def open_streams() -> Descriptor:
-    """Puts text streams over such descriptors into ``sys``; what stdout writes to.
+    """Puts text streams over such descriptors into ``sys``; returns the descriptor of stdout.
 
     A character that a stream cannot encode is written as its escape.
     """
@@ -85,7 +85,7 @@ def _text(raw: Descriptor, before: TextIO, *, is_line_buffered: bool) -> TextIO:
 
 
 def _open_closed() -> None:
-    """Leads streams that were closed at the start nowhere, so that no file of a run gets their numbers."""
+    """Opens /dev/null for streams that were closed at the start, so that no file of a run gets their numbers."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)

@@ -1,6 +1,6 @@
-"""Tables: one line a row, never wider than the screen, cells that are never markup.
+"""Tables: one line per row, never wider than the screen; cells are never markup.
 
-Where a table is too wide, columns of a rank above 0 are left out, the highest first; then names, and after them other
+If a table is too wide, columns of a rank above 0 are left out, the highest first. Then names, and after them other
 texts, are shortened in the middle. With ``whole`` every cell is printed in full, however long the lines are.
 """
 
@@ -19,7 +19,7 @@ from reshard.cli.text import safe
 T = TypeVar("T")
 
 NARROWEST_NAME = 12
-"""A column of names is no narrower while other columns have room."""
+"""A column of names is not narrower than this while other columns have room."""
 
 COMFORTABLE_NAME = 19
 """Optional columns are left out before names get less than this."""
@@ -28,7 +28,7 @@ COMFORTABLE_TEXT = 14
 NARROWEST_TEXT = 6
 GAP = 2
 MOST_ROWS = 40
-"""A table that a person still reads; ``--all`` shows the rest."""
+"""Most rows of a table; ``--all`` shows the rest."""
 
 Cell = str | Text
 
@@ -38,7 +38,7 @@ class Column(Struct, frozen=True):
 
     Attributes:
         right: whether its cells are aligned to the right.
-        rank: 0 for what is always shown; of the others the highest are left out first.
+        rank: 0 for a column that is always shown; others are left out, the highest rank first.
     """
 
     title: str
@@ -53,7 +53,7 @@ def table(
     *,
     whole: bool = False,
 ) -> TableLines:
-    """Rows of cells; a column whose title begins with ``>`` is right-aligned. The first column holds names."""
+    """Rows of cells; a column whose title begins with ``>`` is right-aligned. The first column has names."""
     return TableLines(
         title,
         [_column(column) for column in columns],
@@ -106,7 +106,7 @@ class TableLines:
 
 
 def chosen(natural: Sequence[int], ranks: Sequence[int], room: int) -> list[int]:
-    """Which columns are shown in ``room``: those of rank 0, and of the others what fits beside them.
+    """Which columns are shown in ``room``: those of rank 0, and the others that fit beside them.
 
     >>> chosen([30, 10, 10], [0, 1, 2], 45), chosen([30, 10, 10], [0, 1, 2], 31)
     ([0, 1, 2], [0, 1])
@@ -116,13 +116,13 @@ def chosen(natural: Sequence[int], ranks: Sequence[int], room: int) -> list[int]
         least = min(natural[0], COMFORTABLE_NAME) + sum(natural[number] for number in shown[1:])
         if least + GAP * (len(shown) - 1) <= room:
             break
-        # Of equal rank the last goes first.
+        # Among equal ranks the last column is left out first.
         shown.remove(max(shown, key=lambda number: (ranks[number], number)))
     return shown
 
 
 def fit(natural: Sequence[int], room: int) -> list[int]:
-    """Widths that fill at most ``room``. Names give way first, then the widest of the others, in turns.
+    """Widths that fill at most ``room``. The names' column shrinks first, then the widest of the others, in turns.
 
     >>> fit([40, 12], 42), fit([40, 30], 42)
     ([30, 12], [19, 23])
@@ -145,7 +145,7 @@ def fit(natural: Sequence[int], room: int) -> list[int]:
 
 
 def shortened(text: str, width: int, mark: str = "…") -> str:
-    """The text with ``mark`` for its middle where it is wider than ``width`` columns of a terminal.
+    """The text; if it is wider than ``width`` columns of a terminal, ``mark`` replaces its middle.
 
     >>> shortened("params/layers/0/kernel", 13)
     'params…kernel'
@@ -184,14 +184,14 @@ def capped(rows: Sequence[T], show_all: bool, most: int = MOST_ROWS) -> Sequence
 
 
 def cap_note(shown: int, total: int, noun: str) -> str | None:
-    """What a capped table leaves out, and how to see it."""
+    """A note about the rows that a capped table leaves out, and how to see them."""
     if shown >= total:
         return None
     return f"… and {total - shown:,} more {noun}; --all shows each tensor"
 
 
 def warnings_of(texts: Iterable[str], said: set[str] | None = None) -> Iterator[Text]:
-    """Each warning once; ``said`` are those of the command's earlier answers, and becomes those of all."""
+    """Each warning once; ``said`` has the warnings of the command's earlier answers, and gets the new ones."""
     told = set() if said is None else said
     for text in texts:
         if text not in told:

@@ -1,6 +1,6 @@
-"""The options of a target of a conversion on the command line, each with the help that teaches it.
+"""The options of a conversion's target on the command line, with their help texts.
 
-TARGET_OPTIONS is the table of them; ``convert`` and ``plan`` take it whole. Names and defaults are the library's
+TARGET_OPTIONS lists them; ``convert`` and ``plan`` have all of them. Names and defaults are the library's
 (``reshard.ConvertOptions``); only ``--verify`` is called ``check`` there.
 """
 
@@ -26,7 +26,7 @@ Layout = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Layout file, YAML or JSON: the target mesh, and by which axes each tensor is split. "
+        help="Layout file, YAML or JSON: the target mesh, and the axes that split each tensor. "
         "Without it every tensor keeps the source's layout.",
         rich_help_panel=LAYOUT,
     ),
@@ -43,8 +43,8 @@ Mesh = Annotated[
 MissingAxes = Annotated[
     Literal["error", "replicate"],
     typer.Option(
-        help="Axes of the source or of the file that --mesh lacks: error refuses them; replicate leaves them out, "
-        "so that what they split is replicated, and says which.",
+        help="Axes of the source or of the file that --mesh lacks: error refuses them; replicate replicates "
+        "the dimensions that they split, and says which.",
         rich_help_panel=LAYOUT,
     ),
 ]
@@ -61,7 +61,7 @@ Drop = Annotated[
     list[str] | None,
     typer.Option(
         metavar="RE",
-        help="Leave out what this finds, after --select; may be repeated.",
+        help="Leave out leaves whose name this finds, after --select; may be repeated.",
         rich_help_panel=CHANGES,
     ),
 ]
@@ -80,9 +80,9 @@ Cast = Annotated[
     typer.Option(
         metavar="RE=DTYPE",
         help="Store tensors whose name RE finds as DTYPE; losses are counted and reported. In place of RE, the "
-        "word float, int, complex or bool, or a dtype's name, takes every tensor of that dtype: float=bfloat16 "
+        "word float, int, complex or bool, or a dtype's name, means every tensor of that dtype: float=bfloat16 "
         "casts all floats (bfloat16 and float8 among them) and leaves counters and PRNG keys alone. Write (float) "
-        "to search names for that word. float8_e4m3fn:saturate makes what is too large the largest value. The "
+        "to search names for that word. float8_e4m3fn:saturate clips values that are too large to the largest one. The "
         "first rule that applies counts.",
         rich_help_panel=CHANGES,
     ),
@@ -101,7 +101,7 @@ ChunkBytes = Annotated[
     typer.Option(
         parser=size,
         metavar="SIZE",
-        help="Store a shard in several chunks where it is larger than this. Default: 256MiB. Shards below "
+        help="Store a shard in several chunks if it is larger than this. Default: 256MiB. Shards below "
         "1MiB share a chunk, and any other is one chunk; the layout stays as asked.",
         rich_help_panel=OUTPUT,
     ),
@@ -124,9 +124,9 @@ Style = Annotated[
 Verify = Annotated[
     Literal["written", "readback"],
     typer.Option(
-        help="written: for each tensor, the digest of what was read equals the digest of what was handed to the "
+        help="written: for each tensor, the bytes read have the same digest as the bytes handed to the "
         "file system, each piece in its place; chunks that are copied encoded are checked by their CRC32C. "
-        "readback: the output is also read again from storage, and compared with that; only then is it proved.",
+        "readback: the output is also read again from storage and compared with that digest; only this proves it.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -164,17 +164,17 @@ TARGET_OPTIONS: Mapping[str, Any] = {
     "overwrite": Overwrite,
     "restart": Restart,
 }
-"""In the order of the help. ``target`` names several targets, and is no option of one."""
+"""In the order of the help. ``target`` names several targets; it is not an option of a single one."""
 
 RULES = ("select", "drop", "rename", "cast")
 PARSERS: Mapping[str, Callable[[Any], Any]] = {"rename": renames, "cast": casts}
 
 _OF_EACH = ("layout", "mesh", "target")
-"""What ``targets_of`` makes the targets of; the other options are for all of them."""
+"""The options of which ``targets_of`` makes the targets; the other options apply to all targets."""
 
 
 def takes_target_options(*left_out: str) -> Callable[[_F], _F]:
-    """Gives a command every option of a target but those left out, behind ``--item``, in place of its ``**given``."""
+    """Gives a command every option of a target except those left out, after ``--item``, in place of its ``**given``."""
 
     def decorate(command: _F) -> _F:
         own = signature(command, eval_str=True)
@@ -201,7 +201,7 @@ def default_of(name: str) -> Any:
 
 
 def given_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are for all targets, parsed; those at their default are left out."""
+    """The options that apply to all targets, parsed; options at their default are left out."""
     return {
         name: PARSERS[name](value) if name in PARSERS else value
         for name, value in given.items()

@@ -31,7 +31,7 @@ PlannedTarget = Annotated[
     typer.Argument(
         metavar="[DST]",
         show_default=False,
-        help="Where the new checkpoint would go. Left out with --target, or to see a plan without its free space.",
+        help="Where the new checkpoint would go. Left out with --target, or for a plan that does not look at free space.",
     ),
 ]
 Targets = Annotated[
@@ -39,10 +39,10 @@ Targets = Annotated[
     typer.Option(
         "--target",
         metavar="LAYOUT=DST",
-        help="Instead of DST, --layout and --mesh, and for each of several targets; the source is read "
-        "once for all of them where the memory allows. LAYOUT is a layout file, a mesh such as "
+        help="Instead of DST, --layout and --mesh; once for each of several targets. The source is read "
+        "once for all of them if memory allows. LAYOUT is a layout file, a mesh such as "
         "data=4,model=2, or nothing for the source's own layout. Split at the last '='; write '\\=' "
-        "for one in DST. All other options are for all targets.",
+        "for one in DST. All other options apply to all targets.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -56,7 +56,7 @@ class NamedTarget(Struct, frozen=True):
     mesh: str | None = None
 
     def target(self, options: Mapping[str, Any]) -> Target:
-        """What the library is asked for; ``options`` are those of all targets."""
+        """The target for the library; ``options`` are those of all targets."""
         from reshard import Target
 
         return Target(self.dst, layout=self.layout, mesh=self.mesh, **options)
@@ -65,7 +65,7 @@ class NamedTarget(Struct, frozen=True):
 def targets_of(
     dst: str | None, layout: str | None, mesh: str | None, several: Sequence[str] | None
 ) -> list[NamedTarget]:
-    """The targets of either form; a usage error where both or neither are given."""
+    """The targets of either form; a usage error if both or neither are given."""
     if not several:
         if dst is None:
             raise Misuse(
@@ -75,7 +75,7 @@ def targets_of(
     for name, given in (("DST", dst), ("--layout", layout), ("--mesh", mesh)):
         if given is not None:
             raise Misuse(
-                f"{name} {given!r} is given beside --target, which names layout and place of every target; leave it out"
+                f"{name} {given!r} is given together with --target, which names layout and path of every target; leave it out"
             )
     return [_target(*halves("--target", "LAYOUT=DST", text)) for text in several]
 

@@ -22,7 +22,7 @@ _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 def safe(text: str, keep: str = "") -> str:
     r"""``text`` with everything that could steer a terminal written as an escape.
 
-    Names come from files and may hold anything. Characters of ``keep`` stay.
+    Names come from files and may contain anything. Characters of ``keep`` stay.
 
     >>> safe("a\x1b[2Jb")
     'a\\x1b[2Jb'
@@ -46,12 +46,12 @@ def shape_text(shape: Sequence[int]) -> str:
 
 
 def dtype_text(source: str, target: str) -> str:
-    """One dtype, or what becomes of it."""
+    """One dtype, or both if it changes."""
     return source if source == target else f"{source} → {target}"
 
 
 def parts_text(grid: Grid, chunk: Sequence[int] | None = None) -> str:
-    """How many parts of which shape: ``8 of 512×4096``; uneven ones by their largest."""
+    """Number and shape of the parts: ``8 of 512×4096``; of uneven parts the largest shape."""
     if grid.count <= 1:
         return "whole" if grid.count else "none"
     largest = tuple(chunk or grid.largest)
@@ -81,7 +81,7 @@ def mesh_text(mesh: DeviceMesh) -> str:
 
 
 def axes_text(layout: TensorLayout | None) -> str:
-    """``[data, null]`` as a layout file writes it, or a dash where none was recorded."""
+    """``[data, null]`` as a layout file writes it, or a dash if none was recorded."""
     if layout is None:
         return "–"
     return safe(show_axes(layout.axes)) if any(layout.axes) else "replicated"
@@ -105,7 +105,7 @@ def ratio_text(ratio: float) -> str:
 
 
 def rate_text(nbytes: float, seconds: float) -> str:
-    """Bytes per second, or nothing where the time was too short to tell."""
+    """Bytes per second; empty if the time was too short to measure."""
     return f"{format_bytes(nbytes / seconds)}/s" if seconds > 1e-3 else "–"
 
 
@@ -122,7 +122,7 @@ def duration_text(seconds: float) -> str:
 
 
 def some_text(names: Sequence[str], most: int = 5) -> str:
-    """The first few names, and how many more there are."""
+    """The first few names, and the number of the others."""
     shown = ", ".join(map(safe, names[:most]))
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 

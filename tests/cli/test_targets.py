@@ -41,9 +41,15 @@ def test_a_layout_file_that_is_named_like_a_mesh(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["src", "dst", "--target", "=a"], "DST 'dst' is given beside --target"),
-        (["src", "--layout", "f", "--target", "=a"], "--layout 'f' is given beside --target"),
-        (["src", "--mesh", "x=2", "--target", "=a"], "--mesh 'x=2' is given beside --target"),
+        (["src", "dst", "--target", "=a"], "DST 'dst' is given together with --target"),
+        (
+            ["src", "--layout", "f", "--target", "=a"],
+            "--layout 'f' is given together with --target",
+        ),
+        (
+            ["src", "--mesh", "x=2", "--target", "=a"],
+            "--mesh 'x=2' is given together with --target",
+        ),
         (["src", "--target", "served"], "--target 'served': expected LAYOUT=DST, such as serving"),
         (["src", "--target", "a.yaml="], "--target 'a.yaml=': expected LAYOUT=DST"),
     ],

@@ -15,7 +15,7 @@ from tests.orbax_trees import put, save_standard
 
 Capture = pytest.CaptureFixture[str]
 
-NOTE = "no target was named: its free space, and whether something is there already, were not looked at"
+NOTE = "no target was named, so free space and existing files were not checked"
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,7 @@ EXAMPLES = examples(
 )
 
 _REPORT = "reshard.cli.views.report"
-"""What shows the report; it brings rich, which takes some 50 ms to load."""
+"""The module that shows the report; it imports rich, which takes some 50 ms."""
 
 
 @takes_target_options()
@@ -70,15 +70,15 @@ def convert(
     """Convert a checkpoint to another mesh, dtype or selection of tensors.
 
     Bytes stream from file to file through small buffers; DST appears whole or not at all, and
-    stock Orbax restores it. It is published only if what was written has the digest of what was
-    read, tensor by tensor (--verify); the report tells the digests. A select, drop, rename or cast
-    that matches nothing is an error, so that a slip loses no weights.
+    stock Orbax restores it. It is published only if the written bytes of every tensor have the same digest as the bytes
+    read (--verify); the report shows the digests. A select, drop, rename or cast that matches nothing is an error, so
+    that a typing mistake loses no weights.
 
     An interrupted run (killed, stopped, out of space) resumes where it stopped when the same command
-    is run again. Where DST is the finished result already, nothing is touched.
+    is run again. If DST is already the finished result, nothing is touched.
 
-    With --target several times, one run makes all of them. Each appears by itself once it is proven,
-    one after the other; the same command resumes those that are missing.
+    With --target several times, one run makes all of them. Each target appears as soon as it is proved; the same
+    command resumes those that are missing.
     """
     from reshard.cli.json_output import conversion_reports, print_json
     from reshard.cli.progress import loading, watching
@@ -128,7 +128,7 @@ def _convert_here(
     limits: dict[str, Any],
     progress: Watcher | None,
 ) -> tuple[Sequence[ConversionReport], list[dict[str, Any]], int]:
-    """The reports, as ``--json`` prints them, and what was read for all together."""
+    """The reports, as ``--json`` prints them, and the bytes read for all targets together."""
     from reshard.cli.json_output import conversion_report
 
     if not several:
@@ -142,10 +142,10 @@ def _convert_here(
 
 
 def _asked(targets: Sequence[NamedTarget], options: dict[str, Any]) -> dict[str, Any]:
-    """The targets as the server is asked for them."""
+    """The targets in the form of a request to the server."""
     from reshard.cli.remote import layout_there
 
-    # Options at their default are not among them: an older server refuses members that it does not know.
+    # Options at their default are left out: an older server refuses members that it does not know.
     goals = [
         {"target": one.dst, "layout": layout_there(one.layout), "mesh": one.mesh, **options}
         for one in targets
@@ -156,7 +156,7 @@ def _asked(targets: Sequence[NamedTarget], options: dict[str, Any]) -> dict[str,
 def _convert_there(
     server: str, token_file: Path | None, request: dict[str, Any], progress: Watcher | None
 ) -> tuple[Sequence[ConversionReport], list[dict[str, Any]], int | None]:
-    """As ``_convert_here``; an older server does not tell what was read."""
+    """Like ``_convert_here``; an older server does not return the bytes read."""
     from reshard.cli.remote import convert_there, report_of
 
     documents, read_bytes = convert_there(server, token_file, request, progress)

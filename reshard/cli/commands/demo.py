@@ -43,7 +43,7 @@ def demo(directory: Folder = None, as_json: Json = False) -> None:
 
 @contextmanager
 def _story_on_stderr() -> Iterator[None]:
-    """Sends what this process and its children print to stderr, so that stdout holds JSON only."""
+    """Sends what this process and its children print to stderr, so that stdout has JSON only."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

@@ -35,7 +35,10 @@ Select = Annotated[
 ]
 Drop = Annotated[
     list[str] | None,
-    typer.Option(metavar="RE", help="Leave out what this finds, after --select; may be repeated."),
+    typer.Option(
+        metavar="RE",
+        help="Leave out leaves whose name this finds, after --select; may be repeated.",
+    ),
 ]
 
 
@@ -54,9 +57,9 @@ def diff(
     """Show which tensors of two checkpoints differ, and by how much.
 
     Reads both once, element by element. For each tensor that differs: how many elements do, the
-    largest difference |a - b|, and the relative norm ‖a - b‖ / ‖a‖. Tensors that one checkpoint
-    lacks, other shapes and dtypes, and leaves that are no tensors are listed too. Tensors of
-    different dtypes are compared by value, without loss. --step and --item choose what is read of A.
+    largest difference |a - b|, and the relative norm ‖a - b‖ / ‖a‖. Tensors that one checkpoint lacks, differences of
+    shape and dtype, and leaves that are not tensors are listed too. Tensors of different dtypes are compared by value,
+    without loss. --step and --item choose a part of A.
 
     Exit code 0 if everything is equal bit for bit, 3 if something differs.
     """

@@ -30,7 +30,7 @@ Overwrite = Annotated[
     bool,
     typer.Option(
         "--overwrite",
-        help="Replace a record that is there, after the checkpoint was changed on purpose.",
+        help="Replace an existing record, after the checkpoint was changed on purpose.",
     ),
 ]
 
@@ -49,8 +49,8 @@ def fingerprint(
 
     Stock Orbax stores no checksum of its data. This reads every byte once and adds a small file,
     slices.json, beside each _METADATA and at the top; nothing else is changed, and Orbax restores
-    the checkpoint as before. From then on verify, convert and restore compare what they read with
-    it. What was damaged before cannot be seen.
+    the checkpoint as before. From then on verify, convert and restore compare the bytes that they read with it. Earlier
+    damage is not detected.
     """
     from reshard.cli.json_output import fingerprint as document
     from reshard.cli.json_output import print_json

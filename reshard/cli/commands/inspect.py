@@ -19,7 +19,7 @@ def inspect(
     show_all: ShowAll = False,
     as_json: Json = False,
 ) -> None:
-    """Show what a checkpoint holds: names, shapes, dtypes, chunks, layouts, bytes.
+    """Show the content of a checkpoint: names, shapes, dtypes, chunks, layouts, bytes.
 
     Reads metadata only. Tensors that differ in numbers only (layers/0, layers/1, …) share a row.
     """

@@ -34,7 +34,7 @@ File = Annotated[
     typer.Option(
         "--layout",
         metavar="FILE",
-        help="Layout file, YAML or JSON. Without it: what the checkpoint has, or its axes over --mesh.",
+        help="Layout file, YAML or JSON. Without it: the checkpoint's own layout, or its axes over --mesh.",
         rich_help_panel=LAYOUT,
     ),
 ]
@@ -42,7 +42,7 @@ Starter = Annotated[
     bool,
     typer.Option(
         "--starter",
-        help="Write a first layout file to stdout instead: the checkpoint's own axes as few rules, over --mesh "
+        help="Write a first layout file to stdout instead: the checkpoint's own axes as a few rules, over --mesh "
         "if it is given, with comments.",
     ),
 ]
@@ -59,11 +59,10 @@ def layout(
     show_all: ShowAll = False,
     as_json: Json = False,
 ) -> None:
-    """Draw what each device holds, as the checkpoint was saved and as a layout file asks.
+    """Draw the part of each tensor on each device, as it was saved and as a layout file asks.
 
     Tensors of one shape that are cut alike share a picture; the largest come first. Each box is a
-    shard, and the numbers in it are the devices that hold it, counted row by row over the mesh.
-    Reads metadata only.
+    shard, and the numbers in it are its devices, counted row by row over the mesh. Reads metadata only.
 
     With --starter it writes a layout file for you to change.
     """

@@ -39,7 +39,10 @@ EXAMPLES = examples(
 
 Shares = Annotated[
     bool,
-    typer.Option("--shares", help="Also show what share of each target shard's bytes lay where."),
+    typer.Option(
+        "--shares",
+        help="Also show which share of each target shard's bytes was in which source shard.",
+    ),
 ]
 
 
@@ -58,13 +61,12 @@ def plan(
 ) -> None:
     """Show what a conversion would do and what it would cost; moves nothing.
 
-    For each tensor: its shards (what each device holds) and its chunks (how files store it), before
-    and after; the strategy, tasks, bytes read and written. Then the total, its amplification (bytes
-    decoded for each byte stored), and the memory. Refuses what convert would refuse.
+    For each tensor: its shards (on devices) and its chunks (in files), before and after; the strategy, tasks, bytes
+    read and written. Then the total, its amplification (bytes decoded for each byte stored), and the memory. Refuses
+    what convert would refuse.
 
-    Without DST everything is planned but what depends on it: free space, and whether something is
-    there already. With --target several times, also what is read for all targets together, and how
-    much of it again.
+    Without DST everything is planned except what depends on DST: free space, and whether something is there already.
+    With --target several times, also the bytes that are read for all targets together, and how many of them twice.
     """
     from reshard.cli.console import print_all
     from reshard.cli.json_output import conversion_plan, conversion_plans, print_json

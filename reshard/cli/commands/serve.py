@@ -58,7 +58,7 @@ ForwardedAllowIps = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESSES",
-        help="Proxies whose X-Forwarded-For, -Proto and -Host are believed: addresses and networks between commas, or "
+        help="Proxies whose X-Forwarded-For, -Proto and -Host are trusted: addresses and networks between commas, or "
         "* for every peer. Default: none.",
     ),
 ]
@@ -66,14 +66,14 @@ ListSettings = Annotated[
     bool,
     typer.Option(
         "--list-settings",
-        help="Print every setting with its variable, its default and what it is; serve nothing.",
+        help="Print every setting with its variable, default and description; serve nothing.",
     ),
 ]
 Migrate = Annotated[
     bool,
     typer.Option(
         "--migrate",
-        help="Bring the records of an older version to this one and exit. A start does it too, unless the "
+        help="Migrate the records of an older version to this one and exit. A start does it too, unless the "
         "setting migrate_at_start is off.",
     ),
 ]
@@ -81,21 +81,23 @@ MakeToken = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Print what a tokens file keeps of a new token, and on stderr the token; serve nothing.",
+        help="Print the entry of a new token for the tokens file, and the token on stderr; serve nothing.",
         rich_help_panel=TOKEN,
     ),
 ]
 Scopes = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="read|convert|admin", help="What it may do; may be repeated.", rich_help_panel=TOKEN
+        metavar="read|convert|admin",
+        help="A scope of the token; may be repeated.",
+        rich_help_panel=TOKEN,
     ),
 ]
 Read = Annotated[
     list[str] | None,
     typer.Option(
         metavar="ROOT",
-        help="Root that it may read, or '*'; may be repeated.",
+        help="Root that the token may read, or '*'; may be repeated.",
         rich_help_panel=TOKEN,
     ),
 ]
@@ -103,7 +105,7 @@ Write = Annotated[
     list[str] | None,
     typer.Option(
         metavar="ROOT",
-        help="Root that it may write, or '*'; may be repeated.",
+        help="Root that the token may write, or '*'; may be repeated.",
         rich_help_panel=TOKEN,
     ),
 ]
@@ -111,7 +113,7 @@ Expires = Annotated[
     str | None,
     typer.Option(
         metavar="90d|DATE",
-        help="When it ends: after so many days, at the beginning of a day (UTC), or at a time with its zone.",
+        help="When the token expires: after a number of days, at the beginning of a day (UTC), or at a time with its zone.",
         rich_help_panel=TOKEN,
     ),
 ]
@@ -135,9 +137,9 @@ def serve(
 ) -> None:
     """Serve conversions by HTTP: durable jobs, progress, schedules, a page to watch them.
 
-    Accepted conversions are carried out whatever becomes of this process: start it again with the
-    same state and they resume where they stopped. Told to end (SIGTERM, Ctrl+C) it takes nothing new,
-    lets open requests end, and exits with 0. Needs the packages of the extra 'server'.
+    Accepted conversions survive the end of this process: start it again with the same state and they resume where they
+    stopped. On SIGTERM or Ctrl+C it takes no new requests, finishes open ones, and exits with 0. Needs the packages of
+    the extra 'server'.
     """
     _need_packages()
     if list_settings:
@@ -193,7 +195,7 @@ def _roots(given: Sequence[str]) -> dict[str, Path]:
             )
         if name in roots:
             raise ReshardError(
-                f"--root {text!r}: the root {name!r} is there twice; take another name"
+                f"--root {text!r}: the root {name!r} is named twice; choose another name"
             )
         roots[name] = Path(path)
     return roots
@@ -217,4 +219,4 @@ def _print_token(
 
     token, kept = make_token(name, scopes, read, write, expires)
     typer.echo(as_toml(kept), nl=False)
-    typer.echo(f"the token of {name!r}, told only now: {token}", err=True)
+    typer.echo(f"token for {name!r} (shown once): {token}", err=True)

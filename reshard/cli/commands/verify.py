@@ -30,7 +30,7 @@ B = Annotated[
     str | None,
     typer.Argument(
         metavar="B",
-        help="The checkpoint to compare with, on any mesh and in any chunks. Without it, what is "
+        help="The checkpoint to compare with, on any mesh and in any chunks. Without it, the data "
         "stored in A is compared with the digests that A recorded when it was written.",
     ),
 ]
@@ -56,14 +56,12 @@ def verify(
     or compression they are stored in, and of every other file that was recorded. All damage is
     listed, tensor by tensor and file by file.
 
-    --step and --item choose what is read of A. Where reshard made B of A with --select, --drop,
-    --rename or --cast, B records it, and each tensor is compared with the one it was made of. A
-    cast is done again, and every bit compared. Give the rules for a B that does not record them;
-    they replace all that it records.
+    --step and --item choose a part of A. If reshard made B of A with --select, --drop, --rename or --cast, B records
+    the rules, and each tensor is compared with its source. A cast is done again, and every bit compared. Give the rules
+    if B does not record them; they replace all recorded rules.
 
-    Exit code 3 where something differs, or where a checkpoint that recorded itself is so damaged
-    that it cannot be read; 1 where there is no checkpoint, or nothing was recorded that could be
-    compared (then reshard fingerprint records it).
+    Exit code 3 if something differs, or if a checkpoint with a record of itself is too damaged to be read; 1 if there
+    is no checkpoint, or if it has no record to compare with (reshard fingerprint makes one).
     """
     from reshard.cli.json_output import print_json, verification
     from reshard.cli.progress import watching

@@ -1,1 +1,1 @@
-"""What people see: one file for each kind of answer."""
+"""The output for people: one file for each kind of answer."""

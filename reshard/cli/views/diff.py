@@ -1,4 +1,5 @@
-"""What ``diff`` shows: the tensors that changed most come first, then what cannot be compared, then the verdict."""
+"""What ``diff`` shows: the tensors that changed most come first, then tensors that cannot be compared, then the
+verdict."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ MOST_TEXT = 24
 
 
 def diff_view(found: DiffReport, show_all: bool) -> Iterator[RenderableType]:
-    """Layers that are alike are one row, with the sum of their elements and the largest of the rest."""
+    """Layers that are alike share a row, with the sum of their elements and the largest of the other numbers."""
     tensors = [t for t in found.tensors.values() if t.is_difference]
     compared = [t for t in tensors if t.elements is not None]
     yield from _changed(compared, show_all)
@@ -53,7 +54,7 @@ def _alike(tensor: TensorDiff) -> Hashable:
 
 
 def _weight(group: TensorGroup[TensorDiff]) -> tuple[float, float, int]:
-    """The largest relative change first, that of keys and NaN alone last."""
+    """Sorts the largest relative change first, and changes of keys or NaN alone last."""
     return _largest(group), float(_most(group) or 0), sum(t.elements or 0 for t in group.members)
 
 
@@ -92,7 +93,7 @@ def _index_text(index: tuple[int, ...] | None) -> str:
 
 
 def _share(part: int, whole: int) -> str:
-    """A percentage that is 0% and 100% only where it is exactly that."""
+    """A percentage that is 0% or 100% only if it is exactly that."""
     if part in (0, whole):
         return "0%" if not part else "100%"
     percent = 100 * part / whole
@@ -118,7 +119,7 @@ def _notes(tensors: Sequence[TensorDiff]) -> Iterator[Text]:
 
 
 def _some(tensors: Sequence[TensorDiff]) -> str:
-    """How many, and one of them."""
+    """The number of tensors, and the name of one."""
     name = safe(tensors[0].name)
     return name if len(tensors) == 1 else f"{count_text(len(tensors), 'tensor')} ({name}, …)"
 

@@ -16,7 +16,7 @@ MOST_DIGESTS = 8
 
 
 def fingerprint_view(found: Fingerprint, show_all: bool) -> Iterator[RenderableType]:
-    """The headline, digests, and the files that hold them."""
+    """The headline, digests, and the files that contain them."""
     yield Text.assemble(
         ("recorded ", "bold green"),
         f"{count_text(len(found.tensors), 'tensor')}, {format_bytes(found.nbytes)}, and "

@@ -1,4 +1,4 @@
-"""What ``inspect`` shows: tensors, items, meshes, everything else that lies in the checkpoint."""
+"""What ``inspect`` shows: tensors, items, meshes, and everything else in the checkpoint."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _mesh_line(named: tuple[DeviceMesh, str]) -> Text:
 
 
 def _order_text(mesh: DeviceMesh) -> str:
-    """The devices' ids where they are not simply 0, 1, 2, …."""
+    """The devices' ids if they are not simply 0, 1, 2, …."""
     ids = mesh.device_ids
     if ids is None or ids == tuple(range(mesh.size)):
         return ""
@@ -114,7 +114,7 @@ def _types_text(mesh: DeviceMesh) -> str:
 
 
 def _item_line(item: Item) -> Text:
-    kind = "a tree" if item.is_tree else "no tree, copied as it is"
+    kind = "a tree" if item.is_tree else "not a tree, copied unchanged"
     where = f" in {safe(item.directory)}/" if item.directory else ""
     return Text(f"item {safe(item.name) or '(unnamed)'}: {kind}{where}")
 

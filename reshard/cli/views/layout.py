@@ -29,7 +29,7 @@ MOST_KINDS = 8
 MOST_DRAWN_DEVICES = 64
 GAP = "   "
 PICTURE_COLUMNS = 44
-"""Wider pictures say no more."""
+"""Most columns of a picture; wider ones show nothing more."""
 
 LINES_1D, LINES_ND = 1, 7
 """Lines within the frame of a picture, by rank."""
@@ -38,9 +38,9 @@ LINES_1D, LINES_ND = 1, 7
 def show_layout(
     console: Console, preview: LayoutPreview, show_all: bool, *, is_changed: bool = True
 ) -> None:
-    """Prints the picture, both sides beside each other where the console is wide enough.
+    """Prints the picture, both sides beside each other if the console is wide enough.
 
-    Without ``is_changed`` source and target are the same, and drawn once.
+    Without ``is_changed`` source and target are equal, and drawn once.
     """
     if not is_changed:
         _show_as_it_is(console, preview.tensors, show_all)
@@ -55,7 +55,7 @@ def show_layout(
 
 
 def _show_as_it_is(console: Console, tensors: Sequence[LaidOut], show_all: bool) -> None:
-    """One picture for each kind of tensor, and what is whole or unknown."""
+    """One picture for each kind of tensor, and lists of tensors that are whole or unknown."""
     meshes = _meshes([t.source for t in tensors])
     for mesh in meshes:
         for line in _mesh_lines("", mesh, _frame(console, 1)):
@@ -73,7 +73,7 @@ def _show_as_it_is(console: Console, tensors: Sequence[LaidOut], show_all: bool)
 def _show_kinds(
     console: Console, cut: Sequence[LaidOut], show_all: bool, *, is_changed: bool = True
 ) -> None:
-    """The kinds of tensors that are cut, those of most bytes first."""
+    """The kinds of tensors that are cut, those with the most bytes first."""
     kinds = sorted(_kinds(cut).values(), key=_nbytes, reverse=True)
     shown = kinds if show_all else kinds[:MOST_KINDS]
     for kind in shown:
@@ -83,7 +83,7 @@ def _show_kinds(
 
 
 def _source_split(tensor: LaidOut) -> PictureSplit | None:
-    """Who held what in the source, or None if that was not recorded."""
+    """How the source was split, or None if that was not recorded."""
     layout = tensor.source.layout
     if layout is None or layout.device_mesh is None:
         return None
@@ -95,13 +95,13 @@ def _target_split(tensor: LaidOut) -> PictureSplit:
 
 
 def _is_whole(tensor: LaidOut) -> bool:
-    """Whether it is cut on neither side, as far as is known."""
+    """Whether it is cut on neither side, as far as it is known."""
     source = _source_split(tensor)
     return tensor.slices.count <= 1 and (source is None or source.grid.count <= 1)
 
 
 def _show_listed(console: Console, title: str, tensors: Sequence[LaidOut]) -> None:
-    """Two lines for tensors that are not drawn: how much, and names."""
+    """Two lines for tensors that are not drawn: their size, and names."""
     if tensors:
         size = f"{count_text(len(tensors), 'tensor')}, {format_bytes(_nbytes(tensors))}"
         console.print()
@@ -176,7 +176,7 @@ def _lines(tensor: LaidOut) -> int:
 def _source_lines(tensor: LaidOut, frame: Frame, side: str = "") -> Iterator[Text]:
     split = _source_split(tensor)
     if split is None:
-        yield Text("source: who held what was not recorded")
+        yield Text("source: the layout was not recorded")
         return
     yield Text(f"{side}{axes_text(split.layout)}")
     yield Text(_shards_text(tensor.source, split))
@@ -194,7 +194,7 @@ def _target_lines(tensor: LaidOut, frame: Frame) -> Iterator[Text]:
 
 
 def _shards_text(spec: TensorSpec, split: PictureSplit) -> str:
-    """How many shards of which size, and on how many devices each."""
+    """The number and size of shards, and the number of devices of each."""
     if not split.grid.count:
         return "no elements"
     nbytes = math.prod(split.grid.largest) * spec.itemsize
@@ -210,7 +210,7 @@ def _frame(console: Console, lines: int) -> Frame:
 
 
 def _show_beside(console: Console, left: Sequence[Text], right: Sequence[Text]) -> None:
-    """Both blocks in two columns, or one after the other where they are too wide."""
+    """Both blocks in two columns, or one after the other if they are too wide."""
     width = max((line.cell_len for line in left), default=0)
     other = max((line.cell_len for line in right), default=0)
     if width + len(GAP) + other > console.width:

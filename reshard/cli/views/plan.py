@@ -44,7 +44,7 @@ CHUNKS_ARE_NOT_SHARDS = (
 def plan_view(
     planned: ConversionPlan, show_all: bool, said: set[str] | None = None
 ) -> Iterator[RenderableType]:
-    """The plan as a person reads it: rows, totals, memory, warnings. Those of ``said`` are not said again."""
+    """The plan as a person reads it: rows, totals, memory, warnings. Warnings in ``said`` are not repeated."""
     target = "a target" if planned.target is None else planned.target
     yield Text(f"{safe(planned.source)} → {safe(target)}", style="bold")
     yield Text(_meshes_line(planned.tensors))
@@ -60,7 +60,7 @@ def plan_view(
 
 
 def joint_view(joint: MultiPlan) -> Iterator[Text]:
-    """What several targets cost together, and what of it is read again."""
+    """The cost of several targets together, and the bytes that are read twice."""
     again = (
         f", {format_bytes(joint.repeated_bytes)} of it again"
         if joint.repeated_bytes
@@ -74,7 +74,7 @@ def joint_view(joint: MultiPlan) -> Iterator[Text]:
 
 
 def plan_groups(tensors: Sequence[PlannedTensor], show_all: bool) -> Groups:
-    """A group for each row: tensors that move alike, or each its own."""
+    """A group for each row: tensors that move alike, or each tensor alone."""
     if show_all:
         return single(tensors, planned_name)
     return grouped(tensors, planned_name, _alike)
@@ -97,7 +97,7 @@ def _geometry(spec: TensorSpec) -> Hashable:
 
 
 def _columns(tensors: Sequence[PlannedTensor]) -> tuple[str | Column, ...]:
-    """What the target will be comes first; what the source is, where there is room."""
+    """Columns of the target come first; columns of the source follow if there is room."""
     is_cast = any(t.source.dtype != t.target.dtype for t in tensors)
     return (
         "tensor",
@@ -137,12 +137,12 @@ def _row(group: TensorGroup[PlannedTensor]) -> tuple[Cell, ...]:
 
 
 def _shards_text(shards: Grid | None) -> str:
-    """How a layout cuts a tensor, or a dash where there is no layout."""
+    """How a layout cuts a tensor, or a dash if there is no layout."""
     return "–" if shards is None else parts_text(shards)
 
 
 def _read_again(move: Move) -> str:
-    """How often the source is decoded, where that is more than once."""
+    """How often the source is decoded, if that is more than once."""
     ratio = ratio_text(move.price.amplification)
     return "" if ratio == ratio_text(1) else f" ({ratio})"
 
@@ -183,9 +183,9 @@ def _totals(planned: ConversionPlan) -> Iterator[str]:
     if planned.free_bytes is not None:
         yield f"space: {format_bytes(planned.free_bytes)} free at the target"
     if planned.target is None:
-        yield "no target was named: its free space, and whether something is there already, were not looked at"
+        yield "no target was named, so free space and existing files were not checked"
     if planned.carried:
-        yield f"carried along unchanged: {some_text(planned.carried)}"
+        yield f"copied unchanged: {some_text(planned.carried)}"
     if planned.dropped:
         yield f"left out: {some_text(planned.dropped)}"
 

@@ -1,4 +1,4 @@
-"""What ``convert`` shows at its end: how much, how fast, what was proved, what casts lost."""
+"""What ``convert`` shows at its end: sizes, speed, proofs, and the losses of casts."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ UNKNOWN = "–"
 
 _PROOFS: dict[Proof, str] = {
     "proved": "the output was read again from storage and has the source's digest",
-    "written": "what was decoded and what was handed to the file system have equal digests",
-    "encoded": "identical chunks travelled encoded and were not decoded",
+    "written": "the decoded bytes and the bytes handed to the file system have equal digests",
+    "encoded": "identical chunks were copied encoded and not decoded",
 }
 _CAST_PROOFS: dict[Proof, str] = _PROOFS | {
-    "proved": "the output was read again from storage and has the digest of what was written",
-    "written": "the digest of what was handed to the file system is recorded",
+    "proved": "the output was read again from storage and has the digest of the bytes written",
+    "written": "the digest of the bytes handed to the file system is recorded",
 }
 
 
 def report_view(
     report: ConversionReport, show_all: bool, said: set[str] | None = None
 ) -> Iterator[RenderableType]:
-    """The report as a person reads it; the headline comes first. Warnings of ``said`` are not said again."""
+    """The report as a person reads it; the headline comes first. Warnings in ``said`` are not repeated."""
     if report.already_done:
         yield Text(
             f"nothing to do: {safe(report.target)} is the finished result of this conversion"
@@ -53,7 +53,7 @@ def report_view(
 
 
 def together_view(reports: Sequence[ConversionReport], read_bytes: int) -> Iterator[Text]:
-    """What several targets took together."""
+    """The bytes read for several targets together."""
     alone = sum(report.read_bytes for report in reports if not report.already_done)
     yield Text(
         f"together: read {format_bytes(read_bytes)} from files in this run, for {count_text(len(reports), 'target')} "
@@ -77,7 +77,7 @@ def _done(report: ConversionReport) -> Iterator[Text]:
 
 
 def _rate(report: ConversionReport, size: int) -> str:
-    """Of what this run did; what an earlier one had done is named beside it."""
+    """The rate of this run; the share of an earlier run is named beside it."""
     if not report.resumed_bytes or not report.moved_bytes:
         return rate_text(size, report.seconds)
     resumed = report.resumed_bytes / report.moved_bytes
@@ -93,7 +93,7 @@ def _times(part: int, size: int) -> str:
 
 
 def _casts(tensors: Sequence[TensorReport], show_all: bool) -> Iterator[RenderableType]:
-    """Casts, those that lost most first."""
+    """Casts; those that lost most come first."""
     casts = [(t, t.cast) for t in tensors if t.cast is not None]
     casts.sort(
         key=lambda c: (c[1].overflows, c[1].saturated, c[1].largest_relative_error), reverse=True

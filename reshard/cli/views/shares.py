@@ -1,4 +1,4 @@
-"""Where each target shard's bytes lay: in which shards of the source, and how much in each."""
+"""The source shards of each target shard's bytes, and the share of each."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _group(group: TensorGroup[PlannedTensor]) -> Iterator[RenderableType]:
 
 
 def _sources(found: Iterable[Share]) -> str:
-    """The source shards in order, or the largest shares where there are many."""
+    """The source shards in order, or the largest shares if there are many."""
     largest = sorted(found, key=lambda s: (-s.share, s.source))
     shown = sorted(largest[:MOST_SOURCES], key=lambda s: s.source)
     text = ", ".join(f"{s.source}: {100 * s.share:.4g}%" for s in shown)

@@ -1,4 +1,4 @@
-"""What ``verify`` shows: differences first, then what could not be told, then the verdict."""
+"""What ``verify`` shows: differences first, then tensors without a record, then the verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reshard.verification.compare import AGREEING
 
 
 def verification_view(found: Verification, show_all: bool) -> Iterator[RenderableType]:
-    """What cannot be read, tensors and files that differ, those without a record, and the verdict."""
+    """Unreadable checkpoints, tensors and files that differ, those without a record, and the verdict."""
     yield from (Text.assemble(("damaged: ", "bold red"), safe(text)) for text in found.damage)
     unlike = [t for t in found.tensors if t.status not in AGREEING | {"not recorded"}]
     yield from _table("differences", unlike, found, show_all)
@@ -25,7 +25,7 @@ def verification_view(found: Verification, show_all: bool) -> Iterator[Renderabl
         alike = [t for t in found.tensors if t.status in AGREEING]
         yield from _table("", alike, found, show_all)
     unknown = [t.name for t in found.tensors if t.status == "not recorded"]
-    if 0 < len(unknown) < len(found.tensors):  # a warning says it where it is all of them
+    if 0 < len(unknown) < len(found.tensors):  # a warning says so if it is all of them
         names = some_text(unknown, len(unknown) if show_all else 5)
         yield Text(f"no digest was recorded for {count_text(len(unknown), 'tensor')}: {names}")
     yield from _rules(found, show_all)
@@ -34,7 +34,7 @@ def verification_view(found: Verification, show_all: bool) -> Iterator[Renderabl
 
 
 def _rules(found: Verification, show_all: bool) -> Iterator[Text]:
-    """The rules by which tensors were paired, and what they leave out."""
+    """The rules by which tensors were paired, and the tensors that they leave out."""
     if found.rules and found.rules_from == "recorded":
         rules = rule_words(found.rules)
         yield Text(f"rules that B records: {some_text(rules, len(rules) if show_all else 8)}")
@@ -69,7 +69,7 @@ def _file_name(file: FileVerdict, found: Verification) -> str:
 
 
 def _details(named: Iterable[tuple[str, str]]) -> Iterator[Text]:
-    """A sentence for each row that has more to say."""
+    """A sentence for each row with details."""
     yield from (Text(f"{safe(name)}: {safe(detail)}") for name, detail in named if detail)
 
 
@@ -98,7 +98,8 @@ def _row(verdict: TensorVerdict) -> tuple[Cell, ...]:
 
 
 def _detail(verdict: TensorVerdict, found: Verification) -> str:
-    """What differs, and how B's tensor was made of A's where rules made it; nothing of one that is alone."""
+    """What differs, and the rules that made B's tensor of A's, if there were any; empty for a tensor on one side
+    only."""
     if verdict.status.startswith("only in"):
         return ""
     renamed = verdict.source not in (None, verdict.name)
@@ -117,7 +118,7 @@ def _cast(verdict: TensorVerdict) -> str:
 
 
 def _kinds(verdicts: Sequence[TensorVerdict]) -> str:
-    """`` (2 exact, 1 cast float32 → bfloat16)``; nothing where all are exact."""
+    """`` (2 exact, 1 cast float32 → bfloat16)``; empty if all are exact."""
     kinds = Counter(_cast(v) for v in verdicts if v.comparison == "cast")
     exact = len(verdicts) - kinds.total()
     words = [f"{exact:,} exact"] if exact else []
@@ -134,7 +135,8 @@ def _verdict(found: Verification, unknown: int) -> Text:
     agreeing = total - unknown
     if not agreeing:
         return Text.assemble(
-            ("nothing verified: ", "bold yellow"), f"no tensor could be told; {where}"
+            ("nothing verified: ", "bold yellow"),
+            f"no tensor has a record to compare with; {where}",
         )
     word = "equal: " if found.b is not None else "as recorded: "
     files = f" and {count_text(len(found.files), 'file')}" if found.files else ""

@@ -49,7 +49,7 @@ def test_items_that_are_no_trees() -> None:
     found = CheckpointInfo(one.uri, one.format, Container("v0", items), one.tensors, one.leaves)
     text = lines(inspection_view(found, show_all=False))
     assert "item state: a tree in state/" in text
-    assert "item meta: no tree, copied as it is in meta/" in text
+    assert "item meta: not a tree, copied unchanged in meta/" in text
 
 
 def test_the_style_is_shown_only_for_formats_that_have_one() -> None:

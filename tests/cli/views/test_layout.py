@@ -84,7 +84,7 @@ def test_partitions_and_missing_records() -> None:
     mapping = {"partitions": [{"match": "table", "fixed_shards": 3, "axis": 0}]}
     text = shown(mapping, spec("table", (10, 4), None))
     assert "source mesh: not recorded" in text
-    assert "source: who held what was not recorded" in text
+    assert "source: the layout was not recorded" in text
     assert "target fixed_shards 3 along dimension 0" in text
     assert "3 of ≤ 4×4, 64 B each, numbered" in text
 

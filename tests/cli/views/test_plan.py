@@ -41,7 +41,7 @@ def test_a_plan_at_a_glance() -> None:
         in text
     )
     assert "space: 64.0 GiB free at the target" in text
-    assert "carried along unchanged: note" in text
+    assert "copied unchanged: note" in text
     assert "left out: opt/a, opt/b" in text
     assert text[-1] == "warning: rule 'x' matches no tensor"
 

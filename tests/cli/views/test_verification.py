@@ -48,5 +48,5 @@ def test_a_checkpoint_against_its_record() -> None:
 def test_nothing_recorded_is_no_success() -> None:
     found = Verification("a", None, (TensorVerdict("y", "not recorded", A, None),))
     assert lines(verification_view(found, False))[-1] == (
-        "nothing verified: no tensor could be told; A = a against its own record"
+        "nothing verified: no tensor has a record to compare with; A = a against its own record"
     )

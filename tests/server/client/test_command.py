@@ -174,7 +174,7 @@ def test_a_signal_detaches_and_says_where_to_look(
         assert process.returncode == code
         where = f"{server.url}/v1/conversions/{found[0].id}"
         assert said.splitlines()[-1] == (
-            f"detached; conversion {found[0].id} goes on at the server. Look at it: GET {where}; stop it: POST "
+            f"detached; conversion {found[0].id} continues at the server. Look at it: GET {where}; stop it: POST "
             f"{where}:cancel"
         )
         assert client.conversions.get(found[0].id).conversion.state == "queued"

@@ -180,7 +180,7 @@ def test_every_setting_is_listed_as_the_page_has_it(capsys: pytest.CaptureFixtur
         ([], "there is no token, so nobody could send requests"),
         (["--insecure", "--host", "10.0.0.1"], "insecure is allowed on a loopback address only"),
         (["--root", "data"], "--root 'data': expected NAME=PATH"),
-        (["--root", "a=/", "--root", "a=/tmp"], "--root 'a=/tmp': the root 'a' is there twice"),
+        (["--root", "a=/", "--root", "a=/tmp"], "--root 'a=/tmp': the root 'a' is named twice"),
         (["--insecure", "--root", "data=/nowhere"], "the root 'data' is '/nowhere', which is not a folder"),
         (
             ["--insecure", "--root", "data=."],
