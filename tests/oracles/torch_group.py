@@ -1,9 +1,9 @@
 """Four processes that save a tree of DTensors with torch's distributed checkpoint, or load one onto other meshes.
 
 Run as ``torch_group.py save FOLDER`` or ``torch_group.py load FOLDER…`` inside the environment of torch; prints the
-answer of each process as JSON. ``save`` writes ``FOLDER/single`` (a file for each process) and ``FOLDER/several`` (two
-for each) and tells what the tensors are. ``load`` reads the safetensors files of each folder and tells which tensors
-have other bits than those that ``save`` writes.
+answer of each process as JSON. ``save`` writes ``FOLDER/single`` (a file for each process), ``FOLDER/several`` (two for
+each) and ``FOLDER/settings`` (with a value that is no tensor), and tells what the tensors are. ``load`` reads the
+safetensors files of each folder and tells which tensors have other bits than those that ``save`` writes.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ def save(folders: list[str], meshes: dict[Any, DeviceMesh]) -> Any:
             f"{folder}/{form}", fqn_to_index_mapping=of_each, save_distributed=True
         )
         dcp.save(state, storage_writer=writer)
+    writer = HuggingFaceStorageWriter(f"{folder}/settings", save_distributed=True)
+    dcp.save({"rows": state["rows"], "rate": 0.1}, storage_writer=writer)
     return {name: described(full(name)) for name in CASES}
 
 

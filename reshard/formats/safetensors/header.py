@@ -42,6 +42,8 @@ LENGTH_BYTES = 8
 
 _MEMBERS = ("dtype", "shape", "data_offsets")
 
+_ZIP = b"PK\x03\x04"
+
 
 class StoredPiece(Struct, frozen=True):
     """A tensor as one file stores it: row-major, little-endian.
@@ -133,6 +135,12 @@ def _header_text(fd: int, path: str) -> tuple[bytes, int]:
     start = read_at(fd, LENGTH_BYTES, 0)
     if len(start) < LENGTH_BYTES:
         raise _damaged(path, f"has {len(start)} bytes, fewer than the 8 of the header's length")
+    if start.startswith(_ZIP):
+        raise FormatError(
+            f"{path} begins with a zip archive of torch.save; expected a safetensors file. Where a state has values that are "
+            "not tensors, such as an optimizer's settings, torch's distributed checkpoint writes them into its safetensors "
+            "files, which nothing can read then; save the tensors alone"
+        )
     length = int.from_bytes(start, "little")
     if length > MOST_HEADER_BYTES:
         raise _damaged(

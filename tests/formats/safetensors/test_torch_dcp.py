@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import reshard
+from reshard.errors import FormatError
 from tests.formats.safetensors.described import described, stock_orbax
 from tests.oracles.oracle import Oracle
 
@@ -55,3 +56,18 @@ def test_pieces_are_cut_where_torch_cut_them(saved: dict[str, Any], folder: Path
     assert cuts["uneven.both"] == ((0, 3, 5), (0, 4, 7))
     assert cuts["uneven.twice"] == ((0, 3, 6, 9, 11), (0, 2))
     assert cuts["fewer.rows"] == ((0, 1, 2, 3), (0, 4))
+
+
+def test_files_with_other_values_than_tensors_are_refused(
+    saved: dict[str, Any], folder: Path
+) -> None:
+    assert "rows" in saved
+    with pytest.raises(FormatError) as error:
+        reshard.inspect(folder / "settings")
+    path, said = str(error.value).split(" ", 1)
+    assert Path(path).parent == folder / "settings"
+    assert said == (
+        "begins with a zip archive of torch.save; expected a safetensors file. Where a state has values that are not "
+        "tensors, such as an optimizer's settings, torch's distributed checkpoint writes them into its safetensors files, "
+        "which nothing can read then; save the tensors alone"
+    )
