@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from reshard.api import (
     check_arguments,
+    checkpoint_format,
     convert,
     convert_all,
     diff,
@@ -151,6 +152,7 @@ __all__ = [
     "VerificationError",
     "__version__",
     "check_arguments",
+    "checkpoint_format",
     "convert",
     "convert_all",
     "diff",

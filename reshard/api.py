@@ -57,13 +57,18 @@ def inspect(path: Path, *, step: Step | None = None, item: str | None = None) ->
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a folder bears the marks of a checkpoint, and none of one that was never committed.
+    """Whether a path is a checkpoint, and not one that was never committed.
 
-    A quick look for listings; ``inspect`` tells what is wrong with the others.
+    A quick look for listings; ``inspect`` says what is wrong with the others.
     """
-    from reshard.formats.registry import is_committed
+    return checkpoint_format(path) is not None
 
-    return is_committed(path_of("checkpoint", path))
+
+def checkpoint_format(path: Path) -> str | None:
+    """The format of a checkpoint, ``"orbax"`` or ``"safetensors"``; None where ``is_checkpoint`` is false."""
+    from reshard.formats.registry import committed_format
+
+    return committed_format(path_of("checkpoint", path))
 
 
 def steps(path: Path) -> dict[int, str]:

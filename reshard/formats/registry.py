@@ -163,9 +163,10 @@ def price_of_opening(path: str) -> tuple[int, int]:
     return 0, 0
 
 
-def is_committed(path: str) -> bool:
-    """Whether a local folder is a finished checkpoint."""
-    return is_checkpoint(path) and is_finished(path)
+def committed_format(path: str) -> str | None:
+    """The name of the format of a finished checkpoint at a local path; None where there is none."""
+    known = next((known for known in FORMATS if known.matches(path)), None)
+    return known.name if known is not None and is_finished(path) else None
 
 
 def refuse_other_content(target: Path) -> None:

@@ -64,7 +64,8 @@ class Inside:
     def _check_link(self, path: str, what: str) -> None:
         real = os.path.realpath(path)
         if real != self._real and not real.startswith(self._allowed):
+            # Where it leads stays unsaid: the server shows this text to clients.
             raise FormatError(
-                f"{what}: {path} is a symbolic link to {real}, which is outside of {self._root}; links "
-                "that lead out of a checkpoint are not followed, so replace it by the file that it points to"
+                f"{what}: {path} is a symbolic link to a place outside of {self._root}; links that lead out of a "
+                "checkpoint are not followed, so replace it by the file that it points to"
             )

@@ -25,9 +25,9 @@ PUBLIC = [
     "SaveHandle", "SaveSliceInfo", "ShardedVariable", "SourceChangedError", "Stage", "StorageError", "Style",
     "SyncError", "Target", "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorInfo", "TensorLayout",
     "TensorReport", "TensorVerdict", "TreeError", "VariableError", "VariableIndexError", "VariableTypeError",
-    "Verification", "VerificationError", "__version__", "check_arguments", "convert", "convert_all", "diff",
-    "distribute_tensor", "fingerprint", "inspect", "is_checkpoint", "layout_map_scope", "locate", "open_checkpoint",
-    "plan", "plan_all", "preview_layout", "restore", "save", "starter_layout", "steps", "verify",
+    "Verification", "VerificationError", "__version__", "check_arguments", "checkpoint_format", "convert",
+    "convert_all", "diff", "distribute_tensor", "fingerprint", "inspect", "is_checkpoint", "layout_map_scope", "locate",
+    "open_checkpoint", "plan", "plan_all", "preview_layout", "restore", "save", "starter_layout", "steps", "verify",
 ]  # fmt: skip
 
 

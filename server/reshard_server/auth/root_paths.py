@@ -115,6 +115,8 @@ class Roots:
             raise missing(text) from error
         if target:
             self._check_reserved(text, root, names, path, "choose another target")
+        else:
+            _check_snapshot(text, path, base)
         return path
 
     def _check_reserved(
@@ -142,6 +144,29 @@ class Roots:
                 raise OSError(errno.ELOOP, "a link leads to nothing", str(path))
             return path
         raise FileNotFoundError(errno.ENOENT, "the root's folder is missing", base)
+
+
+def _check_snapshot(text: str, path: Path, base: str) -> None:
+    """Raises ProblemError for a snapshot of huggingface_hub's cache whose links lead out of the root.
+
+    The library refuses links that lead out of a checkpoint, except for these: it follows links of
+    ``models--…/snapshots/REVISION`` to ``models--…/blobs``. They lead out of a root that is inside the repository.
+    """
+    if path.parent.name != "snapshots" or _is_beneath(str(path.parent.parent), base):
+        return
+    try:
+        with os.scandir(path) as entries:
+            links = sorted(entry.name for entry in entries if entry.is_symlink())
+    except OSError:  # opening the checkpoint says why
+        return
+    for link in links:
+        if not _is_beneath(os.path.realpath(path / link), base):
+            raise ProblemError(
+                INVALID,
+                f"{text[:200]!r} holds the link {link!r}, which leads out of its storage root and is not followed; "
+                "make a folder above the links' files a storage root, or copy the files into this one",
+                remedy="make a folder above the links' files a storage root, or copy the files into this one",
+            )
 
 
 def parts(text: str) -> tuple[str, tuple[str, ...]]:

@@ -90,11 +90,12 @@ def _walk(folder: Path, name: str, key: Key, after: Key) -> Iterator[_VisitedFol
 def _look(folder: Path, name: str, key: Key, after: Key) -> Iterator[_VisitedFolder]:
     if len(name.encode()) > LONGEST_PATH:
         return
-    if not _is_checkpoint(folder):
+    kind = _format(folder)
+    if kind is None:
         if len(key) < DEEPEST:
             yield from _walk(folder, name, key, after)
     elif _is_after(key, after):
-        yield _VisitedFolder(key, _of_checkpoint(folder, name))
+        yield _VisitedFolder(key, _of_checkpoint(folder, name, kind))
 
 
 def _is_after(key: Key, place: Key) -> bool:
@@ -127,11 +128,11 @@ def _steps(folder: Path, key: Key) -> dict[int, str]:
     return {step: name for step, name in steps.items() if may_be_named(name)}
 
 
-def _is_checkpoint(folder: Path) -> bool:
+def _format(folder: Path) -> str | None:
     try:
-        return reshard.is_checkpoint(folder)
+        return reshard.checkpoint_format(folder)
     except (ReshardError, OSError):  # gone, or not readable
-        return False
+        return None
 
 
 def _of_steps(folder: Path, name: str, steps: dict[int, str]) -> FoundCheckpoint | None:
@@ -147,11 +148,11 @@ def _of_steps(folder: Path, name: str, steps: dict[int, str]) -> FoundCheckpoint
     )
 
 
-def _of_checkpoint(folder: Path, name: str) -> FoundCheckpoint | None:
+def _of_checkpoint(folder: Path, name: str, kind: str) -> FoundCheckpoint | None:
     modified = _modified_at(folder)
     if modified is None:
         return None
-    return FoundCheckpoint(path=name, kind="orbax", modified_at=modified)
+    return FoundCheckpoint(path=name, kind=kind, modified_at=modified)
 
 
 def _modified_at(folder: Path) -> datetime | None:

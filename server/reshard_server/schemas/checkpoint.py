@@ -68,8 +68,8 @@ class FoundCheckpoint(Answer):
     """A checkpoint below a root, or the folder of a training run's steps."""
 
     path: RootedPath
-    kind: Literal["orbax", "steps"] = Field(
-        description="orbax; or steps, for a CheckpointManager's directory."
+    kind: str = Field(
+        description="The checkpoint's format, orbax or safetensors; or steps, for a CheckpointManager's directory."
     )
     steps: list[int] | None = Field(default=None, description="Committed steps, ascending.")
     folders: list[str] | None = Field(

@@ -8,7 +8,6 @@ import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -21,18 +20,10 @@ from reshard.formats.safetensors.reader import (
     leaf_count,
     open_safetensors,
 )
-from tests.formats.safetensors.build import entry, file_of, packed
+from tests.formats.safetensors.build import TREE, entry, file_of, packed, sharded, snapshot_of
 
 PARSER_BYTES = 1 << 20
 """The check of a JSON text's depth works on blocks of it, whatever its length."""
-
-TREE = {
-    "model.embed.weight": np.arange(96, dtype="float32").reshape(12, 8),
-    "model.layers.0.mlp.weight": np.arange(64).reshape(8, 8).astype(ml_dtypes.bfloat16),
-    "model.norm/scale": np.arange(8, dtype="int16"),
-    "flag": np.array(True),
-    "none": np.zeros((0, 3), "float16"),
-}
 
 
 def equal(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> None:
@@ -40,23 +31,6 @@ def equal(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> None:
     for name in a:
         assert (a[name].dtype, a[name].shape) == (b[name].dtype, b[name].shape), name
         assert np.asarray(a[name]).tobytes() == np.asarray(b[name]).tobytes(), name
-
-
-def sharded(folder: Path) -> Path:
-    """Two files and an index, as ``save_pretrained`` writes them."""
-    folder.mkdir()
-    names = list(TREE)
-    files = {
-        "model-00001-of-00002.safetensors": names[:2],
-        "model-00002-of-00002.safetensors": names[2:],
-    }
-    for file, held in files.items():
-        file_of(folder, save({name: TREE[name] for name in held}, {"format": "pt"}), file)
-    weight_map = {name: file for file, held in files.items() for name in held}
-    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    (folder / "config.json").write_text("{}")
-    return folder
 
 
 def test_a_file_is_a_checkpoint(tmp_path: Path) -> None:
@@ -119,14 +93,7 @@ def test_a_folder_of_safetensors_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_links_of_the_cache_of_hugging_face_are_followed(tmp_path: Path) -> None:
-    hub = tmp_path / "models--a--b"
-    (hub / "blobs").mkdir(parents=True)
-    sharded(hub / "real")
-    snapshot = hub / "snapshots" / "1f"
-    snapshot.mkdir(parents=True)
-    for number, file in enumerate(sorted((hub / "real").iterdir())):
-        file.rename(hub / "blobs" / str(number))
-        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    snapshot = snapshot_of(sharded(tmp_path / "hf"), tmp_path / "models--a--b")
     equal(reshard.restore(snapshot), TREE)
 
 
@@ -142,8 +109,8 @@ def test_other_links_out_of_the_folder_are_refused(tmp_path: Path, what: str, fi
     (folder / file).rename(tmp_path / "elsewhere")
     (folder / file).symlink_to("../elsewhere")
     assert refused(folder, FormatError) == (
-        f"{what}: {folder}/{file} is a symbolic link to {tmp_path}/elsewhere, which is outside of {folder}; links that "
-        "lead out of a checkpoint are not followed, so replace it by the file that it points to"
+        f"{what}: {folder}/{file} is a symbolic link to a place outside of {folder}; links that lead out of a checkpoint "
+        "are not followed, so replace it by the file that it points to"
     )
 
 

@@ -139,13 +139,13 @@ def named(*keys: str) -> Callable[[Path], object]:
 KERNEL2, KERNEL3 = "params.kernel/.zarray", "params.kernel/zarr.json"
 
 CASES = {
-    "link to a file outside": Hostile("raw-zarr2", link("table/0.0", "/etc/hostname"), FormatError, "is outside of"),
-    "link of metadata outside": Hostile("raw-zarr2", link("_METADATA", "/etc/hostname"), FormatError, "is outside of"),
-    "link to a device": Hostile("raw-zarr2", link("_sharding", "/dev/zero"), FormatError, "is outside of"),
-    "folder outside": Hostile("raw-zarr2", values_outside, FormatError, "is outside of"),
-    "item outside": Hostile("items", item_outside, FormatError, "is outside of"),
-    "index outside": Hostile("ocdbt-zarr2", link("manifest.ocdbt", "/etc/hostname"), FormatError, "is outside of"),
-    "data outside": Hostile("ocdbt-zarr2", link("d", "/etc"), FormatError, "is outside of"),
+    "link to a file outside": Hostile("raw-zarr2", link("table/0.0", "/etc/hostname"), FormatError, "to a place outside of"),
+    "link of metadata outside": Hostile("raw-zarr2", link("_METADATA", "/etc/hostname"), FormatError, "to a place outside of"),
+    "link to a device": Hostile("raw-zarr2", link("_sharding", "/dev/zero"), FormatError, "to a place outside of"),
+    "folder outside": Hostile("raw-zarr2", values_outside, FormatError, "to a place outside of"),
+    "item outside": Hostile("items", item_outside, FormatError, "to a place outside of"),
+    "index outside": Hostile("ocdbt-zarr2", link("manifest.ocdbt", "/etc/hostname"), FormatError, "to a place outside of"),
+    "data outside": Hostile("ocdbt-zarr2", link("d", "/etc"), FormatError, "to a place outside of"),
     "link to itself": Hostile("raw-zarr2", link("table", "table"), StorageError, "Too many levels"),
     "loop of a file": Hostile("raw-zarr2", link("table/0.0", "0.0"), StorageError, "Too many levels"),
     "pipe for metadata": Hostile("raw-zarr2", pipe("_METADATA"), FormatError, "should be a plain file"),

@@ -110,7 +110,7 @@ def _follow(link: Path, top: Path, name: str) -> Path:
     real = link.resolve(strict=True)
     if not real.is_relative_to(top) or not real.is_file():
         raise FormatError(
-            f"item {name!r} contains the symbolic link {link} to {real}, which is not a file inside the "
-            f"item; links that lead elsewhere are not followed, so replace it by the file that it points to"
+            f"item {name!r} contains the symbolic link {link}, which leads to no file inside the item; "
+            f"links that lead elsewhere are not followed, so replace it by the file that it points to"
         )
     return real

@@ -1,0 +1,147 @@
+"""Safetensors by HTTP: a file and a folder with an index as the source, and links that lead out of the roots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+import reshard
+from tests.formats.safetensors.build import TREE, file_of, sharded, snapshot_of
+from tests.server.live import Live, live
+
+FORMS = ["data/one.safetensors", "data/sharded"]
+LAYOUT = {
+    "mesh": {"axes": ["model"], "shape": [4]},
+    "rules": [{"match": "weight", "axes": ["model"]}],
+    "unmatched": "replicate",
+}
+EMBED = "model.embed.weight"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """Its root ``data`` has one file, a folder with an index, and a repository of Hugging Face's cache.
+
+    Its root ``other`` is a folder inside such a repository, so that the blobs are outside of it.
+    """
+    folder = tmp_path_factory.mktemp("served")
+    data = folder / "data"
+    data.mkdir()
+    file_of(data, save(TREE), "one.safetensors")
+    sharded(data / "sharded")
+    snapshot_of(sharded(folder / "hf"), data / "models--a--b")
+    reshard.save(data / "orbax", {"w": np.arange(4)})
+    sharded(data / "linked")
+    secret = (data / "linked" / "model-00002-of-00002.safetensors").rename(folder / "secret")
+    (data / "linked" / "model-00002-of-00002.safetensors").symlink_to(secret)
+    snapshot = snapshot_of(sharded(folder / "hf2"), folder / "models--c--d")
+    with live(folder, "--root", f"other={snapshot.parent}", requests_per_minute=10**6) as found:
+        yield found
+
+
+@pytest.fixture
+def client(server: Live) -> Iterator[httpx.Client]:
+    with server.client("bob") as client:
+        yield client
+
+
+def ask(client: httpx.Client, path: str, **body: Any) -> Any:
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize("source", FORMS)
+def test_inspected(client: httpx.Client, source: str) -> None:
+    found = ask(client, "/v1/checkpoints:inspect", checkpoint=source)
+    assert (found["uri"], found["format"], found["style"]) == (source, "safetensors", None)
+    assert {t["name"]: t["shape"] for t in found["tensors"]} == {
+        name: list(array.shape) for name, array in TREE.items()
+    }
+
+
+@pytest.mark.parametrize("source", FORMS)
+def test_slices_are_read(client: httpx.Client, source: str) -> None:
+    asked = {"checkpoint": source, "name": EMBED, "slice": "3:5,1:4"}
+    found = client.get("/v1/tensors", params=asked)
+    assert (found.status_code, found.content) == (200, TREE[EMBED][3:5, 1:4].tobytes())
+    shard = client.get("/v1/tensors", params={"checkpoint": source, "shard": 1, "layout": json.dumps(LAYOUT)})  # fmt: skip
+    assert shard.status_code == 200, shard.text
+
+
+@pytest.mark.parametrize("source", FORMS)
+def test_planned_converted_and_verified(client: httpx.Client, source: str) -> None:
+    target = f"data/out-{Path(source).stem}"
+    asked = {"source": source, "target": target, "layout": LAYOUT}
+    planned = ask(client, "/v1/plans", **asked)
+    assert planned["source"] == source
+    made = client.post("/v1/conversions", json={**asked, "verify": "readback"})
+    assert made.status_code == 202, made.text
+    ended = end_of(client, made.headers["Location"])
+    assert (ended["state"], ended["error"]) == ("succeeded", None)
+    verified = ask(client, "/v1/checkpoints:verify", checkpoint=source, other=target)
+    assert (verified["a"], verified["b"], verified["differences"]) == (source, target, 0)
+    assert len(verified["tensors"]) == len(TREE)
+
+
+@pytest.mark.parametrize("source", FORMS)
+def test_no_digests_are_recorded(client: httpx.Client, source: str) -> None:
+    answer = client.post("/v1/checkpoints:fingerprint", json={"checkpoint": source})
+    assert answer.status_code == 422
+    assert f"{source} is a safetensors checkpoint, but digests" in answer.json()["detail"]
+
+
+def test_listed_with_their_format(client: httpx.Client) -> None:
+    found = client.get("/v1/checkpoints", params={"root": "data"}).json()["checkpoints"]
+    kinds = {each["path"]: each["kind"] for each in found}
+    assert kinds["data/sharded"] == kinds["data/models--a--b/snapshots/1f"] == "safetensors"
+    assert kinds["data/orbax"] == "orbax"
+
+
+def test_links_to_the_blobs_of_a_repository_below_the_root_are_followed(
+    client: httpx.Client,
+) -> None:
+    asked = {"checkpoint": "data/models--a--b/snapshots/1f", "name": EMBED}
+    assert client.get("/v1/tensors", params=asked).content == TREE[EMBED].tobytes()
+
+
+def test_links_out_of_the_root_are_refused(client: httpx.Client, server: Live) -> None:
+    remedy = "make a folder above the links' files a storage root, or copy the files into this one"
+    asked = {"checkpoint": "other/1f", "name": EMBED}
+    read = client.get("/v1/tensors", params=asked)
+    inspected = client.post("/v1/checkpoints:inspect", json={"checkpoint": "other/1f"})
+    planned = client.post("/v1/plans", json={"source": "other/1f", "target": "data/none"})
+    made = client.post("/v1/conversions", json={"source": "other/1f", "target": "data/none"})
+    for answer in (read, inspected, planned, made):
+        assert (answer.status_code, answer.json()["remedy"]) == (422, remedy)
+        assert answer.json()["detail"].startswith(
+            "'other/1f' holds the link 'config.json', which leads"
+        )
+        assert str(server.log.parent) not in answer.text
+
+
+def test_a_link_to_a_file_out_of_the_root_is_not_there(client: httpx.Client) -> None:
+    body = {"checkpoint": "other/1f/model-00001-of-00002.safetensors"}
+    answer = client.post("/v1/checkpoints:inspect", json=body)
+    assert answer.status_code == 404
+    assert answer.json()["detail"].startswith(f"there is nothing at '{body['checkpoint']}'")
+
+
+def test_a_folder_with_another_link_out_is_refused(client: httpx.Client, server: Live) -> None:
+    answer = client.post("/v1/checkpoints:inspect", json={"checkpoint": "data/linked"})
+    assert answer.status_code == 422
+    assert "is a symbolic link to a place outside of data/linked" in answer.json()["detail"]
+    assert str(server.log.parent) not in answer.text
+
+
+def end_of(client: httpx.Client, conversion: str) -> Any:
+    with client.stream("GET", f"{conversion}/events", timeout=120) as stream:
+        last = [line for line in stream.iter_lines() if line][-1]
+    return json.loads(last.removeprefix("data: "))
