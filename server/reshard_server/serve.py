@@ -37,7 +37,7 @@ def serve(settings: Settings) -> None:
 
 
 def migrate_records(settings: Settings) -> str:
-    """Migrates the records to this version, and returns what was done; serves nothing.
+    """Migrates the records to this version, and returns a summary; serves nothing.
 
     Raises StorageError if the records cannot be used, or another server uses the state folder.
     """

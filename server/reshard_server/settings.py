@@ -187,7 +187,7 @@ class Settings(BaseSettings):
         60.0, gt=0, description="Seconds within which the body of a request must arrive."
     )
     stalled_seconds: float = Field(
-        60.0, gt=0, description="Seconds that a client may read nothing of an answer."
+        60.0, gt=0, description="Seconds that a client may pause while it reads an answer."
     )
     requests_per_minute: int = Field(1200, ge=1, description="Requests of one token per minute.")
     streams: int = Field(64, ge=1, description="Streams (events, slices) open at once.")
@@ -287,7 +287,7 @@ def _wrong(error: ValidationError) -> str:
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:
-    """Variables with the prefix of settings that are no settings; perhaps misspelled."""
+    """Variables with the prefix of settings that name no setting; perhaps misspelled."""
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | NOT_SETTINGS
     return sorted(
         variable

@@ -82,6 +82,6 @@ async def read_metrics(
     serving: Serving,
     given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)],
 ) -> None:
-    """Admits everyone where the settings say so, else callers with the scope ``read``."""
+    """Admits everyone if the settings say so, else callers with the scope ``read``."""
     if not serving.settings.metrics_open:
         await NeedsScope("read")(await _caller(request, given))

@@ -2,7 +2,8 @@
 
 Over HTTPS its name begins with ``__Host-``. A browser accepts such a cookie only from this host, over TLS, and for every
 path, so neither another host of the domain nor an attacker on the network can replace it. The browser sends it when a
-person follows a link to our pages (``SameSite=Lax``), but never with what a page of another site posts, loads or frames.
+person follows a link to our pages (``SameSite=Lax``), but never with requests that a page of another site posts, loads
+or frames.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def is_supported() -> bool:
 def open_beneath(folder: int, path: str) -> int:
     """A descriptor (``O_PATH``) of a path beneath an open folder.
 
-    Follows links that stay beneath the folder. Raises OSError: ``EXDEV`` where a link leads out.
+    Follows links that stay beneath the folder. Raises OSError: ``EXDEV`` if a link leads out.
     """
     how = struct.pack(
         "=QQQ", os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS

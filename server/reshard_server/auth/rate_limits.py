@@ -28,7 +28,7 @@ class RateLimits:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, caller: str) -> None:
-        """Counts one request; ProblemError with ``Retry-After`` where the bucket is empty."""
+        """Counts one request; ProblemError with ``Retry-After`` if the bucket is empty."""
         with self._lock:
             now = self.clock()
             left, then = self._left.pop(caller, (float(self.per_minute), now))

@@ -176,7 +176,7 @@ def parts(text: str) -> tuple[str, tuple[str, ...]]:
     if why is not None:
         raise ProblemError(
             INVALID,
-            f"{text[:200]!r} is no path below a storage root: {why}; give ROOT/path, with plain names between single "
+            f"{text[:200]!r} is not a path below a storage root: {why}; give ROOT/path, with plain names between single "
             "slashes",
             remedy="give ROOT/path, with plain names between single slashes",
         )
@@ -197,7 +197,7 @@ def _wrong(text: str, root: str, names: list[str]) -> str | None:
     if not names or root == "":
         return "it has no root's name before a slash"
     if not _ROOT_NAME.fullmatch(root):
-        return f"{root[:100]!r} is no root's name"
+        return f"{root[:100]!r} is not the name of a root"
     if "" in names:
         return "it has an empty name"
     if "." in names or ".." in names:
@@ -208,14 +208,14 @@ def _wrong(text: str, root: str, names: list[str]) -> str | None:
 
 
 def missing(text: str) -> ProblemError:
-    """The problem where nothing exists at a path of an allowed root, or a link leads out of the root."""
+    """The problem if nothing exists at a path of an allowed root, or a link leads out of the root."""
     return ProblemError(
         NOT_FOUND, f"there is nothing at {text[:200]!r}; check the path", remedy="check the path"
     )
 
 
 def nothing(text: str) -> ProblemError:
-    """The problem where the root does not exist, or the caller may not use it."""
+    """The problem if the root does not exist, or the caller may not use it."""
     return ProblemError(
         NOT_FOUND,
         f"there is nothing at {text[:200]!r} that this token may use; check root and path",
@@ -248,7 +248,7 @@ def lookup_by_kernel(base: str, names: tuple[str, ...]) -> Path:
 
 def lookup_by_walk(base: str, names: tuple[str, ...]) -> Path:
     """Resolves name by name, for kernels without ``openat2``; equivalent as long as nobody changes links meanwhile."""
-    os.stat(f"{base}/")  # noqa: PTH116 - raises if the root is no folder
+    os.stat(f"{base}/")  # noqa: PTH116 - raises if the root is not a folder
     at, ahead, links = [base], list(reversed(names)), 0
     while ahead:
         name = ahead.pop()

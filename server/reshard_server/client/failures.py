@@ -14,7 +14,7 @@ class ServiceError(ReshardError):
     """A refusal by the server itself: because of the token, the state, or too many requests.
 
     Attributes:
-        problem: what it said; None if it said nothing that can be read.
+        problem: the problem document; None if the answer has none that can be read.
         status: of the answer; 0 if there was none.
     """
 

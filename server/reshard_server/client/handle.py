@@ -56,7 +56,7 @@ class ConversionHandle:
         Raises the error that it ended with, and ServiceError if it has not ended or was cancelled.
         """
         now = self.conversion
-        if now.result_url is not None:  # events tell a summary
+        if now.result_url is not None:  # events contain only a summary
             now = self.refresh()
         if now.state == "succeeded":
             return now.result or []

@@ -63,7 +63,7 @@ class Tensors:
         drop: Sequence[str] = (),
         cast: Mapping[str, str] | Sequence[tuple[str, str]] = (),
     ) -> Path:
-        """Downloads what one device of a layout holds, as a safetensors file that appears only when complete."""
+        """Downloads the slices of one device of a layout, as a safetensors file that appears only when complete."""
         pairs = cast.items() if isinstance(cast, Mapping) else cast
         query: dict[str, Any] = {
             "checkpoint": checkpoint,

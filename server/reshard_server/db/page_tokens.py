@@ -1,7 +1,7 @@
 """Page tokens: where the next page begins, as an opaque text that clients send back.
 
-A token holds the sort key of the last row of a page, so rows that are added meanwhile neither repeat nor hide another
-row. It is bound to the filters of its listing.
+A token contains the sort key of the last row of a page, so rows that are added meanwhile neither repeat nor hide
+another row. It is bound to the filters of its listing.
 """
 
 from __future__ import annotations

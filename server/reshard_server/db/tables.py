@@ -3,7 +3,7 @@
 Times are seconds since 1970 in UTC. Documents are JSON. ``revision`` grows with every change of a row, so that readers
 notice changes and writers do not overwrite each other's.
 
-A running conversion is held by an executor (a process) under a claim, a random text that is new for each claim. Each
+An executor (a process) has a running conversion under a claim, a random text that is new each time. Each
 write about the conversion names the claim, so a process that lost the claim writes nothing. ``begun`` says whether any
 attempt has moved data, so that later attempts resume instead of starting over.
 

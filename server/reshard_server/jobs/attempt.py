@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 LISTEN_SECONDS = 0.25
 GRACE_SECONDS = 10.0
-"""Between SIGTERM and SIGKILL: the child writes and records what is in flight, so that a retry resumes there."""
+"""Between SIGTERM and SIGKILL: the child writes and records the chunks in flight, so that a retry resumes there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from reshard_server.settings import Settings
 
 _LAYOUT = ("layout", "mesh", "missing_axes")
 CHECKED = tuple(name for name in TargetRequest.model_fields if name not in ("target", *_LAYOUT))
-"""Members of a target that the library checks; each can be wrong by itself."""
+"""Members of a target that the library checks one by one."""
 
 
 class Checking(Protocol):
@@ -52,7 +52,7 @@ class MemoryAndWorkers(NamedTuple):
 def check_conversion(
     serving: Checking, caller: Caller, request: ConversionRequest | AnyPlanRequest
 ) -> None:
-    """Raises ProblemError for the first member that is wrong, in the library's words where it has some."""
+    """Raises ProblemError for the first wrong member, with the library's message if there is one."""
     with for_field("/source"):
         source = serving.roots.readable(caller, request.source)
     seen: dict[str, str] = {}
@@ -120,7 +120,7 @@ def _check_target(
 
 
 def _field_of(members: dict[str, Any], place: str, ceiling: int) -> str | None:
-    """The first member that is refused by itself; the target where only several together are wrong."""
+    """The first member that is refused alone; the target if only several members together are wrong."""
     for name, value in members.items():
         try:
             check_arguments(max_memory=ceiling, **library_options({name: value}))

@@ -32,7 +32,7 @@ async def choose_step(limiter: CapacityLimiter, roots: Roots, caller: Caller, re
 def resolve_step(roots: Roots, caller: Caller, request: R) -> R:
     """The request with its step and item replaced by the path that they name.
 
-    Raises ProblemError for the member that is wrong where there is no such step or item.
+    Raises ProblemError, naming the member, if there is no such step or item.
     """
     if request.step is None and request.item is None:
         return request

@@ -233,7 +233,7 @@ def _fail(claim: HeldClaim, problem: ProblemError) -> None:
 
 
 def _obey(claim: HeldClaim, order: Order) -> None:
-    """Cancels or releases the conversion where an order stopped it."""
+    """Cancels or releases the conversion if an order stopped it."""
     if order == "continue":
         return
     LOG.info("stopped: %s", order)
@@ -250,7 +250,7 @@ def _gave_up(how: str, at: ProgressState | None, attempts: int) -> ProblemError:
     return ProblemError(
         WORKER_DIED,
         f"the process of the conversion {how} in attempt {attempts} of {attempts}, {_where(at)}; retry the "
-        "conversion to resume it, with a smaller max_memory where the machine ran out of memory",
+        "conversion to resume it, with a smaller max_memory if the machine ran out of memory",
         remedy="retry the conversion to resume it",
         extra=extra,
     )

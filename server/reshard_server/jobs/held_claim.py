@@ -1,4 +1,4 @@
-"""A claim that this process holds: it learns here whether to continue, and reports progress and the end."""
+"""A claim of this process: it learns here whether to continue, and reports progress and the end."""
 
 from __future__ import annotations
 

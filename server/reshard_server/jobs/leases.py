@@ -32,7 +32,7 @@ class Lease:
         is_mine: whether this process works on a claim, or is about to win it. Other claims that the records give
             to this process are queued again.
         ends_at: when the lease ends unless it is renewed, by ``host_seconds``.
-        refused: why the database took no heartbeat, where it answers but refuses changes.
+        refused: why the database took no heartbeat, if it answers but refuses changes.
         on_requeued: called after conversions were queued again, so that they are claimed at once.
     """
 
@@ -63,7 +63,7 @@ class Lease:
                 self.refused = found if found is not None and found.takes_no_changes else None
 
     def beat(self) -> None:
-        """Sends one heartbeat, and queues again what silent processes hold."""
+        """Sends one heartbeat, and queues the conversions of silent processes again."""
         self._send_heartbeat()
         heard_after = now_of(self.db) - self.lease_seconds
         number = claims.take_from_silent(self.db, heard_after, self.executor, self.is_mine)
@@ -78,7 +78,7 @@ class Lease:
         self.refused = None
 
     def end(self) -> None:
-        """Ends the heartbeats; other processes may take what this one still holds."""
+        """Ends the heartbeats; other processes may take conversions that this one still has."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join()

@@ -1,9 +1,9 @@
 """The queue: claims conversions that wait, and runs each in a thread of its own.
 
 The conversions' table is the queue; there is no second record that could disagree with it. A queued row waits, a
-running row names the process that holds it, and what a dead process held is queued again. So every conversion that was
-accepted is carried out, even if servers die meanwhile. One thread claims what is next; each conversion gets a thread
-that stays with its child process.
+running row names its process, and the conversions of a dead process are queued again. So every accepted conversion is
+carried out, even if servers die meanwhile. One thread claims the next row; each conversion gets a thread that stays
+with its child process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class JobQueue:
         self._draining, self._wake = threading.Event(), threading.Event()
         self._threads: dict[str, threading.Thread] = {}
         self._left_to_others: set[str] = set()  # conversions for a server of another version
-        self._claims: set[str] = set()  # held by this process, or about to be won
+        self._claims: set[str] = set()  # claims of this process, or about to be won
         self._lease = Lease(
             database,
             self.executor,
@@ -63,7 +63,7 @@ class JobQueue:
 
     @property
     def refused(self) -> Unavailable | None:
-        """Why the database took no heartbeat, where it answers but refuses changes."""
+        """Why the database took no heartbeat, if it answers but refuses changes."""
         return self._lease.refused
 
     @property
@@ -72,9 +72,9 @@ class JobQueue:
         return len(self._threads)
 
     def launch(self) -> None:
-        """Starts the heartbeats and the thread that claims; what a dead process held is resumed.
+        """Starts the heartbeats and the thread that claims; conversions of a dead process are resumed.
 
-        With SQLite the caller holds the state folder (``state_locked``), so no other executor lives.
+        With SQLite the caller has locked the state folder (``state_locked``), so there is no other executor.
         """
         if self._settings.database_url is None:
             executors.forget_all(self._db)

@@ -76,7 +76,7 @@ class TimeLimits:
         self._last = progress
 
     def problem(self) -> ProblemError | None:
-        """The problem that ends the conversion where a limit is over; else None."""
+        """The problem that ends the conversion if a limit is exceeded; else None."""
         now = self._clock()
         if self._run.is_over(now - self._began):
             return self._over(RAN_TOO_LONG, self._run, f"it ran for {now - self._began:.0f} s")

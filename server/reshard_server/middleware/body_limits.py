@@ -72,7 +72,7 @@ class BodyLimits:
             )
             return
         except ClientDisconnect:
-            return  # half a body is no request, even if it is valid JSON
+            return  # half a body is not a request, even if it is valid JSON
         await self.app(scope, _replay(body, receive), send)
 
     async def _parsed(self, body: bytes) -> Any:

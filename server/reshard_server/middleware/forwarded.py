@@ -1,4 +1,4 @@
-"""Restores what a trusted proxy knows of a request: its client, scheme and host."""
+"""Restores the client, scheme and host of a request from the headers of a trusted proxy."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A client can keep a connection open by not sending its request, or by not reading the answer. The application sees a
 request only once its line and headers are complete, so their time limit is here; that of the body is in
-``body_limits``. A client that reads nothing of an answer is cut off.
+``body_limits``. A client that does not read its answer is cut off.
 """
 
 from __future__ import annotations

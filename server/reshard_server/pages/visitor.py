@@ -106,7 +106,7 @@ def check_scope(found: Visitor, scope: Scope) -> None:
 
 
 def nobody() -> ProblemError:
-    """The problem where nobody is signed in."""
+    """The problem if nobody is signed in."""
     return ProblemError(
         UNAUTHENTICATED,
         "nobody is signed in, or the session has ended; sign in",

@@ -187,7 +187,7 @@ class _RunningQuestion:
         LOG.error("the process of a question %s: %s", how_ended(code), child.error_output())
         raise ProblemError(
             WORKER_DIED,
-            f"the process of this question {how_ended(code)}; ask again, with a smaller max_memory where the machine "
+            f"the process of this question {how_ended(code)}; ask again, with a smaller max_memory if the machine "
             "ran out of memory",
         )
 

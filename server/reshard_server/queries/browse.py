@@ -75,7 +75,7 @@ def browse(
 
 
 def _walk(folder: Path, name: str, key: Key, after: Key) -> Iterator[_VisitedFolder]:
-    """Visits a folder that is no checkpoint, and the folders in it, as far as they come after ``after``."""
+    """Visits a folder that is not a checkpoint, and the folders in it that come after ``after``."""
     names = _folders(folder)
     steps = _steps(folder, key) if names else {}
     if key and _is_after(key, after):
@@ -108,7 +108,7 @@ def _contains(key: Key, place: Key) -> bool:
 
 
 def _folders(folder: Path) -> list[str]:
-    """The names of the folders to visit; none where the folder cannot be listed."""
+    """The names of the folders to visit; none if the folder cannot be listed."""
     try:
         with os.scandir(folder) as entries:
             names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]

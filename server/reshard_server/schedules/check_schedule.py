@@ -80,7 +80,7 @@ def _check_outside(template: str, directory: str, field: str) -> None:
     if f"{template}/".startswith(f"{directory}/"):
         raise ProblemError(
             INVALID,
-            f"the target {template[:200]!r} is in the watched directory {directory[:200]!r}, where it could be taken "
+            f"the target {template[:200]!r} is in the watched directory {directory[:200]!r}, where it could be mistaken "
             "for a step; choose a target outside of it",
             field,
             "choose a target outside of it",

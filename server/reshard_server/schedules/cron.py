@@ -5,7 +5,7 @@
     next_at      due    now
     ───┬────┬─────┬──────┬───┬──▶     due: the last tick that is not after now
        └ missed ──┘      │   └ following
-                         └ on time where due is at most LATE_SECONDS ago
+                         └ on time if due is at most LATE_SECONDS ago
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Ticks:
 
 
 def check_cron(cron: str, now: float) -> None:
-    """Raises ProblemError for text that is no cron expression, or an expression that is never due."""
+    """Raises ProblemError for text that is not a cron expression, or an expression that is never due."""
     if len(cron.split()) != _FIELDS or not _CHARACTERS.fullmatch(cron):
         raise _no_cron(cron, f"found {len(cron.split())} fields")
     try:
@@ -90,7 +90,7 @@ def _utc(seconds: float) -> datetime:
 def _no_cron(cron: str, why: str) -> ProblemError:
     return ProblemError(
         INVALID,
-        f"{cron!r} is no cron expression that is ever due: {why}; give minute, hour, day of month, month and day of "
+        f"{cron!r} is not a cron expression that is ever due: {why}; give minute, hour, day of month, month and day of "
         "week, in UTC, such as '0 3 * * *'",
         "/when/cron",
         "give minute, hour, day of month, month and day of week, in UTC, such as '0 3 * * *'",

@@ -2,7 +2,7 @@
 
 The links are in ``ROOT/.reshard-held/ID``, a folder that is made anew for each conversion. They share inodes, sizes and
 times with the step's files, so a killed conversion resumes from its journal as long as the links stay. Linking takes
-moments where reading takes minutes; still, the step may be deleted just then, or may have lost files before. So it is
+moments while reading takes minutes; still, the step may be deleted just then, or may have lost files before. So it is
 listed before and after; if the listings differ, the step is gone.
 
 The links are synced before anything relies on them: after a power failure half of them would pass for the whole step.
@@ -40,7 +40,7 @@ def link_step(step: Path, at: Path, *, requested: bool, stopping: Callable[[], b
     Args:
         requested: a client asked for this step, so it is taken as it is even if it lost files before.
 
-    Raises GoneError if the step is no longer whole. Then, and where linking fails, no links remain.
+    Raises GoneError if the step is no longer whole. Then, and if linking fails, no links remain.
     """
     is_linked = False
     try:
@@ -60,7 +60,7 @@ def link_step(step: Path, at: Path, *, requested: bool, stopping: Callable[[], b
 def remove_links(at: Path) -> None:
     """Removes a folder of links, complete or not; the step's own files stay. Raises OSError if that fails."""
     if at.parent.name != LINKS_FOLDER:
-        raise ValueError(f"{at} is no folder of links")
+        raise ValueError(f"{at} is not a folder of links")
     remove_tree(at)
 
 

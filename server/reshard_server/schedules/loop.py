@@ -26,7 +26,7 @@ from reshard_server.schemas.schedule import Clock
 LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
-"""At least this long between two looks at what is due."""
+"""Shortest time between two checks for due work."""
 
 AFTER_FAILURE_SECONDS = 2.0
 
@@ -62,7 +62,7 @@ class ScheduleLoop:
             self._wake.clear()
             done = [
                 self._logged(self._recover, "cannot recover what dead processes left"),
-                self._logged(lambda: settle(self.scheduling), "cannot settle what has ended"),
+                self._logged(lambda: settle(self.scheduling), "cannot settle ended runs"),
                 self._logged(self._tick, "cannot look at schedules"),
             ]
             if all(done):

@@ -74,7 +74,7 @@ def _settle(scheduling: Scheduling, run: EndedRun) -> None:
 
 
 def _gone(scheduling: Scheduling, run: EndedRun) -> str | None:
-    """Why the step is gone, where the conversion failed because the step was deleted while it was read; else None."""
+    """Why the step is gone, if the conversion failed because the step was deleted while it was read; else None."""
     if run.step is None or run.source is None:
         return None
     try:

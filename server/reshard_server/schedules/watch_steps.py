@@ -81,7 +81,7 @@ def start_step(
     *,
     requested: bool = False,
 ) -> None:
-    """Hard-links a claimed step and queues its conversion; the step's row says what came of it.
+    """Hard-links a claimed step and queues its conversion; the step's row has the outcome.
 
     Args:
         requested: a client asked for this step.

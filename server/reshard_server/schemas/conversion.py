@@ -93,7 +93,8 @@ TargetRequests = Annotated[
     tuple[TargetRequest, ...], Field(min_length=1, max_length=16), at_most(16)
 ]
 Shares = Annotated[
-    Flag, Field(description="Tell what share of each target shard's bytes lay where.")
+    Flag,
+    Field(description="Tell which share of each target shard's bytes was in which source shard."),
 ]
 
 

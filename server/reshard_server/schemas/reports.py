@@ -81,7 +81,7 @@ class LeafReport(LibraryDocument):
 
 
 class PlannedTensor(LibraryDocument):
-    """What a plan does with a tensor; shards are null where there is no layout."""
+    """What a plan does with a tensor; shards are null if there is no layout."""
 
     source: str
     target: str

@@ -13,7 +13,7 @@ Rule = Annotated[str, Field(max_length=1033, pattern=r"^.+=[a-z0-9_]{1,32}(:satu
 
 
 class TensorQuery(CheckpointChoice):
-    """A slice of one tensor (``name``), or what one device of a layout holds (``shard``)."""
+    """A slice of one tensor (``name``), or the slices of one device of a layout (``shard``)."""
 
     checkpoint: RootedPath
     step: Annotated[int, Field(ge=0, le=LARGEST_STEP)] | Literal["latest"] | None = Field(

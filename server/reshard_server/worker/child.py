@@ -78,7 +78,7 @@ def _take_stdout() -> int:
 
 
 def _yield_to_server(data_bytes: int | None, niceness: int) -> None:
-    """Gives the server priority on processor and memory; limits the memory where a limit is given."""
+    """Gives the server priority on processor and memory; limits the memory if a limit is given."""
     os.nice(niceness)
     with suppress(OSError):  # a kernel or sandbox without it
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)

@@ -20,7 +20,7 @@ MOST_TENSORS = 200
 """Tensors that a page lists one by one."""
 
 MOST_PAIRS = 200_000
-"""The shares are left out where more pairs of a target shard and a source shard overlap."""
+"""The shares are left out if more pairs of a target shard and a source shard overlap."""
 
 Planned = Any
 """What ``reshard.api.plan`` returns, or one of its tensors."""
@@ -46,7 +46,7 @@ def picture(planned: Planned, name: str | None) -> Document:
     """What a page shows of a plan: the first tensors, and one of them with its shares.
 
     Args:
-        name: of a tensor in the target; the tensor that moves most where it is None or unknown.
+        name: of a tensor in the target; the tensor that moves most if it is None or unknown.
     """
     whole = conversion_plan(replace(planned, tensors=planned.tensors[:MOST_TENSORS]), False)
     sizes = [(shard_bytes(t), t.partition is None) for t in planned.tensors]
@@ -94,7 +94,7 @@ def moved_bytes(tensor: Planned) -> int:
 
 
 def overlap(tensor: Planned) -> PartOverlap:
-    """How the target's shards overlap the source's. Shards are boxes, so each dimension counts by itself."""
+    """How the target's shards overlap the source's. Shards are boxes, so each dimension is computed alone."""
     cuts = zip(tensor.source.slices.cuts, tensor.target.slices.cuts, strict=True)
     lines = [_overlap(source, target) for source, target in cuts]
     return (

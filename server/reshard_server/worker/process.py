@@ -20,7 +20,7 @@ from typing import IO, Any
 LOG = logging.getLogger(__name__)
 
 PRIVATE_PREFIX = "RESHARD_"
-"""Settings in the environment may hold passwords; the child needs none of them."""
+"""Settings in the environment may contain passwords; the child needs none of them."""
 
 STDERR_BYTES = 8192
 EXIT_SECONDS = 5.0

@@ -148,12 +148,12 @@ def _place(folder: str) -> re.Pattern[str]:
 
 @cache
 def _anything_in(folder: str) -> re.Pattern[str]:
-    """Matches a folder and the rest of the path behind it."""
+    """Matches a folder and the rest of the path after it."""
     return re.compile(rf"{_spelled(folder)}[^\s'\"`,;]*")
 
 
 def _spelled(folder: str) -> str:
-    """A pattern for a folder as it is, or as Python, JSON, C++, URLs and HTML write it."""
+    """A pattern for a folder, unquoted or as Python, JSON, C++, URLs and HTML write it."""
     return "".join(re.escape(c) if _PLAIN.fullmatch(c) else _spellings(c) for c in folder)
 
 

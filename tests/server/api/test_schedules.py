@@ -123,7 +123,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
      "the target 'data/out' is the same for every run, so only the first could be written; add {step} or {time}, or "
      "let it be replaced (overwrite)"),
     (with_target("data/run/out-{step}"), 422, "/targets/0/target",
-     "the target 'data/run/out-{step}' is in the watched directory 'data/run', where it could be taken for a step; "
+     "the target 'data/run/out-{step}' is in the watched directory 'data/run', where it could be mistaken for a step; "
      "choose a target outside of it"),
     (with_target("other/{step}"), 404, "/targets/0/target",
      "there is nothing at 'other/1000000' that this token may use; check root and path"),
@@ -132,7 +132,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({**NIGHTLY, "when": {**NIGHTLY["when"], "source": "other/run"}}, 404, "/when/source",
      "there is nothing at 'other/run' that this token may use; check root and path"),
     ({**NIGHTLY, "when": {**NIGHTLY["when"], "cron": "0 3 * * * *"}}, 422, "/when/cron",
-     "'0 3 * * * *' is no cron expression that is ever due: found 6 fields; give minute, hour, day of month, month "
+     "'0 3 * * * *' is not a cron expression that is ever due: found 6 fields; give minute, hour, day of month, month "
      "and day of week, in UTC, such as '0 3 * * *'"),
     (with_target("data/{step}", layout="serving"), 422, "/targets/0/layout",
      "the layout 'serving' is not stored; store it, or give the layout's content"),

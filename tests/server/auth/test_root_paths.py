@@ -102,7 +102,7 @@ def refused(call: Callable[..., object], *args: object, **more: object) -> Probl
         ("data/../secret", "it has a name of dots"),
         ("data/./a", "it has a name of dots"),
         ("data/a/..", "it has a name of dots"),
-        ("../secret", "'..' is no root's name"),
+        ("../secret", "'..' is not the name of a root"),
         ("data/%2e%2e/secret", "it has the character '%'"),
         ("data/x|ocdbt:", "it has the character '|'"),
         ("data/x?y", "it has the character '?'"),
@@ -115,13 +115,13 @@ def refused(call: Callable[..., object], *args: object, **more: object) -> Probl
         ("data/x\x9b", r"it has the character '\x9b'"),
         ("data/x\u2028", r"it has the character '\u2028'"),
         ("data/x\ud800", r"it has the character '\ud800'"),
-        ("file:///etc/passwd", "'file:' is no root's name"),
-        ("file:/etc/passwd", "'file:' is no root's name"),
-        ("gs://bucket/a", "'gs:' is no root's name"),
-        ("user:password@host/a", "'user:password@host' is no root's name"),
-        ("~/a", "'~' is no root's name"),
-        ("$HOME/a", "'$HOME' is no root's name"),
-        ('{"driver"/"x"}', """'{"driver"' is no root's name"""),
+        ("file:///etc/passwd", "'file:' is not the name of a root"),
+        ("file:/etc/passwd", "'file:' is not the name of a root"),
+        ("gs://bucket/a", "'gs:' is not the name of a root"),
+        ("user:password@host/a", "'user:password@host' is not the name of a root"),
+        ("~/a", "'~' is not the name of a root"),
+        ("$HOME/a", "'$HOME' is not the name of a root"),
+        ('{"driver"/"x"}', """'{"driver"' is not the name of a root"""),
         ("data/" + "a/" * 3000 + "a", "it is longer than 4096 bytes"),
         ("data/" + "a" * 256, "it has a name longer than 255 bytes"),
         ("data/" + "ü" * 128, "it has a name longer than 255 bytes"),
@@ -132,7 +132,7 @@ def test_what_is_no_path(roots: Roots, text: str, why: str) -> None:
         problem = refused(call, ANYONE, text)
         assert problem.kind.status == 422
         assert problem.detail == (
-            f"{text[:200]!r} is no path below a storage root: {why}; give ROOT/path, with plain names between single "
+            f"{text[:200]!r} is not a path below a storage root: {why}; give ROOT/path, with plain names between single "
             "slashes"
         )
     assert refused(roots.recheck, text).kind.status == 422

@@ -68,7 +68,7 @@ def test_what_is_done_about_a_late_look(
 def test_what_is_no_cron_expression(cron: str, why: str) -> None:
     with pytest.raises(ProblemError) as caught:
         check_cron(cron, NIGHT)
-    assert caught.value.detail.startswith(f"{cron!r} is no cron expression that is ever due: ")
+    assert caught.value.detail.startswith(f"{cron!r} is not a cron expression that is ever due: ")
     assert why in caught.value.detail
     assert caught.value.field == "/when/cron"
     assert caught.value.detail.endswith(str(caught.value.remedy))

@@ -52,7 +52,7 @@ def test_every_file_is_linked(step: Path, at: Path) -> None:
 
 
 def test_only_links_are_removed(step: Path) -> None:
-    with pytest.raises(ValueError, match=r"is no folder of links$"):
+    with pytest.raises(ValueError, match=r"is not a folder of links$"):
         remove_links(step)
     assert step.is_dir()
 

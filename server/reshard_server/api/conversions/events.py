@@ -1,6 +1,6 @@
 """Events: a conversion's changes as a stream of server-sent events.
 
-Each event holds the conversion as ``GET`` returns it; the event's id is its revision. Changes in quick succession
+Each event contains the conversion as ``GET`` returns it; the event's id is its revision. Changes in quick succession
 become one event. The last event is ``end``; then the stream ends.
 """
 
@@ -35,7 +35,7 @@ LARGEST_REVISION = 2**63 - 1
 
 _EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "Events `conversion`, `end` and, where the server ends, `draining`.",
+        "description": "Events `conversion`, `end` and, if the server ends, `draining`.",
         "content": {
             "text/event-stream": {
                 "schema": {

@@ -1,4 +1,4 @@
-"""The conversion that a path names, or 404 where the caller may not see it."""
+"""The conversion that a path names, or 404 if the caller may not see it."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def list_runs(
     page_size: Annotated[PageSize, Query()] = DEFAULT_PAGE,
     page_token: PageToken = None,
 ) -> RunPage:
-    """Lists the runs of a schedule, newest first: what came of each tick and each step."""
+    """Lists the runs of a schedule, newest first, with the outcome of each tick and each step."""
     return schedule_runs.page(serving.database, found.name, page_size, page_token)
 
 

@@ -12,7 +12,7 @@ _RANGE = re.compile(r"bytes=(\d{1,19})?-(\d{1,19})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Bytes ``start:stop`` of ``total``; ``is_part`` where the answer is 206."""
+    """Bytes ``start:stop`` of ``total``; ``is_part`` if the answer is 206."""
 
     start: int
     stop: int

@@ -1,4 +1,4 @@
-"""Routes that send bytes: a slice of a tensor, or what one device of a layout holds."""
+"""Routes that send bytes: a slice of a tensor, or the shard of one device of a layout."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Wanted = Annotated[TensorQuery, Query()]
 IfNoneMatch = Annotated[str | None, Header(description="Known ETags.")]
 
 _HEADERS = {
-    "ETag": "Identifies the bytes: it changes with the request and with the files that hold them.",
+    "ETag": "Identifies the bytes: it changes with the request and with the files that contain them.",
     "Accept-Ranges": "bytes",
     "X-Reshard-Shape": "Shape of the slice, as JSON.",
     "X-Reshard-Dtype": "Dtype of the slice.",
@@ -86,7 +86,7 @@ async def get_tensor(
     ] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Sends a slice of a tensor (``name``) as bytes, or what one device holds (``shard``) as a safetensors file.
+    """Sends a slice of a tensor (``name``) as bytes, or the slices of one device (``shard``) as a safetensors file.
 
     Only the needed bytes are read, while they are sent; nothing is written. Damage cuts the connection before
     ``Content-Length`` bytes were sent.

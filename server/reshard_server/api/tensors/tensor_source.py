@@ -52,7 +52,7 @@ class TensorSource:
 
     @property
     def tag(self) -> str:
-        """A strong entity tag of the request and of the files that hold the bytes."""
+        """A strong entity tag of the request and of the files that contain the bytes."""
         return f'"{self.stored.state}"'
 
 
@@ -61,7 +61,7 @@ def check_form(query: TensorQuery) -> None:
     if (query.name is None) == (query.shard is None):
         raise ProblemError(
             INVALID,
-            "expected either name (a slice of one tensor) or shard (what one device of a layout holds), but not "
+            "expected either name (a slice of one tensor) or shard (the slices of one device of a layout), but not "
             "both; give one of them",
             "name",
             "give one of them",

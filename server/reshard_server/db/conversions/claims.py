@@ -30,7 +30,7 @@ Held = Literal["running", "cancelling"]
 HELD: tuple[Held, ...] = ("running", "cancelling")
 
 TURN_KEY = 7_265_736_861_726_401
-"""Postgres's advisory lock while a claim is won, so that limits hold over all replicas."""
+"""Postgres's advisory lock while a claim is won, so that limits apply over all replicas."""
 
 _C = CONVERSIONS.c
 
@@ -40,7 +40,7 @@ class Claim:
     """The right to carry a conversion out.
 
     Attributes:
-        executor: id of the process that holds it.
+        executor: id of the process that has it.
         text: the row names this text as long as the claim stands.
     """
 
@@ -200,7 +200,7 @@ def finish(
     """Records how the conversion ended, and counts that; False if the claim is lost.
 
     Args:
-        progress: the last progress; None keeps what was recorded before.
+        progress: the last progress; None keeps the last recorded progress.
     """
     now = clock_of(db).now()
     values: dict[str, Any] = {"state": state, "result": result, "error": error, **_FREE}

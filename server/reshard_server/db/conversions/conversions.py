@@ -154,7 +154,7 @@ def page(
     """Conversions without their results, newest first.
 
     A result has an entry for every tensor, so a page of them could be hundreds of megabytes. A page has fewer than
-    ``page_size`` conversions where requests are large.
+    ``page_size`` conversions if requests are large.
 
     Raises ProblemError for the page token of another listing.
     """

@@ -323,7 +323,7 @@ def _stored(row: sa.Row[Any]) -> StoredLayout:
 
 
 def _number(text: str) -> int:
-    """A version's number; 0, which no version has, for text that is no number."""
+    """A version's number; 0, which no version has, for text that is not a number."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= 10
     return min(int(text), LARGEST_VERSION) if is_number else 0
 

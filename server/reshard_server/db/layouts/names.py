@@ -55,7 +55,7 @@ def newest(db: sa.Engine, page_size: int, token: str | None = None) -> VersionLi
 
 
 def versions(db: sa.Engine, name: str, page_size: int, token: str | None = None) -> VersionList:
-    """The versions of a layout that were not deleted, newest first; none where there is no such layout."""
+    """The versions of a layout that were not deleted, newest first; none if there is no such layout."""
     listing = {"layout versions": name}
     query = sa.select(_L.name, _L.version, _L.created_at, _L.token).where(
         _L.name == name, _L.deleted.is_(False)

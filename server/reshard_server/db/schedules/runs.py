@@ -1,4 +1,4 @@
-"""Runs of schedules: what came of each tick and each step.
+"""Runs of schedules: the outcome of each tick and each step.
 
 A step has one row, and inserting the row claims the step: of several processes that see a new step one succeeds. The
 holder of the claim hard-links the step and starts its conversion. The claim of a dead process is dropped, and the step
@@ -36,7 +36,7 @@ class StepClaim:
 
     Attributes:
         text: the random text of the claim, and the name of its folder of hard links.
-        before: the previous row, where the step was run before.
+        before: the previous row, if the step was run before.
     """
 
     schedule: str
@@ -158,7 +158,7 @@ def end_claim(
     conversion: str | None = None,
     detail: str | None = None,
 ) -> bool:
-    """Records what came of the step; False if the claim no longer stands."""
+    """Records the outcome of the step; False if the claim is no longer valid."""
     values: dict[str, Any] = {"outcome": outcome, "conversion": conversion, "detail": detail}
     values |= {"at": clock_of(connection).now(), "executor": None, "claim": None}
     values["settled"] = OPEN if conversion else SETTLED

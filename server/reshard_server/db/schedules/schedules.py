@@ -156,7 +156,7 @@ def page(
 ) -> tuple[list[StoredSchedule], str | None]:
     """Schedules of a token, or of all tokens, by name; and the page token of the next page.
 
-    A page has fewer than ``page_size`` schedules where they are large.
+    A page has fewer than ``page_size`` schedules if they are large.
     """
     listing = ["schedules", token]
     query = sa.select(SCHEDULES) if token is None else sa.select(SCHEDULES).where(_S.token == token)

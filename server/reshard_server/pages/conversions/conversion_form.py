@@ -147,7 +147,7 @@ def layout_in(values: Mapping[str, str]) -> str | dict[str, Any] | None:
 
 
 def layout_of(text: str) -> dict[str, Any]:
-    """The content of a layout as YAML or JSON. ProblemError for other text, or where it is not an object."""
+    """The content of a layout as YAML or JSON. ProblemError for other text, or if it is not an object."""
     parse = parse_json if text.startswith("{") else parse_yaml
     try:
         found = parse(text, "the layout").data
@@ -158,7 +158,7 @@ def layout_of(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ProblemError(
             INVALID,
-            "the layout's text is no layout file: expected mesh, rules and so on at its top; see docs/reference/layout-files.md",
+            "the layout's text is not a layout file: expected mesh, rules and so on at its top; see docs/reference/layout-files.md",
             "/layout_text",
         )
     return found
@@ -192,7 +192,7 @@ def _name(form: ConversionForm, pointer: str | None) -> str:
 
 
 def invalid_field(form: ConversionForm, only: str = "") -> str:
-    """The first field that the library refuses by itself, or ``only`` if it does; "" if no single field is invalid."""
+    """The first field that the library refuses alone, or ``only`` if it does; "" if no single field is invalid."""
     try:
         members = _members(form)
     except ProblemError:

@@ -90,7 +90,7 @@ async def preview_layout(
 
 
 def none_given() -> ProblemError:
-    """The problem where no checkpoint is given."""
+    """The problem if no checkpoint is given."""
     return ProblemError(
         INVALID,
         "no checkpoint is given; give one as ROOT/path",

@@ -48,7 +48,7 @@ class BoxPart:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device, or one shard where there is no mesh.
+    """One device, or one shard if there is no mesh.
 
     Attributes:
         shard: its shard; shards are numbered row by row.
@@ -110,7 +110,7 @@ class TensorSide:
         return dict(reversed(at.items()))
 
     def shard(self, device: int) -> int:
-        """The shard that a device holds, numbered row by row over the tensor."""
+        """The shard of a device, numbered row by row over the tensor."""
         if self.mesh is None:
             return device
         sizes = dict(zip(self.mesh["axes"], self.mesh["shape"], strict=True))

@@ -48,12 +48,12 @@ class DrawnPlan:
 
     @property
     def change(self) -> str:
-        """A sentence on what the plan changes."""
+        """A sentence about the changes of the plan."""
         return resplit_text(self.plan)
 
     @property
     def reads(self) -> str:
-        """A sentence on where the target's devices read the chosen tensor from."""
+        """A sentence about the places from which the target's devices read the chosen tensor."""
         target = self.target
         return "" if target is None else reads_text(self.chosen, target.count, target.is_mesh)
 

@@ -1,4 +1,4 @@
-"""Sentences on what a plan changes."""
+"""Sentences about the changes of a plan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reads_text(tensor: Mapping[str, Any], devices: int, is_mesh: bool) -> str:
     """``Each of 8 devices reads from 2 of the source's 8 shards.``
 
     Args:
-        devices: of the target, or its shards where it has no mesh.
+        devices: of the target, or its shards if it has no mesh.
     """
     least, most = tensor["reads_from"]
     shards = math.prod(tensor["source_parts"])

@@ -157,7 +157,7 @@ def test_damage_in_the_first_bytes_is_a_problem(client: httpx.Client) -> None:
 
 REFUSED: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"checkpoint": "data/raw"}, 422, "name",
-     "expected either name (a slice of one tensor) or shard (what one device of a layout holds), but not both; give "
+     "expected either name (a slice of one tensor) or shard (the slices of one device of a layout), but not both; give "
      "one of them"),
     ({**RAW, "shard": 0}, 422, "name", "expected either name (a slice of one tensor) or shard"),
     ({**RAW, "layout": "x"}, 422, "layout", "layout needs shard; leave it out"),
@@ -169,7 +169,7 @@ REFUSED: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({**RAW, "dtype": "float7"}, 422, "dtype", "no such dtype"),
     ({**RAW, "checkpoint": "data/nothing"}, 404, "checkpoint", "there is nothing at 'data/nothing'"),
     ({**RAW, "checkpoint": "other/raw"}, 404, "checkpoint", "there is nothing at 'other/raw'"),
-    ({**RAW, "checkpoint": "data/../raw"}, 422, "checkpoint", "is no path below a storage root"),
+    ({**RAW, "checkpoint": "data/../raw"}, 422, "checkpoint", "is not a path below a storage root"),
     ({**RAW, "colour": "red"}, 422, "colour", "colour: there is no member of this name"),
     ({"checkpoint": "data/raw", "shard": 9}, 422, None, "shard 9 does not exist: the layout has 8 shards; ask for one"),
     ({"checkpoint": "data/raw", "shard": -1}, 422, "shard", "expected at least 0"),

@@ -10,7 +10,7 @@ down_revision = "0005"
 
 
 def upgrade() -> None:
-    """Adds the columns, and indexes that hold all that quotas ask for."""
+    """Adds the columns, and indexes with all columns that quotas need."""
     op.add_column("layouts", sa.Column("bytes", sa.BigInteger()))
     op.create_index("layouts_in_quota", "layouts", ["deleted", "token", "name", "bytes"])
     op.add_column("schedules", sa.Column("bytes", sa.BigInteger()))
