@@ -10,7 +10,8 @@ agree on their axes; numbers count as one part (``[0-9]+``)::
     params/embed                   [model, null]
 
 Ends that differ in one part then become one pattern, ``(^|/)(query|key|value)/kernel$``. No two patterns match the same
-name, so their order does not matter.
+name, so their order does not matter. If no name has a slash, as in models of Hugging Face, parts are those between dots:
+``(^|\.)(q|k|v)_proj\.weight$``.
 """
 
 from __future__ import annotations
@@ -53,13 +54,15 @@ def merged_rules(axes: Mapping[str, Axes]) -> list[MergedRule]:
     Names must not contain NUL. Rules are in the order of their first names.
     """
     wanted = {name: _trimmed(own) for name, own in axes.items()}
+    letters = set().union(*wanted)
+    separator = "." if "." in letters and "/" not in letters else "/"
     found: dict[tuple[Axes, _End], list[str]] = {}
-    for name, end in _ends(wanted).items():
+    for name, end in _ends(wanted, separator).items():
         if wanted[name]:
             found.setdefault((wanted[name], end), []).append(name)
     stop = r"\Z" if any("\n" in name for name in wanted) else "$"
     return [
-        MergedRule(_pattern(end, stop), own, tuple(names))
+        MergedRule(_pattern(end, separator, stop), own, tuple(names))
         for (own, end), names in _merged(found).items()
     ]
 
@@ -71,12 +74,12 @@ def _trimmed(axes: Axes) -> Axes:
     return axes
 
 
-def _ends(wanted: Mapping[str, Axes]) -> dict[str, _End]:
+def _ends(wanted: Mapping[str, Axes], separator: str) -> dict[str, _End]:
     """The shortest end of each name on which all names agree; numbers are kept only if that is needed."""
-    numbered = {name: _DIGITS.sub(_NUMBER, name).split("/") for name in wanted}
+    numbered = {name: _DIGITS.sub(_NUMBER, name).split(separator) for name in wanted}
     known = _shortest(numbered, wanted, frozenset(wanted), is_numbered=True)
     left = frozenset(wanted) - known.keys()
-    plain = {name: name.split("/") for name in wanted} if left else {}
+    plain = {name: name.split(separator) for name in wanted} if left else {}
     return known | _shortest(plain, wanted, left, is_numbered=False)
 
 
@@ -145,9 +148,10 @@ def _merged_at(found: _Found, place: int) -> _Found:
     return merged
 
 
-def _pattern(end: _End, stop: str) -> str:
-    start = "^" if end.is_whole else "(^|/)"
-    return f"{start}{'/'.join(map(_part, end.parts))}{stop}"
+def _pattern(end: _End, separator: str, stop: str) -> str:
+    between = _escaped(separator)
+    start = "^" if end.is_whole else f"(^|{between})"
+    return f"{start}{between.join(map(_part, end.parts))}{stop}"
 
 
 def _part(alternatives: frozenset[str]) -> str:

@@ -64,6 +64,25 @@ def test_numbers_count_where_they_decide():
     }
 
 
+def test_names_of_hugging_face_have_parts_between_dots():
+    tree = {"model.embed_tokens.weight": ("model",), "model.norm.weight": ()}
+    for layer in range(12):
+        at = f"model.layers.{layer}"
+        tree |= {f"{at}.self_attn.{n}_proj.weight": ("model",) for n in "qkv"}
+        tree[f"{at}.self_attn.o_proj.weight"] = (None, "model")
+        tree[f"{at}.input_layernorm.weight"] = ()
+        for expert in range(8):
+            moe = f"{at}.block_sparse_moe.experts.{expert}"
+            tree |= {f"{moe}.w1.weight": ("model",), f"{moe}.w3.weight": ("model",)}
+            tree[f"{moe}.w2.weight"] = (None, "model")
+    assert {r.match: r.axes for r in merged_rules(tree)} == {
+        r"(^|\.)(embed_tokens|k_proj|q_proj|v_proj)\.weight$": ("model",),
+        r"(^|\.)o_proj\.weight$": (None, "model"),
+        r"(^|\.)w(1|3)\.weight$": ("model",),
+        r"(^|\.)w2\.weight$": (None, "model"),
+    }
+
+
 @pytest.mark.parametrize("name", ["a.b", "w+", "(x)", "a|b", "^a$", "c\\d", "[0]", "é/ü", "a b"])
 def test_what_regular_expressions_take_for_their_own_is_escaped(name):
     tree = {name: ("model",), "aXb": (), "ww": (), "x": (), "a": (), "c1": ()}
