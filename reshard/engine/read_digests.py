@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from operator import itemgetter
@@ -178,7 +177,7 @@ def _tasks(reader: Reader, name: str, cast: Cast | None) -> Iterator[ReadTask]:
     spec = tensor.spec
     stored = StoredChunks(name, spec.dtype, tensor.encoding, tensor.fill)
     need = _need(spec, tensor.encoding) + _cast_bytes(cast)
-    per_task = max(1, min(BATCH_CHUNKS, BATCH_BYTES // max(1, _largest_chunk_bytes(spec))))
+    per_task = max(1, min(BATCH_CHUNKS, BATCH_BYTES // max(1, spec.chunk_bytes)))
     indices_left = spec.storage.indices()
     while indices := tuple(itertools.islice(indices_left, per_task)):
         chunks = tuple(
@@ -208,13 +207,9 @@ def check_memory(
         )
 
 
-def _largest_chunk_bytes(spec: TensorSpec) -> int:
-    return math.prod(spec.chunk_shape or spec.storage.largest) * spec.itemsize
-
-
 def _need(spec: TensorSpec, encoding: Encoding) -> int:
-    chunk = _largest_chunk_bytes(spec)
-    return decoder_bytes(encoding, chunk) + min(chunk, BAND_BYTES) + TASK_OVERHEAD_BYTES
+    band = min(spec.chunk_bytes, BAND_BYTES)
+    return decoder_bytes(encoding, spec.chunk_bytes) + band + TASK_OVERHEAD_BYTES
 
 
 def digest_or_damage(task: ReadTask) -> ReadResult:

@@ -46,6 +46,11 @@ class TensorSpec(Struct, frozen=True):
         return math.prod(self.shape) * self.itemsize
 
     @property
+    def chunk_bytes(self) -> int:
+        """Decoded bytes of the largest chunk, padding included."""
+        return math.prod(self.chunk_shape or self.storage.largest) * self.itemsize
+
+    @property
     def slices(self) -> Grid:
         """The grid of the layout; the whole tensor without a layout."""
         if self.layout is None or self.layout.device_mesh is None:

@@ -95,7 +95,7 @@ def task_bytes(
     encoder = max((f.target.stream_bytes for f in fills if not _in_pieces(f)), default=0)
     passing = (band_bytes if _is_interleaved(fills) else 0) + 2 * pieces + rows
     if at_once:
-        decoded = open_chunks * stored_chunk_bytes(source) + source.stream_bytes
+        decoded = open_chunks * source.spec.chunk_bytes + source.stream_bytes
         passing = max(passing, source.encoded_bytes)
     else:
         decoded = open_chunks * source.stream_bytes + band_bytes
@@ -108,7 +108,7 @@ def gains_at_once(fills: Sequence[Fill], units: Grid) -> bool:
     It is not for a chunk that several units share: a stream stops at the end of the part that its unit needs.
     """
     source = fills[0].source
-    together = _open_chunks(fills, units) * stored_chunk_bytes(source)
+    together = _open_chunks(fills, units) * source.spec.chunk_bytes
     chunks = fills[0].placement.source_grid(source.spec.storage)
     return source.encoded_bytes > 0 and together <= AT_ONCE_BYTES and units.common(chunks) == units
 
@@ -131,7 +131,7 @@ def _piece_bytes(fill: Fill, band_bytes: int) -> int:
 
 
 def _assembled_bytes(fill: Fill, units: Grid) -> int:
-    return _target_chunks(fill, units) * stored_chunk_bytes(fill.target)
+    return _target_chunks(fill, units) * fill.target.spec.chunk_bytes
 
 
 def _fixed_bytes(fills: Sequence[Fill], units: Grid) -> int:
@@ -256,13 +256,7 @@ def _overlaps(units: Cuts, cuts: Cuts) -> int:
 def _written_bytes(grid: Grid, target: Side, moved: int) -> int:
     if target.spec.chunk_shape is None:
         return moved
-    return grid.count * (stored_chunk_bytes(target) + 4)
-
-
-def stored_chunk_bytes(side: Side) -> int:
-    """Decoded bytes of the largest chunk, padding included."""
-    shape = side.spec.chunk_shape or side.spec.storage.largest
-    return math.prod(shape) * side.spec.itemsize
+    return grid.count * (target.spec.chunk_bytes + 4)
 
 
 def _scattered_writes(placement: Placement, units: Grid, target_grid: Grid, target: Side) -> int:

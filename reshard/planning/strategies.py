@@ -34,7 +34,6 @@ from reshard.planning.cost import (
     decoded_bytes,
     gains_at_once,
     price,
-    stored_chunk_bytes,
     task_bytes,
 )
 from reshard.planning.move import CHECKSUM, Move, Side, Strategy
@@ -126,7 +125,7 @@ def _is_chunk_by_chunk(request: Request) -> bool:
     spec = request.source.spec
     return (
         _has_equal_chunks(request)
-        and stored_chunk_bytes(request.source) <= BAND_BYTES
+        and request.source.spec.chunk_bytes <= BAND_BYTES
         and (spec.chunk_shape is None or _divides(spec.chunk_shape, spec.shape))
     )
 
@@ -136,7 +135,7 @@ def _divides(chunk: Sequence[int], shape: Sequence[int]) -> bool:
 
 
 def _whole(requests: Sequence[Request], memory: int) -> Choice:
-    units, chunk = requests[0].target.spec.storage, stored_chunk_bytes(requests[0].source)
+    units, chunk = requests[0].target.spec.storage, requests[0].source.spec.chunk_bytes
     fills = _fills(requests, ["whole"] * len(requests))
     return _choice(fills, units, _pace(fills, units, memory, chunk, chunk))
 

@@ -51,10 +51,9 @@ class TensorRead(Struct, frozen=True):
     def stream_bytes(self) -> int:
         """Memory to read one chunk: decoder, band buffer, and scratch memory of a cast."""
         spec = self.stored.spec
-        chunk_bytes = math.prod(spec.chunk_shape or spec.storage.largest) * spec.itemsize
         cast = CAST_SCRATCH_BYTES if self.is_cast else 0
         return (
-            decoder_bytes(self.stored.encoding, chunk_bytes)
+            decoder_bytes(self.stored.encoding, spec.chunk_bytes)
             + BAND_BYTES
             + TASK_OVERHEAD_BYTES
             + cast

@@ -70,17 +70,12 @@ class Streaming(Struct, frozen=True):
         return self.dtype != self.stored.spec.dtype
 
     @property
-    def chunk_bytes(self) -> int:
-        spec = self.stored.spec
-        return math.prod(spec.chunk_shape or spec.storage.largest) * spec.itemsize
-
-    @property
     def decoder_bytes(self) -> int:
-        return decoder_bytes(self.stored.encoding, self.chunk_bytes) + RECORD_BYTES
+        return decoder_bytes(self.stored.encoding, self.stored.spec.chunk_bytes) + RECORD_BYTES
 
     @property
     def scratch_bytes(self) -> int:
-        return max(self.stored.spec.itemsize, min(BAND_BYTES, self.chunk_bytes))
+        return max(self.stored.spec.itemsize, min(BAND_BYTES, self.stored.spec.chunk_bytes))
 
     @property
     def fixed_bytes(self) -> int:
