@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from reshard.checksums.tensor_digest import CRC64NVME, finish, linear_of_box
 from reshard.engine.buffers import Arena
 from reshard.engine.cast import converted
-from reshard.engine.decode.chunk_decoder import ChunkDecoder, StoredChunks
+from reshard.engine.decode.chunk_decoder import ChunkDecoder, StoredChunks, check_stored
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage
@@ -23,7 +23,6 @@ from reshard.engine.write.expected_digest import slabs
 from reshard.errors import FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Encoding, Reader
 from reshard.formats.codecs import decoder_bytes
-from reshard.formats.codecs.source import Source
 from reshard.geometry.bands import band_capacity, bands, row_bytes
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
@@ -175,15 +174,12 @@ def _tasks_or_damage(
 def _tasks(reader: Reader, name: str, cast: Cast | None) -> Iterator[ReadTask]:
     tensor = reader.tensors[name]
     spec = tensor.spec
-    stored = StoredChunks(name, spec.dtype, tensor.encoding, tensor.fill)
+    stored = StoredChunks.of(tensor)
     need = _need(spec, tensor.encoding) + _cast_bytes(cast)
     per_task = max(1, min(BATCH_CHUNKS, BATCH_BYTES // max(1, spec.chunk_bytes)))
     indices_left = spec.storage.indices()
     while indices := tuple(itertools.islice(indices_left, per_task)):
-        chunks = tuple(
-            SourceChunk(i, reader.locate(name, i), spec.storage.box(i), spec.stored_shape(i))
-            for i in indices
-        )
+        chunks = tuple(SourceChunk.at(index, spec, reader) for index in indices)
         yield ReadTask(stored, spec.shape, chunks, need, cast)
 
 
@@ -248,8 +244,8 @@ def _digest_chunk(task: ReadTask, chunk: SourceChunk, itemsize: int) -> tuple[in
                 cast_crc ^= _linear_of_cast(task, view, box)
             is_padded = is_padded or part is None
         decoder.check_end()
-    if is_padded:
-        _check_padded(task, chunk)
+    if is_padded:  # the checksum covers the padding too, which was skipped
+        check_stored(task.stored, chunk)
     return crc, cast_crc
 
 
@@ -262,13 +258,3 @@ def _linear_of_cast(task: ReadTask, view: Array, box: Box) -> int:
         cast = converted(elements, dtype, saturate=task.cast.saturate)
         crc ^= linear_of_box(CRC64NVME, cast, part, task.shape)
     return crc
-
-
-def _check_padded(task: ReadTask, chunk: SourceChunk) -> None:
-    """Reads a padded chunk again for its checksum, which covers the padding that was skipped."""
-    if chunk.extent is None or not task.stored.encoding.checksum:
-        return
-    where = f"tensor {task.stored.name!r}, chunk {list(chunk.index)}"
-    with closing(Source(chunk.extent, where, checksum=True)) as stored:
-        stored.read_rest()
-        stored.check_trailer()

@@ -16,6 +16,9 @@ from reshard.planning.placement import Placement
 if TYPE_CHECKING:
     import numpy as np
 
+    from reshard.formats.base import Reader
+    from reshard.layout.tensor_spec import TensorSpec
+
 
 class SourceChunk(Struct, frozen=True):
     """A chunk to read.
@@ -30,6 +33,12 @@ class SourceChunk(Struct, frozen=True):
     extent: Extent | None
     box: Box
     stored_shape: tuple[int, ...]
+
+    @classmethod
+    def at(cls, index: Index, spec: TensorSpec, reader: Reader) -> SourceChunk:
+        """The chunk at ``index`` of a tensor; CorruptError where it is missing and must not be."""
+        extent = reader.locate(spec.name, index)
+        return cls(index, extent, spec.storage.box(index), spec.stored_shape(index))
 
 
 class TargetChunk(Struct, frozen=True):

@@ -148,8 +148,7 @@ class _Read:
 def _sources(move: Move, unit: Box, reader: Reader) -> Iterator[SourceChunk]:
     spec = move.source.spec
     for index in itertools.product(*spec.storage.overlapping(move.placement.to_source(unit))):
-        extent = reader.locate(spec.name, index)
-        yield SourceChunk(index, extent, spec.storage.box(index), spec.stored_shape(index))
+        yield SourceChunk.at(index, spec, reader)
 
 
 def _targets(move: Move, unit: Box, output: TargetOutput) -> Iterator[TargetChunk]:

@@ -194,8 +194,8 @@ class RangeReader:
         chunk = read.chunk
         if chunk.extent is None:
             raise ValueError(f"{read.stored.name!r}: a chunk that is not stored has no ranges")
-        where = f"tensor {read.stored.name!r}, chunk {list(chunk.index)}"
-        self._source = Source(chunk.extent, where, read.stored.encoding.checksum)
+        where, has_trailer = read.stored.where(chunk), read.stored.encoding.checksum
+        self._source = Source(chunk.extent, where, has_trailer)
         self._read = read
         self._wanted = wanted
         self.read_bytes = 0

@@ -144,13 +144,7 @@ def _steps(state: TensorState, group: ReadGroup, reader: Reader) -> Iterator[Rea
         yield ReadStep(opened, None, 0)
     touching = RegionIndex(regions, group, spec.shape)
     for index in indices:
-        chunk = SourceChunk(
-            index,
-            reader.locate(spec.name, index),
-            spec.storage.box(index),
-            spec.stored_shape(index),
-        )
-        yield _step(state, opened, touching, chunk)
+        yield _step(state, opened, touching, SourceChunk.at(index, spec, reader))
 
 
 def _step(

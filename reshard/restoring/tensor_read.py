@@ -44,8 +44,7 @@ class TensorRead(Struct, frozen=True):
 
     @property
     def chunks(self) -> StoredChunks:
-        stored = self.stored
-        return StoredChunks(stored.spec.name, stored.spec.dtype, stored.encoding, stored.fill)
+        return StoredChunks.of(self.stored)
 
     @property
     def stream_bytes(self) -> int:

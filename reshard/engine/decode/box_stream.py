@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from reshard.engine.decode.chunk_decoder import StoredChunks
+from reshard.engine.decode.chunk_decoder import StoredChunks, check_stored
 from reshard.engine.decode.forward_chunk import ForwardChunk
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.base import Reader
-from reshard.formats.codecs.source import Source
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
 
@@ -49,16 +48,13 @@ class BoxStream(ExitStack):
                 more for their checksum.
         """
         super().__init__()
-        stored = streaming.stored
         self._reader = reader
         self._streaming = streaming
         self._scratch = scratch
         self._keeps_open = keeps_open
         self._checks_all = checks_all
         self._open: dict[Index, ForwardChunk] = {}
-        self._chunks = StoredChunks(
-            stored.spec.name, stored.spec.dtype, stored.encoding, stored.fill
-        )
+        self._chunks = StoredChunks.of(streaming.stored)
         self.cast = CastStats()
         self.callback(self._close_all)
 
@@ -81,9 +77,7 @@ class BoxStream(ExitStack):
         self._close_where_done(index, opened, inside)
 
     def _opened(self, index: Index) -> ForwardChunk:
-        spec = self._streaming.stored.spec
-        extent = self._reader.locate(spec.name, index)
-        chunk = SourceChunk(index, extent, spec.storage.box(index), spec.stored_shape(index))
+        chunk = SourceChunk.at(index, self._streaming.stored.spec, self._reader)
         return ForwardChunk(
             self._chunks, chunk, self._streaming.is_cast, saturate=self._streaming.saturate
         )
@@ -103,13 +97,8 @@ class BoxStream(ExitStack):
 
     def _close_checked(self, opened: ForwardChunk) -> None:
         """Raises CorruptError, naming tensor and chunk, where a checksum does not fit."""
-        is_checked, extent = opened.close_checked(), opened.chunk.extent
-        if is_checked or not self._checks_all or extent is None:
-            return
-        where = f"tensor {self._chunks.name!r}, chunk {list(opened.chunk.index)}"
-        with closing(Source(extent, where, checksum=True)) as stored:
-            stored.read_rest()
-            stored.check_trailer()
+        if not opened.close_checked() and self._checks_all:
+            check_stored(self._chunks, opened.chunk)
 
     def _close_all(self) -> None:
         while self._open:

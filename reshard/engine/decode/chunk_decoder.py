@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.engine.task import SourceChunk
-from reshard.formats.base import Encoding
+from reshard.formats.base import Encoding, StoredTensor
 from reshard.formats.codecs import DecodeStream, open_fill, open_stream
+from reshard.formats.codecs.source import Source
 from reshard.geometry.bands import Band
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
@@ -33,6 +34,15 @@ class StoredChunks(Struct, frozen=True):
     encoding: Encoding
     fill: bytes
 
+    @classmethod
+    def of(cls, stored: StoredTensor) -> StoredChunks:
+        """The chunks of a stored tensor."""
+        return cls(stored.spec.name, stored.spec.dtype, stored.encoding, stored.fill)
+
+    def where(self, chunk: SourceChunk) -> str:
+        """The tensor and the chunk, for messages."""
+        return f"tensor {self.name!r}, chunk {list(chunk.index)}"
+
 
 def open_chunk(
     stored: StoredChunks, chunk: SourceChunk, encoded: memoryview | None = None
@@ -41,12 +51,11 @@ def open_chunk(
     decoded_bytes = chunk_bytes(chunk, stored.dtype)
     if chunk.extent is None:
         return open_fill(stored.fill, decoded_bytes)
-    where = f"tensor {stored.name!r}, chunk {list(chunk.index)}"
     return open_stream(
         stored.encoding,
         chunk.extent,
         decoded_bytes,
-        where,
+        stored.where(chunk),
         box=chunk.box,
         dtype=stored.dtype,
         encoded=encoded,
@@ -66,6 +75,18 @@ def decode_into(memory: Bytes, stored: StoredChunks, chunk: SourceChunk, encoded
     with closing(open_chunk(stored, chunk, encoded.data)) as stream:
         stream.readinto(memory.data)
         stream.close_checked()
+
+
+def check_stored(stored: StoredChunks, chunk: SourceChunk) -> None:
+    """Reads a chunk for its CRC32C, where it has one: after a read that skipped some of its bytes.
+
+    Raises CorruptError, naming tensor and chunk, where the checksum does not fit.
+    """
+    if chunk.extent is None or not stored.encoding.checksum:
+        return
+    with closing(Source(chunk.extent, stored.where(chunk), checksum=True)) as source:
+        source.read_rest()
+        source.check_trailer()
 
 
 class Whole(Struct, frozen=True):
