@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from reshard.formats.base import Encoding, Extent, Place
 from reshard.geometry.box import Box
-from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
+from reshard.geometry.dtypes import element_dtype
 from reshard.geometry.grid import Grid, Index
 from reshard.planning.move import Strategy
 from reshard.planning.placement import Placement
@@ -181,13 +181,9 @@ class Finished(Struct, frozen=True):
 
 def source_element_type(task: Task) -> np.dtype[Any]:
     """What source elements are viewed as: their dtype for a cast, else integers that keep every bit."""
-    return _element_type(task.placement.source_dtype, is_cast=task.placement.is_cast)
+    return element_dtype(task.placement.source_dtype, is_cast=task.placement.is_cast)
 
 
 def target_element_type(task: Task) -> np.dtype[Any]:
     """What target elements are viewed as."""
-    return _element_type(task.placement.target_dtype, is_cast=task.placement.is_cast)
-
-
-def _element_type(dtype: str, *, is_cast: bool) -> np.dtype[Any]:
-    return numpy_dtype(dtype) if is_cast else opaque_dtype(storage_bytes(dtype))
+    return element_dtype(task.placement.target_dtype, is_cast=task.placement.is_cast)

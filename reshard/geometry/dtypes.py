@@ -47,6 +47,11 @@ def numpy_dtype(dtype: str) -> np.dtype:
     return np.dtype(getattr(ml_dtypes, dtype, dtype))
 
 
+def element_dtype(dtype: str, *, is_cast: bool) -> np.dtype[Any]:
+    """How elements are viewed while they move: in their own dtype for a cast, else as integers, which keep every bit."""
+    return numpy_dtype(dtype) if is_cast else opaque_dtype(storage_bytes(dtype))
+
+
 def opaque_dtype(itemsize: int) -> np.dtype[Any]:
     """A dtype of that size for copies that keep every bit."""
     import numpy as np

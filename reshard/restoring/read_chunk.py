@@ -20,7 +20,7 @@ from reshard.formats.codecs import is_seekable
 from reshard.formats.codecs.source import Source
 from reshard.geometry.bands import Band, bands, row_bytes
 from reshard.geometry.box import Box
-from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
+from reshard.geometry.dtypes import element_dtype, storage_bytes
 from reshard.geometry.row_major import MIN_RUN_BYTES, run_elements, run_offsets
 from reshard.planning.cost import BAND_BYTES
 
@@ -75,7 +75,7 @@ def read_chunk(read: ChunkRead, memory: Bytes) -> ChunkResult:
     Raises CorruptError, naming tensor and chunk, if its bytes are wrong, StorageError if they
     cannot be read.
     """
-    dtype = _element_type(read)
+    dtype = element_dtype(read.stored.dtype, is_cast=read.is_cast)
     cast, crc, read_bytes = CastStats(), 0, 0
     for reader in chunk_readers(read):
         with closing(reader):
@@ -96,11 +96,6 @@ def _needed_bytes(read: ChunkRead) -> int:
     if not is_seekable(read.stored.encoding):
         return extent.length
     return read.itemsize * sum(b.region.count_in(read.chunk.box) for b in read.buffers)
-
-
-def _element_type(read: ChunkRead) -> np.dtype[Any]:
-    """The elements' own dtype for a cast, otherwise unsigned integers, which keep every bit."""
-    return numpy_dtype(read.stored.dtype) if read.is_cast else opaque_dtype(read.itemsize)
 
 
 class ChunkReader(Protocol):

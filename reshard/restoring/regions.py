@@ -11,7 +11,7 @@ from reshard.engine.buffers import aligned_empty
 from reshard.engine.cast import cast_into
 from reshard.engine.task import CastStats
 from reshard.geometry.box import Box
-from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
+from reshard.geometry.dtypes import element_dtype, numpy_dtype, storage_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -93,8 +93,7 @@ class Buffer:
         self._is_cast = source_dtype != dtype
         self._saturate = saturate
         self.array: Array = _new_array(region.shape, dtype) if into is None else into
-        bits = opaque_dtype(storage_bytes(dtype))
-        self._elements: Array = self.array if self._is_cast else self.array.view(bits)
+        self._elements: Array = self.array.view(element_dtype(dtype, is_cast=self._is_cast))
 
     def direct(self, box: Box) -> Bytes | None:
         """The bytes of exactly the elements of ``box``; None if they are not contiguous, or are cast."""

@@ -12,7 +12,7 @@ from reshard.errors import CorruptError, SourceChangedError
 from reshard.formats.base import Reader, StoredTensor
 from reshard.formats.codecs.source import REMEDY
 from reshard.geometry.box import Box
-from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
+from reshard.geometry.dtypes import element_dtype, storage_bytes
 from reshard.geometry.row_major import run_boxes
 from reshard.layout.changes import SATURATE
 from reshard.streaming.stored_state import stored_state
@@ -144,7 +144,7 @@ class _Run(BoxStream):
 
     def _band(self, band: Box) -> bytes:
         dtype = self._streaming.dtype
-        kind = numpy_dtype(dtype) if self._streaming.is_cast else opaque_dtype(storage_bytes(dtype))
+        kind = element_dtype(dtype, is_cast=self._streaming.is_cast)
         memory = aligned_empty(band.size * storage_bytes(dtype))
         self.fill(memory.view(kind).reshape(band.shape), band)
         return memory.tobytes()

@@ -10,11 +10,10 @@ from reshard.engine.decode.chunk_decoder import StoredChunks, open_chunk
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.codecs import is_seekable
 from reshard.geometry.box import Box
-from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
+from reshard.geometry.dtypes import element_dtype, storage_bytes
 from reshard.geometry.row_major import MIN_RUN_BYTES, pieces, run_elements, run_offsets, span
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from reshard.engine.buffers import Bytes
@@ -30,9 +29,7 @@ class ForwardChunk:
     ) -> None:
         self.chunk = chunk
         self._itemsize = storage_bytes(stored.dtype)
-        self._dtype: np.dtype[Any] = (
-            numpy_dtype(stored.dtype) if is_cast else opaque_dtype(self._itemsize)
-        )
+        self._dtype = element_dtype(stored.dtype, is_cast=is_cast)
         self._is_cast = is_cast
         self._saturate = saturate
         self._is_raw = is_seekable(stored.encoding)
