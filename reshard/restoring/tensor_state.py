@@ -7,10 +7,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from reshard.checksums.tensor_digest import CRC64NVME, finish
+from reshard.engine.recorded_digest import check_recorded
 from reshard.engine.task import CastStats
-from reshard.errors import CorruptError
 from reshard.formats.codecs import is_seekable
-from reshard.formats.codecs.source import REMEDY
 from reshard.geometry.grid import Index
 from reshard.restoring.read_chunk import ChunkResult
 from reshard.restoring.read_groups import ReadGroup
@@ -76,12 +75,7 @@ class TensorState(Struct):
         )
 
     def _check_digest(self) -> None:
-        if self.digest is None:
-            return
-        spec = self.read.stored.spec
-        found = f"{finish(CRC64NVME, self.crc, spec.nbytes):016x}"
-        if found != self.digest:
-            raise CorruptError(
-                f"tensor {spec.name!r}: its bytes have the digest {found}, but {self.digest} was recorded "
-                f"when it was written; {REMEDY}"
-            )
+        if self.digest is not None:
+            spec = self.read.stored.spec
+            found = f"{finish(CRC64NVME, self.crc, spec.nbytes):016x}"
+            check_recorded(spec.name, found, self.digest)

@@ -8,9 +8,9 @@ from reshard.checksums.tensor_digest import CRC64NVME
 from reshard.engine.buffers import aligned_empty
 from reshard.engine.decode.box_stream import BoxStream
 from reshard.engine.decode.stream_plan import Streaming, StreamPlan, plan_stream
-from reshard.errors import CorruptError, SourceChangedError
+from reshard.engine.recorded_digest import check_recorded
+from reshard.errors import SourceChangedError
 from reshard.formats.base import Reader, StoredTensor
-from reshard.formats.codecs.source import REMEDY
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype, storage_bytes
 from reshard.geometry.row_major import run_boxes
@@ -105,11 +105,8 @@ class TensorStream:
                 f"the files of {self.name!r} were changed while it was read; ask for it again, and let nothing write "
                 "into a checkpoint while it is read"
             )
-        if digest is not None and f"{crc:016x}" != digest:
-            raise CorruptError(
-                f"tensor {self.name!r}: its bytes have the digest {crc:016x}, but {digest} was recorded "
-                f"when it was written; {REMEDY}"
-            )
+        if digest is not None:
+            check_recorded(self.name, f"{crc:016x}", digest)
 
     def _pieces(self, start: int, stop: int) -> Iterator[bytes]:
         itemsize = storage_bytes(self.dtype)
