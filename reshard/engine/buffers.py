@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from reshard.errors import StorageError
@@ -135,3 +137,16 @@ class ArenaPool:
 
     def _all_bytes(self) -> int:
         return sum(self._lent.values()) + sum(a.nbytes for a in self._free)
+
+
+@contextmanager
+def lent(pool: ArenaPool | None, nbytes: int, task_bytes: int) -> Iterator[Arena]:
+    """An arena of ``nbytes`` for a task that takes ``task_bytes`` in all; a new one without a pool."""
+    if pool is None:
+        yield Arena(nbytes)
+        return
+    arena = pool.acquire(nbytes, task_bytes - nbytes)
+    try:
+        yield arena
+    finally:
+        pool.release(arena)

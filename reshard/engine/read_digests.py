@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.checksums.tensor_digest import CRC64NVME, finish, linear_of_box
-from reshard.engine.buffers import Arena
+from reshard.engine.buffers import ArenaPool, lent
 from reshard.engine.cast import converted
-from reshard.engine.decode.chunk_decoder import ChunkDecoder, StoredChunks, check_stored
+from reshard.engine.decode.chunk_decoder import StoredChunks, check_stored
+from reshard.engine.decode.chunk_memory import (
+    ChunkBuffers,
+    ChunkMemory,
+    quickest_memory,
+    stream_memory,
+)
+from reshard.engine.decode.chunk_parts import PartReader
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage
@@ -22,13 +30,11 @@ from reshard.engine.task import SourceChunk
 from reshard.engine.write.expected_digest import slabs
 from reshard.errors import FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Encoding, Reader
-from reshard.formats.codecs import decoder_bytes
-from reshard.geometry.bands import band_capacity, bands, row_bytes
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
 from reshard.layout.changes import Cast
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.cost import BAND_BYTES, CAST_SCRATCH_BYTES, TASK_OVERHEAD_BYTES
+from reshard.planning.cost import CAST_SCRATCH_BYTES
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -43,13 +49,14 @@ class ReadTask(Struct, frozen=True):
     """Chunks of one tensor whose digest is taken.
 
     Attributes:
+        memory: in which each of them is decoded.
         cast: a cast whose digest is taken too.
     """
 
     stored: StoredChunks
     shape: tuple[int, ...]
     chunks: tuple[SourceChunk, ...]
-    memory_bytes: int
+    memory: ChunkMemory
     cast: Cast | None = None
 
 
@@ -121,11 +128,13 @@ def digests_with_casts(
     crcs = dict.fromkeys(listed, 0)
     cast_crcs = {n: 0 for n in listed if n in casts}
     done_bytes = 0
-    tasks = (t for n in listed for t in _tasks_or_damage(reader, n, casts.get(n), damage))
+    tasks = (t for n in listed for t in _tasks_or_damage(reader, n, casts.get(n), limits, damage))
+    work = digest_chunks if damage is None else digest_or_damage
+    pool = ArenaPool(limits.max_memory, limits.workers) if limits.executor is None else None
     results = run_tasks(
         tasks,
-        digest_chunks if damage is None else digest_or_damage,
-        lambda t: t.memory_bytes,
+        work if pool is None else partial(work, pool=pool),
+        lambda t: t.memory.total,
         limits.max_memory,
         limits.workers,
         limits.executor,
@@ -160,27 +169,33 @@ def _cast_bytes(casts: Mapping[str, Cast] | Cast | None) -> int:
 
 
 def _tasks_or_damage(
-    reader: Reader, name: str, cast: Cast | None, damage: dict[str, str] | None
+    reader: Reader,
+    name: str,
+    cast: Cast | None,
+    limits: Limits,
+    damage: dict[str, str] | None,
 ) -> Iterator[ReadTask]:
     """The tensor's tasks, up to the first chunk that cannot be located; its reason goes into ``damage``."""
     try:
-        yield from _tasks(reader, name, cast)
+        yield from _tasks(reader, name, cast, limits)
     except (FormatError, StorageError) as error:
         if damage is None:
             raise
         damage.setdefault(name, str(error))
 
 
-def _tasks(reader: Reader, name: str, cast: Cast | None) -> Iterator[ReadTask]:
+def _tasks(reader: Reader, name: str, cast: Cast | None, limits: Limits) -> Iterator[ReadTask]:
     tensor = reader.tensors[name]
     spec = tensor.spec
     stored = StoredChunks.of(tensor)
-    need = _need(spec, tensor.encoding) + _cast_bytes(cast)
+    # Without threads that share buffers, filling new memory would cost more than decoding at once gains.
+    share = limits.max_memory // limits.workers if limits.executor is None else 0
+    memory = quickest_memory(tensor.encoding, spec.chunk_bytes, share, is_cast=cast is not None)
     per_task = max(1, min(BATCH_CHUNKS, BATCH_BYTES // max(1, spec.chunk_bytes)))
     indices_left = spec.storage.indices()
     while indices := tuple(itertools.islice(indices_left, per_task)):
         chunks = tuple(SourceChunk.at(index, spec, reader) for index in indices)
-        yield ReadTask(stored, spec.shape, chunks, need, cast)
+        yield ReadTask(stored, spec.shape, chunks, memory, cast)
 
 
 def check_memory(
@@ -191,7 +206,8 @@ def check_memory(
     ``more_bytes`` are needed besides.
     """
     needs = (
-        (_need(spec, encoding) + more_bytes, spec.name, encoding) for spec, encoding in tensors
+        (stream_memory(encoding, spec.chunk_bytes).total + more_bytes, spec.name, encoding)
+        for spec, encoding in tensors
     )
     need, name, encoding = max(needs, key=itemgetter(0), default=(0, "", Encoding()))
     if need > limits.max_memory:
@@ -203,50 +219,43 @@ def check_memory(
         )
 
 
-def _need(spec: TensorSpec, encoding: Encoding) -> int:
-    band = min(spec.chunk_bytes, BAND_BYTES)
-    return decoder_bytes(encoding, spec.chunk_bytes) + band + TASK_OVERHEAD_BYTES
-
-
-def digest_or_damage(task: ReadTask) -> ReadResult:
+def digest_or_damage(task: ReadTask, pool: ArenaPool | None = None) -> ReadResult:
     """As ``digest_chunks``, but damage is a result, not an error."""
     try:
-        return digest_chunks(task)
+        return digest_chunks(task, pool)
     except (FormatError, StorageError) as error:
         nbytes = sum(chunk.box.size for chunk in task.chunks) * storage_bytes(task.stored.dtype)
         return ReadResult(task.stored.name, 0, nbytes, str(error))
 
 
-def digest_chunks(task: ReadTask) -> ReadResult:
-    """Decodes the task's chunks and sums them up."""
+def digest_chunks(task: ReadTask, pool: ArenaPool | None = None) -> ReadResult:
+    """Decodes the task's chunks and sums them up; ``pool`` lends buffers that were used before (None: fresh ones)."""
     itemsize = storage_bytes(task.stored.dtype)
     crc = cast_crc = nbytes = 0
-    for chunk in task.chunks:
-        found, cast = _digest_chunk(task, chunk, itemsize)
-        crc ^= found
-        cast_crc ^= cast
-        nbytes += chunk.box.size * itemsize
+    with lent(pool, task.memory.arena, task.memory.total) as arena:
+        buffers = task.memory.buffers(arena)
+        for chunk in task.chunks:
+            found, cast = _digest_chunk(task, chunk, buffers)
+            crc ^= found
+            cast_crc ^= cast
+            nbytes += chunk.box.size * itemsize
     return ReadResult(task.stored.name, crc, nbytes, cast_crc=cast_crc)
 
 
-def _digest_chunk(task: ReadTask, chunk: SourceChunk, itemsize: int) -> tuple[int, int]:
+def _digest_chunk(task: ReadTask, chunk: SourceChunk, memory: ChunkBuffers) -> tuple[int, int]:
     """The chunk's contributions to the digests of the tensor and of the cast tensor."""
-    shape = chunk.stored_shape
-    rows = row_bytes(shape, itemsize) or [itemsize]
-    memory = Arena(band_capacity(shape, len(shape), rows, BAND_BYTES)).memory
-    crc, cast_crc, is_padded = 0, 0, False
-    with closing(ChunkDecoder(task.stored, chunk, chunk.box, chunk.box.start)) as decoder:
-        for band in bands(shape, len(shape), rows, BAND_BYTES):
-            _, part = decoder.read(band, memory, opaque_dtype(itemsize))
-            if part is not None:
-                view, box = part
-                crc ^= linear_of_box(CRC64NVME, view, box, task.shape)
-                cast_crc ^= _linear_of_cast(task, view, box)
-            is_padded = is_padded or part is None
-        decoder.check_end()
-    if is_padded:  # the checksum covers the padding too, which was skipped
+    crc = cast_crc = 0
+    reader = PartReader(task.stored, chunk, chunk.box, to_end=True)
+    for part in reader.parts(memory, opaque_dtype(storage_bytes(task.stored.dtype)), _nowhere):
+        crc ^= linear_of_box(CRC64NVME, part.elements, part.box, task.shape)
+        cast_crc ^= _linear_of_cast(task, part.elements, part.box)
+    if not reader.is_checked:  # the checksum covers the padding too, which was skipped
         check_stored(task.stored, chunk)
     return crc, cast_crc
+
+
+def _nowhere(_: Box) -> None:
+    """Digests need the elements in no place of the caller's."""
 
 
 def _linear_of_cast(task: ReadTask, view: Array, box: Box) -> int:

@@ -150,3 +150,14 @@ def run_offsets(box: Box, around: Sequence[int]) -> Iterator[int]:
     base = sum(a * s for a, s in zip(box.start[dims:], strides[dims:], strict=True))
     leads = product(*map(range, box.start[:dims], box.stop[:dims]))
     return (base + sum(i * s for i, s in zip(lead, strides, strict=False)) for lead in leads)
+
+
+def dense_runs(box: Box, around: Sequence[int], itemsize: int) -> Iterator[tuple[int, slice]]:
+    """Each of these runs: the byte where it begins in that array, and its bytes in a dense copy of the box.
+
+    >>> list(dense_runs(Box((1, 2), (3, 4)), (4, 8), 2))
+    [(20, slice(0, 4, None)), (36, slice(4, 8, None))]
+    """
+    nbytes = run_elements(box.shape, around) * itemsize
+    for number, offset in enumerate(run_offsets(box, around)):
+        yield offset * itemsize, slice(number * nbytes, (number + 1) * nbytes)

@@ -1,34 +1,30 @@
-"""Reads one chunk into the buffers that need it: decoded as a stream, or as ranges of raw bytes.
+"""Reads one chunk into the buffers that need it.
 
-Rows that are contiguous in one buffer are decoded straight into it; others go through a small band buffer, which is
-reused. If only a part of a raw chunk is needed, only that part is read, unless its runs are too short to be read one by
+Elements that are contiguous in one buffer are decoded straight into it; others go through memory that is reused.
+If only a part of a raw chunk is needed, only that part is read, unless its runs are too short to be read one by
 one. The checksum of a chunk is compared if the whole chunk was read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
-from reshard.engine.decode.chunk_decoder import ChunkDecoder, StoredChunks
+from reshard.engine.decode.chunk_decoder import StoredChunks
+from reshard.engine.decode.chunk_memory import ChunkBuffers
+from reshard.engine.decode.chunk_parts import PartReader, RangeReader
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.codecs import is_seekable
-from reshard.formats.codecs.source import Source
-from reshard.geometry.bands import Band, bands, row_bytes
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype, storage_bytes
-from reshard.geometry.row_major import MIN_RUN_BYTES, run_elements, run_offsets
-from reshard.planning.cost import BAND_BYTES
+from reshard.geometry.row_major import MIN_RUN_BYTES, run_elements
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from reshard.engine.buffers import Bytes
-    from reshard.restoring.regions import Array, Buffer
+    from reshard.restoring.regions import Buffer
 
 
 class ChunkRead(Struct, frozen=True):
@@ -69,8 +65,8 @@ class ChunkResult(Struct, frozen=True):
     cast: CastStats
 
 
-def read_chunk(read: ChunkRead, memory: Bytes) -> ChunkResult:
-    """Copies the chunk's elements into the buffers that need them; ``memory`` is a band buffer of BAND_BYTES.
+def read_chunk(read: ChunkRead, memory: ChunkBuffers) -> ChunkResult:
+    """Copies the chunk's elements into the buffers that need them; ``memory`` is what it is decoded in.
 
     Raises CorruptError, naming tensor and chunk, if its bytes are wrong, StorageError if they
     cannot be read.
@@ -78,13 +74,12 @@ def read_chunk(read: ChunkRead, memory: Bytes) -> ChunkResult:
     dtype = element_dtype(read.stored.dtype, is_cast=read.is_cast)
     cast, crc, read_bytes = CastStats(), 0, 0
     for reader in chunk_readers(read):
-        with closing(reader):
-            for elements, box, is_placed in reader.parts(memory, dtype):
-                if read.shape is not None:
-                    crc ^= linear_of_box(CRC64NVME, elements, box, read.shape)
-                for buffer in () if is_placed else read.buffers:
-                    cast = cast + buffer.put(elements, box)
-            read_bytes += reader.read_bytes
+        for part in reader.parts(memory, dtype, read.direct):
+            if read.shape is not None:
+                crc ^= linear_of_box(CRC64NVME, part.elements, part.box, read.shape)
+            for buffer in () if part.is_placed else read.buffers:
+                cast = cast + buffer.put(part.elements, part.box)
+        read_bytes += reader.read_bytes
     return ChunkResult(read_bytes, _needed_bytes(read), crc, cast)
 
 
@@ -98,28 +93,13 @@ def _needed_bytes(read: ChunkRead) -> int:
     return read.itemsize * sum(b.region.count_in(read.chunk.box) for b in read.buffers)
 
 
-class ChunkReader(Protocol):
-    """Reads the needed part of a chunk, and counts the stored bytes that it has read."""
-
-    @property
-    def read_bytes(self) -> int: ...
-
-    def parts(self, memory: Bytes, dtype: np.dtype[Any]) -> Iterator[tuple[Array, Box, bool]]:
-        """The needed elements in parts: the elements, their box in the tensor, and whether they are in
-        their buffer already. ``memory`` is a band buffer of BAND_BYTES.
-        """
-        ...
-
-    def close(self) -> None: ...
-
-
-def chunk_readers(read: ChunkRead) -> Iterator[ChunkReader]:
-    """One reader of ranges per box if all runs are long enough, else one stream."""
+def chunk_readers(read: ChunkRead) -> Iterator[PartReader | RangeReader]:
+    """One reader of ranges per box if all runs are long enough, else one that decodes the chunk."""
     boxes = _needed_boxes(read)
     if _reads_ranges(read, boxes):
-        yield from (RangeReader(read, box) for box in boxes)
+        yield from (RangeReader(read.stored, read.chunk, box) for box in boxes)
     else:
-        yield StreamReader(read, _bounding_box(boxes))
+        yield PartReader(read.stored, read.chunk, _bounding_box(boxes))
 
 
 def _needed_boxes(read: ChunkRead) -> list[Box]:
@@ -143,76 +123,3 @@ def _reads_ranges(read: ChunkRead, boxes: Sequence[Box]) -> bool:
         return False
     runs = [(box, run_elements(box.shape, chunk.stored_shape)) for box in boxes]
     return all(run * read.itemsize >= MIN_RUN_BYTES or run == box.size for box, run in runs)
-
-
-class StreamReader:
-    """Decodes a chunk from its start to the end of the needed box."""
-
-    def __init__(self, read: ChunkRead, wanted: Box) -> None:
-        self._read = read
-        self._decoder = ChunkDecoder(read.stored, read.chunk, wanted, read.chunk.box.start)
-        self._passed_bytes = 0
-
-    @property
-    def read_bytes(self) -> int:
-        extent = self._read.chunk.extent
-        if extent is None:
-            return 0
-        return self._passed_bytes if is_seekable(self._read.stored.encoding) else extent.length
-
-    def parts(self, memory: Bytes, dtype: np.dtype[Any]) -> Iterator[tuple[Array, Box, bool]]:
-        shape = self._read.chunk.stored_shape
-        rows = row_bytes(shape, self._read.itemsize) or [self._read.itemsize]
-        for band in bands(shape, len(shape), rows, BAND_BYTES, self._decoder.part):
-            if self._decoder.is_behind(band):
-                return
-            direct = self._read.direct(self._box(band))
-            nbytes, part = self._decoder.read(band, memory if direct is None else direct, dtype)
-            if part is not None:
-                self._passed_bytes += nbytes
-                yield (*part, direct is not None)
-        self._decoder.check_end()
-
-    def close(self) -> None:
-        self._decoder.close()
-
-    def _box(self, band: Band) -> Box:
-        """The band in the tensor's coordinates; the padding of a chunk is outside of the tensor."""
-        chunk = self._read.chunk
-        return band.box(chunk.stored_shape).shift(chunk.box.start)
-
-
-class RangeReader:
-    """Reads one box of a raw chunk range by range; the checksum of the chunk cannot be compared."""
-
-    def __init__(self, read: ChunkRead, wanted: Box) -> None:
-        chunk = read.chunk
-        if chunk.extent is None:
-            raise ValueError(f"{read.stored.name!r}: a chunk that is not stored has no ranges")
-        where, has_trailer = read.stored.where(chunk), read.stored.encoding.checksum
-        self._source = Source(chunk.extent, where, has_trailer)
-        self._read = read
-        self._wanted = wanted
-        self.read_bytes = 0
-
-    def parts(self, memory: Bytes, dtype: np.dtype[Any]) -> Iterator[tuple[Array, Box, bool]]:
-        shape, itemsize = self._wanted.shape, self._read.itemsize
-        for band in bands(shape, len(shape), row_bytes(shape, itemsize) or [itemsize], BAND_BYTES):
-            box = band.box(shape).shift(self._wanted.start)
-            direct = self._read.direct(box)
-            out = memory[: box.size * itemsize] if direct is None else direct
-            self._fill(out, box.relative_to(self._read.chunk.box.start))
-            yield out.view(dtype).reshape(box.shape), box, direct is not None
-
-    def close(self) -> None:
-        self._source.close()
-
-    def _fill(self, out: Bytes, box: Box) -> None:
-        """Reads the elements of ``box``, in the chunk's coordinates, one run after another."""
-        around, itemsize = self._read.chunk.stored_shape, self._read.itemsize
-        run_bytes = run_elements(box.shape, around) * itemsize
-        data = out.data
-        for number, offset in enumerate(run_offsets(box, around)):
-            place = number * run_bytes
-            self._source.fill(offset * itemsize, data[place : place + run_bytes])
-        self.read_bytes += len(out)

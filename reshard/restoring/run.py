@@ -9,22 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from functools import partial
 
-from reshard.engine.buffers import aligned_empty
+from reshard.engine.buffers import Arena, ArenaPool, lent
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.formats.base import Reader
-from reshard.planning.cost import BAND_BYTES
 from reshard.restoring.read_chunk import ChunkResult, read_chunk
 from reshard.restoring.schedule import Job, ReadStep, jobs
 from reshard.restoring.tensor_read import TensorRead, check_memory
 from reshard.restoring.tensor_state import Restored, TensorState
-
-if TYPE_CHECKING:
-    from reshard.engine.buffers import Bytes
 
 Done = list[tuple[ReadStep, ChunkResult | None]]
 
@@ -42,12 +37,12 @@ def run(
     have ended; CorruptError if the digest of a tensor differs from the recorded one.
     """
     check_memory(reads, limits.max_memory)
-    states = [TensorState.of(read, limits.max_memory, verify) for read in reads]
+    states = [TensorState.of(read, limits, verify) for read in reads]
     total = sum(_needed_elements_bytes(read) for read in reads)
     moved_bytes = 0
     ended = run_tasks(
         jobs(states, reader, limits.max_memory),
-        _Worker().run,
+        partial(_run_job, pool=ArenaPool(limits.max_memory, limits.workers)),
         lambda job: job.memory_bytes,
         limits.max_memory,
         limits.workers,
@@ -73,27 +68,15 @@ def _count(done: Done) -> str:
     return done[-1][0].opened.state.read.name
 
 
-class _Worker:
-    """Runs jobs; keeps the threads' band buffers between jobs."""
-
-    def __init__(self) -> None:
-        self._waiting: SimpleQueue[Bytes] = SimpleQueue()
-
-    def run(self, job: Job) -> Done:
-        memory = self._band_buffer()
-        try:
-            return [(step, _run_step(step, memory)) for step in job.steps]
-        finally:
-            self._waiting.put(memory)
-
-    def _band_buffer(self) -> Bytes:
-        try:
-            return self._waiting.get_nowait()
-        except Empty:
-            return aligned_empty(BAND_BYTES)
+def _run_job(job: Job, pool: ArenaPool) -> Done:
+    with lent(pool, job.arena_bytes, job.memory_bytes) as arena:
+        return [(step, _run_step(step, arena)) for step in job.steps]
 
 
-def _run_step(step: ReadStep, memory: Bytes) -> ChunkResult | None:
-    result = read_chunk(step.read, memory) if step.read is not None else None
+def _run_step(step: ReadStep, arena: Arena) -> ChunkResult | None:
+    arena.reset()
+    result = None
+    if step.read is not None:
+        result = read_chunk(step.read, step.opened.state.memory.buffers(arena))
     step.opened.end_chunk()
     return result

@@ -63,10 +63,15 @@ class ReadStep(Struct, frozen=True):
 
 
 class Job(Struct, frozen=True):
-    """Steps that one worker runs in order; they take ``memory_bytes`` until the last one ends."""
+    """Steps that one worker runs in order; they take ``memory_bytes`` until the last one ends.
+
+    Attributes:
+        arena_bytes: of these, what the largest chunk is decoded in.
+    """
 
     steps: tuple[ReadStep, ...]
     memory_bytes: int
+    arena_bytes: int
 
 
 def jobs(states: Sequence[TensorState], reader: Reader, max_memory: int) -> Iterator[Job]:
@@ -109,7 +114,8 @@ class _Batch:
         self._nbytes += sum(step.nbytes for step in steps)
 
     def job(self) -> Job:
-        return Job(tuple(self.steps), self._staged + self._stream)
+        arena_bytes = max(step.opened.state.memory.arena for step in self.steps)
+        return Job(tuple(self.steps), self._staged + self._stream, arena_bytes)
 
 
 def _bundles(
@@ -117,7 +123,7 @@ def _bundles(
 ) -> Iterator[tuple[list[ReadStep], int, int]]:
     """Steps that must stay in one job, with the bytes of their staged buffers and of one stream."""
     for state in _in_order(states):
-        sizes, stream = state.read.staged_bytes, state.read.stream_bytes
+        sizes, stream = state.read.staged_bytes, state.memory.total
         for group in state.groups:
             staged = sum(sizes[n] for n in group)
             steps = _steps(state, group, reader)

@@ -9,12 +9,11 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.engine.decode.chunk_decoder import StoredChunks
+from reshard.engine.decode.chunk_memory import ChunkMemory, quickest_memory, stream_memory
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import StoredTensor
-from reshard.formats.codecs import decoder_bytes
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.sizes import format_bytes
-from reshard.planning.cost import BAND_BYTES, CAST_SCRATCH_BYTES, TASK_OVERHEAD_BYTES
 from reshard.restoring.outputs import RestoredOutput
 from reshard.restoring.read_groups import ReadGroup, read_groups, split_group
 
@@ -48,15 +47,16 @@ class TensorRead(Struct, frozen=True):
 
     @property
     def stream_bytes(self) -> int:
-        """Memory to read one chunk: decoder, band buffer, and scratch memory of a cast."""
-        spec = self.stored.spec
-        cast = CAST_SCRATCH_BYTES if self.is_cast else 0
-        return (
-            decoder_bytes(self.stored.encoding, spec.chunk_bytes)
-            + BAND_BYTES
-            + TASK_OVERHEAD_BYTES
-            + cast
-        )
+        """Memory to read one chunk in a stream."""
+        encoding, nbytes = self.stored.encoding, self.stored.spec.chunk_bytes
+        return stream_memory(encoding, nbytes, is_cast=self.is_cast).total
+
+    def chunk_memory(self, groups: Iterable[ReadGroup], most_bytes: int) -> ChunkMemory:
+        """Memory to read one chunk, where it and the staged buffers of a group may take ``most_bytes``."""
+        encoding, nbytes = self.stored.encoding, self.stored.spec.chunk_bytes
+        sizes = self.staged_bytes
+        staged = max((sum(sizes[n] for n in group) for group in groups), default=0)
+        return quickest_memory(encoding, nbytes, most_bytes - staged, is_cast=self.is_cast)
 
     @property
     def region_bytes(self) -> list[int]:

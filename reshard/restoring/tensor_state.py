@@ -7,6 +7,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from reshard.checksums.tensor_digest import CRC64NVME, finish
+from reshard.engine.decode.chunk_memory import ChunkMemory
+from reshard.engine.limits import Limits
 from reshard.engine.recorded_digest import check_recorded
 from reshard.engine.task import CastStats
 from reshard.formats.codecs import is_seekable
@@ -38,6 +40,7 @@ class TensorState(Struct):
     Attributes:
         digest: the recorded one; None if there is none, or if not every element is read exactly once.
         placed: the result of ``Output.place`` for each region.
+        memory: to read one chunk.
         seen: chunks that were read; a chunk is read again if the budget splits a group.
     """
 
@@ -45,6 +48,7 @@ class TensorState(Struct):
     groups: list[ReadGroup]
     digest: str | None
     placed: list[Any]
+    memory: ChunkMemory
     seen: set[Index] = field(default_factory=set)
     crc: int = 0
     cast: CastStats = field(default_factory=CastStats)
@@ -52,10 +56,11 @@ class TensorState(Struct):
     needed_bytes: int = 0
 
     @classmethod
-    def of(cls, read: TensorRead, max_memory: int, verify: bool) -> TensorState:
-        groups, is_split = read.read_groups(max_memory)
+    def of(cls, read: TensorRead, limits: Limits, verify: bool) -> TensorState:
+        groups, is_split = read.read_groups(limits.max_memory)
         digest = read.stored.digest if verify and read.covers and not is_split else None
-        return cls(read, groups, digest, [None] * len(read.output.regions))
+        memory = read.chunk_memory(groups, limits.max_memory // limits.workers)
+        return cls(read, groups, digest, [None] * len(read.output.regions), memory)
 
     def add(self, index: Index, result: ChunkResult) -> None:
         """Adds the result of a chunk; the needed bytes of a chunk that is read twice count once."""

@@ -11,7 +11,7 @@ from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.codecs import is_seekable
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype, storage_bytes
-from reshard.geometry.row_major import MIN_RUN_BYTES, pieces, run_elements, run_offsets, span
+from reshard.geometry.row_major import MIN_RUN_BYTES, dense_runs, pieces, run_elements, span
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -42,7 +42,7 @@ class ForwardChunk:
         around = self.chunk.stored_shape
         run = run_elements(local.shape, around)
         if run == local.size and not self._is_cast and out.flags.c_contiguous:
-            self._read(span(local, around)[0], out.reshape(-1).view("u1"))
+            self._read(span(local, around)[0] * self._itemsize, out.reshape(-1).view("u1"))
             return CastStats()
         by_runs = self._is_raw and run * self._itemsize >= MIN_RUN_BYTES
         return self._fill_by_pieces(out, local, scratch, by_runs)
@@ -63,10 +63,8 @@ class ForwardChunk:
 
     def _runs(self, piece: Box, scratch: Bytes) -> Array:
         """The piece, read run by run."""
-        around = self.chunk.stored_shape
-        nbytes = run_elements(piece.shape, around) * self._itemsize
-        for number, offset in enumerate(run_offsets(piece, around)):
-            self._read(offset, scratch[number * nbytes : (number + 1) * nbytes])
+        for first, place in dense_runs(piece, self.chunk.stored_shape, self._itemsize):
+            self._read(first, scratch[place])
         taken = scratch[: piece.size * self._itemsize]
         return taken.view(self._dtype).reshape(piece.shape)
 
@@ -76,15 +74,15 @@ class ForwardChunk:
 
         first, count = span(piece, self.chunk.stored_shape)
         taken = scratch[: count * self._itemsize]
-        self._read(first, taken)
+        self._read(first * self._itemsize, taken)
         strides = row_major(self.chunk.stored_shape, self._itemsize)
         return np.ndarray(piece.shape, self._dtype, taken.data, strides=strides)
 
     def _read(self, first: int, out: Bytes) -> None:
-        """Elements from ``first`` on, which lies at or behind where the stream is."""
-        self._stream.skip((first - self._position) * self._itemsize)
+        """Bytes from ``first`` on, which lies at or behind where the stream is."""
+        self._stream.skip(first - self._position)
         self._stream.readinto(out.data)
-        self._position = first + out.nbytes // self._itemsize
+        self._position = first + out.nbytes
 
     def close_checked(self) -> bool:
         """Closes a chunk of which all was taken; CorruptError where its checksum does not fit.
