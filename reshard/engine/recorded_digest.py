@@ -7,7 +7,7 @@ from reshard.formats.codecs.source import REMEDY
 
 
 def check_recorded(name: str, found: str, recorded: str) -> None:
-    """Raises CorruptError where the digest of a tensor's bytes, 16 hex digits, is not the recorded one."""
+    """Raises CorruptError if the digest of a tensor's bytes, 16 hex digits, is not the recorded one."""
     if found != recorded:
         raise CorruptError(
             f"tensor {name!r}: its bytes have the digest {found}, but {recorded} was recorded when it was written; "

@@ -1,6 +1,6 @@
 """ChunkMemory: how the chunks of a tensor are decoded one after another, and the memory that this takes.
 
-A chunk is decoded in a stream, band by band, or at once, where that is quicker and its memory is allowed.
+A chunk is decoded in a stream, band by band, or at once if that is quicker and its memory is allowed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ChunkMemory(Struct, frozen=True):
     """Bytes that decoding one chunk takes.
 
     Attributes:
-        decoded: for a band, or for the whole chunk where it is decoded at once.
+        decoded: for a band, or for the whole chunk if it is decoded at once.
         encoded: for what is read of a chunk that is decoded at once; 0 for a stream.
         beside: for the decoder, casts and small objects.
     """
@@ -75,7 +75,7 @@ def stream_memory(encoding: Encoding, chunk_bytes: int, *, is_cast: bool = False
 def quickest_memory(
     encoding: Encoding, chunk_bytes: int, most_bytes: int, *, is_cast: bool = False
 ) -> ChunkMemory:
-    """To decode them at once, where that is quicker and takes at most ``most_bytes``; else in a stream."""
+    """To decode them at once if that is quicker and takes at most ``most_bytes``; else in a stream."""
     streamed = stream_memory(encoding, chunk_bytes, is_cast=is_cast)
     room = encoded_room(encoding, chunk_bytes)
     at_once = ChunkMemory(chunk_bytes, room, streamed.beside)

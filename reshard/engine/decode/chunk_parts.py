@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 Direct: TypeAlias = "Callable[[Box], Bytes | None]"
-"""The caller's memory that exactly the elements of a box fill, contiguously; None where there is none."""
+"""The caller's memory that exactly the elements of a box fill, contiguously; None if there is none."""
 
 
 class Part(Struct, frozen=True):
@@ -55,7 +55,7 @@ class PartReader(Struct):
     """Reads the elements of ``wanted``, a box of the tensor within one chunk; the last part comes before all checks.
 
     Attributes:
-        to_end: whether a stream goes on where the rest is padding.
+        to_end: whether a stream reads padding at the end too.
         read_bytes: stored bytes that were read so far.
         is_checked: whether the chunk's checksum, if it has one, was compared; known at the end.
     """
@@ -70,7 +70,7 @@ class PartReader(Struct):
     def parts(self, buffers: ChunkBuffers, dtype: np.dtype[Any], direct: Direct) -> Iterator[Part]:
         """The wanted elements, viewed as ``dtype``; a part is valid until the next one is asked for.
 
-        Raises CorruptError, naming tensor and chunk, where bytes are wrong, StorageError where they cannot be read.
+        Raises CorruptError, naming tensor and chunk, if bytes are wrong, StorageError if they cannot be read.
         """
         if buffers.is_at_once and self._needs_end():
             yield self._at_once(buffers, dtype, direct)
