@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-MODULES = sorted(p for p in TESTS.rglob("*.py") if "server" not in p.relative_to(TESTS).parts)
+MODULES = sorted(TESTS.rglob("*.py"))
 
 
 def imported(source: str) -> list[tuple[str, list[str]]]:

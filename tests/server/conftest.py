@@ -1,4 +1,4 @@
-"""Fixtures of all tests of the server: PostgreSQL, an application in this process, a checkpoint below its root."""
+"""Fixtures of all tests of the server: PostgreSQL, an application in this process, checkpoints, worlds, browsers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,30 @@ from collections.abc import Iterator
 import pytest
 
 from tests.server.checkpoint import run_of
+from tests.server.jobs.worlds import (
+    shared_world,
+    slow_source,
+    small_source,
+    small_world,
+    world,
+)
+from tests.server.pages.signed_in import ann, signed_in
 from tests.server.postgres import Postgres, start_postgres
 from tests.server.served import serve, served
 
-__all__ = ["postgres", "run_of", "serve", "served"]
+__all__ = [
+    "ann",
+    "postgres",
+    "run_of",
+    "serve",
+    "served",
+    "shared_world",
+    "signed_in",
+    "slow_source",
+    "small_source",
+    "small_world",
+    "world",
+]
 
 
 @pytest.fixture(scope="session")

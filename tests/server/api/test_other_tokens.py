@@ -10,10 +10,7 @@ from reshard_server.api.schedules import routes
 from reshard_server.db.schedules import schedules
 
 from tests.server.pages.browser import Browser
-from tests.server.pages.conftest import ann, signed_in
 from tests.server.served import Served
-
-__all__ = ["ann", "signed_in"]
 
 SCHEDULE = {"when": {"directory": "data/run"}, "targets": [{"target": "data/o/{step}"}]}
 VARYING = {"x-request-id", "content-length", "date"}

@@ -7,10 +7,7 @@ from typing import Any
 import pytest
 
 from tests.server.pages.browser import Browser
-from tests.server.pages.conftest import ann, signed_in
 from tests.server.served import Served
-
-__all__ = ["ann", "signed_in"]
 
 NAMES = (
     "data/.reshard-held/12",

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from reshard_server.client import Client
 
 import reshard
+from tests.server.client.weights import WEIGHTS
 from tests.server.live import Live, live
 from tests.server.tokens import TOKENS
-
-WEIGHTS = np.random.default_rng(0).normal(size=(512, 256)).astype(np.float32)
 
 
 @pytest.fixture(scope="module")

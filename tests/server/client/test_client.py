@@ -20,8 +20,8 @@ from reshard_server.schemas.problem import Problem
 import reshard
 from reshard.engine.progress import Progress
 from reshard.errors import LayoutError, MemoryBudgetError, PlanError, ReshardError, StorageError
-from tests.server.client.conftest import WEIGHTS
 from tests.server.client.cutting import cutting
+from tests.server.client.weights import WEIGHTS
 from tests.server.live import Live, live
 from tests.server.tokens import TOKENS
 

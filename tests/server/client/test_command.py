@@ -20,7 +20,7 @@ from reshard.cli.json_output import conversion_report, plain
 from reshard.cli.remote import report_of
 from reshard.conversion.report import ConversionReport, TensorReport
 from reshard.engine.task import CastStats
-from tests.server.client.conftest import WEIGHTS
+from tests.server.client.weights import WEIGHTS
 from tests.server.live import Live, environment, live
 from tests.server.tokens import TOKENS
 

@@ -8,16 +8,13 @@ from typing import Any
 import pytest
 from reshard_server.db.conversions import claims, conversions
 from reshard_server.pages.conversions.conversion_pages import MOST_TENSORS, PAGE_SIZE
-from reshard_server.schemas.conversion import OneTarget, ProgressState, SeveralTargets
+from reshard_server.schemas.conversion import OneTarget, SeveralTargets
 
 from tests.server.claimed import begun
 from tests.server.pages.browser import Browser, at_once
+from tests.server.pages.progress import PROGRESS
 from tests.server.served import Served
 
-PROGRESS = ProgressState(
-    stage="copying", moved_bytes=40 << 20, total_bytes=50 << 20, resumed_bytes=10 << 20, tasks_done=4, tasks=5,
-    tensor="params/kernel", bytes_per_second=2.5 * 2**20, seconds_left=200,
-)  # fmt: skip
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(1)>"
 
 

@@ -18,7 +18,7 @@ from reshard_server.schemas.conversion import SeveralTargets
 
 from tests.server.claimed import begun
 from tests.server.pages.browser import Browser, at_once
-from tests.server.pages.test_conversions import PROGRESS
+from tests.server.pages.progress import PROGRESS
 from tests.server.served import Served
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,17 +12,8 @@ from reshard_server.errors.problems import ProblemError
 from reshard_server.schedules.cron import check_cron, last_tick, next_tick, ticks
 
 from tests.server.schedules.bench import Bench
+from tests.server.schedules.nightly import NIGHT, NIGHTLY
 
-
-def at(text: str) -> float:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
-
-
-NIGHT = at("2026-11-21T03:00:00")
-NIGHTLY: dict[str, Any] = {
-    "when": {"cron": "0 3 * * *", "source": "data/run"},
-    "targets": [{"target": "data/out/{name}-{time}"}],
-}
 DAY = 86400.0
 
 

@@ -10,7 +10,7 @@ from reshard_server.errors.problems import ProblemError
 from reshard_server.schedules.run_now import run_now
 
 from tests.server.schedules.bench import Bench, write_step
-from tests.server.schedules.test_cron import NIGHT, NIGHTLY
+from tests.server.schedules.nightly import NIGHT, NIGHTLY
 
 WHO = "the token 'ann', which made this schedule"
 

@@ -11,9 +11,8 @@ import pytest
 
 import reshard
 from tests.orbax_trees import mesh, put, save_pytree, save_standard, small_tree
+from tests.server.api.tensors.large import LARGE
 from tests.server.live import Live, live
-
-LARGE = np.random.default_rng(0).normal(size=(1024, 2048)).astype(np.float32)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import safetensors.numpy
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.orbax_trees import expected_arrays
-from tests.server.api.tensors.conftest import LARGE
+from tests.server.api.tensors.large import LARGE
 from tests.server.live import Live
 
 URL = "/v1/tensors"

@@ -19,7 +19,7 @@ import pytest
 
 import reshard
 from tests.orbax_trees import expected_arrays, small_tree
-from tests.server.api.tensors.conftest import LARGE
+from tests.server.api.tensors.large import LARGE
 from tests.server.live import Live, live
 from tests.server.tokens import TOKENS
 

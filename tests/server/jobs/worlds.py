@@ -1,4 +1,4 @@
-"""Two checkpoints for all tests here; a world of its own for each."""
+"""Fixtures of worlds: two checkpoints for the whole session, and one World for each test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.server.postgres import Postgres
 
 
 def saved(folder: Path, mebibytes: int) -> Path:
-    """A checkpoint of tensors of 4 MiB, for each of which gzip at its highest level takes more than a second."""
+    """A checkpoint of tensors of 4 MiB; gzip at its highest level takes more than a second for each."""
     rng = np.random.default_rng(mebibytes)
     path = folder / f"of{mebibytes}"
     tree = {
@@ -41,7 +41,7 @@ def world(tmp_path: Path, slow_source: Path) -> Iterator[World]:
 
 @pytest.fixture
 def shared_world(tmp_path: Path, slow_source: Path, postgres: Postgres) -> Iterator[World]:
-    """On PostgreSQL, so that several servers share it."""
+    """A world on PostgreSQL, which several servers share."""
     yield from _world(tmp_path, slow_source, postgres.new_database())
 
 
