@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from reshard.engine.progress import Progress, Stage
     from reshard.engine.task import CastStats
     from reshard.formats.base import Style
+    from reshard.formats.forms import FilesOf, FormatName
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.inspection.layout_preview import LaidOut, LayoutPreview
     from reshard.layout.layout_file import MissingAxes
@@ -100,9 +101,11 @@ __all__ = [
     "CorruptError",
     "DeviceMesh",
     "DiffReport",
+    "FilesOf",
     "Fingerprint",
     "FixedShardsPartitioner",
     "FormatError",
+    "FormatName",
     "IncompleteCheckpointError",
     "IndexedSlices",
     "LaidOut",
@@ -199,6 +202,8 @@ _LAZY = {
     "ShardedVariable": "reshard.variables.sharded.variable",
     "Stage": "reshard.engine.progress",
     "Style": "reshard.formats.base",
+    "FilesOf": "reshard.formats.forms",
+    "FormatName": "reshard.formats.forms",
     "TensorDiff": "reshard.verification.diff_report",
     "TensorInfo": "reshard.inspection.checkpoint_info",
     "TensorReport": "reshard.conversion.report",

@@ -121,6 +121,51 @@ Style = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+To = Annotated[
+    Literal["orbax", "safetensors"] | None,
+    typer.Option(
+        "--to",
+        help="Format of DST. Default: safetensors where DST ends in .safetensors, else the source's. --compression, "
+        "--chunk-bytes, --ocdbt and --style are for Orbax; --files, --file-bytes, --file-names and --carry for "
+        "safetensors.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Files = Annotated[
+    Literal["one", "shards", "ranks", "dcp"] | None,
+    typer.Option(
+        help="Files of a safetensors DST. shards, the default: whole tensors and an index, as on Hugging Face; one: a "
+        "single file; ranks: a file for each device of the mesh, with its slices; dcp: each slice once, for "
+        "torch.distributed.checkpoint.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+FileBytes = Annotated[
+    int | None,
+    typer.Option(
+        parser=size,
+        metavar="SIZE",
+        help="Most bytes of tensors in one of --files shards; a tensor is never split. Default: 5GB.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+FileNames = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Names of the files, such as 'part-{number:03d}.safetensors'. {number} counts from 1, {rank} from 0; {count} "
+        "is how many there are.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Carry = Annotated[
+    bool,
+    typer.Option(
+        "--carry",
+        help="Copy the files beside the weights of a safetensors SRC, such as config.json, as they are.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Verify = Annotated[
     Literal["written", "readback"],
     typer.Option(
@@ -160,6 +205,11 @@ TARGET_OPTIONS: Mapping[str, Any] = {
     "chunk_bytes": ChunkBytes,
     "ocdbt": Ocdbt,
     "style": Style,
+    "to": To,
+    "files": Files,
+    "file_bytes": FileBytes,
+    "file_names": FileNames,
+    "carry": Carry,
     "verify": Verify,
     "overwrite": Overwrite,
     "restart": Restart,

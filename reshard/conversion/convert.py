@@ -168,7 +168,7 @@ def _locked(run: _Run, jobs: Sequence[TargetJob], limits: Limits) -> Iterator[Se
     with ExitStack() as locks, kept_where_useful(opened, len(run.targets)):
         for job, output in zip(jobs, outputs, strict=True):
             with about_target(job.name):
-                staging = locks.enter_context(held(job.path))
+                staging = locks.enter_context(held(job.path, job.file))
                 if (result := _published_meanwhile(job)) is not None:
                     dissolve_own(staging, job.identity)
                     run.report_finished(job.number, result)
@@ -191,7 +191,8 @@ def _begun(targets: Sequence[OpenTarget]) -> Iterator[None]:
     with ExitStack() as journals:
         for target in targets:
             with about_target(target.job.name):
-                check_new(target.job.path, overwrite=target.job.options.overwrite)
+                options = target.job.options
+                check_new(target.job.path, overwrite=options.overwrite, is_file=options.is_one_file)
                 journal = begin_or_resume(target)
             journals.enter_context(closing(journal))
         yield

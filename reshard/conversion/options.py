@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from reshard.arguments import PairRules, Path, Rules
     from reshard.formats.base import Style
+    from reshard.formats.forms import FilesOf, FormatName
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import LayoutFile, MissingAxes
     from reshard.layout.layout_map import LayoutMap
@@ -51,6 +52,19 @@ class ConvertOptions(TypedDict, total=False):
         chunk_bytes: bytes, or text such as ``"64MiB"``; larger target chunks are subdivided. The default is 256 MiB.
         ocdbt: pack the target into one OCDBT database instead of plain files.
         style: Orbax's form of the target, ``"v0"`` or ``"v1"``; None, the default, keeps the source's.
+        to: the target's format, ``"orbax"`` or ``"safetensors"``. None, the default, takes safetensors for a target
+            whose name ends in ``.safetensors``, else the source's format. ``ocdbt``, ``style``, ``compression`` and
+            ``chunk_bytes`` are options of Orbax, the next four of safetensors.
+        files: the files of a safetensors target. ``"shards"``, the default of a folder, is Hugging Face's form: whole
+            tensors, and an index. ``"one"`` is a single file, the default of a target whose name ends in
+            ``.safetensors``. ``"ranks"`` is a file for each device of the target mesh, with that device's slices.
+            ``"dcp"`` is the form of torch's distributed checkpoint, which has each slice once.
+        file_bytes: for shards, the most bytes of tensors in one file, or text such as ``"5GB"``, the default; a tensor
+            is never split.
+        file_names: the pattern of the files' names, such as ``"model-{number:05d}-of-{count:05d}.safetensors"``.
+            ``{number}`` counts from 1, ``{rank}`` from 0.
+        carry: whether the other files beside the weights of a safetensors source, such as ``config.json``, are copied
+            to the target.
         overwrite: whether an existing target may be replaced.
         check: how the target is verified before it appears. ``"written"``, the default, compares the digest of what
             was read with the digest of what was written, tensor by tensor; ``"readback"`` also reads the
@@ -69,6 +83,11 @@ class ConvertOptions(TypedDict, total=False):
     chunk_bytes: int | str | None
     ocdbt: bool
     style: Style | None
+    to: FormatName | None
+    files: FilesOf | None
+    file_bytes: int | str | None
+    file_names: str | None
+    carry: bool
     overwrite: bool
     check: Check
     restart: bool
@@ -88,6 +107,11 @@ class _Options(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     chunk_bytes: int | str | None = None
     ocdbt: bool = False
     style: Style | None = None
+    to: FormatName | None = None
+    files: FilesOf | None = None
+    file_bytes: int | str | None = None
+    file_names: str | None = None
+    carry: bool = False
     overwrite: bool = False
     check: Check = "written"
     restart: bool = False

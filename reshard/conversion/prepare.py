@@ -81,7 +81,13 @@ def plan_targets(
         if number not in finished:
             with about_target(error_name(target, targets)):
                 path = Path(target.target)
-                check_target(path, Path(source), overwrite=target.options.overwrite)
+                options_of = target.options
+                check_target(
+                    path,
+                    Path(source),
+                    overwrite=options_of.overwrite,
+                    is_file=options_of.is_one_file,
+                )
                 refuse_other_content(path)
     target_plans = []
     for target in targets:

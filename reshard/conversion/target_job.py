@@ -20,6 +20,7 @@ from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.registry import open_writer
+from reshard.formats.safetensors.write.file_names import ONLY_FILE
 from reshard.planning.move import Plan
 from reshard.storage.staging import Staging, staging_for
 
@@ -53,7 +54,12 @@ class TargetJob(Struct, frozen=True):
     @property
     def staging(self) -> Staging:
         """Where its staging folder is, or will be."""
-        return staging_for(self.path)
+        return staging_for(self.path, self.file)
+
+    @property
+    def file(self) -> str:
+        """Name of the staged file that becomes the target; "" where a folder does."""
+        return ONLY_FILE if self.options.is_one_file else ""
 
     @property
     def has_staging(self) -> bool:
@@ -87,7 +93,7 @@ def _target_job(
         Path(target.target),
         target.options,
         target.restart,
-        replace(identity, plan=plan_digest(summary.plan, checkpoint, target.options)),
+        replace(identity, plan=plan_digest(summary.plan, checkpoint)),
         planned.reader,
         checkpoint,
         summary,
@@ -104,6 +110,6 @@ def open_output(job: TargetJob, limits: Limits) -> TargetOutput:
         if job.options.check == "readback":
             check_read_back(job.plan, job.reader, checkpoint, limits)
         check_unseen_memory(job.plan, job.reader, limits)
-        writer = open_writer(checkpoint, ocdbt=job.options.ocdbt)
+        writer = open_writer(checkpoint)
     encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}
     return TargetOutput(writer, encodings, str(job.staging.root), job.name)

@@ -12,6 +12,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions
+from reshard.conversion.target_form import (
+    copies_of,
+    form_of,
+    form_warnings,
+    in_files,
+    refuse_unheld,
+)
 from reshard.errors import PlanError
 from reshard.formats.base import (
     Container,
@@ -23,6 +30,7 @@ from reshard.formats.base import (
     TargetTensor,
 )
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes, is_seekable
+from reshard.formats.forms import Form, OrbaxForm, SafetensorsForm
 from reshard.formats.leaf_paths import Renamed, renamed_leaves
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import refuse_unstored
@@ -56,6 +64,7 @@ class TargetPlan(Struct, frozen=True):
 def make_target(reader: Reader, options: CheckedOptions) -> TargetPlan:
     """The target of converting ``reader``'s checkpoint; pure arithmetic over metadata."""
     refuse_unstored(options.changes.cast)
+    form = form_of(reader, options)
     kept = rewrites(
         options.changes,
         [leaf.name for leaf in reader.leaves],
@@ -69,19 +78,22 @@ def make_target(reader: Reader, options: CheckedOptions) -> TargetPlan:
     for rewrite, leaf in zip(kept, found.leaves, strict=True):
         if leaf.tensor:
             stored = reader.tensors[rewrite.source]
-            tensor = _target_tensor(stored, leaf, rewrite, options)
+            tensor = _target_tensor(stored, leaf, rewrite, options, form)
             tensors[leaf.name] = tensor
-            requests.append(_request(stored, tensor, options, saturate=rewrite.saturate))
+            requests.append(_request(stored, tensor, form, saturate=rewrite.saturate))
     checkpoint = TargetCheckpoint(
         _container(reader.container, options),
         tensors,
         found.leaves,
         _copied(reader),
         made=made_of(reader.tensors, kept, options.changes),
+        form=form,
     )
+    refuse_unheld(checkpoint, reader)
     kept_names = {rewrite.source for rewrite in kept}
     dropped = tuple(leaf.name for leaf in reader.leaves if leaf.name not in kept_names)
-    return TargetPlan(checkpoint, tuple(requests), dropped, found.warnings)
+    warnings = (*found.warnings, *form_warnings(checkpoint, reader))
+    return TargetPlan(checkpoint, tuple(requests), dropped, warnings)
 
 
 def _target_leaves(reader: Reader, kept: tuple[Rewrite, ...], keeps_places: bool) -> Renamed:
@@ -111,17 +123,20 @@ def _copied(reader: Reader) -> dict[str, Path]:
 
 
 def _target_tensor(
-    stored: StoredTensor, leaf: Leaf, rewrite: Rewrite, options: CheckedOptions
+    stored: StoredTensor, leaf: Leaf, rewrite: Rewrite, options: CheckedOptions, form: Form
 ) -> TargetTensor:
     source = stored.spec
     dtype = rewrite.dtype or source.dtype
     bare = TensorSpec(leaf.name, source.shape, dtype, Grid.whole(source.shape))
     parts = split(bare, source, options.layout)
+    partition, slices = _partition(stored, parts)
+    if isinstance(form, SafetensorsForm):
+        whole = replace(bare, layout=parts.layout)
+        return in_files(TargetTensor(whole, Encoding(), leaf, partition, slices), form)
     chunk = _chunks(stored, bare, parts.slices, options)
     _refuse_too_many(bare, chunk)
     storage = Grid.regular(source.shape, chunk)
     spec = TensorSpec(leaf.name, source.shape, dtype, storage, chunk, parts.layout)
-    partition, slices = _partition(stored, parts)
     return TargetTensor(spec, _encoding(stored, options), leaf, partition, slices)
 
 
@@ -173,10 +188,9 @@ def _encoding(stored: StoredTensor, options: CheckedOptions) -> Encoding:
     return replace(stored.encoding, checksum=True, gathered="no")
 
 
-def _request(
-    stored: StoredTensor, tensor: TargetTensor, options: CheckedOptions, *, saturate: bool
-) -> Request:
+def _request(stored: StoredTensor, tensor: TargetTensor, form: Form, *, saturate: bool) -> Request:
     source, target = stored.spec, tensor.spec
+    is_packed = isinstance(form, OrbaxForm) and form.ocdbt
     return Request(
         Placement.whole(source, target, saturate=saturate),
         Side(
@@ -189,30 +203,31 @@ def _request(
         Side(
             target,
             codec_name(tensor.encoding),
-            is_seekable(tensor.encoding) and not options.ocdbt,
-            encoder_bytes(tensor.encoding, _chunk_bytes(target)) + _packed_bytes(target, options),
+            is_seekable(tensor.encoding) and not is_packed,
+            encoder_bytes(tensor.encoding, _chunk_bytes(target)) + _packed_bytes(target, is_packed),
+            copies=copies_of(tensor, form),
         ),
-        COPY_BYTES + _whole_chunk_bytes(stored, tensor, options),
+        COPY_BYTES + _whole_chunk_bytes(stored, tensor, is_packed),
     )
 
 
-def _whole_chunk_bytes(stored: StoredTensor, tensor: TargetTensor, options: CheckedOptions) -> int:
+def _whole_chunk_bytes(stored: StoredTensor, tensor: TargetTensor, is_packed: bool) -> int:
     """What passing on a chunk takes where it is in memory whole: put into a database, or not stored.
 
     A chunk of fill values compresses to nothing, and one of zeros takes no memory before that.
     """
     chunk = _chunk_bytes(tensor.spec)
     encoder = encoder_bytes(tensor.encoding, chunk)
-    if options.ocdbt:
-        return encoder + chunk + _packed_bytes(tensor.spec, options)
+    if is_packed:
+        return encoder + chunk + _packed_bytes(tensor.spec, is_packed)
     if not stored.may_be_missing:
         return 0
     return encoder if any(stored.fill) else max(0, encoder - chunk)
 
 
-def _packed_bytes(spec: TensorSpec, options: CheckedOptions) -> int:
+def _packed_bytes(spec: TensorSpec, is_packed: bool) -> int:
     """The database keeps a copy of each value until it is on disk."""
-    return 2 * _chunk_bytes(spec) if options.ocdbt else 0
+    return 2 * _chunk_bytes(spec) if is_packed else 0
 
 
 def _chunk_bytes(spec: TensorSpec) -> int:

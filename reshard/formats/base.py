@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field
 
+from reshard.formats.forms import Form, OrbaxForm
 from reshard.formats.raw_pieces import Gathered, Pieces
 from reshard.formats.slices.origin import Made
 from reshard.geometry.box import Box
@@ -195,6 +196,16 @@ class Reader(Protocol):
         ...
 
     @property
+    def conversion(self) -> str:
+        """The conversion that made all of it, as its record says; "" if none did."""
+        ...
+
+    @property
+    def made(self) -> Made | None:
+        """From which source and by which rules it was made, as its record says; None if that is not recorded."""
+        ...
+
+    @property
     def tensors(self) -> Mapping[str, StoredTensor]:
         """By name, in the tree's order."""
         ...
@@ -273,6 +284,7 @@ class TargetCheckpoint(Struct, frozen=True):
         copied: source directory of each item that is no tree, by item name.
         conversion: recorded in the checkpoint, so that the same conversion is not done twice; "" for none.
         made: recorded in the checkpoint, so that ``verify`` can compare it with its source; None for none.
+        form: its format, with the options of that format.
     """
 
     container: Container
@@ -281,6 +293,7 @@ class TargetCheckpoint(Struct, frozen=True):
     copied: Mapping[str, Path]
     conversion: str = ""
     made: Made | None = None
+    form: Form = OrbaxForm()
 
 
 class Writer(Protocol):

@@ -18,6 +18,7 @@ from reshard.errors import (
     TargetExistsError,
 )
 from reshard.formats.base import Reader, Record, TargetCheckpoint, Writer
+from reshard.formats.forms import SafetensorsForm
 from reshard.formats.orbax.container import MARKERS, is_finished, is_orbax
 from reshard.formats.orbax.metadata_price import OPENED_LEAF_BYTES
 from reshard.formats.orbax.metadata_price import leaf_count as orbax_leaves
@@ -28,6 +29,7 @@ from reshard.formats.safetensors.reader import (
     open_safetensors,
 )
 from reshard.formats.safetensors.reader import leaf_count as safetensors_leaves
+from reshard.formats.safetensors.replaceable import is_replaceable
 from reshard.formats.steps import committed, committed_steps
 from reshard.storage.local import storage_error, storage_errors
 from reshard.storage.staging import staging_above
@@ -41,8 +43,8 @@ class KnownFormat(Struct, frozen=True):
     Attributes:
         marks: the files by which its checkpoints are recognised, for messages.
         matches: whether a local path has such files.
-        is_written: whether this project writes the format, so that a target of it may be replaced.
         takes_record: whether ``reshard fingerprint`` can record digests in its checkpoints.
+        is_ours: whether what is at such a path may be replaced by a target: nothing of it is lost but a checkpoint.
         count_leaves: about how many leaves a checkpoint has, without opening it; 0 where it cannot be read.
         leaf_bytes: memory that opening it takes for each leaf, an overestimate.
     """
@@ -53,7 +55,7 @@ class KnownFormat(Struct, frozen=True):
     open: Callable[[str, Record], Reader]
     count_leaves: Callable[[str], int]
     leaf_bytes: int
-    is_written: bool = False
+    is_ours: Callable[[str], bool]
     takes_record: bool = False
 
 
@@ -65,7 +67,7 @@ FORMATS = (
         open_orbax,
         orbax_leaves,
         OPENED_LEAF_BYTES,
-        is_written=True,
+        is_orbax,
         takes_record=True,
     ),
     KnownFormat(
@@ -75,6 +77,7 @@ FORMATS = (
         open_safetensors,
         safetensors_leaves,
         OPENED_TENSOR_BYTES,
+        is_replaceable,
     ),
 )
 """In the order in which they are tried."""
@@ -102,18 +105,19 @@ def open_reader(uri: str, record: Record = "checked", *, staged: bool = False) -
         raise storage_error("read", error.filename or uri, error) from error
 
 
-def open_writer(target: TargetCheckpoint, *, ocdbt: bool = False) -> Writer:
-    """A writer of a checkpoint that stock Orbax restores; nothing is written yet.
+def open_writer(target: TargetCheckpoint) -> Writer:
+    """A writer of a checkpoint in the target's form; nothing is written yet.
 
-    Args:
-        ocdbt: keep all arrays of an item in one OCDBT database instead of plain files.
-
-    Raises FormatError, naming the tensor, for names that collide or are unsafe and for arrays that
+    Raises FormatError or PlanError, naming the tensor, for names that collide or are unsafe and for arrays that
     the format cannot hold; LayoutError where a layout does not divide its tensor.
     """
-    from reshard.formats.orbax.write import writer
+    if isinstance(target.form, SafetensorsForm):
+        from reshard.formats.safetensors.write import writer as safetensors
 
-    return writer.open_writer(target, ocdbt=ocdbt)
+        return safetensors.open_writer(target, target.form)
+    from reshard.formats.orbax.write import writer as orbax
+
+    return orbax.open_writer(target, target.form)
 
 
 def _refuse_staged(uri: str, path: str) -> None:
@@ -142,8 +146,8 @@ def is_checkpoint(path: str) -> bool:
 
 
 def is_written(path: str) -> bool:
-    """Whether a local path is a checkpoint of a format that this project writes, finished or not."""
-    return any(known.is_written and known.matches(path) for known in FORMATS)
+    """Whether a local path is a checkpoint that a target may replace, finished or not."""
+    return any(known.matches(path) and known.is_ours(path) for known in FORMATS)
 
 
 def takes_record(name: str) -> bool:
@@ -170,9 +174,16 @@ def committed_format(path: str) -> str | None:
 
 
 def refuse_other_content(target: Path) -> None:
-    """Raises TargetExistsError for a folder with anything but a checkpoint in it: overwriting replaces all of it."""
+    """Raises TargetExistsError for a target with anything but a checkpoint in it: overwriting replaces all of it."""
     with storage_errors("look at", target):
-        if not target.is_dir() or is_written(str(target)) or not any(target.iterdir()):
+        if not target.exists() or is_written(str(target)):
+            return
+        if target.is_file():
+            raise TargetExistsError(
+                f"the target {str(target)!r} is a file that is not a checkpoint, and was left untouched; overwriting "
+                "replaces only checkpoints and empty folders: choose another target, or remove it"
+            )
+        if not any(target.iterdir()):
             return
     raise TargetExistsError(
         f"the target {str(target)!r} is a folder that contains something other than a checkpoint, and was left "

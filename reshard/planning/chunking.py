@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import pairwise
 
 from reshard.geometry.grid import Grid
 
@@ -98,3 +99,30 @@ def _largest_divisor(size: int, at_most: int) -> int:
         if size % small == 0:
             best = max([best, *(d for d in (small, size // small) if d <= at_most)])
     return best
+
+
+def contiguous_grid(slices: Grid, itemsize: int, most_bytes: int) -> Grid:
+    """A finer grid, whose boxes are contiguous in their slice and have at most ``most_bytes``.
+
+    Rows of the first dimension are grouped; where one row is too large, the next dimension is cut too.
+
+    >>> contiguous_grid(Grid.whole((6, 4)), 4, 40).cuts
+    ((0, 2, 4, 6), (0, 4))
+    >>> contiguous_grid(Grid.whole((2, 4)), 4, 8).cuts
+    ((0, 1, 2), (0, 2, 4))
+    """
+    cuts, largest = list(slices.cuts), list(slices.largest)
+    for dim in range(len(cuts)):
+        if math.prod(largest) * itemsize <= most_bytes:
+            break
+        row = math.prod(largest[dim + 1 :]) * itemsize
+        largest[dim] = max(1, most_bytes // row)
+        cuts[dim] = _stepped(cuts[dim], largest[dim])
+    return Grid(slices.shape, tuple(cuts))
+
+
+@lru_cache(maxsize=1024)
+def _stepped(cuts: tuple[int, ...], step: int) -> tuple[int, ...]:
+    """Each part cut into parts of ``step``, the last one smaller."""
+    starts = [at for a, b in pairwise(cuts) for at in range(a, b, step)]
+    return (*starts, cuts[-1])

@@ -162,7 +162,7 @@ def price(fill: Fill, units: Grid, pace: Pace, *, is_decoded: bool = False) -> P
     decoded = decoded_bytes(placement, source, units)
     moved = math.prod(placement.shape) * target.spec.itemsize
     target_grid = placement.target_grid(target.spec.storage)
-    written = _written_bytes(target_grid, target, moved)
+    written = _written_bytes(target_grid, target, moved) * target.copies
     # Pieces are as wide as a source chunk, or as a row of a unit if chunks are interleaved.
     passing = units
     if strategy == "scatter" and units != source_grid:
@@ -171,6 +171,7 @@ def price(fill: Fill, units: Grid, pace: Pace, *, is_decoded: bool = False) -> P
         writes = target_grid.count
     else:
         writes = _scattered_writes(placement, passing, target_grid, target)
+    writes *= target.copies
     seconds = _seconds(fill, moved, writes, units.count)
     if strategy != "copy":
         # The source is read chunk by chunk, or row by row of a whole unit if chunks are interleaved.

@@ -38,6 +38,7 @@ class Side(Struct, frozen=True):
         raw: elements lie at fixed offsets, so that a source can be read and a target written in pieces.
         stream_bytes: memory of one decoder (source) or of encoding one chunk (target).
         encoded_bytes: memory for the encoded bytes of a chunk that is decoded at once; 0 if that gains nothing.
+        copies: how often each chunk of a target is written.
     """
 
     spec: TensorSpec
@@ -45,6 +46,7 @@ class Side(Struct, frozen=True):
     raw: bool
     stream_bytes: int
     encoded_bytes: int = 0
+    copies: int = 1
 
 
 class Price(Struct, frozen=True):

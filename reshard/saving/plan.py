@@ -17,6 +17,7 @@ from reshard.formats.base import (
     TargetTensor,
     Writer,
 )
+from reshard.formats.forms import OrbaxForm
 from reshard.formats.registry import open_writer
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Grid
@@ -84,7 +85,7 @@ def plan_save(
         for name in dict.fromkeys(chunk.name for chunk in mine)
     }
     _refuse_too_large(need, options.max_memory)
-    writer = _writer(target, options)
+    writer = _writer(target)
     return SavePlan(target, writer, by_name, tuple(mine), need)
 
 
@@ -109,7 +110,7 @@ def target_checkpoint(
     item = options.item
     ordered = [replace(by_path.get(x.leaf.path, x.leaf), item=item) for x in leaves]
     container = Container(options.style, (Item(item, item, is_tree=True),))
-    return TargetCheckpoint(container, made, ordered, {})
+    return TargetCheckpoint(container, made, ordered, {}, form=OrbaxForm(options.ocdbt))
 
 
 def _target_tensor(tensor: LiveTensor, options: SaveOptions, count: int) -> TargetTensor:
@@ -119,9 +120,9 @@ def _target_tensor(tensor: LiveTensor, options: SaveOptions, count: int) -> Targ
     return TargetTensor(spec, options.encoding, tensor.leaf, tensor.partition, tensor.slices)
 
 
-def _writer(target: TargetCheckpoint, options: SaveOptions) -> Writer:
+def _writer(target: TargetCheckpoint) -> Writer:
     try:
-        return open_writer(target, ocdbt=options.ocdbt)
+        return open_writer(target)
     except LayoutError:
         raise
     except FormatError as error:

@@ -1,4 +1,4 @@
-"""Publishing: one rename makes the staged folder the target; it replaces nothing but an empty folder.
+"""Publishing: one rename makes the staged folder or file the target; it replaces nothing but an empty folder.
 
 Everything is synced before the rename, with errors checked, and the parent folder of the target after it.
 """
@@ -15,7 +15,7 @@ from reshard.errors import StorageError
 from reshard.storage.local import libc, storage_errors
 from reshard.storage.staging import Staging
 from reshard.storage.syncing import checked, fsync, sync_tree
-from reshard.storage.target_checks import is_empty_folder, refuse_no_folder, target_exists
+from reshard.storage.target_checks import is_empty_folder, refuse_other_kind, target_exists
 
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
@@ -25,9 +25,9 @@ _RENAME_EXCHANGE = 2
 def publish(
     staging: Staging, *, overwrite: bool, check: Callable[[Path], None] | None = None
 ) -> None:
-    """Syncs and renames the staged folder to the target, in one step that replaces nothing but an empty folder.
+    """Syncs and renames what is staged to the target, in one step that replaces nothing but an empty folder.
 
-    With ``overwrite`` an existing target is exchanged with the staged folder, and the old one is removed
+    With ``overwrite`` an existing target is exchanged with what is staged, and the old one is removed
     afterwards: at every moment one of the two is complete. ``check`` raises where the existing target must not be
     replaced: it may have appeared since the run began.
     """
@@ -35,7 +35,7 @@ def publish(
     _refuse_replaced(staging)
     with storage_errors("publish", staging.target):
         if overwrite and os.path.lexists(staging.target):
-            refuse_no_folder(staging.target)
+            refuse_other_kind(staging.target, is_file=bool(staging.file))
             if check is not None:
                 check(staging.target)
             _exchange(staging)
@@ -47,7 +47,7 @@ def publish(
 def _refuse_replaced(staging: Staging) -> None:
     """Checks the identity of the folder: it may have been removed, and replaced by an incomplete one."""
     with storage_errors("publish", staging.target):
-        status = os.lstat(staging.root)
+        status = os.lstat(staging.published)
     if staging.identity not in (None, (status.st_dev, status.st_ino)):
         raise StorageError(
             f"the staging folder {str(staging.root)!r} was removed while it was written; nothing was published at "
@@ -66,19 +66,19 @@ def _sync_published(target: Path) -> None:
 
 def _exchange(staging: Staging) -> None:
     try:
-        _rename(staging.root, staging.target, _RENAME_EXCHANGE)
+        _rename(staging.published, staging.target, _RENAME_EXCHANGE)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOSYS):
             raise
         raise StorageError(
-            f"the file system of {str(staging.target)!r} cannot exchange two folders in one step, so the "
+            f"the file system of {str(staging.target)!r} cannot exchange two names in one step, so the "
             "existing target was left untouched; remove it and run again without overwriting, or choose another target"
         ) from error
 
 
 def _rename_new(staging: Staging) -> None:
     try:
-        _rename(staging.root, staging.target, _RENAME_NOREPLACE)
+        _rename(staging.published, staging.target, _RENAME_NOREPLACE)
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.EINVAL, errno.ENOSYS):
             raise
@@ -91,6 +91,9 @@ def _rename_checked(staging: Staging) -> None:
     An ordinary rename replaces at most an empty folder: it fails if a file appears there after the check, and
     leaves it unchanged.
     """
+    if staging.file:
+        _link_new(staging)
+        return
     if os.path.lexists(staging.target) and not is_empty_folder(staging.target):
         raise target_exists(staging.target)
     try:
@@ -99,6 +102,15 @@ def _rename_checked(staging: Staging) -> None:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise target_exists(staging.target) from error
         raise
+
+
+def _link_new(staging: Staging) -> None:
+    """Gives the staged file the target's name, which fails if anything has that name."""
+    try:
+        staging.target.hardlink_to(staging.published)
+    except FileExistsError:
+        raise target_exists(staging.target) from None
+    staging.published.unlink()
 
 
 def _rename(source: Path, target: Path, flags: int) -> None:

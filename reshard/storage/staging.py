@@ -1,7 +1,7 @@
 """Staging: output is written to a folder that no reader mistakes for a checkpoint, locked by one process.
 
 ``DIR/.name.reshard-partial`` beside ``DIR/name`` has a lock file, a journal if the run can be resumed, and the
-folder that becomes the target (``publishing``). The lock ends with its process, so a later run takes over the
+folder or file that becomes the target (``publishing``). The lock ends with its process, so a later run takes over the
 folder of a killed one.
 """
 
@@ -33,16 +33,23 @@ class Staging(Struct, frozen=True):
     """The paths that a run writes to.
 
     Attributes:
-        target: the folder that will appear.
+        target: the folder or file that will appear.
         folder: the hidden folder beside it.
-        root: the folder in it that is renamed to the target.
-        identity: device and inode of ``root``, to notice that another folder has replaced it.
+        root: the folder in it below which everything is written.
+        file: name of the file in ``root`` that becomes the target; "" where ``root`` itself does.
+        identity: device and inode of what becomes the target, to notice that something else has replaced it.
     """
 
     target: Path
     folder: Path
     root: Path
+    file: str = ""
     identity: tuple[int, int] | None = None
+
+    @property
+    def published(self) -> Path:
+        """The folder or file that is renamed to the target."""
+        return self.root / self.file if self.file else self.root
 
     @property
     def journal(self) -> Path:
@@ -55,10 +62,10 @@ class Staging(Struct, frozen=True):
         return self.folder / "journal.new"
 
 
-def staging_for(target: Path) -> Staging:
-    """The staging paths of ``target``; nothing is made."""
+def staging_for(target: Path, file: str = "") -> Staging:
+    """The staging paths of ``target``, which is a folder unless ``file`` names the file; nothing is made."""
     folder = target.parent / f".{target.name}{_PARTIAL}"
-    return Staging(target, folder, folder / "checkpoint")
+    return Staging(target, folder, folder / "checkpoint", file)
 
 
 def staging_above(path: Path) -> Path | None:
@@ -82,12 +89,12 @@ def staged(target: Path) -> Iterator[Staging]:
 
 
 @contextmanager
-def held(target: Path) -> Iterator[Staging]:
+def held(target: Path, file: str = "") -> Iterator[Staging]:
     """The locked staging folder as the last run left it; its content stays, also at the end.
 
     Raises StorageError naming the holder where another live process holds it.
     """
-    staging = staging_for(target)
+    staging = staging_for(target, file)
     _make_durable(target.parent)
     lock = _lock(staging)
     try:
@@ -111,13 +118,15 @@ def emptied(staging: Staging) -> Staging:
         _remove(staging.next_journal)
         _remove(staging.root)
         staging.root.mkdir()
+        if staging.file:
+            staging.published.touch()
     return identified(staging)
 
 
 def identified(staging: Staging) -> Staging:
-    """The staging folder with the identity of the root that is in it now."""
-    with storage_errors("look at", staging.root):
-        status = os.lstat(staging.root)
+    """The staging folder with the identity of what is in it now and becomes the target."""
+    with storage_errors("look at", staging.published):
+        status = os.lstat(staging.published)
     return replace(staging, identity=(status.st_dev, status.st_ino))
 
 

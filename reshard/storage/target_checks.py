@@ -11,10 +11,10 @@ from reshard.errors import StorageError, TargetExistsError
 from reshard.storage.local import storage_errors
 
 
-def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
+def check_target(target: Path, source: Path, *, overwrite: bool, is_file: bool = False) -> None:
     """Refuses a target that exists (unless it may be overwritten) or that overlaps with the source.
 
-    Only a folder can be overwritten; a file or a link is refused, since neither is a checkpoint.
+    Only a folder can be overwritten by a folder, and a file by a file; a link is refused.
     """
     real_target, real_source = _real(target), _real(source)
     if real_target == real_source:
@@ -29,7 +29,7 @@ def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
         raise StorageError(
             f"the source {str(source)!r} is inside the target {str(target)!r}; choose another target"
         )
-    check_new(target, overwrite=overwrite)
+    check_new(target, overwrite=overwrite, is_file=is_file)
 
 
 def check_apart(targets: Sequence[Path]) -> None:
@@ -49,12 +49,12 @@ def check_apart(targets: Sequence[Path]) -> None:
                 )
 
 
-def check_new(target: Path, *, overwrite: bool) -> None:
-    """Refuses a target that exists, unless it is an empty folder, or a folder and may be overwritten."""
-    is_empty = is_empty_folder(target) and not _is_working_folder(target)
+def check_new(target: Path, *, overwrite: bool, is_file: bool = False) -> None:
+    """Refuses a target that exists, unless it may be overwritten, or is an empty folder where a folder is made."""
+    is_empty = not is_file and is_empty_folder(target) and not _is_working_folder(target)
     if os.path.lexists(target) and not overwrite and not is_empty:
         raise target_exists(target)
-    refuse_no_folder(target)
+    refuse_other_kind(target, is_file=is_file)
     _refuse_mount(target)
     _refuse_file_above(target)
 
@@ -68,8 +68,8 @@ def _real(path: Path) -> Path:
         ) from None
 
 
-def refuse_no_folder(target: Path) -> None:
-    """Refuses a target that is there and no folder; a link to one is none."""
+def refuse_other_kind(target: Path, *, is_file: bool = False) -> None:
+    """Refuses a target that is there and no folder, or no file where ``is_file``; a link to one is none."""
     with storage_errors("look at", target):
         try:
             mode = os.lstat(target).st_mode
@@ -77,6 +77,14 @@ def refuse_no_folder(target: Path) -> None:
             return
         except NotADirectoryError:
             return  # the error about the file above is clearer
+    if is_file:
+        if not stat.S_ISREG(mode):
+            kind = "a symbolic link" if stat.S_ISLNK(mode) else "no plain file"
+            raise TargetExistsError(
+                f"the target {str(target)!r} is {kind} and was left untouched; a single file replaces only files: remove "
+                "it, or choose another target"
+            )
+        return
     if not stat.S_ISDIR(mode):
         kind = "a symbolic link" if stat.S_ISLNK(mode) else "no folder"
         raise TargetExistsError(

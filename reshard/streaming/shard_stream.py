@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from reshard.formats.base import Reader
-from reshard.formats.safetensors.write_header import HeaderEntry, safetensors_header
+from reshard.formats.safetensors.write.header import HeaderEntry, safetensors_header
 from reshard.layout.slice_info import SaveSliceInfo
 from reshard.streaming.shard_parts import ShardPart, StreamedShard
 from reshard.streaming.tensor_stream import TensorStream

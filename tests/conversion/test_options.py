@@ -24,7 +24,13 @@ from reshard.engine.limits import limits_of
 from reshard.restoring.options import RestoreArguments, RestoreOptions
 
 OPTIONS = tuple(ConvertOptions.__annotations__)
-CHOICES = {"missing_axes": reshard.MissingAxes, "style": reshard.Style, "check": reshard.Check}
+CHOICES = {
+    "missing_axes": reshard.MissingAxes,
+    "style": reshard.Style,
+    "to": reshard.FormatName,
+    "files": reshard.FilesOf,
+    "check": reshard.Check,
+}
 DEFAULTS = Target("")
 
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 PUBLIC = [
     "CastStats", "Check", "CheckpointInfo", "ConversionPlan", "ConversionReport", "ConvertOptions", "CorruptError",
-    "DeviceMesh", "DiffReport", "Fingerprint", "FixedShardsPartitioner", "FormatError", "IncompleteCheckpointError",
+    "DeviceMesh", "DiffReport", "FilesOf", "Fingerprint", "FixedShardsPartitioner", "FormatError", "FormatName", "IncompleteCheckpointError",
     "IndexedSlices", "LaidOut", "LayoutError", "LayoutMap", "LayoutPreview", "LayoutWarning", "LeafDiff",
     "MaxSizePartitioner", "MemoryBudgetError", "MinSizePartitioner", "MissingAxes", "MissingError",
     "MissingPackageError", "MultiConversionPlan", "MultiReport", "NotACheckpointError", "OpenedCheckpoint",

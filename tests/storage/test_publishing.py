@@ -150,7 +150,7 @@ def test_overwriting_replaces_only_folders(kind, what, tmp_path):
 def test_overwriting_where_folders_cannot_be_exchanged(tmp_path, monkeypatch):
     appear("folder", tmp_path / "dst")
     monkeypatch.setattr(publishing, "_rename", unsupported)
-    text = "cannot exchange two folders in one step, so the existing target was left untouched; remove it"
+    text = "cannot exchange two names in one step, so the existing target was left untouched; remove it"
     with pytest.raises(StorageError, match=text), staged(tmp_path / "dst") as stage:
         publish(stage, overwrite=True)
     still_there("folder", tmp_path / "dst")

@@ -12,25 +12,23 @@ from reshard.conversion.resume.journal import read_header
 from reshard.errors import CorruptError, ReshardError, ResumeError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.registry import open_reader
-from reshard.formats.slices.parse import read_slices
 from reshard.storage.staging import Staging, dissolve, held, staging_for
 from reshard.storage.syncing import fsync
 
 
 def open_result(target: str, identity: Identity) -> Reader | None:
-    """The target, if it can be opened and each of its trees names this conversion of this source; else None.
+    """The target, if it can be opened and its record names this conversion of this source; else None.
 
     Raises CorruptError where a chunk of it is missing or cut short: it was damaged since.
     """
     try:
-        if Path(target).is_symlink() or not Path(target).is_dir():
+        if Path(target).is_symlink() or not Path(target).exists():
             return None
         reader = open_reader(target)
-        items = [item for item in reader.container.items if item.is_tree]
-        found = [read_slices(Path(target, item.directory)) for item in items]
+        made_by = reader.conversion
     except (ReshardError, OSError):
         return None
-    if not found or any(s is None or s.conversion != identity.output for s in found):
+    if made_by != identity.output:
         return None
     _refuse_incomplete(target, reader)
     return reader

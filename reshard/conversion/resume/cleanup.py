@@ -67,7 +67,7 @@ def _is_kept(target: OpenTarget, error: BaseException, count: int) -> bool:
 
 
 def _is_published(staging: Staging) -> bool:
-    """Whether the folder that the journal speaks of is the target already."""
+    """Whether what the journal is about is the target already."""
     try:
         header = read_header(staging.journal)
         return header is not None and os.lstat(staging.target).st_ino == header.root

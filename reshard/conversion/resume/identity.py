@@ -131,6 +131,11 @@ def _settings(options: CheckedOptions) -> dict[str, str]:
         "chunk_bytes": _bytes_text(options.chunk_bytes),
         "ocdbt": str(options.ocdbt),
         "style": str(options.style),
+        "to": str(options.to),
+        "files": str(options.files),
+        "file_bytes": str(options.file_bytes),
+        "file_names": str(options.file_names),
+        "carry": str(options.carry),
         "max_memory": _bytes_text(options.max_memory),
         "workers": str(options.workers),
         "reshard": __version__,
@@ -178,9 +183,10 @@ def _mesh_text(mesh: DeviceMesh | None) -> str:
     return f"{mesh}{f' of types {list(types)}' if types else ''}{shown}"
 
 
-def plan_digest(plan: Plan, target: TargetCheckpoint, options: CheckedOptions) -> str:
+def plan_digest(plan: Plan, target: TargetCheckpoint) -> str:
     """Digest of everything that the files on disk and the tasks' numbers depend on."""
-    form = (options.ocdbt, target.container.style, [i.directory for i in target.container.items])
+    container = target.container
+    form = (target.form, container.style, [i.directory for i in container.items])
     return _digest([repr(form), *map(_move_text, plan.moves)])
 
 

@@ -41,7 +41,7 @@ class JournalHeader(Struct, frozen=True):
 
     Attributes:
         host, boot: where its lines were written, and in which run of that kernel.
-        root: inode of the folder that the journal speaks of.
+        root: inode of the folder or file that becomes the target.
     """
 
     identity: Identity

@@ -74,7 +74,9 @@ def _resumable(staging: Staging) -> JournalHeader | None:
     if header is None or not staging.root.is_dir() or staging.root.is_symlink():
         return None
     # What was overwritten changed places with the output: such a folder is not the journal's.
-    is_same_folder = os.lstat(staging.root).st_ino == header.root
+    is_same_folder = (
+        os.path.lexists(staging.published) and os.lstat(staging.published).st_ino == header.root
+    )
     return header if is_same_folder and has_finished(staging.journal) else None
 
 

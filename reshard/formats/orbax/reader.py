@@ -35,6 +35,7 @@ from reshard.storage.inside import Inside
 from reshard.storage.local import reason_and_remedy
 
 if TYPE_CHECKING:
+    from reshard.formats.slices.origin import Made
     from reshard.formats.slices.slice_file import SliceFile
 
 __all__ = ["OrbaxReader", "is_orbax", "open_orbax"]
@@ -146,6 +147,22 @@ class OrbaxReader:
     def chunk_files(self) -> ChunkFiles:
         """Tells which paths below the checkpoint are chunks in plain files."""
         return ChunkFiles(self.opened)
+
+    @property
+    def conversion(self) -> str:
+        """The conversion that made every tree of it, as their slices.json say; "" if none did, or several."""
+        trees = [item for item in self.container.items if item.is_tree]
+        found = {record.conversion if record else "" for record in map(self._record_of, trees)}
+        return found.pop() if len(found) == 1 else ""
+
+    @property
+    def made(self) -> Made | None:
+        """From which source and by which rules it was made, as the slices.json at its top says."""
+        record = read_slices(Path(self.uri))
+        return None if record is None else record.made
+
+    def _record_of(self, item: Item) -> SliceFile | None:
+        return read_slices(Path(self.uri, item.directory))
 
     def locate(self, name: str, index: Index) -> Extent | None:
         """The location of the encoded chunk at ``index`` of the tensor's storage grid.

@@ -27,11 +27,13 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, MissingError, NotACheckpointError
 from reshard.formats.json.safe_json import expect, read_json
+from reshard.formats.slices.slice_file import FILE_NAME
 from reshard.storage.inside import Inside
 from reshard.storage.local import storage_errors
 
 ENDING = ".safetensors"
 INDEX_ENDING = ".safetensors.index.json"
+INDEX_NAME = f"model{INDEX_ENDING}"
 
 _REPOSITORY = re.compile(r"(models|datasets|spaces)--.+")
 
@@ -43,11 +45,13 @@ class Files(Struct, frozen=True):
         paths: of the safetensors files, by name.
         index: path of the index; "" for none.
         weight_map: the file of each tensor, as the index has it.
+        folder: path of the folder that they are in; "" for a file by itself.
     """
 
     paths: tuple[str, ...]
     index: str = ""
     weight_map: Mapping[str, str] = {}
+    folder: str = ""
 
 
 def has_files(path: str) -> bool:
@@ -75,8 +79,11 @@ def files_of(path: str) -> Files:
             f"{path} holds {len(indexes)} indexes of safetensors files: {', '.join(indexes[:4])}; one folder holds one "
             "model, so move the others away, or name a safetensors file"
         )
+    if FILE_NAME in names:
+        _inside(path, [FILE_NAME], "the record")
     if not indexes:
-        return Files(_inside(path, [name for name in names if name.endswith(ENDING)]))
+        paths = _inside(path, [name for name in names if name.endswith(ENDING)])
+        return Files(paths, folder=path)
     _inside(path, indexes, "the index")
     return _indexed(path, f"{path.rstrip('/')}/{indexes[0]}", frozenset(names))
 
@@ -94,7 +101,7 @@ def _indexed(folder: str, index: str, there: frozenset[str]) -> Files:
                 "restore the folder from a copy"
             )
     files = sorted(set(weight_map.values()))
-    return Files(_inside(folder, files), index, weight_map)
+    return Files(_inside(folder, files), index, weight_map, folder)
 
 
 def _weight_map(document: Any, index: str) -> dict[str, str]:
@@ -110,11 +117,16 @@ def _weight_map(document: Any, index: str) -> dict[str, str]:
 
 def _inside(folder: str, names: Iterable[str], what: str = "a safetensors file") -> tuple[str, ...]:
     """Paths of files in a folder. Raises FormatError, naming ``what``, for a link that leads elsewhere."""
-    inside = Inside(folder.rstrip("/"), _blobs(folder))
+    inside = links_inside(folder)
     paths = tuple(f"{folder.rstrip('/')}/{name}" for name in names)
     for path in paths:
         inside.check(path, what)
     return paths
+
+
+def links_inside(folder: str) -> Inside:
+    """Checks links of a folder: they stay in it or, in a snapshot of huggingface_hub, lead to its blobs."""
+    return Inside(folder.rstrip("/"), _blobs(folder))
 
 
 def _blobs(folder: str) -> tuple[str, ...]:

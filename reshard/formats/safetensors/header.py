@@ -34,7 +34,8 @@ from reshard.formats.json.safe_json import (
 )
 from reshard.formats.limits import MAX_LEAVES, MAX_RANK, MAX_TENSOR_BYTES
 from reshard.formats.safetensors.dtypes import dtype_of
-from reshard.formats.safetensors.write_header import METADATA, MOST_HEADER_BYTES
+from reshard.formats.safetensors.record import check_header
+from reshard.formats.safetensors.write.header import METADATA, MOST_HEADER_BYTES
 from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.local import close_after_reading, read_at, reason_and_remedy
 
@@ -113,6 +114,7 @@ def read_header(path: str) -> FileHeader:
         raise StorageError(f"{path} cannot be read: {reason_and_remedy(error)}") from error
     document = _parsed(text, path)
     metadata = _metadata(document.pop(METADATA, None), path)
+    check_header(len(text).to_bytes(LENGTH_BYTES, "little") + text, metadata, path)
     nbytes = LENGTH_BYTES + len(text)
     pieces = [_piece(name, entry, path, nbytes) for name, entry in document.items()]
     pieces.sort(key=lambda piece: (piece.offset, piece.nbytes))

@@ -22,7 +22,9 @@ from reshard.formats.base import (
 )
 from reshard.formats.safetensors.files import ENDING, Files, files_of, has_files
 from reshard.formats.safetensors.header import FileHeader, is_safetensors, read_header, tensor_count
+from reshard.formats.safetensors.read_record import check_record, entry_of, read_record
 from reshard.formats.safetensors.slices import CutTensor, cut_tensors
+from reshard.formats.slices.slice_file import SliceEntry, SliceFile
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
@@ -52,13 +54,13 @@ def is_safetensors_checkpoint(path: str) -> bool:
     return is_safetensors(path) or (path.endswith(ENDING) and Path(path).is_file())
 
 
-def open_safetensors(
-    path: str,
-    record: Record = "checked",  # noqa: ARG001 - every reader takes it; there is no slices.json here
-) -> SafetensorsReader:
+def open_safetensors(path: str, record: Record = "checked") -> SafetensorsReader:
     """Open the safetensors file or folder at a local path.
 
-    Names are one key each, whatever dots they hold: the tree is flat.
+    Names are one key each, whatever dots they hold: the tree is flat, unless this project recorded another.
+
+    Args:
+        record: how to use what this project recorded: refuse contradictions, use the parts that fit, or nothing.
 
     Raises:
         StorageError: it is not there or cannot be read.
@@ -68,7 +70,11 @@ def open_safetensors(
     files = files_of(path)
     headers = [read_header(file) for file in files.paths]
     _check_index(files, headers)
-    return SafetensorsReader(path, cut_tensors(headers), sum(h.nbytes for h in headers))
+    cuts = cut_tensors(headers)
+    known = read_record(files, headers, record)
+    if record == "checked":
+        check_record(known, cuts, path)
+    return SafetensorsReader(path, cuts, sum(h.nbytes for h in headers), known)
 
 
 def leaf_count(path: str) -> int:
@@ -105,13 +111,17 @@ class SafetensorsReader:
 
     format = FORMAT
 
-    def __init__(self, uri: str, cuts: Sequence[CutTensor], header_bytes: int) -> None:
+    def __init__(
+        self, uri: str, cuts: Sequence[CutTensor], header_bytes: int, record: SliceFile
+    ) -> None:
         self.uri = uri
         self.container = Container(None, (Item("", "", is_tree=True),))
+        self.conversion, self.made = record.conversion, record.made
         self._chunks = {cut.name: cut.chunks for cut in cuts}
-        self.leaves: Sequence[Leaf] = tuple(Leaf(c.name, (PathKey(c.name),)) for c in cuts)
+        entries = [entry_of(cut, record) for cut in cuts]
+        self.leaves: Sequence[Leaf] = tuple(map(_leaf, cuts, entries))
         self.tensors: Mapping[str, StoredTensor] = MappingProxyType(
-            {cut.name: _stored(cut) for cut in cuts}
+            {cut.name: _stored(cut, entry) for cut, entry in zip(cuts, entries, strict=True)}
         )
         self.metadata_bytes = 2 * header_bytes + sum(map(_memory, cuts))
 
@@ -134,9 +144,16 @@ def _memory(cut: CutTensor) -> int:
     return TENSOR_BYTES + DIMENSION_BYTES * len(cut.chunks.grid.shape) + PIECE_BYTES * cut.pieces
 
 
-def _stored(cut: CutTensor) -> StoredTensor:
+def _leaf(cut: CutTensor, entry: SliceEntry | None) -> Leaf:
+    keys = (cut.name,) if entry is None else entry.path
+    return Leaf(cut.name, tuple(map(PathKey, keys)))
+
+
+def _stored(cut: CutTensor, entry: SliceEntry | None) -> StoredTensor:
     grid = cut.chunks.grid
-    spec = TensorSpec(cut.name, grid.shape, cut.dtype, grid)
-    return StoredTensor(
-        spec, cut.chunks.encoding, bytes(storage_bytes(cut.dtype)), may_be_missing=False
-    )
+    layout, digest, partition = None, None, None
+    if entry is not None:
+        layout, digest, partition = entry.layout, entry.digest, entry.partition
+    spec = TensorSpec(cut.name, grid.shape, cut.dtype, grid, layout=layout)
+    fill = bytes(storage_bytes(cut.dtype))
+    return StoredTensor(spec, cut.chunks.encoding, fill, False, digest, partition=partition)

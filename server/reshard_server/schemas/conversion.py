@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Strict, Tag, WithJsonSchema
 
-from reshard import Check, Style, Target
+from reshard import Check, FilesOf, FormatName, Style, Target
 from reshard_server.schemas.base import (
     Answer,
     CheckpointChoice,
@@ -61,6 +61,20 @@ class TargetRequest(RequestDocument):
     chunk_bytes: Size | None = _DEFAULTS.chunk_bytes
     ocdbt: Flag = _DEFAULTS.ocdbt
     style: Style | None = _DEFAULTS.style
+    to: FormatName | None = Field(
+        _DEFAULTS.to,
+        description="Format of the target; without it safetensors where the target ends in .safetensors, else the source's.",
+    )
+    files: FilesOf | None = Field(
+        _DEFAULTS.files, description="Files of a safetensors target; shards where it is a folder."
+    )
+    file_bytes: Size | None = _DEFAULTS.file_bytes
+    file_names: str | None = Field(
+        _DEFAULTS.file_names, max_length=200, examples=["part-{number:03d}.safetensors"]
+    )
+    carry: Flag = Field(
+        _DEFAULTS.carry, description="Copy the files beside the weights of a safetensors source."
+    )
     overwrite: Flag = _DEFAULTS.overwrite
     restart: Flag = Field(_DEFAULTS.restart, description="Discard an earlier attempt's work.")
     verify: Check = _DEFAULTS.check

@@ -57,29 +57,29 @@ def test_it_becomes_an_orbax_checkpoint(tmp_path: Path, is_sharded: bool) -> Non
         "rules": [{"match": "weight", "axes": [None, "model"]}],
         "unmatched": "replicate",
     }
-    report = reshard.convert(source, tmp_path / "out", layout=layout, check="readback")
+    report = reshard.convert(source, tmp_path / "out", to="orbax", layout=layout, check="readback")
     assert all(tensor.proof == "proved" for tensor in report.tensors)
     assert reshard.verify(source, tmp_path / "out").differences == 0
     equal(reshard.restore(tmp_path / "out", layout=None), reshard.restore(source))
     found = ocp.StandardCheckpointer().restore(tmp_path / "out")
     equal({name: np.asarray(array) for name, array in found.items()}, TREE)
-    again = reshard.convert(source, tmp_path / "out", layout=layout, check="readback")
+    again = reshard.convert(source, tmp_path / "out", to="orbax", layout=layout, check="readback")
     assert again.already_done
 
 
 def test_names_can_be_made_a_tree(tmp_path: Path) -> None:
     path = file_of(tmp_path, save({"a.b.c": TREE["flag"], "a.b.d": TREE["flag"]}), "m.safetensors")
-    reshard.convert(path, tmp_path / "out", rename=[(r"^a\.b\.(\w)$", r"a/b/\1")])
+    reshard.convert(path, tmp_path / "out", to="orbax", rename=[(r"^a\.b\.(\w)$", r"a/b/\1")])
     assert set(reshard.restore(tmp_path / "out")["a"]["b"]) == {"c", "d"}
 
 
 def test_a_changed_file_is_another_source(tmp_path: Path) -> None:
     path = file_of(tmp_path, save({"w": np.zeros(4, "float32")}), "m.safetensors")
-    reshard.convert(path, tmp_path / "out")
+    reshard.convert(path, tmp_path / "out", to="orbax")
     file_of(tmp_path, save({"w": np.ones(4, "float32")}), "m.safetensors")
     os.utime(path, ns=(1, 1))
     with pytest.raises(reshard.TargetExistsError):
-        reshard.convert(path, tmp_path / "out")
+        reshard.convert(path, tmp_path / "out", to="orbax")
 
 
 def test_a_folder_of_safetensors_is_never_overwritten(tmp_path: Path) -> None:
@@ -267,6 +267,11 @@ def test_a_tensor_of_more_than_the_budget_is_read_in_ranges(tmp_path: Path) -> N
     data = np.random.default_rng(0).integers(0, 255, 96 << 20, "uint8")
     path = file_of(tmp_path, packed({"w": entry("U8", [96 << 20], 0, 96 << 20)}, data.tobytes()))
     reshard.convert(
-        path, tmp_path / "out", mesh="model=8", missing_axes="replicate", max_memory="32MiB"
+        path,
+        tmp_path / "out",
+        to="orbax",
+        mesh="model=8",
+        missing_axes="replicate",
+        max_memory="32MiB",
     )
     assert reshard.verify(path, tmp_path / "out", max_memory="32MiB").differences == 0

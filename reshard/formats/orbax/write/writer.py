@@ -8,6 +8,7 @@ from pathlib import Path
 
 from reshard.errors import FormatError
 from reshard.formats.base import Place, TargetCheckpoint, Writer
+from reshard.formats.forms import OrbaxForm
 from reshard.formats.orbax.param_names import check_files
 from reshard.formats.orbax.write.copy_items import copy_items
 from reshard.formats.orbax.write.finish import check_tree, finish_checkpoint
@@ -17,11 +18,8 @@ from reshard.geometry.grid import Index
 from reshard.storage.local import make_folder, write_file
 
 
-def open_writer(target: TargetCheckpoint, *, ocdbt: bool = False) -> Writer:
+def open_writer(target: TargetCheckpoint, form: OrbaxForm) -> Writer:
     """A writer of a checkpoint that stock Orbax restores; nothing is written yet.
-
-    Args:
-        ocdbt: keep all arrays of an item in one OCDBT database instead of plain files.
 
     Raises FormatError, naming the tensor, for names that collide or are unsafe and for arrays that
     zarr3 cannot hold; LayoutError if a layout does not divide its tensor.
@@ -29,7 +27,7 @@ def open_writer(target: TargetCheckpoint, *, ocdbt: bool = False) -> Writer:
     trees = item_trees(target)
     for tree in trees:
         check_tree(tree)
-    if ocdbt:
+    if form.ocdbt:
         from reshard.formats.orbax.write.ocdbt_writer import OcdbtWriter
 
         return OcdbtWriter(target, trees)

@@ -24,6 +24,7 @@ from reshard.formats.base import (
     TargetTensor,
     Writer,
 )
+from reshard.formats.forms import OrbaxForm
 from reshard.formats.orbax.write.writer import open_writer
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import DeviceMesh
@@ -105,7 +106,7 @@ def write(
     ocdbt: bool = False,
 ) -> Path:
     """Write below a staging folder, over what is there already, and rename it as the engine does."""
-    writer = open_writer(target_of(entries, container, copied), ocdbt=ocdbt)
+    writer = open_writer(target_of(entries, container, copied), OrbaxForm(ocdbt))
     staging = root.with_name(f".{root.name}.staging")
     if root.exists():
         root.rename(staging)

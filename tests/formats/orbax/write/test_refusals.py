@@ -5,6 +5,7 @@ import pytest
 
 from reshard.errors import FormatError, LayoutError, StorageError
 from reshard.formats.base import Encoding, TargetCheckpoint, TargetTensor
+from reshard.formats.forms import OrbaxForm
 from reshard.formats.orbax.write.writer import open_writer
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import DeviceMesh
@@ -16,7 +17,7 @@ W = np.zeros(4, "f4")
 
 def refusal(making, *entries, ocdbt=False):
     with pytest.raises(FormatError) as raised:
-        open_writer(making.target_of(entries), ocdbt=ocdbt)
+        open_writer(making.target_of(entries), OrbaxForm(ocdbt))
     return str(raised.value)
 
 
@@ -35,7 +36,9 @@ def test_a_string_collides_as_a_tensor_does(making):
 
 
 def test_leaves_without_bytes_do_not_collide(making):
-    open_writer(making.target_of([making.Entry(("a.b",), W), making.Entry(("a", "b"))]))
+    open_writer(
+        making.target_of([making.Entry(("a.b",), W), making.Entry(("a", "b"))]), OrbaxForm()
+    )
 
 
 def test_slashed_names_that_collide(making):
@@ -74,7 +77,7 @@ def test_names_that_are_no_safe_paths(making, key, words, ocdbt):
 def test_names_of_metadata_files(making, key):
     said = refusal(making, making.Entry((key,), W))
     assert f"tensor {key!r} would be written to the folder {key.partition('/')[0]!r}" in said
-    open_writer(making.target_of([making.Entry((key,), W)]), ocdbt=True)
+    open_writer(making.target_of([making.Entry((key,), W)]), OrbaxForm(ocdbt=True))
 
 
 @pytest.mark.parametrize("inner", ["x/c/0", "x/c", "x/zarr.json", "x/c.0"])
@@ -118,17 +121,17 @@ def with_spec(making, spec):
 def test_cuts_that_are_no_chunks(making):
     uneven = TensorSpec("w", (4,), "float32", Grid((4,), ((0, 3, 4),)), (2,))
     with pytest.raises(FormatError, match=r"zarr's chunks are all of one shape \(\[2\]\)"):
-        open_writer(with_spec(making, uneven))
+        open_writer(with_spec(making, uneven), OrbaxForm())
     unpadded = TensorSpec("w", (4,), "float32", Grid.whole((4,)), None)
     with pytest.raises(FormatError, match=r"needs a chunk shape of that rank, but has None"):
-        open_writer(with_spec(making, unpadded))
+        open_writer(with_spec(making, unpadded), OrbaxForm())
 
 
 def test_layouts_that_do_not_divide(making):
     layout = TensorLayout(("x",), DeviceMesh((3,), ("x",)))
     spec = TensorSpec("w", (4,), "float32", Grid.whole((4,)), (4,), layout)
     with pytest.raises(LayoutError, match="dimension 0 of size 4 does not divide into 3 parts"):
-        open_writer(with_spec(making, spec))
+        open_writer(with_spec(making, spec), OrbaxForm())
 
 
 def test_a_tree_that_is_one_leaf(making):
@@ -145,17 +148,17 @@ def test_tensors_and_leaves_must_match(making):
     with pytest.raises(
         FormatError, match=r"tensor 'v' has no leaf in the target tree; it would be lost"
     ):
-        open_writer(fewer)
+        open_writer(fewer, OrbaxForm())
     unknown = TargetCheckpoint(target.container, {"w": target.tensors["w"]}, target.leaves, {})
     with pytest.raises(
         FormatError, match="leaf 'v' is a tensor, but its shape and chunks are not known"
     ):
-        open_writer(unknown)
+        open_writer(unknown, OrbaxForm())
     astray = making.target_of([making.Entry(("w",), W, item="other")])
     with pytest.raises(
         FormatError, match="belongs to the item 'other', but the container has no such"
     ):
-        open_writer(astray)
+        open_writer(astray, OrbaxForm())
 
 
 def test_strings_inside_strings(making):
@@ -174,7 +177,7 @@ def test_the_file_system_refuses(making, tmp_path, ocdbt):
 @pytest.mark.parametrize("ocdbt", [False, True])
 def test_a_chunk_that_cannot_be_stored_is_named(making, tmp_path, ocdbt):
     entry = making.Entry(("w",), W)
-    writer = open_writer(making.target_of([entry]), ocdbt=ocdbt)
+    writer = open_writer(making.target_of([entry]), OrbaxForm(ocdbt))
     with pytest.raises(FormatError, match=r"chunk \[0\] of 'w' was put before prepare"):
         writer.put("w", (0,), b"")
     writer.prepare(tmp_path / "out")
@@ -185,7 +188,7 @@ def test_a_chunk_that_cannot_be_stored_is_named(making, tmp_path, ocdbt):
 
 
 def test_put_writes_a_plain_chunk(making, tmp_path):
-    writer = open_writer(making.target_of([making.Entry(("w",), W)]))
+    writer = open_writer(making.target_of([making.Entry(("w",), W)]), OrbaxForm())
     writer.prepare(tmp_path)
     writer.put("w", (0,), memoryview(bytes(20)))
     assert (tmp_path / writer.places("w", (0,))[0].file).read_bytes() == bytes(20)

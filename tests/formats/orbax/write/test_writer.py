@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import v1
 
 from reshard.formats.base import Encoding
+from reshard.formats.forms import OrbaxForm
 from reshard.formats.orbax.write.writer import open_writer
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import digest_of
@@ -328,7 +329,7 @@ def test_chunks_of_zarr2_pass_through_as_they_are(making, tmp_path, compressor, 
     spec = {"driver": "zarr", "kvstore": kvstore, "create": True, "metadata": metadata}
     ts.open(spec).result().write(value).result()
     entry = making.Entry(("w",), value, chunk=(2, 4), encoding=encoding)
-    writer = open_writer(making.target_of([entry]))
+    writer = open_writer(making.target_of([entry]), OrbaxForm())
     writer.prepare(tmp_path / "ckpt")
     for index in entry.target.spec.storage.indices():
         chunk = tmp_path / "zarr2" / ".".join(map(str, index))

@@ -1,0 +1,89 @@
+"""The record that this project made of a safetensors checkpoint: slices.json in a folder, text in a file's header."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from reshard.errors import CorruptError, FormatError, LayoutError
+from reshard.formats.base import Record
+from reshard.formats.safetensors.files import Files
+from reshard.formats.safetensors.header import FileHeader
+from reshard.formats.safetensors.record import RECORD
+from reshard.formats.safetensors.slices import CutTensor
+from reshard.formats.slices.file_digests import check_bytes
+from reshard.formats.slices.parse import parse_slices, read_slices
+from reshard.formats.slices.slice_file import SliceEntry, SliceFile
+from reshard.storage.local import storage_errors
+
+_NOTHING = SliceFile({})
+
+
+def read_record(files: Files, headers: Sequence[FileHeader], record: Record) -> SliceFile:
+    """What was recorded of a checkpoint; an empty record where there is none, or none is wanted.
+
+    Raises CorruptError for a record that is damaged, and for an index that is not the recorded one, where they are
+    to be checked.
+    """
+    if record == "ignored":
+        return _NOTHING
+    try:
+        known = _found(files, headers)
+        if known is not None and files.index and record == "checked":
+            with storage_errors("read", files.index):
+                data = Path(files.index).read_bytes()
+            name = Path(files.index).name
+            check_bytes(data, known.files, name, f"the index {files.index}")
+    except FormatError:
+        if record == "checked":
+            raise
+        return _NOTHING
+    return known or _NOTHING
+
+
+def _found(files: Files, headers: Sequence[FileHeader]) -> SliceFile | None:
+    found = read_slices(Path(files.folder)) if files.folder else None
+    if found is not None or len(headers) != 1:
+        return found
+    (header,) = headers
+    text = header.metadata.get(RECORD)
+    return None if text is None else parse_slices(text.encode(), Path(header.path))
+
+
+def check_record(record: SliceFile, cuts: Sequence[CutTensor], path: str) -> None:
+    """Raises CorruptError where the record does not describe the tensors of the checkpoint at ``path``."""
+    if record is _NOTHING:
+        return
+    remedy = "; restore it from a copy, or remove the record if the files were changed on purpose"
+    stored = {cut.name: cut for cut in cuts}
+    for name, entry in record.tensors.items():
+        cut = stored.get(name)
+        if cut is None:
+            raise CorruptError(f"{path}: {name!r} is recorded, but no file holds it{remedy}")
+        if (entry.dtype, tuple(entry.shape)) != (cut.dtype, cut.chunks.grid.shape):
+            raise CorruptError(
+                f"{path}: {name!r} is recorded as {entry.dtype} of shape {list(entry.shape)}, but stored is {cut.dtype} of "
+                f"shape {list(cut.chunks.grid.shape)}{remedy}"
+            )
+        _check_layout(entry, path)
+    unknown = next((name for name in stored if name not in record.tensors), None)
+    if unknown is not None:
+        raise CorruptError(f"{path}: {unknown!r} is stored, but not recorded{remedy}")
+
+
+def _check_layout(entry: SliceEntry, path: str) -> None:
+    try:
+        if entry.layout is not None:
+            entry.layout.grid(entry.shape, entry.name)
+    except LayoutError as error:
+        raise CorruptError(
+            f"{path}: the layout recorded for {entry.name!r} contradicts its shape: {error}"
+        ) from error
+
+
+def entry_of(cut: CutTensor, record: SliceFile) -> SliceEntry | None:
+    """The recorded entry of a tensor, if it describes the tensor."""
+    entry = record.tensors.get(cut.name)
+    if entry is None or (entry.dtype, tuple(entry.shape)) != (cut.dtype, cut.chunks.grid.shape):
+        return None
+    return entry

@@ -1,0 +1,66 @@
+"""Names of the files of a safetensors target, made from a pattern.
+
+A pattern has fields in braces, each with an optional width: ``{number}`` counts files from 1, ``{rank}`` from 0, and
+``{count}`` is how many there are. ``model-{number:05d}-of-{count:05d}.safetensors`` is Hugging Face's.
+"""
+
+from __future__ import annotations
+
+import re
+
+from reshard.errors import PlanError
+from reshard.formats.forms import FilesOf
+from reshard.formats.safetensors.files import ENDING
+
+ONLY_FILE = f"model{ENDING}"
+
+_USUAL: dict[FilesOf, str] = {
+    "one": ONLY_FILE,
+    "shards": f"model-{{number:05d}}-of-{{count:05d}}{ENDING}",
+    "ranks": f"model-rank-{{rank:05d}}-of-{{count:05d}}{ENDING}",
+    "dcp": f"shard-{{number:05d}}-model-00001-of-00001{ENDING}",
+}
+
+_FIELD = re.compile(r"\{(number|rank|count)(?::0?([1-9])d)?\}")
+
+_EXAMPLE = "such as 'model-{number:05d}-of-{count:05d}.safetensors'"
+
+
+def check_pattern(pattern: str) -> None:
+    """Raises PlanError unless ``pattern`` gives names of files of this format."""
+    if not isinstance(pattern, str):
+        raise PlanError(f"file_names is {pattern!r}; expected a pattern, {_EXAMPLE}")
+    rest = _FIELD.sub("", pattern)
+    if "{" in rest or "}" in rest:
+        raise PlanError(
+            f"file_names is {pattern!r}; expected the fields {{number}}, {{rank}} and {{count}}, each with a width of 1 "
+            f"to 9 or none, {_EXAMPLE}"
+        )
+    if not pattern.endswith(ENDING) or any(c in pattern for c in "/\\\0") or len(pattern) > 200:
+        raise PlanError(
+            f"file_names is {pattern[:220]!r}; expected the name of a file that ends in {ENDING}, {_EXAMPLE}"
+        )
+
+
+def file_names(files: FilesOf, count: int, pattern: str | None) -> list[str]:
+    """The name of each of ``count`` files.
+
+    Raises PlanError for a pattern that gives two files the same name.
+
+    >>> file_names("shards", 2, None)
+    ['model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors']
+    """
+    if pattern is None and files == "shards" and count == 1:
+        return [ONLY_FILE]
+    used = pattern or _USUAL[files]
+    names = [_name(used, number, count) for number in range(count)]
+    if len(set(names)) < count:
+        raise PlanError(
+            f"file_names is {used!r}, which gives several of the {count} files the same name; add {{number}} or {{rank}}"
+        )
+    return names
+
+
+def _name(pattern: str, rank: int, count: int) -> str:
+    values = {"number": rank + 1, "rank": rank, "count": count}
+    return _FIELD.sub(lambda found: f"{values[found[1]]:0{found[2] or 1}d}", pattern)

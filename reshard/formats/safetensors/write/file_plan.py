@@ -1,0 +1,172 @@
+"""Which slice of which tensor goes to which file, for each form of a safetensors target.
+
+- one, shards: whole tensors, in the tree's order; shards are filled up to a number of bytes;
+- ranks: a file for each device of the mesh, with that device's slice of every tensor, replicas included;
+- dcp: the same files, but each slice once, in the least filled of the files that could have it. A file without any
+  slice is left out.
+
+Within a file the tensors are laid out by falling alignment, then by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from msgspec import Struct
+
+from reshard.errors import PlanError
+from reshard.formats.base import TargetCheckpoint, TargetTensor
+from reshard.formats.forms import SafetensorsForm
+from reshard.formats.safetensors.write.file_names import file_names
+from reshard.formats.safetensors.write.header import HeaderEntry
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.grid import Grid
+from reshard.layout.tensor_layout import device_boxes
+
+
+class FileSlice(Struct, frozen=True):
+    """A slice of a tensor that a file holds."""
+
+    tensor: TargetTensor
+    box: Box
+
+    @property
+    def name(self) -> str:
+        return self.tensor.spec.name
+
+    @property
+    def entry(self) -> HeaderEntry:
+        return HeaderEntry(self.name, self.tensor.spec.dtype, self.box.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.box.size * self.tensor.spec.itemsize
+
+
+class PlannedFile(Struct, frozen=True):
+    """A file to write: its slices in the order in which their bytes follow one another.
+
+    Attributes:
+        number: of the file, from 0.
+        count: how many files there are.
+    """
+
+    name: str
+    slices: tuple[FileSlice, ...]
+    number: int
+    count: int
+
+
+def plan_files(target: TargetCheckpoint, form: SafetensorsForm) -> list[PlannedFile]:
+    """The files of ``target``.
+
+    Raises PlanError where a file for each device is asked for and the layouts have no mesh, or several.
+    """
+    tensors = list(target.tensors.values())
+    if form.files in ("one", "shards"):
+        listed = list(_shards(tensors, form))
+    elif form.files == "ranks":
+        listed = _ranks(tensors)
+    else:
+        listed = _each_once(tensors, form)
+    names = file_names(form.files, len(listed), form.file_names)
+    return [
+        PlannedFile(name, tuple(sorted(slices, key=_in_file)), number, len(listed))
+        for number, (name, slices) in enumerate(zip(names, listed, strict=True))
+    ]
+
+
+def slices_of(tensor: TargetTensor, form: SafetensorsForm) -> Grid:
+    """The slices in which a tensor is stored."""
+    shards = tensor.shards
+    if form.files in ("one", "shards") or not isinstance(shards, Grid):
+        return Grid.whole(tensor.spec.shape)
+    return shards
+
+
+def _in_file(one: FileSlice) -> tuple[int, str]:
+    return -storage_bytes(one.tensor.spec.dtype), one.name
+
+
+def _whole(tensor: TargetTensor) -> FileSlice:
+    return FileSlice(tensor, Box.full(tensor.spec.shape))
+
+
+def _shards(tensors: Sequence[TargetTensor], form: SafetensorsForm) -> Iterator[list[FileSlice]]:
+    file: list[FileSlice] = []
+    nbytes = 0
+    for tensor in tensors:
+        if file and form.files == "shards" and nbytes + tensor.spec.nbytes > form.file_bytes:
+            yield file
+            file, nbytes = [], 0
+        file.append(_whole(tensor))
+        nbytes += tensor.spec.nbytes
+    if file or not tensors:
+        yield file
+
+
+def _ranks(tensors: Sequence[TargetTensor]) -> list[list[FileSlice]]:
+    boxes = [_device_boxes(tensor) for tensor in tensors]
+    counts = {len(found): tensor for tensor, found in zip(tensors, boxes, strict=True) if found}
+    if not counts:
+        raise PlanError(
+            "files is 'ranks', a file for each device of the target mesh, but no tensor has a mesh; give one (mesh or "
+            "layout), or ask for others (files)"
+        )
+    if len(counts) > 1:
+        some = " and ".join(f"{n} devices ({t.spec.name!r})" for n, t in sorted(counts.items())[:2])
+        raise PlanError(
+            f"files is 'ranks', a file for each device of the target mesh, but tensors are split over meshes of {some}; "
+            "give one mesh for all (mesh or layout)"
+        )
+    (count,) = counts
+    return [
+        [
+            FileSlice(tensor, found[rank]) if found else _whole(tensor)
+            for tensor, found in zip(tensors, boxes, strict=True)
+        ]
+        for rank in range(count)
+    ]
+
+
+def _device_boxes(tensor: TargetTensor) -> list[Box]:
+    """The box of each device; none for a tensor that has no mesh and is whole on each."""
+    spec = tensor.spec
+    if tensor.partition is not None or tensor.slices is not None:
+        raise PlanError(
+            f"files is 'ranks', a file for each device of the target mesh, but {spec.name!r} is partitioned without a "
+            "mesh; give it mesh axes, or ask for 'dcp' (files)"
+        )
+    if spec.layout is None or spec.layout.device_mesh is None:
+        return []
+    return device_boxes(spec.layout, spec.shape, spec.name)
+
+
+def _each_once(tensors: Sequence[TargetTensor], form: SafetensorsForm) -> list[list[FileSlice]]:
+    holders = [_holders(tensor, form) for tensor in tensors]
+    count = max(
+        (rank + 1 for found in holders for ranks in found.values() for rank in ranks), default=1
+    )
+    files: list[list[FileSlice]] = [[] for _ in range(count)]
+    filled = [0] * count
+    for tensor, found in zip(tensors, holders, strict=True):
+        for box, ranks in (found or {Box.full(tensor.spec.shape): list(range(count))}).items():
+            rank = min(ranks, key=filled.__getitem__)
+            files[rank].append(FileSlice(tensor, box))
+            filled[rank] += max(1, files[rank][-1].nbytes)
+    return [file for file in files if file] or [[]]
+
+
+def _holders(tensor: TargetTensor, form: SafetensorsForm) -> dict[Box, list[int]]:
+    """The ranks that could store each slice; none for a tensor that any rank can store whole."""
+    if not math.prod(tensor.spec.shape):
+        return {}
+    if tensor.partition is not None or tensor.slices is not None:
+        boxes = list(slices_of(tensor, form).boxes())
+    else:
+        boxes = _device_boxes(tensor)
+    ranks = sorted(range(len(boxes)), key=lambda rank: boxes[rank].start)
+    return {box: list(of_box) for box, of_box in groupby(ranks, key=boxes.__getitem__)}

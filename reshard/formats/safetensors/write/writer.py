@@ -1,0 +1,250 @@
+"""The safetensors writer: files whose headers are known before the first byte, so that any worker writes any chunk.
+
+Beside the files of a folder it writes ``slices.json``, and for Hugging Face shards ``model.safetensors.index.json``. A
+checkpoint of one file has its record in the header, with zeros for digests until they are known.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from reshard.errors import FormatError
+from reshard.formats.base import Place, TargetCheckpoint, TargetTensor
+from reshard.formats.forms import SafetensorsForm
+from reshard.formats.safetensors.files import INDEX_NAME
+from reshard.formats.safetensors.record import HEADER_DIGEST, NO_DIGEST, RECORD, with_digest
+from reshard.formats.safetensors.slices import DCP_SLICES, RESHARD_SLICES
+from reshard.formats.safetensors.write.file_names import ONLY_FILE
+from reshard.formats.safetensors.write.file_plan import (
+    FileSlice,
+    PlannedFile,
+    plan_files,
+    slices_of,
+)
+from reshard.formats.safetensors.write.header import safetensors_header
+from reshard.formats.slices.file_digests import digests_of_files
+from reshard.formats.slices.slice_file import (
+    FILE_NAME,
+    SliceEntry,
+    SliceFile,
+    digest_of,
+    render_slices,
+    split_of,
+)
+from reshard.geometry.grid import Grid, Index
+from reshard.storage.local import open_new, storage_errors, write_all, write_file
+
+
+def open_writer(target: TargetCheckpoint, form: SafetensorsForm) -> SafetensorsWriter:
+    """A writer of safetensors files; nothing is written yet.
+
+    Raises PlanError for a dtype, a name or a number of tensors that the format does not allow, and for files that the
+    layouts do not give.
+    """
+    return SafetensorsWriter(target, form)
+
+
+class _Stored(Struct, frozen=True):
+    """Where a tensor is stored.
+
+    Attributes:
+        slices: its slices.
+        starts: per slice, the place of its first byte in every file that has it.
+    """
+
+    tensor: TargetTensor
+    slices: Grid
+    starts: Mapping[Index, tuple[Place, ...]]
+
+    def places(self, index: Index) -> tuple[Place, ...]:
+        """The places of a chunk: the storage grid cuts each slice into contiguous parts."""
+        spec = self.tensor.spec
+        start = spec.storage.box(index).start
+        found = tuple(
+            bisect_right(c, at) - 1 for c, at in zip(self.slices.cuts, start, strict=True)
+        )
+        box = self.slices.box(found)
+        offset = 0
+        for at, first, size in zip(start, box.start, box.shape, strict=True):
+            offset = offset * size + at - first
+        offset *= spec.itemsize
+        return tuple(Place(p.file, p.start + offset) for p in self.starts[found])
+
+
+class SafetensorsWriter:
+    """Writes safetensors files; implements ``formats.base.Writer``. Safe from any thread once prepared."""
+
+    def __init__(self, target: TargetCheckpoint, form: SafetensorsForm) -> None:
+        self._target = target
+        self._form = form
+        self._files = plan_files(target, form)
+        self._sizes: dict[str, int] = {}
+        self._stored = self._located()
+
+    def prepare(self, root: Path) -> None:
+        """Make each file in its full size, with its header, and copy the files that are carried."""
+        for file in self._files:
+            path = f"{root}/{file.name}"
+            fd = open_new(path)
+            try:
+                with storage_errors("write", path):
+                    os.ftruncate(fd, self._sizes[file.name])
+                write_all(fd, memoryview(self._header(file)), 0, path)
+            finally:
+                with storage_errors("close", path):
+                    os.close(fd)
+        for source in self._form.carried:
+            with storage_errors("copy", source):
+                shutil.copyfile(source, root / source.name)
+
+    def places(self, name: str, index: Index) -> tuple[Place, ...]:
+        """The part of a file, or of the file of each device that has the chunk."""
+        return self._stored[name].places(index)
+
+    def put(self, name: str, index: Index, data: bytes | memoryview) -> None:
+        """Never called: every chunk has a place."""
+        raise FormatError(
+            f"chunk {list(index)} of {name!r} ({len(data)} bytes) has a place in a file, but was handed to the writer; "
+            "this is a defect of the program, please report it"
+        )
+
+    def holds(self, name: str, index: Index) -> bool:  # noqa: ARG002  the same for every chunk
+        """False: nothing is stored through ``put``."""
+        return False
+
+    def keeps(self, file: str) -> bool:
+        """Whether it is one of the files, which chunks share."""
+        return file in self._sizes
+
+    def finish(self, root: Path, digests: Mapping[str, str]) -> None:
+        """Write the record with the tensors' digests, and the index."""
+        if self._form.files == "one":
+            (file,) = self._files
+            header = self._header(file, digests)
+            path = f"{root}/{file.name}"
+            fd = open_new(path)
+            try:
+                write_all(fd, memoryview(header), 0, path)
+            finally:
+                with storage_errors("close", path):
+                    os.close(fd)
+            return
+        known: dict[str, str] = {}
+        if index := self._index():
+            write_file(f"{root}/{INDEX_NAME}", index)
+            known[INDEX_NAME] = digest_of(index)
+        known |= digests_of_files(root, (path.name for path in self._form.carried))
+        write_file(f"{root}/{FILE_NAME}", self._record(digests, known))
+
+    def _located(self) -> dict[str, _Stored]:
+        starts: dict[str, dict[Index, list[Place]]] = defaultdict(lambda: defaultdict(list))
+        grids = {n: slices_of(t, self._form) for n, t in self._target.tensors.items()}
+        for file in self._files:
+            offset = len(self._header(file))
+            for one in file.slices:
+                if one.box.size:
+                    starts[one.name][_index_of(one, grids[one.name])].append(
+                        Place(file.name, offset)
+                    )
+                offset += one.nbytes
+            self._sizes[file.name] = offset
+        return {
+            name: _Stored(tensor, grids[name], {i: tuple(p) for i, p in starts[name].items()})
+            for name, tensor in self._target.tensors.items()
+        }
+
+    def _header(self, file: PlannedFile, digests: Mapping[str, str] | None = None) -> bytes:
+        """The bytes before the tensors of a file, always as many; None: digests are not known yet."""
+        metadata = {HEADER_DIGEST: NO_DIGEST, "format": "pt"}
+        if self._form.files in ("ranks", "dcp"):
+            metadata |= {RESHARD_SLICES: _slices_text(file)}
+        if self._form.files == "dcp":
+            metadata |= {"DCP_VERSION": "1.0", DCP_SLICES: _dcp_text(file)}
+        if self._form.files == "one":
+            zeros = dict.fromkeys(self._target.tensors, NO_DIGEST)
+            metadata |= {RECORD: self._record({**zeros, **(digests or {})}, {}).decode()}
+        return with_digest(safetensors_header([one.entry for one in file.slices], metadata))
+
+    def _record(self, digests: Mapping[str, str], files: Mapping[str, str]) -> bytes:
+        target = self._target
+        entries = (
+            _entry(tensor, self._form, digests.get(name)) for name, tensor in target.tensors.items()
+        )
+        return render_slices(
+            SliceFile(
+                {entry.name: entry for entry in entries},
+                files,
+                conversion=target.conversion,
+                made=target.made,
+            )
+        )
+
+    def _index(self) -> bytes:
+        """The index of Hugging Face shards; nothing for a single file of the usual name, which needs none."""
+        if self._form.files != "shards" or self._names == [ONLY_FILE]:
+            return b""
+        document = {
+            "metadata": {"total_size": sum(t.spec.nbytes for t in self._target.tensors.values())},
+            "weight_map": {one.name: file.name for file in self._files for one in file.slices},
+        }
+        return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [file.name for file in self._files]
+
+
+def _index_of(one: FileSlice, grid: Grid) -> Index:
+    return tuple(bisect_right(c, at) - 1 for c, at in zip(grid.cuts, one.box.start, strict=True))
+
+
+def _slices_text(file: PlannedFile) -> str:
+    tensors = {
+        one.name: {"offset": list(one.box.start), "full_shape": list(one.tensor.spec.shape)}
+        for one in file.slices
+    }
+    document = {"version": 1, "shard": file.number, "shards": file.count, "tensors": tensors}
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _dcp_text(file: PlannedFile) -> str:
+    return json.dumps({one.name: {"saved_offsets": list(one.box.start)} for one in file.slices})
+
+
+def _entry(tensor: TargetTensor, form: SafetensorsForm, digest: str | None) -> SliceEntry:
+    spec = tensor.spec
+    meshed = spec.layout is not None and spec.layout.device_mesh is not None
+    return SliceEntry(
+        path=_path(tensor),
+        dtype=spec.dtype,
+        shape=spec.shape,
+        layout=spec.layout if meshed else None,
+        **_split(tensor, form),
+        partition=dict(tensor.partition) if tensor.partition else None,
+        digest=digest,
+    )
+
+
+def _split(tensor: TargetTensor, form: SafetensorsForm) -> dict[str, Any]:
+    shards = tensor.shards
+    return split_of(shards if isinstance(shards, Grid) else slices_of(tensor, form))
+
+
+def _path(tensor: TargetTensor) -> tuple[str, ...]:
+    """The keys of a tensor, which joined with slashes are its name."""
+    keys = tuple(step.key for step in tensor.leaf.path)
+    name = tensor.spec.name
+    if "/".join(keys) == name:
+        return keys
+    item, _, inner = name.partition("/")
+    return (item, *keys) if "/".join(keys) == inner else (name,)
