@@ -79,7 +79,7 @@ def test_slices_are_read(client: httpx.Client, source: str) -> None:
 @pytest.mark.parametrize("source", FORMS)
 def test_planned_converted_and_verified(client: httpx.Client, source: str) -> None:
     target = f"data/out-{Path(source).stem}"
-    asked = {"source": source, "target": target, "layout": LAYOUT}
+    asked = {"source": source, "target": target, "to": "orbax", "layout": LAYOUT}
     planned = ask(client, "/v1/plans", **asked)
     assert planned["source"] == source
     made = client.post("/v1/conversions", json={**asked, "verify": "readback"})

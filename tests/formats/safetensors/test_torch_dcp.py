@@ -45,7 +45,7 @@ def test_pieces_of_four_processes_become_orbax(
         {"match": "^w", "axes": [None, "model"]},
     ]
     layout = {"mesh": {"data": 2, "model": 2}, "rules": rules, "unmatched": "replicate"}
-    reshard.convert(folder / form, tmp_path / "orbax", layout=layout)
+    reshard.convert(folder / form, tmp_path / "orbax", to="orbax", layout=layout)
     assert stock_orbax(tmp_path / "orbax", saved) == saved
 
 

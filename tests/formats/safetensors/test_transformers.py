@@ -35,7 +35,7 @@ def test_a_saved_model_becomes_orbax(
     source = saved[model, form]
     layout = tmp_path / "layout.yaml"
     layout.write_text(reshard.starter_layout(source, mesh="data=2,model=4"))
-    reshard.convert(source, tmp_path / "orbax", layout=layout)
+    reshard.convert(source, tmp_path / "orbax", to="orbax", layout=layout)
     wanted: dict[str, Any] = torch.ask("stored", folder=str(source))
     assert stock_orbax(tmp_path / "orbax", wanted) == wanted
     assert len(list(source.glob("*.safetensors"))) > 1 or form == "one file"
