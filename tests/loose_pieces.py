@@ -43,6 +43,21 @@ def write_pieces(
     mark.write_text(json.dumps(known))
 
 
+def hollow_pieces(
+    folder: Path, name: str, shape: tuple[int, ...], pieces: Sequence[tuple[Box, tuple[int, ...]]]
+) -> None:
+    """The same of float32 zeros that take no space, a file for each piece."""
+    folder.mkdir()
+    listed = []
+    for number, (box, order) in enumerate(pieces):
+        path = folder / f"{name}-{number}.bin"
+        with path.open("wb") as file:
+            file.truncate(4 * box.size)
+        listed.append([box.start, box.stop, path.name, 0, order])
+    known = {name: {"dtype": "float32", "shape": shape, "pieces": listed}}
+    (folder / MARK).write_text(json.dumps(known))
+
+
 class LooseReader:
     """An open checkpoint of ``write_pieces``."""
 

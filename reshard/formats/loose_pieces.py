@@ -117,8 +117,13 @@ def contiguous_from(piece: RawPiece, box: Box) -> int | None:
 
 
 def _held(parts: Grid, pieces: Sequence[RawPiece]) -> dict[Index, tuple[RawPiece, ...]]:
+    """The pieces in each part, in the order of their files: to open a file takes longer than to read a small piece."""
     held: dict[Index, list[RawPiece]] = {}
     for piece in pieces:
         index = tuple(r.start for r in parts.overlapping(piece.box))
         held.setdefault(index, []).append(piece)
-    return {index: tuple(found) for index, found in held.items()}
+    return {index: tuple(sorted(found, key=_place)) for index, found in held.items()}
+
+
+def _place(piece: RawPiece) -> tuple[str, int]:
+    return piece.path, piece.offset

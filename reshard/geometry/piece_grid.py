@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid
@@ -46,47 +46,63 @@ def _unsplit_cuts(size: int, boxes: Sequence[Box], dim: int) -> Cuts:
     return (*inner, size)
 
 
-def joined(grid: Grid, most: int) -> Grid:
-    """The grid with neighbouring parts joined while they hold at most ``most`` elements, the last dimension first."""
+def joined(grid: Grid, least: int) -> Grid:
+    """The grid with parts of fewer than ``least`` elements joined to parts of about as many, the last dimension first."""
     cuts = list(grid.cuts)
     largest = list(grid.largest)
     for dim in reversed(range(len(cuts))):
         others = math.prod(largest[:dim] + largest[dim + 1 :])
-        cuts[dim] = _joined_cuts(cuts[dim], most // max(1, others))
+        cuts[dim] = _joined_cuts(cuts[dim], least // max(1, others))
         largest[dim] = max((b - a for a, b in pairwise(cuts[dim])), default=0)
     return Grid(grid.shape, tuple(cuts))
 
 
-def _joined_cuts(cuts: Cuts, most: int) -> Cuts:
-    kept = [cuts[0]]
-    for cut, following in pairwise(cuts[1:]):
-        if following - kept[-1] > most:
-            kept.append(cut)
-    return (*kept, cuts[-1]) if len(cuts) > 1 else cuts
+def _joined_cuts(cuts: Cuts, rows: int) -> Cuts:
+    """The cuts that are nearest to even ones, about ``rows`` apart."""
+    if rows < 2 or len(cuts) < 3:
+        return cuts
+    at = (bisect_right(cuts, even) - 1 for even in _even_cuts(cuts[-1], rows))
+    return tuple(dict.fromkeys(cuts[n] for n in at))
 
 
 def split_large(grid: Grid, most: int, order: Sequence[int]) -> Grid:
     """The grid with parts of more than ``most`` elements cut, along the first axis of ``order`` that allows it.
 
     The parts before that axis are single rows, so that what a part holds of a row-major box (of axes in that order) is
-    contiguous. There are at most about MAX_SPLIT_PARTS more of them.
+    contiguous. There are at most a few times MAX_SPLIT_PARTS more of them.
     """
     most = max(most, math.prod(grid.shape) // MAX_SPLIT_PARTS)
     cuts = list(grid.cuts)
     largest = list(grid.largest)
-    if math.prod(largest) <= most:
-        return grid
     for dim in order:
         if math.prod(largest) <= most:
             break
         others = math.prod(largest[:dim] + largest[dim + 1 :])
-        rows = max(1, most // others)
-        cuts[dim] = (0, *(c for a, b in pairwise(cuts[dim]) for c in _even(a, b, rows)))
-        largest[dim] = min(largest[dim], rows)
-    return Grid(grid.shape, tuple(cuts))
+        cuts[dim] = _split_cuts(cuts[dim], max(1, most // others))
+        largest[dim] = max(b - a for a, b in pairwise(cuts[dim]))
+    return grid if list(grid.cuts) == cuts else Grid(grid.shape, tuple(cuts))
 
 
-def _even(start: int, stop: int, most: int) -> Iterator[int]:
-    """The ends of as few even steps of at most ``most`` as there can be."""
-    count = -(-(stop - start) // most)
-    return (start + (stop - start) * n // count for n in range(1, count + 1))
+def _split_cuts(cuts: Cuts, rows: int) -> Cuts:
+    """The cuts, and even ones at most ``rows`` apart where they are further apart."""
+    even = _even_cuts(cuts[-1], rows)
+    split = [0]
+    for a, b in pairwise(cuts):
+        if b - a > rows:
+            split += even[bisect_right(even, a) : bisect_left(even, b)]
+        split.append(b)
+    return tuple(split)
+
+
+def _even_cuts(size: int, rows: int) -> Sequence[int]:
+    """Cuts of a dimension into even parts of at most ``rows``.
+
+    Their number is 1, 2 or 6 times a power of two, so that a mesh cuts the dimension at some of them.
+    """
+    parts = next(n for n in _counts() if -(-size // n) <= rows)
+    return range(size + 1) if parts >= size else [size * n // parts for n in range(parts + 1)]
+
+
+def _counts() -> Iterator[int]:
+    yield from (1, 2)
+    yield from (6 << n for n in count())

@@ -235,23 +235,27 @@ def _overlapped_bytes(units: Grid, grid: Grid, source: Side) -> int:
     if 0 in grid.shape:
         return 0
     total = source.spec.itemsize
+    padded = source.spec.chunk_shape
     for dim, (unit_cuts, cuts) in enumerate(zip(units.cuts, grid.cuts, strict=True)):
-        pairs = _overlaps(unit_cuts, cuts)
-        total *= pairs * _chunk_extent(source, dim)
+        if padded is None:
+            total *= _overlapped_elements(unit_cuts, cuts)
+        else:
+            total *= _overlaps(unit_cuts, cuts) * padded[dim]
     return total
-
-
-def _chunk_extent(source: Side, dim: int) -> int:
-    """Stored elements of one chunk along ``dim``."""
-    if source.spec.chunk_shape is not None:
-        return source.spec.chunk_shape[dim]
-    return max(b - a for a, b in pairwise(source.spec.storage.cuts[dim]))
 
 
 @lru_cache(maxsize=4096)
 def _overlaps(units: Cuts, cuts: Cuts) -> int:
     """How many pairs of a unit and a part of ``cuts`` overlap."""
     return sum(bisect_left(cuts, b) - bisect_right(cuts, a) + 1 for a, b in pairwise(units))
+
+
+@lru_cache(maxsize=4096)
+def _overlapped_elements(units: Cuts, cuts: Cuts) -> int:
+    """The sizes of the parts of these pairs, summed up."""
+    return sum(
+        cuts[bisect_left(cuts, b)] - cuts[bisect_right(cuts, a) - 1] for a, b in pairwise(units)
+    )
 
 
 def _written_bytes(grid: Grid, target: Side, moved: int) -> int:

@@ -47,17 +47,24 @@ def test_a_tensor_without_elements_or_axes_is_one_part() -> None:
 
 
 @given(tilings(), st.integers(1, 400))
-def test_joined_parts_are_small_and_have_cuts_of_the_grid(tiling: Tiling, most: int) -> None:
+def test_joined_parts_have_cuts_of_the_grid_and_are_about_as_large_as_wanted(
+    tiling: Tiling, least: int
+) -> None:
     grid = unsplit_grid(*tiling)
-    found = joined(grid, most)
+    found = joined(grid, least)
     assert found.common(grid) == found
-    assert math.prod(found.largest) <= max(most, math.prod(grid.largest))
-    for dim, cuts in enumerate(found.cuts):
-        others = math.prod(n for d, n in enumerate(found.largest) if d != dim)
-        # Otherwise the two could be joined as well.
-        assert all(
-            (c - a) * others > most for a, _, c in zip(cuts, cuts[1:], cuts[2:], strict=False)
-        )
+    for dim, (few, many) in enumerate(zip(found.largest, grid.largest, strict=True)):
+        others = math.prod(found.largest[dim + 1 :]) * math.prod(grid.largest[:dim])
+        assert few < max(many + 1, least // others + many)
+
+
+def test_rows_are_joined_where_a_mesh_would_cut_them() -> None:
+    rows = Grid.regular((96_000, 4), (1, 4))
+    found = joined(rows, 1000)
+    assert found.parts == (6 << 6, 1)
+    for devices in (2, 3, 8, 12, 48):
+        shards = Grid.regular(rows.shape, (96_000 // devices, 4))
+        assert found.refine(shards) == found
 
 
 @given(tilings(longest=12), st.integers(1, 60), st.data())
@@ -78,10 +85,12 @@ def test_large_parts_are_split_into_contiguous_ranges_of_boxes(
 
 
 def test_parts_are_split_evenly_and_into_a_bounded_number() -> None:
-    assert split_large(Grid.whole((10, 4)), 16, (0, 1)).cuts == ((0, 3, 6, 10), (0, 4))
+    assert split_large(Grid.whole((10, 4)), 20, (0, 1)).cuts == ((0, 5, 10), (0, 4))
+    assert split_large(Grid.whole((12, 4)), 16, (0, 1)).cuts == ((0, 2, 4, 6, 8, 10, 12), (0, 4))
     assert split_large(Grid.whole((10, 4)), 3, (0, 1)).cuts == (tuple(range(11)), (0, 2, 4))
+    assert split_large(Grid((9,), ((0, 1, 9),)), 3, (0,)).cuts == ((0, 1, 3, 4, 6, 7, 9),)
     # A file with holes may claim a petabyte.
-    assert split_large(Grid.whole((1 << 40, 1 << 10)), 1 << 20, (0, 1)).count <= 1 << 16
+    assert split_large(Grid.whole((1 << 40, 1 << 10)), 1 << 20, (0, 1)).count <= 3 << 16
 
 
 def test_100_000_boxes_take_little_time() -> None:

@@ -15,6 +15,7 @@ from reshard.errors import MemoryBudgetError, PlanError
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.cost import decoded_bytes
 from reshard.planning.move import Side
 from reshard.planning.placement import Placement
 from reshard.planning.planner import Request, make_plan, smallest_memory
@@ -70,6 +71,17 @@ def test_decoded_bytes_count_the_chunks_of_each_unit(req):
     )
     assert move.price.decoded_bytes == touched
     assert move.price.source_bytes == stored * req.source.spec.storage.count
+
+
+def test_chunks_without_padding_count_as_many_bytes_as_they_have():
+    req = request((10, 10), (10, 10), (5, 10), raw_source=True)
+    storage = Grid((10, 10), ((0, 1, 7, 10), (0, 10)))
+    spec = replace(req.source.spec, storage=storage, chunk_shape=None)
+    uneven = Request(req.placement, replace(req.source, spec=spec), req.target)
+    price = make_plan([uneven], 256 * MIB, 1).moves[0].price
+    assert (price.decoded_bytes, price.source_bytes) == (400, 400)
+    halves = Grid.regular((10, 10), (5, 10))
+    assert decoded_bytes(uneven.placement, uneven.source, halves) == 4 * 10 * (7 + 9)
 
 
 @settings(deadline=None)

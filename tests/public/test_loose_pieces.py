@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,8 +20,9 @@ from reshard.errors import CorruptError
 from reshard.formats import loose_pieces, registry
 from reshard.geometry.box import Box
 from tests.formats.safetensors.build import dcp_file
+from tests.fresh_process import run_fresh
 from tests.geometry.tilings import tilings
-from tests.loose_pieces import PIECES, write_pieces
+from tests.loose_pieces import PIECES, hollow_pieces, write_pieces
 from tests.source_reads import Reads
 
 DTYPES = [np.dtype(name) for name in ("uint8", "float32", "int64")] + [np.dtype(ml_dtypes.bfloat16)]
@@ -154,6 +157,35 @@ def test_each_byte_of_loose_shards_is_read_once(
             header = size - size // 4000 * 4000  # rows have 4,000 bytes or 8,000
             assert reads.times_read(path, header, size) == {1: size - header}, (use, path)
     np.testing.assert_array_equal(reshard.restore(tmp_path / "out")["w"], values)
+
+
+CONVERT = """
+    import json, sys
+    from reshard import api
+    from reshard.formats import registry
+    from tests.loose_pieces import PIECES
+    registry.FORMATS = (*registry.FORMATS, PIECES)
+    source, target, layout = sys.argv[1:]
+    report = api.convert(source, target, layout=json.loads(layout), workers=2, max_memory="48MiB")
+    print(json.dumps(sorted({t.strategy for t in report.tensors})))
+"""
+
+
+@pytest.mark.xdist_group("memory")
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("axes", [["x"], [None, "x"]])
+def test_peak_memory_stays_within_the_budget(
+    tmp_path: Path, order: tuple[int, int], axes: list[str | None]
+) -> None:
+    """192 MiB in five pieces."""
+    boxes = pinwheel(6144, 8192)
+    hollow_pieces(tmp_path / "source", "w", (6144, 8192), [(box, order) for box in boxes])
+    layout = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": [{"match": "w", "axes": axes}]}
+    target = tmp_path / "out"
+    outcome = run_fresh(CONVERT, str(tmp_path / "source"), str(target), json.dumps(layout))
+    shutil.rmtree(target)  # pytest keeps what tests leave
+    assert outcome.printed == ["scatter" if order == (0, 1) else "weave"]
+    assert outcome.peak_bytes <= (128 + 48) << 20
 
 
 def test_a_shard_that_is_cut_short_after_it_was_opened_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ follow one another are read together; short ones with small gaps are read with t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,6 +28,9 @@ T = TypeVar("T")
 SCRATCH_BYTES = 256 << 10
 """Read at once where elements do not go straight to their places."""
 
+MANY_PIECES = 32
+"""Of so many pieces those of a box are found by numpy."""
+
 PAGE_BYTES = 4096
 """Shorter runs are read together with gaps that are no longer than this: a call costs about as much as a page."""
 
@@ -47,6 +50,7 @@ class Gather:
         self._remedy = remedy
         self._path = ""
         self._fd = -1
+        self._edges: tuple[Array, Array] | None = None
 
     def fill(self, position: int, out: memoryview) -> None:
         """Fills ``out`` with the bytes from ``position``; both hold whole elements."""
@@ -69,7 +73,7 @@ class Gather:
     def _fill_box(self, out: Array, local: Box) -> None:
         """``local`` counts from the chunk's start."""
         box = local.shift(self._chunk.box.start)
-        for piece in self._chunk.pieces:
+        for piece in self._near(box):
             inside = piece.box.intersect(box)
             if inside is not None:
                 self._open(piece)
@@ -78,6 +82,20 @@ class Gather:
                 first = inside.relative_to(piece.box.start).start
                 offset = piece.offset + sum(i * s for i, s in zip(first, strides, strict=True))
                 read_strided(partial(self._read, piece), offset, strides, place)
+
+    def _near(self, box: Box) -> Iterable[RawPiece]:
+        """The pieces that may have elements of the box."""
+        pieces = self._chunk.pieces
+        if len(pieces) < MANY_PIECES:
+            return pieces
+        import numpy as np
+
+        if self._edges is None:
+            boxes = [piece.box for piece in pieces]
+            self._edges = np.array([b.start for b in boxes]), np.array([b.stop for b in boxes])
+        starts, stops = self._edges
+        is_near = ((starts < box.stop) & (stops > box.start)).all(axis=1)
+        return map(pieces.__getitem__, np.flatnonzero(is_near))
 
     def _open(self, piece: RawPiece) -> None:
         if piece.path != self._path:
