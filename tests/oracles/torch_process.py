@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,25 +30,22 @@ LLAMA = {
     "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 64,
 }  # fmt: skip
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 64, "n_positions": 64}
-
-
-def _model(kind: str) -> Any:
-    import transformers as t
-
-    made: dict[str, Callable[[], Any]] = {
-        "llama": lambda: t.LlamaForCausalLM(t.LlamaConfig(**LLAMA)).to(torch.bfloat16),
-        "mixtral": lambda: t.MixtralForCausalLM(
-            t.MixtralConfig(**LLAMA, num_local_experts=4, num_experts_per_tok=2)
-        ).to(torch.bfloat16),
-        "gpt2": lambda: t.GPT2LMHeadModel(t.GPT2Config(**GPT2)),
-    }
-    return made[kind]()
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {"dtype": "bfloat16", **LLAMA},
+    "mixtral": {"dtype": "bfloat16", **LLAMA, **EXPERTS},
+    "gpt2": {"dtype": "float32", **GPT2},
+}
 
 
 def save_model(kind: str, folders: dict[str, str]) -> Any:
     """The logits of a small random model, which is saved to each folder in files of at most that size."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     torch.manual_seed(7)
-    model = _model(kind).eval()
+    config = AutoConfig.for_model(kind, **CONFIGS[kind])
+    # With .to(dtype) the positions of rotary embeddings would be rounded, too, which loading never does.
+    model = AutoModelForCausalLM.from_config(config, dtype=config.dtype).eval()
     for folder, size in folders.items():
         model.save_pretrained(folder, max_shard_size=size)
     return _logits(model)
@@ -70,9 +66,11 @@ def _logits(model: Any) -> Any:
 
 
 def stored(folder: str) -> Any:
-    """Every tensor of a folder's safetensors files, as the loader for torch finds it."""
-    found = [load_file(path) for path in sorted(Path(folder).glob("*.safetensors"))]
-    return {name: described(tensor) for file in found for name, tensor in file.items()}
+    """Every tensor of each safetensors file of a folder, as the loader for torch finds it."""
+    return {
+        path.name: {name: described(tensor) for name, tensor in load_file(path).items()}
+        for path in Path(folder).glob("*.safetensors")
+    }
 
 
 def group(action: str, folders: list[str]) -> Any:

@@ -11,6 +11,8 @@ import ml_dtypes
 import numpy as np
 import orbax.checkpoint as ocp
 
+from tests.oracles.oracle import Oracle
+
 
 def described(array: Any) -> dict[str, Any]:
     """The dtype, the shape, and a digest of the row-major bytes."""
@@ -28,3 +30,11 @@ def stock_orbax(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     with ocp.StandardCheckpointer() as checkpointer:
         found = checkpointer.restore(path, target)
     return {name: described(array) for name, array in found.items()}
+
+
+def by_torch(torch: Oracle, folder: Path) -> dict[str, Any]:
+    """The tensors of a folder's safetensors files, each in one of them, as the loader for torch reads them."""
+    files = torch.ask("stored", folder=str(folder)).values()
+    found = {name: tensor for file in files for name, tensor in file.items()}
+    assert len(found) == sum(map(len, files))
+    return found

@@ -1,7 +1,8 @@
-"""torch's distributed checkpoint in safetensors files, as four processes save it."""
+"""torch's distributed checkpoint in safetensors files: four processes save it and load it, on other meshes each time."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,19 @@ from tests.formats.safetensors.described import described, stock_orbax
 from tests.oracles.oracle import Oracle
 
 pytestmark = pytest.mark.xdist_group("torch")
+
+FORMS = ("single", "several")
+OURS = ("kept", "replicated", "straight", "whole")
+LAYOUT = {
+    "mesh": {"data": 2, "model": 2},
+    "rules": [
+        {"match": "^(rows|columns|both)$", "axes": ["data", "model"]},
+        {"match": "^w", "axes": [None, "model"]},
+        {"match": "^small", "axes": [["model", "data"], None]},
+    ],
+    "partitions": [{"match": "^uneven.columns$", "fixed_shards": 3, "axis": 1}],
+    "unmatched": "replicate",
+}
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +42,34 @@ def saved(torch: Oracle, folder: Path) -> dict[str, Any]:
     return wanted
 
 
-@pytest.mark.parametrize("form", ["single", "several"])
+@pytest.fixture(scope="module")
+def orbax(saved: dict[str, Any], folder: Path) -> dict[str, Path]:  # noqa: ARG001  saves them first
+    """An Orbax checkpoint of each form."""
+    made = {form: folder / "orbax" / form for form in FORMS}
+    for form, path in made.items():
+        reshard.convert(folder / form, path, to="orbax", layout=LAYOUT)
+    return made
+
+
+@pytest.fixture(scope="module")
+def wrong(torch: Oracle, folder: Path, orbax: dict[str, Path]) -> dict[str, set[str]]:
+    """The tensors that the processes load with other bits, from each of some folders below ``folder``."""
+    source = orbax["single"]
+    replicated = {"mesh": "all=3", "missing_axes": "replicate"}
+    reshard.convert(source, folder / "kept", to="safetensors", files="dcp")
+    reshard.convert(source, folder / "replicated", to="safetensors", files="dcp", **replicated)
+    reshard.convert(source, folder / "whole", to="safetensors", file_bytes="300")
+    reshard.convert(folder / "several", folder / "straight", files="dcp", layout=LAYOUT)
+    shutil.copytree(folder / "kept", folder / "damaged")
+    damaged = max((folder / "damaged").glob("*.safetensors"))
+    data = damaged.read_bytes()
+    damaged.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    folders = [str(folder / name) for name in ("single", "damaged", *OURS)]
+    found = torch.ask("group", action="load", folders=folders)
+    return {Path(f).name: {name for rank in found for name in rank[f]} for f in folders}
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_pieces_of_four_processes_become_full_tensors(
     saved: dict[str, Any], folder: Path, form: str
 ) -> None:
@@ -36,17 +77,11 @@ def test_pieces_of_four_processes_become_full_tensors(
     assert {name: described(array) for name, array in found.items()} == saved
 
 
-@pytest.mark.parametrize("form", ["single", "several"])
+@pytest.mark.parametrize("form", FORMS)
 def test_pieces_of_four_processes_become_orbax(
-    saved: dict[str, Any], folder: Path, tmp_path: Path, form: str
+    saved: dict[str, Any], orbax: dict[str, Path], form: str
 ) -> None:
-    rules = [
-        {"match": "^(rows|columns|both)$", "axes": ["data", "model"]},
-        {"match": "^w", "axes": [None, "model"]},
-    ]
-    layout = {"mesh": {"data": 2, "model": 2}, "rules": rules, "unmatched": "replicate"}
-    reshard.convert(folder / form, tmp_path / "orbax", to="orbax", layout=layout)
-    assert stock_orbax(tmp_path / "orbax", saved) == saved
+    assert stock_orbax(orbax[form], saved) == saved
 
 
 def test_pieces_are_cut_where_torch_cut_them(saved: dict[str, Any], folder: Path) -> None:
@@ -56,6 +91,19 @@ def test_pieces_are_cut_where_torch_cut_them(saved: dict[str, Any], folder: Path
     assert cuts["uneven.both"] == ((0, 3, 5), (0, 4, 7))
     assert cuts["uneven.twice"] == ((0, 3, 6, 9, 11), (0, 2))
     assert cuts["fewer.rows"] == ((0, 1, 2, 3), (0, 4))
+
+
+@pytest.mark.parametrize("source", OURS)
+def test_torch_loads_our_files_onto_other_meshes(
+    wrong: dict[str, set[str]], folder: Path, source: str
+) -> None:
+    assert wrong[source] == set()
+    assert reshard.verify(folder / "single", folder / source).differences == 0
+
+
+def test_the_comparison_finds_a_flipped_bit(wrong: dict[str, set[str]]) -> None:
+    assert wrong["single"] == set()
+    assert len(wrong["damaged"]) == 1
 
 
 def test_files_with_other_values_than_tensors_are_refused(

@@ -1,41 +1,96 @@
-"""Models of transformers: what ``save_pretrained`` writes becomes Orbax checkpoints, to the bit."""
+"""Models of transformers become Orbax checkpoints and models again, to the bit."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import reshard
-from tests.formats.safetensors.described import stock_orbax
+from tests.formats.safetensors.described import by_torch, stock_orbax
 from tests.oracles.oracle import Oracle
 
 pytestmark = pytest.mark.xdist_group("torch")
 
 MODELS = ("llama", "mixtral", "gpt2")
 SIZES = {"one file": "5GB", "many files": "20KB"}
+CASES = [(model, form) for model in MODELS for form in SIZES]
+LAYOUT = {
+    "mesh": {"data": 2, "model": 4},
+    "rules": [
+        {"match": r"(embed_tokens|wte|wpe|lm_head)\.weight$", "axes": [["data", "model"], None]},
+        {"match": r"(proj|w\d|gate|c_attn|c_fc)\.weight$", "axes": ["data", "model"]},
+    ],
+    "unmatched": "replicate",
+}
 
 
 @pytest.fixture(scope="module")
-def saved(torch: Oracle, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
-    """The folder of each model in each form."""
-    root = tmp_path_factory.mktemp("pretrained")
-    for model in MODELS:
-        folders = {str(root / model / form): size for form, size in SIZES.items()}
-        torch.ask("save_model", kind=model, folders=folders)
-    return {(model, form): root / model / form for model in MODELS for form in SIZES}
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pretrained")
 
 
-@pytest.mark.parametrize("form", SIZES)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.fixture(scope="module")
+def logits(torch: Oracle, root: Path) -> dict[str, Any]:
+    """The logits of each model, which is saved in both forms below ``root``."""
+    folders = {m: {str(root / m / form): size for form, size in SIZES.items()} for m in MODELS}
+    return {m: torch.ask("save_model", kind=m, folders=folders[m]) for m in MODELS}
+
+
+@pytest.fixture(scope="module")
+def orbax(logits: dict[str, Any], root: Path) -> dict[tuple[str, str], Path]:  # noqa: ARG001  saves them first
+    """An Orbax checkpoint of each model, made from each form."""
+    made = {case: root / "orbax" / "-".join(case) for case in CASES}
+    for (model, form), path in made.items():
+        reshard.convert(root / model / form, path, to="orbax", layout=LAYOUT)
+    return made
+
+
+@pytest.mark.parametrize(("model", "form"), CASES)
 def test_a_saved_model_becomes_orbax(
-    torch: Oracle, saved: dict[tuple[str, str], Path], tmp_path: Path, model: str, form: str
+    torch: Oracle, root: Path, orbax: dict[tuple[str, str], Path], model: str, form: str
 ) -> None:
-    source = saved[model, form]
-    layout = tmp_path / "layout.yaml"
-    layout.write_text(reshard.starter_layout(source, mesh="data=2,model=4"))
-    reshard.convert(source, tmp_path / "orbax", to="orbax", layout=layout)
-    wanted: dict[str, Any] = torch.ask("stored", folder=str(source))
-    assert stock_orbax(tmp_path / "orbax", wanted) == wanted
-    assert len(list(source.glob("*.safetensors"))) > 1 or form == "one file"
+    source = root / model / form
+    assert (len(list(source.glob("*.safetensors"))) > 1) == (form == "many files")
+    wanted = by_torch(torch, source)
+    assert stock_orbax(orbax[model, form], wanted) == wanted
+
+
+@pytest.mark.parametrize("form", ["one file", "a folder", "many files"])
+@pytest.mark.parametrize("model", MODELS)
+def test_orbax_becomes_the_same_model(
+    torch: Oracle,
+    root: Path,
+    logits: dict[str, Any],
+    orbax: dict[tuple[str, str], Path],
+    tmp_path: Path,
+    model: str,
+    form: str,
+) -> None:
+    folder = tmp_path / "hf"
+    if form == "one file":
+        folder.mkdir()
+        reshard.convert(orbax[model, form], folder / "model.safetensors", to="safetensors")
+    else:
+        size = "20KB" if form == "many files" else None
+        source = orbax[model, "many files"]
+        reshard.convert(source, folder, to="safetensors", file_bytes=size)
+    assert (len(list(folder.glob("*.safetensors"))) > 1) == (form == "many files")
+    shutil.copy(root / model / "one file" / "config.json", folder)
+    found = torch.ask("load_model", folder=str(folder))
+    assert found == {"logits": logits[model], "missing_keys": [], "unexpected_keys": []}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_carried_files_make_a_folder_that_loads(
+    torch: Oracle, root: Path, logits: dict[str, Any], tmp_path: Path, model: str
+) -> None:
+    source = root / model / "one file"
+    target = tmp_path / "hf"
+    names = "weights-{number}.safetensors"
+    reshard.convert(source, target, carry=True, file_bytes="30KB", file_names=names)
+    assert (target / "weights-2.safetensors").exists()
+    assert torch.ask("load_model", folder=str(target))["logits"] == logits[model]
+    assert by_torch(torch, target) == by_torch(torch, source)
