@@ -36,6 +36,8 @@ def changes_of(
 
 
 def _patterns(kind: str, rules: Rules | None) -> tuple[str, ...]:
+    if rules is None:
+        return ()
     given = () if isinstance(rules, str) or not isinstance(rules, Iterable) else tuple(rules)
     if (rules and not given) or not all(isinstance(pattern, str) for pattern in given):
         raise PlanError(
@@ -45,6 +47,8 @@ def _patterns(kind: str, rules: Rules | None) -> tuple[str, ...]:
 
 
 def _pairs(kind: str, rules: PairRules | None, to: str) -> tuple[tuple[str, str], ...]:
+    if rules is None:
+        return ()
     items = rules.items() if isinstance(rules, Mapping) else rules
     pairs = () if isinstance(items, str) or not isinstance(items, Iterable) else tuple(items)
     if (rules and not pairs) or not all(map(_is_pair, pairs)):

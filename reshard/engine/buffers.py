@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     Bytes = npt.NDArray[np.uint8]
 
 ALIGNMENT = 64
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+"""Python's default is memory that is shared with forked processes; it also takes a sixth longer to fill (measured)."""
+
 MAPPED_BYTES = 1 << 20
 """Buffers from here on are mapped: a system call each is nothing beside filling them."""
 
@@ -50,7 +53,7 @@ def aligned_empty(nbytes: int) -> Bytes:
 
 def _mapped(nbytes: int) -> mmap.mmap:
     try:
-        return mmap.mmap(-1, nbytes)
+        return mmap.mmap(-1, nbytes, flags=_PRIVATE)
     except (OSError, OverflowError, MemoryError) as error:
         raise StorageError(
             f"the system refused {format_bytes(nbytes)} of memory for a part of a tensor ({error}); restore "

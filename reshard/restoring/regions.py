@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
+_NOTHING_LOST = CastStats()
+
+
 class Region(Struct, frozen=True):
     """The elements of ``box``; along ``axis`` only every ``step``-th, from the start of the box.
 
@@ -106,13 +109,13 @@ class Buffer:
     def put(self, elements: Array, box: Box) -> CastStats:
         """Copies the elements of this region from ``elements``, which are those of ``box``."""
         inside = self.region.box.intersect(box)
-        if inside is None or not self.region.count_in(inside):
-            return CastStats()
+        if inside is None or (self.region.step > 1 and not self.region.count_in(inside)):
+            return _NOTHING_LOST
         taken, place = self._cut(elements, box, inside)
         if self._is_cast:
             return cast_into(place, taken, saturate=self._saturate)
         place[...] = taken
-        return CastStats()
+        return _NOTHING_LOST
 
     def _cut(self, elements: Array, box: Box, inside: Box) -> tuple[Array, Array]:
         region = self.region

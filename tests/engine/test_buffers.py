@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
+from tests.fresh_process import run_fresh
 
 
 @given(st.lists(st.integers(0, 500), max_size=8))
@@ -110,3 +111,21 @@ def test_two_tasks_never_share_an_arena():
     pool = ArenaPool(1000, 4)
     one, two = pool.acquire(100), pool.acquire(100)
     assert not np.shares_memory(one.memory, two.memory)
+
+
+FORKED = """
+    import json, os
+    from reshard.engine.buffers import MAPPED_BYTES, aligned_empty
+    memory = aligned_empty(MAPPED_BYTES)
+    memory[:] = 1
+    child = os.fork()
+    if child == 0:
+        memory[:] = 2
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(json.dumps(int(memory.max())))
+"""
+
+
+def test_a_forked_process_does_not_write_into_a_restored_array():
+    assert run_fresh(FORKED).printed == 1
