@@ -13,7 +13,10 @@ from benchmarks.peers.io_bytes import read_bytes
 
 import jax  # isort: skip
 
+import awscrt.checksums  # noqa: F401 - what a call loads when it is first needed, as Orbax does when it is imported
+
 import reshard
+import reshard.checkpoint
 from reshard.layout.bridges.jax_sharding import layout_from_sharding
 from reshard.restoring.report import RestoreReport
 

@@ -1,8 +1,12 @@
-"""Restore beside stock Orbax: ``python -m benchmarks.restoring.run [--size small] [--rounds 5]``.
+"""Restore beside stock Orbax and beside the least that a restore does:
+``python -m benchmarks.restoring.run [--size small] [--rounds 5] [--digests]``.
 
 Makes the benchmark's tree with stock Orbax, saved from a (4, 2) mesh; then each contender restores it
 onto an (8,) mesh of simulated devices, in turn, each time as a fresh process with a warm page cache.
 Prints medians: time, peak memory, and bytes read over bytes needed. Ratios are medians over rounds.
+
+The floor (``floor.py``) touches the memory, reads, decodes and takes checksums, and nothing else. ``--digests`` lets
+``reshard.fingerprint`` record the tree's digests first, so that the floor and this project compute them too.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from benchmarks.trees.sizes import TreeSize
 PROGRAMS = {
     "orbax": "benchmarks.peers.orbax_restore",
     "reshard": "benchmarks.restoring.restore_once",
+    "floor": "benchmarks.restoring.floor",
 }
 Costs = dict[str, list[Cost]]
 
@@ -32,8 +37,9 @@ def measure(source: Path, rounds: int, limit_s: float) -> Costs:
     """Every contender's cost in each round; the first to run changes from round to round."""
     costs: Costs = {name: [] for name in PROGRAMS}
     for number in range(rounds):
-        names = list(PROGRAMS)[:: 1 if number % 2 else -1]
-        for name in names:
+        names = list(PROGRAMS)
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
             cost = _run(name, source, limit_s)
             costs[name].append(cost)
             tell(
@@ -68,9 +74,9 @@ def amplification(cost: Cost, needed_mib: float) -> float:
     return (cost.read_mib or 0) / needed_mib
 
 
-def ratio(costs: Costs, value: Callable[[Cost], float]) -> float:
-    """Median over the rounds of ours divided by Orbax's."""
-    pairs = zip(costs["reshard"], costs["orbax"], strict=True)
+def ratio(costs: Costs, value: Callable[[Cost], float], other: str = "orbax") -> float:
+    """Median over the rounds of ours divided by the other's."""
+    pairs = zip(costs["reshard"], costs[other], strict=True)
     return statistics.median(value(ours) / value(theirs) for ours, theirs in pairs)
 
 
@@ -95,6 +101,7 @@ def summary(costs: Costs) -> list[str]:
         ratio(costs, lambda c: c.peak_mib),
     )
     lines.append(f"| reshard / orbax | {' | '.join(f'{r:.2f}' for r in ratios)} | |")
+    lines.append(f"| reshard / floor | {ratio(costs, work_s, 'floor'):.2f} | | | |")
     return lines
 
 
@@ -114,6 +121,9 @@ def main() -> None:
                 arguments.size,
             ]
             subprocess.run(command, check=True, cwd=REPOSITORY, stdin=subprocess.DEVNULL)
+        if arguments.digests:
+            command = [sys.executable, "-m", "reshard", "fingerprint", str(source)]
+            subprocess.run(command, check=True, cwd=REPOSITORY, stdin=subprocess.DEVNULL)
         costs = measure(source, arguments.rounds, arguments.limit)
     print("\n".join(summary(costs)))
     if arguments.json:
@@ -130,6 +140,7 @@ def _arguments() -> argparse.Namespace:
     add("--size", default="small", help="tiny, small (0.25 GB), full (2.25 GB) or a number of GiB")
     add("--rounds", type=int, default=5)
     add("--tree", type=Path, help="a source made by benchmarks.trees.make_tree with the same size")
+    add("--digests", action="store_true", help="record the tree's digests first (changes --tree)")
     add("--limit", type=float, default=600, help="seconds after which a run is stopped")
     add("--json", type=Path, help="file for everything that was measured")
     return parser.parse_args()

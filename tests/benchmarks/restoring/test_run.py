@@ -23,23 +23,27 @@ def test_ratios_are_medians_over_rounds() -> None:
     costs = {
         "orbax": [cost(2, 100, 20), cost(4, 100, 20), cost(10, 100, 20)],
         "reshard": [cost(1, 50, 10, 10), cost(1, 60, 10, 10), cost(1, 70, 10, 10)],
+        "floor": [cost(0.5, 40, 10, 10), cost(0.8, 40, 10, 10), cost(1, 40, 10, 10)],
     }
     assert ratio(costs, work_s) == pytest.approx(0.25)
     lines = summary(costs)
     assert lines[2] == "| orbax | 4.00 | 5.00 | 100 | 2.000 |"
     assert lines[3] == "| reshard | 1.00 | 2.00 | 60 | 1.000 |"
-    assert lines[4] == "| reshard / orbax | 0.25 | 0.40 | 0.60 | |"
+    assert lines[5] == "| reshard / orbax | 0.25 | 0.40 | 0.60 | |"
+    assert lines[6] == "| reshard / floor | 1.25 | | | |"
 
 
 @pytest.mark.xdist_group("benchmarks")
 def test_it_measures_a_tiny_tree(tmp_path) -> None:
-    words = ["--size", "tiny", "--rounds", "1", "--json", str(tmp_path / "found.json")]
+    words = ["--size", "tiny", "--rounds", "1", "--digests", "--json", str(tmp_path / "found.json")]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.restoring.run", *words],
         check=True, cwd=ROOT, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert "| reshard / orbax |" in done.stdout
+    assert "| reshard / floor |" in done.stdout
     found = json.loads((tmp_path / "found.json").read_text())
-    ours = found["rounds"]["reshard"][0]
+    ours, floor = found["rounds"]["reshard"][0], found["rounds"]["floor"][0]
     assert 0 < ours["needed_mib"] <= ours["read_mib"]
+    assert floor["needed_mib"] == ours["needed_mib"]
     assert found["rounds"]["orbax"][0]["read_mib"] > 0
