@@ -37,7 +37,7 @@ def unvouched(reader: Reader, agreeing: Collection[str] = ()) -> Unvouched:
         if tensor.digest is None and not tensor.encoding.checksum and name not in agreeing
     )
     is_all = len(bare) == len(reader.tensors)
-    return Unvouched(reader.uri, bare, is_all, takes_record(reader.format))
+    return Unvouched(reader.uri, bare, is_all, takes_record(reader))
 
 
 def record_warnings(*checkpoints: Unvouched) -> tuple[str, ...]:

@@ -20,9 +20,14 @@ from reshard.errors import (
 from reshard.formats.base import Reader, Record, TargetCheckpoint, Writer
 from reshard.formats.forms import SafetensorsForm
 from reshard.formats.orbax.container import MARKERS, is_finished, is_orbax
+from reshard.formats.orbax.folders_to_record import folders_to_record as orbax_folders
 from reshard.formats.orbax.metadata_price import OPENED_LEAF_BYTES
 from reshard.formats.orbax.metadata_price import leaf_count as orbax_leaves
 from reshard.formats.orbax.reader import open_orbax
+from reshard.formats.safetensors.folders_to_record import (
+    folders_to_record as safetensors_folders,
+)
+from reshard.formats.safetensors.folders_to_record import takes_record as takes_record_in_folder
 from reshard.formats.safetensors.reader import (
     OPENED_TENSOR_BYTES,
     is_safetensors_checkpoint,
@@ -30,6 +35,7 @@ from reshard.formats.safetensors.reader import (
 )
 from reshard.formats.safetensors.reader import leaf_count as safetensors_leaves
 from reshard.formats.safetensors.replaceable import is_replaceable
+from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.steps import committed, committed_steps
 from reshard.storage.local import storage_error, storage_errors
 from reshard.storage.staging import staging_above
@@ -43,7 +49,8 @@ class KnownFormat(Struct, frozen=True):
     Attributes:
         marks: the files by which its checkpoints are recognised, for messages.
         matches: whether a local path has such files.
-        takes_record: whether ``reshard fingerprint`` can record digests in its checkpoints.
+        takes_record: whether ``reshard fingerprint`` can record digests in the checkpoint at a local path.
+        folders_to_record: the folders of an open checkpoint that get a record.
         is_ours: whether what is at such a path may be replaced by a target: nothing of it is lost but a checkpoint.
         count_leaves: about how many leaves a checkpoint has, without opening it; 0 where it cannot be read.
         leaf_bytes: memory that opening it takes for each leaf, an overestimate.
@@ -56,7 +63,8 @@ class KnownFormat(Struct, frozen=True):
     count_leaves: Callable[[str], int]
     leaf_bytes: int
     is_ours: Callable[[str], bool]
-    takes_record: bool = False
+    takes_record: Callable[[str], bool]
+    folders_to_record: Callable[[Path, Reader], list[RecordedFolder]]
 
 
 FORMATS = (
@@ -68,7 +76,8 @@ FORMATS = (
         orbax_leaves,
         OPENED_LEAF_BYTES,
         is_orbax,
-        takes_record=True,
+        is_orbax,
+        orbax_folders,
     ),
     KnownFormat(
         "safetensors",
@@ -78,6 +87,8 @@ FORMATS = (
         safetensors_leaves,
         OPENED_TENSOR_BYTES,
         is_replaceable,
+        takes_record_in_folder,
+        safetensors_folders,
     ),
 )
 """In the order in which they are tried."""
@@ -150,9 +161,21 @@ def is_written(path: str) -> bool:
     return any(known.matches(path) and known.is_ours(path) for known in FORMATS)
 
 
-def takes_record(name: str) -> bool:
-    """Whether ``reshard fingerprint`` can record digests in checkpoints of the format of that name."""
-    return any(known.takes_record and known.name == name for known in FORMATS)
+def takes_record(reader: Reader) -> bool:
+    """Whether ``reshard fingerprint`` can record the digests of an open checkpoint."""
+    return _format_of(reader).takes_record(local_path(reader.uri))
+
+
+def folders_to_record(root: Path, reader: Reader) -> list[RecordedFolder]:
+    """The folders of an open checkpoint that get a slices.json, the top last.
+
+    Raises FormatError for a checkpoint that has no room for one.
+    """
+    return _format_of(reader).folders_to_record(root, reader)
+
+
+def _format_of(reader: Reader) -> KnownFormat:
+    return next(known for known in FORMATS if known.name == reader.format)
 
 
 def price_of_opening(path: str) -> tuple[int, int]:

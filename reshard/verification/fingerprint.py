@@ -13,18 +13,15 @@ from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_files
 from reshard.engine.read_digests import tensor_digests
-from reshard.errors import FormatError
-from reshard.formats.orbax.fingerprint_files import (
+from reshard.formats.registry import folders_to_record, local_path, open_reader
+from reshard.formats.slices.file_digests import size_of
+from reshard.formats.slices.record_files import (
     RecordedFolder,
-    folders_to_record,
     publish_records,
     refuse_item_of_record,
     refuse_recorded,
     room_for_records,
 )
-from reshard.formats.orbax.reader import OrbaxReader
-from reshard.formats.registry import local_path, open_reader
-from reshard.formats.slices.file_digests import size_of
 from reshard.geometry.sizes import format_bytes
 from reshard.record_text import counted, several
 
@@ -67,16 +64,11 @@ def fingerprint_checkpoint(
     root = Path(local_path(uri)).absolute()
     check_leaves_to_read(limits.max_memory, uri)
     reader = open_reader(uri, "ignored")
-    if not isinstance(reader, OrbaxReader):
-        raise FormatError(
-            f"{uri} is a {reader.format} checkpoint, but digests can be recorded in Orbax checkpoints only; convert it to "
-            "one, which records them, and reshard verify compares the two"
-        )
+    folders = folders_to_record(root, reader)
     if not overwrite:
-        refuse_recorded(root)
+        refuse_recorded(root, folders)
     refuse_item_of_record(root)
     limits = replace(limits, max_memory=left_to_read(limits.max_memory, reader))
-    folders = folders_to_record(root, reader)
     with room_for_records(root, folders):
         digests = tensor_digests(reader, limits, progress=progress, stage="reading")
         read = _file_progress(root, folders, progress)

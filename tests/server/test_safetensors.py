@@ -92,10 +92,14 @@ def test_planned_converted_and_verified(client: httpx.Client, source: str) -> No
 
 
 @pytest.mark.parametrize("source", FORMS)
-def test_no_digests_are_recorded(client: httpx.Client, source: str) -> None:
+def test_digests_are_recorded_in_folders(client: httpx.Client, source: str) -> None:
     answer = client.post("/v1/checkpoints:fingerprint", json={"checkpoint": source})
-    assert answer.status_code == 422
-    assert f"{source} is a safetensors checkpoint, but digests" in answer.json()["detail"]
+    if source.endswith(".safetensors"):
+        assert answer.status_code == 422
+        assert f"{source} is a single safetensors file" in answer.json()["detail"]
+    else:
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["written"] == [f"{source}/slices.json"]
 
 
 def test_listed_with_their_format(client: httpx.Client) -> None:

@@ -280,7 +280,7 @@ def test_nothing_half_done_stays_where_reading_fails(plain, monkeypatch):
     def full(_):
         raise StorageError("cannot sync: No space left on device")
 
-    monkeypatch.setattr("reshard.formats.orbax.fingerprint_files.fsync", full)
+    monkeypatch.setattr("reshard.formats.slices.record_files.fsync", full)
     with pytest.raises(StorageError, match="No space left"):
         reshard.fingerprint(plain)
     assert files_of(plain) == before
@@ -317,14 +317,14 @@ def test_a_source_without_a_record_is_named_in_plans_and_reports(plain, tmp_path
     assert reshard.verify(tmp_path / "out", plain).warnings == ()
 
 
-def test_safetensors_take_no_record_and_no_one_is_told_to_make_one(plain, tmp_path):
+def test_a_single_safetensors_file_takes_no_record(plain, tmp_path):
     file = tmp_path / "m.safetensors"
     save_file({"w": np.zeros(4, "float32")}, file)
     with pytest.raises(reshard.FormatError) as error:
         reshard.fingerprint(file)
     assert str(error.value) == (
-        f"{file} is a safetensors checkpoint, but digests can be recorded in Orbax checkpoints only; convert it to one, "
-        "which records them, and reshard verify compares the two"
+        f"{file} is a single safetensors file, which has no room for a record of digests; put it into a folder and record "
+        "that, or convert it, which records them"
     )
     assert reshard.inspect(file).warnings == (
         f"{str(file)!r} carries no checksum of its data, so damage from before now cannot be seen; compare the files "
@@ -335,6 +335,27 @@ def test_safetensors_take_no_record_and_no_one_is_told_to_make_one(plain, tmp_pa
         f"neither {str(file)!r} nor {str(plain)!r} carries a checksum of all its data, so damage from before now cannot "
         f"be seen; reshard fingerprint {plain} records digests, by which later damage is found"
     )
+
+
+def test_a_folder_of_safetensors_is_recorded(tmp_path):
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    save_file({"w": np.arange(4, dtype="float32")}, folder / "model.safetensors")
+    (folder / "config.json").write_text("{}")
+    assert "reshard fingerprint" in reshard.inspect(folder).warnings[0]
+    made = reshard.fingerprint(folder)
+    assert (made.written, made.files) == ((str(folder / "slices.json"),), 1)
+    assert reshard.inspect(folder).warnings == ()
+    assert reshard.verify(folder).differences == 0
+    with pytest.raises(reshard.TargetExistsError, match="is there already and was left untouched"):
+        reshard.fingerprint(folder)
+    save_file({"w": np.arange(1, 5, dtype="float32")}, folder / "model.safetensors")
+    (folder / "config.json").write_text("{ }")
+    found = reshard.verify(folder)
+    assert [v.name for v in found.tensors if v.status != "equal"] == ["w"]
+    assert [f.name for f in found.files if f.is_difference] == ["config.json"]
+    reshard.fingerprint(folder, overwrite=True)
+    assert reshard.verify(folder).differences == 0
 
 
 def test_the_notice_is_given_once_per_command(plain, tmp_path, capsys):

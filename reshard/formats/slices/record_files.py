@@ -6,6 +6,7 @@ it has the digests of the others.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,12 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import FormatError, StorageError, TargetExistsError
-from reshard.formats.ocdbt.index import find_databases
-from reshard.formats.orbax.chunk_files import ChunkFiles
-from reshard.formats.orbax.folder_record import folder_records, is_data_file
-from reshard.formats.orbax.item_tensors import OpenItem
-from reshard.formats.orbax.reader import OrbaxReader
-from reshard.formats.slices.file_digests import digest_of_file, files_below
+from reshard.formats.base import Leaf, StoredTensor
+from reshard.formats.slices.file_digests import digest_of_file
 from reshard.formats.slices.parse import parse_slices, read_slices
 from reshard.formats.slices.slice_file import (
     FILE_NAME,
@@ -36,25 +33,35 @@ from reshard.storage.local import storage_errors, write_file
 from reshard.storage.syncing import fsync
 
 
+class TensorTree(Struct, frozen=True):
+    """The tensors of one tree, and its leaves."""
+
+    leaves: Sequence[Leaf]
+    tensors: Mapping[str, StoredTensor]
+
+
 class RecordedFolder(Struct, frozen=True):
     """A folder that gets a slices.json.
 
     Attributes:
         folder: below the checkpoint; "" for itself.
-        item: the tree in this folder; None for the top of a checkpoint of several items.
+        tree: the tree in this folder; None for the top of a checkpoint of several items.
         files: every other file that is recorded, by its path in the folder.
+        data_files: those of ``files`` that contain tensors; None if the record is not of every file.
     """
 
     folder: str
-    item: OpenItem | None
+    tree: TensorTree | None
     files: tuple[str, ...]
+    data_files: frozenset[str] | None = frozenset()
 
 
-def refuse_recorded(root: Path) -> None:
+def refuse_recorded(root: Path, folders: Sequence[RecordedFolder]) -> None:
     """Raises TargetExistsError if something was recorded already."""
-    for record in folder_records(root):
+    paths = [root / folder.folder / FILE_NAME for folder in folders]
+    for path in (path for path in paths if os.path.lexists(path)):
         raise TargetExistsError(
-            f"{str(root / record.folder / FILE_NAME)!r} is there already and was left untouched; reshard verify "
+            f"{str(path)!r} is there already and was left untouched; reshard verify "
             "compares the checkpoint with it; ask to overwrite it (overwrite) to record what is stored now"
         )
 
@@ -69,28 +76,6 @@ def refuse_item_of_record(root: Path) -> None:
             f"{str(root)!r} is an item of {str(root.parent)!r}, whose {FILE_NAME} has the digest of the item's own {FILE_NAME}, "
             "and was left untouched; record the whole checkpoint anew"
         )
-
-
-def folders_to_record(root: Path, reader: OrbaxReader) -> list[RecordedFolder]:
-    """The folders and the files to record in each, the top last."""
-    chunks = reader.chunk_files
-    items = [
-        RecordedFolder(i.item.directory, i, tuple(_item_files(root, i, chunks)))
-        for i in reader.opened.values()
-    ]
-    folders = frozenset(item.folder for item in items)
-    if "" in folders:
-        return items
-    others = [n for n in files_below(root, folders) if n not in (FILE_NAME, PARTIAL_NAME)]
-    return [*items, RecordedFolder("", None, tuple(others))]
-
-
-def _item_files(root: Path, item: OpenItem, chunks: ChunkFiles) -> Iterator[str]:
-    folder = item.item.directory
-    for name in files_below(root / folder):
-        path = f"{folder}/{name}" if folder else name
-        if name not in (FILE_NAME, PARTIAL_NAME) and path not in chunks:
-            yield name
 
 
 @contextmanager
@@ -122,11 +107,10 @@ def publish_records(
         digests: of every tensor, by name.
         read: called with each file's path before it is read.
     """
-    earlier = {r.folder: r.file for r in folder_records(root) if r.file is not None}
     made: dict[str, bytes] = {}
     for folder in folders:
-        file = _record(root, folder, digests, earlier.get(folder.folder), read)
-        if folder.item is None:
+        file = _record(root, folder, digests, _earlier(root / folder.folder), read)
+        if folder.tree is None:
             items = {path: digest_of(data) for path, data in made.items()}
             file = replace(file, files={**file.files, **items})
         path = f"{folder.folder}/{FILE_NAME}" if folder.folder else FILE_NAME
@@ -135,6 +119,13 @@ def publish_records(
     for path, data in made.items():
         _publish(root / path, data)
     return [root / path for path in made]
+
+
+def _earlier(folder: Path) -> SliceFile | None:
+    """The record that is there already, unless it is damaged."""
+    with suppress(FormatError, StorageError):
+        return read_slices(folder)
+    return None
 
 
 def _record(
@@ -149,13 +140,14 @@ def _record(
     for name in folder.files:
         read(f"{folder.folder}/{name}" if folder.folder else name)
         files[name] = digest_of_file(top / name)
-    if folder.item is None:
-        return _with_history(SliceFile({}, files, {}), earlier)
-    in_database = is_data_file if find_databases(top) else lambda _: False
-    data_files = {n: d for n, d in files.items() if in_database(n)}
-    files = {n: d for n, d in files.items() if n not in data_files}
+    data_files = None
+    if folder.data_files is not None:
+        data_files = {n: d for n, d in files.items() if n in folder.data_files}
+        files = {n: d for n, d in files.items() if n not in data_files}
+    if folder.tree is None:
+        return _with_history(SliceFile({}, files, data_files), earlier)
     known = earlier.tensors if earlier is not None else {}
-    entries = dict(_entries(folder.item, digests, known))
+    entries = dict(_entries(folder.tree, digests, known))
     return _with_history(SliceFile(entries, files, data_files), earlier)
 
 
@@ -167,13 +159,13 @@ def _with_history(file: SliceFile, earlier: SliceFile | None) -> SliceFile:
 
 
 def _entries(
-    item: OpenItem, digests: Mapping[str, str], known: Mapping[str, SliceEntry]
+    tree: TensorTree, digests: Mapping[str, str], known: Mapping[str, SliceEntry]
 ) -> Iterator[tuple[str, SliceEntry]]:
     """One entry for each tensor; slices in an earlier record are kept."""
-    for leaf in item.leaves:
+    for leaf in tree.leaves:
         if leaf.tensor:
             path = tuple(step.key for step in leaf.path)
-            entry = _entry(path, item.tensors[leaf.name].spec, known.get("/".join(path)))
+            entry = _entry(path, tree.tensors[leaf.name].spec, known.get("/".join(path)))
             yield entry.name, replace(entry, digest=digests[leaf.name])
 
 

@@ -1,0 +1,44 @@
+"""The folders of an Orbax checkpoint that get a slices.json, with the files that each records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+from reshard.formats.base import Reader
+from reshard.formats.ocdbt.index import find_databases
+from reshard.formats.orbax.chunk_files import ChunkFiles
+from reshard.formats.orbax.folder_record import is_data_file
+from reshard.formats.orbax.item_tensors import OpenItem
+from reshard.formats.orbax.reader import OrbaxReader
+from reshard.formats.slices.file_digests import files_below
+from reshard.formats.slices.record_files import RecordedFolder, TensorTree
+from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME
+
+
+def folders_to_record(root: Path, reader: Reader) -> list[RecordedFolder]:
+    """The folders and the files to record in each, the top last."""
+    opened = cast("OrbaxReader", reader)  # the registry asks a format about its own readers only
+    items = [_item_folder(root, item, opened.chunk_files) for item in opened.opened.values()]
+    folders = frozenset(item.folder for item in items)
+    if "" in folders:
+        return items
+    others = [n for n in files_below(root, folders) if n not in (FILE_NAME, PARTIAL_NAME)]
+    return [*items, RecordedFolder("", None, tuple(others))]
+
+
+def _item_folder(root: Path, item: OpenItem, chunks: ChunkFiles) -> RecordedFolder:
+    folder = item.item.directory
+    files = tuple(_item_files(root, item, chunks))
+    in_database = filter(is_data_file, files) if find_databases(root / folder) else ()
+    tree = TensorTree(item.leaves, item.tensors)
+    return RecordedFolder(folder, tree, files, frozenset(in_database))
+
+
+def _item_files(root: Path, item: OpenItem, chunks: ChunkFiles) -> Iterator[str]:
+    folder = item.item.directory
+    for name in files_below(root / folder):
+        path = f"{folder}/{name}" if folder else name
+        if name not in (FILE_NAME, PARTIAL_NAME) and path not in chunks:
+            yield name
