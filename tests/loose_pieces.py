@@ -96,5 +96,6 @@ PIECES = KnownFormat(
     LooseReader,
     lambda _: 1,
     leaf_bytes=10_000,
+    is_ours=lambda _: False,
 )
 """For ``monkeypatch.setattr("reshard.formats.registry.FORMATS", …)``."""

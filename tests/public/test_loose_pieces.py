@@ -56,7 +56,7 @@ def layout_for(tensors: Mapping[str, np.ndarray]) -> dict:
 def check_all_uses(source: Path, tensors: Mapping[str, np.ndarray], work: Path) -> None:
     """Converts, restores, verifies and streams, each compared with numpy."""
     layout = layout_for(tensors)
-    reshard.convert(source, work / "out", layout=layout, check="readback")
+    reshard.convert(source, work / "out", layout=layout, to="orbax", check="readback")
     for path in (work / "out", source):
         restored = reshard.restore(path)
         for name, array in tensors.items():
@@ -143,7 +143,7 @@ def test_each_byte_of_loose_shards_is_read_once(
 ) -> None:
     source, values = pinwheel_checkpoint(tmp_path / "source")
     uses = {
-        "convert": lambda: reshard.convert(source, tmp_path / "out", layout=MESH),
+        "convert": lambda: reshard.convert(source, tmp_path / "out", layout=MESH, to="orbax"),
         "restore": lambda: reshard.restore(source),
         "verify": lambda: reshard.verify(source, tmp_path / "out"),
         "stream": lambda: b"".join(reshard.open_checkpoint(source).stream("w")),
@@ -166,7 +166,7 @@ CONVERT = """
     from tests.loose_pieces import PIECES
     registry.FORMATS = (*registry.FORMATS, PIECES)
     source, target, layout = sys.argv[1:]
-    report = api.convert(source, target, layout=json.loads(layout), workers=2, max_memory="48MiB")
+    report = api.convert(source, target, layout=json.loads(layout), workers=2, max_memory="48MiB", to="orbax")
     print(json.dumps(sorted({t.strategy for t in report.tensors})))
 """
 
