@@ -24,6 +24,8 @@ FILE_CHUNK_BYTES = 64 << 20
 
 _MOST_SHOWN = 8
 
+_UNKNOWN_TO_DCP = frozenset({"float8_e8m0fnu"})
+
 
 def form_of(reader: Reader, options: CheckedOptions) -> Form:
     """The form of a target, with the options of its format.
@@ -149,9 +151,22 @@ def form_warnings(target: TargetCheckpoint, reader: Reader) -> Iterator[str]:
         yield (
             f"the items {', '.join(sorted(target.copied))} are no trees of tensors, so a safetensors target leaves them out"
         )
+    if target.form.files == "dcp":
+        yield from _torch_warning(target)
     config = next((path for path in target.form.carried if path.name == "config.json"), None)
     if config is not None:
         yield from _dtype_warning(config, target, reader)
+
+
+def _torch_warning(target: TargetCheckpoint) -> Iterator[str]:
+    """torch's reader of these files has no name for some dtypes, and then loads no tensor (torch 2.13)."""
+    names = [n for n, t in target.tensors.items() if t.spec.dtype in _UNKNOWN_TO_DCP]
+    if names:
+        more = f" and {len(names) - 1} more" if names[1:] else ""
+        yield (
+            f"{names[0]!r}{more} is {target.tensors[names[0]].spec.dtype}, and torch's HuggingFaceStorageReader loads no "
+            "tensor of a folder that holds this dtype; drop it or cast it, or read the files with safetensors.torch"
+        )
 
 
 def _dtype_warning(config: Path, target: TargetCheckpoint, reader: Reader) -> Iterator[str]:
@@ -166,8 +181,9 @@ def _dtype_warning(config: Path, target: TargetCheckpoint, reader: Reader) -> It
     if not isinstance(asked, str):
         return
     floats = {t.spec.dtype for t in target.tensors.values() if kind_of(t.spec.dtype) == "float"}
-    if floats - {t.spec.dtype for t in reader.tensors.values()} and asked not in floats:
+    cast = floats - {t.spec.dtype for t in reader.tensors.values()} - {asked}
+    if cast:
         yield (
-            f"floats were cast to {', '.join(sorted(floats))}, but config.json, which is carried, says {asked}: transformers "
+            f"floats were cast to {', '.join(sorted(cast))}, but config.json, which is carried, says {asked}: transformers "
             "casts them again when it loads them, so change its dtype"
         )

@@ -71,6 +71,11 @@ CASES = {
     "small.float": Case(torch.float8_e5m2, (8, 4), BOTH, line(ROWS)),
     "wide.integers": Case(torch.uint32, (8, 4), line(ROWS), line(COLUMNS)),
     "wider.integers": Case(torch.uint64, (5, 4), line(COLUMNS), line(ROWS)),
+    "complex": Case(torch.complex64, (6, 4), BOTH, line(ROWS)),
+    "other.float": Case(torch.float8_e4m3fnuz, (6, 4), BOTH, line(ROWS)),
+    "other.small.float": Case(torch.float8_e5m2fnuz, (6, 4), line(ROWS), BOTH),
+    "empty.rows": Case(torch.float32, (0, 4), line(ROWS), BOTH),
+    "empty.columns": Case(torch.bfloat16, (4, 0), line(ROWS), BOTH),
     "no.dtensor": Case(torch.uint16, (3, 3), None, None),
     "step": Case(torch.int64, (), None, None),
 }

@@ -73,6 +73,14 @@ def stored(folder: str) -> Any:
     }
 
 
+def dcp_sizes(folder: str) -> Any:
+    """The full shape of each tensor, as the reader of torch's distributed checkpoint finds it."""
+    from torch.distributed.checkpoint import HuggingFaceStorageReader
+
+    found = HuggingFaceStorageReader(folder).read_metadata().state_dict_metadata
+    return {name: list(tensor.size) for name, tensor in found.items()}
+
+
 def group(action: str, folders: list[str]) -> Any:
     """What four processes of a group answer (``torch_group.py``)."""
     program = Path(__file__).with_name("torch_group.py")
@@ -84,7 +92,9 @@ def group(action: str, folders: list[str]) -> Any:
     return json.loads(done.stdout)
 
 
-FUNCTIONS: dict[str, Any] = {f.__name__: f for f in (save_model, load_model, stored, group)}
+FUNCTIONS: dict[str, Any] = {
+    f.__name__: f for f in (save_model, load_model, stored, dcp_sizes, group)
+}
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -6,12 +6,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 import reshard
 from reshard.errors import FormatError
 from tests.formats.safetensors.described import described, stock_orbax
-from tests.oracles.oracle import Oracle
+from tests.oracles.oracle import Oracle, RefusedError
 
 pytestmark = pytest.mark.xdist_group("torch")
 
@@ -20,7 +22,7 @@ OURS = ("kept", "replicated", "straight", "whole")
 LAYOUT = {
     "mesh": {"data": 2, "model": 2},
     "rules": [
-        {"match": "^(rows|columns|both)$", "axes": ["data", "model"]},
+        {"match": "^(rows|columns|both|complex|empty.*)$", "axes": ["data", "model"]},
         {"match": "^w", "axes": [None, "model"]},
         {"match": "^small", "axes": [["model", "data"], None]},
     ],
@@ -119,3 +121,19 @@ def test_files_with_other_values_than_tensors_are_refused(
         "tensors, such as an optimizer's settings, torch's distributed checkpoint writes them into its safetensors files, "
         "which nothing can read then; save the tensors alone"
     )
+
+
+def test_a_dtype_that_torch_does_not_load_is_warned_of(torch: Oracle, tmp_path: Path) -> None:
+    tree = {"w": np.ones(4, "float32"), "scales": np.ones((4, 2), ml_dtypes.float8_e8m0fnu)}
+    reshard.save(tmp_path / "orbax", tree)
+    options: Any = {"to": "safetensors", "files": "dcp", "mesh": "a=2", "missing_axes": "replicate"}
+    report = reshard.convert(tmp_path / "orbax", tmp_path / "dcp", **options)
+    assert report.warnings == (
+        "'scales' is float8_e8m0fnu, and torch's HuggingFaceStorageReader loads no tensor of a folder that holds this "
+        "dtype; drop it or cast it, or read the files with safetensors.torch",
+    )
+    with pytest.raises(RefusedError, match="F8_E8M0"):
+        torch.ask("dcp_sizes", folder=str(tmp_path / "dcp"))
+    report = reshard.convert(tmp_path / "orbax", tmp_path / "dropped", drop=["scales"], **options)
+    assert not report.warnings
+    assert torch.ask("dcp_sizes", folder=str(tmp_path / "dropped")) == {"w": [4]}

@@ -94,3 +94,16 @@ def test_carried_files_make_a_folder_that_loads(
     assert (target / "weights-2.safetensors").exists()
     assert torch.ask("load_model", folder=str(target))["logits"] == logits[model]
     assert by_torch(torch, target) == by_torch(torch, source)
+
+
+def test_transformers_casts_to_the_dtype_of_a_carried_config(
+    torch: Oracle, root: Path, logits: dict[str, Any], tmp_path: Path
+) -> None:
+    source = root / "llama" / "one file"
+    report = reshard.convert(source, tmp_path / "hf", carry=True, cast=[("norm", "float32")])
+    (warning,) = (text for text in report.warnings if "config.json" in text)
+    assert warning == (
+        "floats were cast to float32, but config.json, which is carried, says bfloat16: transformers casts them again when "
+        "it loads them, so change its dtype"
+    )
+    assert torch.ask("load_model", folder=str(tmp_path / "hf"))["logits"] == logits["llama"]
