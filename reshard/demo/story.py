@@ -21,7 +21,7 @@ TRAINING, SERVING, LAYOUT_FILE = "train", "served", "serving.yaml"
 TRAINED, SERVED = f"{TRAINING}/1000", f"{SERVING}/1000"
 
 LAYOUT = """\
-# Serving wants eight devices in a row: each holds an eighth of every matrix.
+# Serving wants eight devices in a row: each has an eighth of every matrix.
 mesh: {axes: [model], shape: [8]}
 rules:
   - {match: "embedding", axes: [model, null]}

@@ -1,4 +1,4 @@
-"""A conversion held by a process that does nothing with it, so that tests choose what becomes of it."""
+"""A conversion claimed by a process that does nothing with it, so that tests decide its outcome."""
 
 from __future__ import annotations
 

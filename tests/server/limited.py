@@ -1,4 +1,4 @@
-"""``reshard serve`` by somebody who may not read everything, on a disk that takes small files only.
+"""``reshard serve`` as a user who may not read everything, on a disk that takes small files only.
 
 For root, who may, the right to pass over permissions is given up; a file that grows too large fails as on a full disk.
 """

@@ -25,7 +25,7 @@ START_SECONDS = 60.0
 
 @dataclass
 class Live:
-    """A server process, where it listens, and what it has logged so far."""
+    """A server process, its address, and its log so far."""
 
     process: subprocess.Popen[bytes]
     url: str

@@ -39,14 +39,14 @@ class Postgres:
         return f"postgresql://reshard@/{database}?host={self.folder}"
 
     def end(self) -> None:
-        """At once; what it holds is thrown away."""
+        """Ends at once; its data is thrown away."""
         self.process.send_signal(3)  # SIGQUIT: immediate shutdown
         self.process.wait(30)
         shutil.rmtree(self.folder)
 
 
 def start_postgres() -> Postgres:
-    """Starts one; an error names what is missing."""
+    """Starts a PostgreSQL server; an error names the missing program."""
     folder = Path(tempfile.mkdtemp(prefix="reshard-pg-"))
     account = _account()
     if account is not None:

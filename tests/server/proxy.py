@@ -16,7 +16,7 @@ SOCKET_NAME = ".s.PGSQL.5432"
 
 @dataclass
 class Proxy:
-    """What lies between a server and its database.
+    """A proxy between a server and its database.
 
     Attributes:
         url: of the database, through the proxy.

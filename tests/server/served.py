@@ -23,7 +23,7 @@ from tests.server.tokens import bearer, token_settings
 
 @dataclass
 class Served:
-    """An application that serves, and what is behind it."""
+    """An application that serves, and its services."""
 
     app: FastAPI
     client: httpx.AsyncClient

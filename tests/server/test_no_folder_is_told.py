@@ -24,7 +24,7 @@ ODD = 'it\'s "odd" ü %2f [1]'
 """A folder that messages quote and escape in many ways."""
 
 FOREIGN = ("geheim", "elsewhere")
-"""Roots that ann may not see: one lies in hers, one beside it."""
+"""Roots that ann may not see: one is inside her root, one beside it."""
 
 LAYOUT = {"mesh": {"axes": ["x"], "shape": [2]}, "rules": [{"match": "w", "axes": ["x"]}]}
 PATIENCE_SECONDS = 120
@@ -64,7 +64,7 @@ class Ann:
         return answer
 
     def convert(self, source: str, target: str, **more: Any) -> dict[str, Any]:
-        """A conversion and all that is told of it, to its end."""
+        """A conversion and all its documents, until its end."""
         body = {"source": source, "target": target, **more}
         self.ask("POST", "/v1/plans", json=body)
         self.ask("POST", "/new-conversion", data=self.form(**{**body, "do": "preview"}))
@@ -225,7 +225,7 @@ DAMAGES: list[Callable[[Path], None]] = [
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda d: d.__name__)
 def test_a_damaged_checkpoint(place: Place, damage: Callable[[Path], None]) -> None:
-    """Each file of it in turn; all that a child is asked, for every third."""
+    """Damages each file in turn; for every third file, all questions to a child are asked."""
     ann, good = place.ann(), place.data / "good"
     files = sorted(p.relative_to(good) for p in good.rglob("*") if p.is_file())
     assert len(files) > 4
@@ -242,7 +242,7 @@ def test_a_damaged_checkpoint(place: Place, damage: Callable[[Path], None]) -> N
 
 
 def _prepare(data: Path) -> list[str]:
-    """Paths at which there is no checkpoint, each for another reason."""
+    """Paths without a checkpoint, each for a different reason."""
     (data / "file").write_text("no checkpoint")
     (data / "empty").mkdir()
     (data / "secret").mkdir()
@@ -283,7 +283,7 @@ def test_what_is_no_checkpoint(place: Place, odd_paths: list[str]) -> None:
 
 
 def test_targets_that_cannot_be_written(place: Place, odd_paths: list[str]) -> None:
-    """Every other one to be overwritten: what is no checkpoint must stay as it is."""
+    """Every other target is to be overwritten: a folder that is not a checkpoint must not change."""
     ann, overwrite = place.ann(), False
     for path in (
         *odd_paths[2:],

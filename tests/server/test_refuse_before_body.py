@@ -40,7 +40,7 @@ def head(method: str, path: str, *more: str, who: str | None = "ann", length: in
 
 
 def answer_to(server: Live, data: bytes) -> bytes:
-    """Everything that is sent until the server closes the connection; nothing of the body is sent."""
+    """Everything that is sent until the server closes the connection; the body is not sent."""
     with connect(server) as connection:
         connection.sendall(data)
         answer = b""

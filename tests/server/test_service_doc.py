@@ -58,7 +58,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def walk() -> str:
-    """The commands of the page, without the line that names somebody's server."""
+    """The commands of the page, without the line that names a server."""
     (block,) = (text for text in code_of(CLIENTS, "sh") if "ask()" in text)
     first, _, rest = block.partition("\n")
     assert first.startswith("export SERVER=")
@@ -88,11 +88,11 @@ CURL = """\
 #!/usr/bin/env bash
 exec /usr/bin/curl --silent --show-error --fail-with-body -H "Authorization: Bearer $TOKEN" "${@//http:\\/\\/127.0.0.1:8080/$SERVER}"
 """
-"""The program of a reader who has a token, where the page has none because the server asks for none."""
+"""The page's program with a token; the page shows none, because its server needs none."""
 
 
 def test_the_other_commands_work_too(server: Live, tmp_path: Path) -> None:
-    """Those of the pages about schedules and the API, on a server where the page of clients has been."""
+    """The commands of the pages about schedules and the API, on a server that has run the page about clients."""
     (tmp_path / "curl").write_text(CURL)
     (tmp_path / "curl").chmod(0o755)
     (body,) = code_of(SCHEDULES, "json")

@@ -1,4 +1,4 @@
-"""A storage that hangs: it holds up who asks for conversions, and not who looks at them."""
+"""A storage that hangs delays requests for conversions, but not requests that read their state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What another token has is answered as if it were not there: in words, status and headers."""
+"""Resources of another token are answered as if they did not exist, in text, status and headers."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_pages(served: Served, ann: Browser) -> None:
 
 
 def test_a_layout_says_no_name(served: Served) -> None:
-    """Every reader sees every layout; who may not change one is told no more."""
+    """Every reader sees every layout; a caller who may not change one learns nothing more."""
     layout = {"layout": {"mesh": {"axes": ["m"], "shape": [2]}, "rules": []}}
     other = {"layout": {"mesh": {"axes": ["m"], "shape": [4]}, "rules": []}}
     assert served.ask("PUT", "/v1/layouts/taken", json=layout).status_code == 201

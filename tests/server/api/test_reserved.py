@@ -1,4 +1,4 @@
-"""Held and staging folders are nobody's targets, whichever way somebody asks."""
+"""Folders of hard links and staging folders are never targets, in any kind of request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one token holds leaves something to others."""
+"""The limits of one token leave capacity to others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proxies: only those that the settings name are believed, and only for what they themselves said."""
+"""Proxies: only proxies that the settings name are trusted, and only for the headers that they themselves set."""
 
 from __future__ import annotations
 

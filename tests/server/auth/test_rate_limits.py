@@ -1,4 +1,4 @@
-"""Requests of a minute: a burst, then an even rate, for each caller by itself."""
+"""Requests per minute: a burst, then an even rate, for each caller separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths: what is refused by its form, what is beneath a root, and that no link leads out, by fuzzing."""
+"""Paths: which are refused by their form, which are beneath a root, and, by fuzzing, that no link leads out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots: so many at once, some of them for one token, and nobody waits for what another token lacks."""
+"""Slots: a total limit, a limit per token, and no token waits because of another token's limit."""
 
 from __future__ import annotations
 

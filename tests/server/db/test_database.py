@@ -1,4 +1,4 @@
-"""Where the records lie, the password of a Postgres in a file, and records of another version."""
+"""The place of the records, the password of a Postgres in a file, and records of another version."""
 
 from __future__ import annotations
 

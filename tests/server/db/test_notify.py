@@ -1,4 +1,4 @@
-"""News: who changes the records is heard at once, by this process and by other replicas."""
+"""Notifications: a change of the records reaches this process and other replicas at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sqlite(tmp_path: Path) -> Iterator[sa.Engine]:
 
 @contextmanager
 def replica(folder: Path, url: str) -> Iterator[sa.Engine]:
-    """A replica's records, that hears what others tell."""
+    """A replica's records, with a listener for notifications of others."""
     engine = open_database(Settings(state=folder, database_url=url))
     listener = Listener(engine)
     listener.launch()
@@ -151,7 +151,7 @@ def _is_noticed(one: sa.Engine, proxy: Proxy) -> None:
 def test_an_idle_replica_starts_what_another_recorded_at_once(
     tmp_path: Path, postgres: Postgres
 ) -> None:
-    """The one that is asked carries nothing out; the other looks by itself every ``SELDOM_SECONDS`` only."""
+    """The replica that gets the request runs no conversions; the other one polls only every ``SELDOM_SECONDS``."""
     url = postgres.new_database()
     with (
         live(tmp_path / "a", module="tests.server.idle", database_url=url) as asked,

@@ -1,4 +1,4 @@
-"""Records that a newer version wrote: told, kept, and left to servers that know them."""
+"""Records that a newer version wrote are shown, kept, and left to servers of that version."""
 
 from __future__ import annotations
 

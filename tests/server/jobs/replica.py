@@ -25,7 +25,7 @@ from reshard_server.settings import Settings
 
 @dataclass(frozen=True)
 class OneRoot:
-    """The root ``data``; what names anything else is no business of these tests."""
+    """The root ``data``; these tests use no other roots."""
 
     folder: Path
 

@@ -1,4 +1,4 @@
-"""Two replicas whose clocks differ, each behind a proxy that drops, delays and cuts what it likes."""
+"""Two replicas whose clocks differ, each behind a proxy that drops, delays and cuts connections at random."""
 
 from __future__ import annotations
 

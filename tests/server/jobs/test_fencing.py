@@ -1,4 +1,4 @@
-"""A replica that loses its database ends what it does before another replica goes on with it."""
+"""A replica that loses its database ends its conversions before another replica continues them."""
 
 from __future__ import annotations
 

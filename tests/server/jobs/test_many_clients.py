@@ -1,4 +1,4 @@
-"""Many clients at once, with real conversions: nothing is lost, and nothing done twice."""
+"""Many clients at once, with real conversions: no conversion is lost, and none is done twice."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_key_that_all_send_leads_to_one_conversion(server: Live, jobs: int) ->
 
 
 def asked_by_all(server: Live, jobs: int, ask: Any) -> list[list[str]]:
-    """The ids that each client was told; all begin at once."""
+    """The ids that each client received; all clients begin at once."""
     told: list[list[str]] = []
     start = threading.Barrier(CLIENTS)
 

@@ -1,4 +1,4 @@
-"""A claim that was won without anybody being told of it."""
+"""A claim that was won, although the answer to COMMIT was lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ claim_for_good = claims.claim_next
 def test_a_claim_whose_commit_nobody_was_told_of_is_queued_again(
     small_world: World, monkeypatch: pytest.MonkeyPatch, arrives_in_call: int
 ) -> None:
-    """The connection is cut within COMMIT, which reaches the database at once, or only later."""
+    """The connection is cut during COMMIT, which reaches the database at once, or later."""
     job = small_world.convert()
     texts: list[str] = []
 

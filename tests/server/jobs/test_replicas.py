@@ -62,7 +62,7 @@ def test_a_frozen_replica_does_no_harm(shared_world: World) -> None:
 
 
 def test_a_replica_frozen_with_its_child_does_no_harm(shared_world: World) -> None:
-    """The child holds the target until the thawed replica, which lost the conversion, ends it."""
+    """The child keeps the target locked until the thawed replica, which lost the conversion, ends it."""
     shared_world.start(**LEASE)
     shared_world.start(**LEASE)
     job = shared_world.convert(**SLOW)

@@ -63,7 +63,7 @@ def test_a_job_that_asked_to_start_over_does_so_once(world: World) -> None:
 
 
 def test_other_settings_after_a_restart_lose_no_job(world: World) -> None:
-    """Where the plan is another for a smaller ceiling, what was done is of no use, and it starts over."""
+    """If a smaller max_memory changes the plan, finished work cannot be used, and the conversion starts over."""
     first = world.start(max_memory=1 << 30)
     job = world.convert(**SLOW)
     world.wait_for(job, moved(0.3))

@@ -1,4 +1,4 @@
-"""Limits of time: a conversion that runs too long, or moves nothing, is ended, even where its process hangs."""
+"""Time limits: a conversion that runs too long, or makes no progress, is ended, even if its process hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn it is, who holds what, and what is taken from the dead; on SQLite and PostgreSQL."""
+"""The turns of tokens, claims of executors, and conversions taken from dead executors; on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_what_the_dead_were_to_cancel_is_cancelled(db: sa.Engine) -> None:
 
 
 def test_a_transaction_of_a_frozen_process_is_ended(postgres: object, tmp_path: Path) -> None:
-    """It would hold the lock that everyone needs who wants to claim."""
+    """A frozen transaction would keep the lock that every claim needs."""
     url = postgres.new_database()  # type: ignore[attr-defined]
     engine = open_database(Settings(state=tmp_path, database_url=url))
     job = queue(engine)

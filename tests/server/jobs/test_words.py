@@ -1,4 +1,4 @@
-"""What is told while and after a conversion runs: pace, and the client's own words."""
+"""Reports during and after a conversion: the rate, and paths in the client's own words."""
 
 from __future__ import annotations
 

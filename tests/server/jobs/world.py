@@ -101,7 +101,7 @@ class World:
     def wait_for(
         self, conversion: str, holds: Callable[[Conversion], bool], seconds: float = 300
     ) -> Conversion:
-        """The conversion as soon as something holds of it."""
+        """The conversion, as soon as it meets a condition."""
         deadline = time.monotonic() + seconds
         while not holds(found := self.get(conversion)):
             assert time.monotonic() < deadline, (found, [r.log.read_text() for r in self.replicas])
@@ -112,7 +112,7 @@ class World:
         return self.wait_for(conversion, lambda c: c.done, seconds)
 
     def is_equal(self, target: str = "out") -> bool:
-        """Whether the target holds the source's bits."""
+        """Whether the target has the source's bits."""
         found = reshard.verify(self.data / "source", self.data / target)
         return not found.differences and all(t.status == "equal" for t in found.tensors)
 

@@ -24,7 +24,7 @@ PATHS = (
 ODD = (
     None, True, 1, -1, 1.5, 10**300, [], [None], [[]], {}, {"a": {}}, {"$ref": "/"}, [["x"] * 3], "\u202e",
 )  # fmt: skip
-"""Values of a type that the field where they are put has not."""
+"""Values that have another type than their field."""
 
 JSON_TEXTS = (
     b"", b"{", b"}", b"[", b"nul", b"'x'", b"{'a':1}", b'{"a":1,}', b'{"a":NaN}', b'{"a":-Infinity}', b'{"a":1e999}',
@@ -43,7 +43,7 @@ MAY_BE_NULL = {"layout", "mesh", "chunk_bytes", "style", "max_memory", "workers"
 
 @dataclass(frozen=True)
 class Hostile:
-    """Bytes to send, and what they are for a failed test.
+    """Bytes to send, and a description for a failed test.
 
     Attributes:
         half: whether the client stops in the middle, and the server has to end it.
@@ -207,7 +207,7 @@ class Maker:
         ]))  # fmt: skip
 
     def smuggled(self) -> Hostile:
-        """Two readings of where a request ends; the inner one would be another caller's."""
+        """Two readings of the end of a request; the inner request would count as another caller's."""
         auth = f"Authorization: Bearer {TOKENS['ann'][0]}"
         start = f"POST /v1/conversions HTTP/1.1\r\nHost: x\r\n{auth}\r\n"
         inner = "GET /v1/conversions HTTP/1.1\r\nHost: x\r\n\r\n"

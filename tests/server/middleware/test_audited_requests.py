@@ -1,4 +1,4 @@
-"""The audit log: who signed in or changed something, from where, what, and what came of it."""
+"""The audit log: who signed in or changed something, from where, what, and the outcome."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def one(lines: Lines, event: str, **fields: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("who", ["ann", "eve", None])
 def test_every_route_that_changes_something(served: Served, lines: Lines, who: str | None) -> None:
-    """By whoever asks, and whatever comes of it; a route that is new is told, too."""
+    """From any caller, with any outcome; a new route is logged, too."""
     browser = Browser(served)
     if who is not None:
         browser.sign_in(who)

@@ -1,4 +1,4 @@
-"""The gate: nothing of a stranger's body is looked at, and a session's cookie lets nobody change anything."""
+"""Authentication: the body of an unknown caller is never read, and a session cookie alone allows no change."""
 
 from __future__ import annotations
 

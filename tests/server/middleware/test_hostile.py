@@ -1,4 +1,4 @@
-"""Broken, hostile and oversized requests: each is answered with a problem, and the server goes on."""
+"""Broken, hostile and oversized requests: each is answered with a problem, and the server continues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def raw(server: Live, data: bytes, seconds: float = 20) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of what the server says to these bytes."""
+    """Status, headers and body of the server's answer to these bytes."""
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=seconds) as connection:
         connection.sendall(data)

@@ -106,7 +106,7 @@ def test_layouts(server: Live) -> None:
 
 
 def test_conversions(server: Live) -> None:
-    """In a child such a pattern held a slot for ever; now the conversion fails, or is done."""
+    """In a child such a pattern kept a slot for ever; now the conversion fails, or is done."""
     with watched(server), server.client() as client:
         asked = {"source": SOURCE, "target": "data/selected", "select": [HOSTILE]}
         ended = _ended(client, client.post("/v1/conversions", json=asked).json())

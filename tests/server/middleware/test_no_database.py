@@ -1,4 +1,4 @@
-"""The database goes away under a server that runs: problems with 503, and then everything goes on."""
+"""The database goes away under a server that runs: problems with 503 until it is back, then everything works again."""
 
 from __future__ import annotations
 

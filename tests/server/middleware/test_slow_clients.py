@@ -1,4 +1,4 @@
-"""Clients that stall: with a request's head, its body, between requests, and with what they are sent."""
+"""Clients that stall: in a request's head, in its body, between requests, and while they read an answer."""
 
 from __future__ import annotations
 

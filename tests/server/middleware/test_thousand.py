@@ -68,7 +68,7 @@ def sent(server: Live, data: bytes) -> bytes:
 
 
 def wrong(server: Live, hostile: Hostile, real: str) -> str | None:
-    """What is wrong with the answer; None where it is a problem as it should be."""
+    """What is wrong with the answer; None if it is a correct problem document."""
     answer = sent(server, hostile.data)
     head, _, body = answer.partition(b"\r\n\r\n")
     length = re.search(rb"(?i)content-length: (\d+)", head)
@@ -122,7 +122,7 @@ def check_log(server: Live, real: str) -> None:
 
 
 class Held:
-    """What a server holds: memory, threads, sockets."""
+    """The resources of a server: memory, threads, sockets."""
 
     def __init__(self, rss_bytes: int, threads: int, sockets: int) -> None:
         self.rss_bytes, self.threads, self.sockets = rss_bytes, threads, sockets
@@ -139,7 +139,7 @@ class Held:
         )
 
     def check(self, server: Live) -> None:
-        """Nothing more is held than then, once open connections have ended."""
+        """The server uses no more than then, once open connections have ended."""
         until(lambda: Held.of(server).sockets <= self.sockets)
         now = Held.of(server)
         assert now.rss_bytes < self.rss_bytes + GROWTH_BYTES

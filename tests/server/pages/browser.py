@@ -21,7 +21,7 @@ BREAK = "\0"
 
 @dataclass
 class Form:
-    """A form: where it goes, what its fields hold, and its buttons' names and values."""
+    """A form: its address, its fields' values, and its buttons' names and values."""
 
     method: str
     action: str

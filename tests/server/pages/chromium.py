@@ -30,7 +30,7 @@ document.addEventListener("securitypolicyviolation", (event) =>
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A browser; it fails where Debian's chromium is missing."""
+    """A browser; fails if Debian's chromium is missing."""
     path = shutil.which("chromium")
     assert path is not None, "chromium is not there; install it with: make tools"
     with sync_playwright() as playwright:

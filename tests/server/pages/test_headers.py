@@ -1,4 +1,4 @@
-"""What every page is sent with, and what the files of the pages are."""
+"""The headers of every page, and the files of the pages."""
 
 from __future__ import annotations
 

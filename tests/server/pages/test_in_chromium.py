@@ -35,7 +35,7 @@ CLIPPED = """() => [...document.querySelectorAll("main *, header *")]
   .filter((at) => at.getBoundingClientRect().right > innerWidth + 1 || at.scrollWidth > at.clientWidth + 1
     && getComputedStyle(at).display !== "inline" && !["INPUT", "TEXTAREA", "PROGRESS"].includes(at.tagName))
   .map((at) => at.outerHTML.slice(0, 150)).slice(0, 3).join()"""
-"""What of a page reaches out of the window, or is wider than what holds it."""
+"""Elements of a page that extend beyond the window, or are wider than their parent."""
 
 ENDED = ("succeeded", "failed", "cancelled")
 
@@ -190,7 +190,7 @@ def test_cancelled_and_tried_again(browser: Browser, waiting: Live) -> None:
 
 
 def press_until(page: Page, name: str) -> None:
-    """Tab by tab to what has this name; what has the focus must be seen to have it."""
+    """Presses Tab until the element with this name has the focus; the focus must be visible at each step."""
     for _ in range(60):
         page.keyboard.press("Tab")
         found = page.evaluate(
@@ -378,7 +378,7 @@ def test_a_long_list_is_not_cut(browser: Browser, waiting: Live) -> None:
 
 @pytest.fixture(scope="module")
 def everything(server: Live) -> dict[str, str]:
-    """Paths of pages with something on them, by what they are."""
+    """Paths of pages with content, by kind."""
     with server.client() as client:
         paths = {}
         for name, source in (("succeeded", "data/run/1"), ("failed", "data/run")):

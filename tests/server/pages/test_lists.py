@@ -151,7 +151,7 @@ def test_a_search_goes_on_over_pages(served: Served, ann: Browser) -> None:
 
 
 def test_a_page_token_of_the_version_before_still_works() -> None:
-    """The new filters are no part of what a token is bound to where they are not used."""
+    """Page tokens are not bound to the new filters if these are not used."""
     first = conversions._listing(Filters(token="ann"))
     assert set(first) == {
         "token", "states", "source", "schedule", "labels", "created_after", "created_before"

@@ -1,4 +1,4 @@
-"""Pictures of plans: who holds what, drawn and told, and what is said where none can be made."""
+"""Pictures of plans: shards on devices, drawn and in words, and the text if no picture can be made."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ LAYOUT = {
 
 @pytest.fixture
 def sharded(tmp_path: Path) -> Path:
-    """A checkpoint whose kernel lies in rows over a mesh of 4 devices."""
+    """A checkpoint whose kernel is split by rows over a mesh of 4 devices."""
     layout = reshard.LayoutMap(DeviceMesh((2, 2), ("data", "model")))
     layout["kernel"] = (("data", "model"), None)
     path = tmp_path / "data" / "sharded"

@@ -1,4 +1,4 @@
-"""Questions end: with their client, with their server, with their process; and there are only so many."""
+"""Questions end: with their client, with their server, with their process; and their number is limited."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def the_child(server: Live, seconds: float = 30) -> int:
 
 
 def freeze(server: Live) -> int:
-    """The child, stopped so that it does not end by itself."""
+    """The child, stopped so that it does not end on its own."""
     pid = the_child(server)
     os.kill(pid, signal.SIGSTOP)
     return pid

@@ -98,7 +98,7 @@ class Bench:
         return found
 
     def tick(self, now: float | None = None, process: Scheduling | None = None) -> None:
-        """One look at everything, at a time; by default a second behind the last one."""
+        """One look at everything at the given time; by default a second after the last one."""
         self.now += 1
         tick_all(process or self.one, self.now if now is None else now)
 
@@ -124,7 +124,7 @@ class Bench:
     def end(
         self, key: str, state: Literal["succeeded", "failed"] = "succeeded", name: str = "s"
     ) -> None:
-        """Ends the conversion of a run; where it succeeded its targets are there."""
+        """Ends the conversion of a run; if it succeeded, its targets are there."""
         found = self.conversion(key, name)
         claim = claimed(self.db, found.id)
         if state == "succeeded":
@@ -133,7 +133,7 @@ class Bench:
         assert claims.finish(self.db, claim, state)
 
     def held(self) -> list[Path]:
-        """Every hold there is."""
+        """Every folder of hard links."""
         folder = self.data / ".reshard-held"
         return sorted(folder.iterdir()) if folder.is_dir() else []
 

@@ -1,4 +1,4 @@
-"""Cron: when it is due, what was missed, and that one process starts a tick; the tests are the clock."""
+"""Cron: when a tick is due, which ticks were missed, and that one process starts a tick; the tests set the time."""
 
 from __future__ import annotations
 

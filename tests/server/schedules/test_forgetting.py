@@ -25,7 +25,7 @@ def keeps_two(any_bench: Bench) -> Scheduling:
 
 
 def look(bench: Bench, process: Scheduling) -> None:
-    """Once at every schedule, and at what has ended."""
+    """Looks once at every schedule and at ended runs."""
     bench.tick(process=process)
     bench.settle(process)
 

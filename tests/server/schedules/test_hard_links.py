@@ -1,4 +1,4 @@
-"""Holding a step: links to every file of it, or a reason, or it is gone; never half of it."""
+"""Hard-linking a step gives links to every file, or a reason, or reports that the step is gone; never half a step."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_copied_step_is_whole(step: Path, at: Path) -> None:
 def test_deleted_while_it_is_linked(
     step: Path, at: Path, nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first file, one in between, the last: before they are linked, or behind it."""
+    """The first file, one in between, and the last; deleted before they are linked, or after."""
     link, done = os.link, []
 
     def link_and_delete(source: Path, target: Path, *, follow_symlinks: bool) -> None:
@@ -128,7 +128,7 @@ def test_deleted_right_behind_the_last_link(
 
 
 def test_under_a_real_deletion_it_is_whole_or_gone(tmp_path: Path) -> None:
-    """Many steps are held while another thread deletes them as Orbax does; what is held has every file."""
+    """Many steps are linked while another thread deletes them as Orbax does; every folder of links is complete."""
     (tmp_path / "run").mkdir()
     ends = {"held": 0, "gone": 0}
     for number in range(40):

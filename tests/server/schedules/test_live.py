@@ -1,4 +1,4 @@
-"""A real server watches while a stock CheckpointManager writes, and deletes what it wrote."""
+"""A real server watches while a stock CheckpointManager writes steps and deletes them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def all_succeeded(*steps: int) -> Callable[[dict[str, Any]], bool]:
 
 
 def is_right(folder: Path, step: int) -> bool:
-    """Whether the output of a step holds what the training run wrote in that step."""
+    """Whether the output of a step equals the step that the training run wrote."""
     tree = reshard.restore(folder / "data" / "out" / str(step))
     found = tree["w"] if "w" in tree else tree[next(iter(tree))]["w"]
     return bool(np.array_equal(found, np.full((256, 64), step, np.float32)))
@@ -107,7 +107,7 @@ def test_each_step_of_a_training_run(tmp_path: Path, form: str) -> None:
 
 
 def test_steps_that_are_deleted_while_they_are_converted(tmp_path: Path) -> None:
-    """One conversion at a time, of steps that last little more than half a second: all are held, and none is half."""
+    """One conversion at a time, of steps that exist for little more than half a second: all are linked, none partly."""
     body = {**BODY, "targets": [{**BODY["targets"][0], "compression": "gzip:9"}]}
     with live(tmp_path, running=1) as server, server.client() as client:
         assert client.put(URL, json=body).status_code == 201
@@ -125,7 +125,7 @@ def test_steps_that_are_deleted_while_they_are_converted(tmp_path: Path) -> None
 
 
 def test_a_server_that_is_killed_misses_no_step_and_repeats_none(tmp_path: Path) -> None:
-    """Killed twice while the training run goes on; every step is written for good."""
+    """The server is killed twice while the training run continues; every step is converted in the end."""
     ids: dict[str, set[str]] = {}
     with training(tmp_path, range(5), form="v0", keep=None, pause=0.8) as run:
         for number in range(3):
@@ -148,7 +148,7 @@ def test_a_server_that_is_killed_misses_no_step_and_repeats_none(tmp_path: Path)
 
 
 def test_killed_while_a_held_step_is_converted(tmp_path: Path) -> None:
-    """The step is deleted meanwhile; the conversion goes on from its journal and the hold."""
+    """The step is deleted meanwhile; the conversion continues from its journal and the hard links."""
     source = tmp_path / "data" / "run" / "1"
     rng = np.random.default_rng(1)
     weights = {f"w{i:02}": rng.integers(0, 1 << 16, (1024, 1024), np.int32) for i in range(5)}

@@ -28,7 +28,7 @@ def convert(bench: Bench, run: Path, *steps: int) -> None:
 
 
 def outputs(bench: Bench, folder: str = "out") -> list[str]:
-    """Everything that lies there, hidden or not."""
+    """All entries, hidden or not."""
     return sorted(p.name for p in (bench.data / folder).iterdir())
 
 

@@ -1,4 +1,4 @@
-"""A schedule runs with the rights that its token has now, and pauses itself where those are gone."""
+"""A schedule runs with the rights that its token has now, and pauses itself if the token lost them."""
 
 from __future__ import annotations
 

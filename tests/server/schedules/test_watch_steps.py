@@ -1,4 +1,4 @@
-"""Each new step: found once, held, queued; by several processes at once, and after some of them died."""
+"""Each new step is found once, linked and queued, by several processes at once, and after some of them died."""
 
 from __future__ import annotations
 

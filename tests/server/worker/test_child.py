@@ -1,4 +1,4 @@
-"""The child alone: what it says, and that it never outlives whoever started it."""
+"""The child alone: its messages, and that it never outlives its parent."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_it_dies_when_its_stdin_closes(slow_source: Path, tmp_path: Path) -> Non
 
 
 def test_the_kernel_ends_it_with_its_parent(slow_source: Path, tmp_path: Path) -> None:
-    """Even where the end of stdin is not seen: another process holds the pipe open."""
+    """Even if the child does not see the end of stdin, because another process keeps the pipe open."""
     document = json.dumps(request(slow_source, tmp_path / "out"))
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTER, document], stdout=subprocess.PIPE, text=True
@@ -126,7 +126,7 @@ def _pipe_to(parent: int, child: int) -> str:
 
 
 def test_a_child_of_nobody_does_nothing(small_source: Path, tmp_path: Path) -> None:
-    """Its parent died before it could ask the kernel to be told of that."""
+    """Its parent died before the child could ask the kernel for a signal at the parent's death."""
     not_the_parent = str(os.getppid())
     done = subprocess.run(
         [sys.executable, "-m", "reshard_server.worker.child", not_the_parent],

@@ -1,4 +1,4 @@
-"""All targets of a request in one call of the library: read once, and gone on with or started over by target."""
+"""All targets of a request in one call of the library: read once, and each target resumed or started over."""
 
 from __future__ import annotations
 

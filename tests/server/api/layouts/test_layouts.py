@@ -1,4 +1,4 @@
-"""Named layouts: every version kept, changed by their owners, and only where nothing changed meanwhile."""
+"""Named layouts: every version is kept; only owners change them, and only if nothing changed meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The preview of a layout on a checkpoint: what each device would hold, and what does not fit."""
+"""The preview of a layout on a checkpoint: the shards on each device, and tensors that do not fit."""
 
 from __future__ import annotations
 

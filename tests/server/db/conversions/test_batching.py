@@ -1,4 +1,4 @@
-"""Conversions asked for at the same time: one transaction for all, and what is wrong with one is its own."""
+"""Conversions requested at the same time: one transaction for all, and an error in one affects only that one."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def count_commits(db: sa.Engine) -> list[object]:
 
 
 def test_a_burst_takes_two_transactions(db: sa.Engine) -> None:
-    """The first goes at once, and the others meet behind it."""
+    """The first is written at once; the others are collected meanwhile."""
     commits = count_commits(db)
     wanted = [asked(n, key=f"k{n}") for n in range(40)]
     found = create(db, wanted)

@@ -1,4 +1,4 @@
-"""Conversions in the records: every change of state, what it refuses, and pages of a growing list."""
+"""Conversions in the records: every change of state, refused changes, and pages of a growing list."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def in_state(db: sa.Engine, state: State) -> str:
 
 
 def standing(db: sa.Engine, state: State) -> Claim:
-    """The claim of a conversion that went the way to this state; made up where none was won."""
+    """The claim of a conversion that reached this state; an invented one if none was won."""
     new = made(db).id
     claim = Claim(new, "other", "made up")
     if state in ("running", "cancelling", "succeeded", "failed"):
