@@ -64,13 +64,17 @@ class ZstdStream(SourceStream):
         import zstandard
 
         self._error = zstandard.ZstdError
-        self._frame = _Frame(source)
+        whole = None
+        if encoded is not None and source.length <= len(encoded):
+            whole = encoded[: source.length]
+            source.readinto(whole)
+        self._frame = _Frame(source, whole)
         allowed = window_bytes(level)
         self._check_header(self._frame.header, allowed)
         decoder = zstandard.ZstdDecompressor(max_window_size=allowed)
-        if encoded is not None and INPUT_BYTES < source.length <= len(encoded):
-            frame = self._frame.read_into(encoded[: source.length])
-            self._reader = decoder.stream_reader(frame)
+        if whole is not None:
+            self._frame.follow(whole)
+            self._reader = decoder.stream_reader(whole)
         else:
             self._reader = decoder.stream_reader(self._frame, read_size=INPUT_BYTES)  # type: ignore[arg-type] # only read is called
 
@@ -131,10 +135,12 @@ class _Frame:
         end: how many bytes the frame takes, once its last block was seen.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, whole: memoryview | None) -> None:
+        """``whole``: all of the source, if it was read at once."""
         import zstandard
 
-        start = source.at(0, min(_HEADER_BYTES, source.length))
+        length = min(_HEADER_BYTES, source.length)
+        start = source.at(0, length) if whole is None else whole[:length]
         try:
             self.header = zstandard.get_frame_parameters(start)
             self._next_block = zstandard.frame_header_size(start)
@@ -148,16 +154,11 @@ class _Frame:
         """The next bytes of the source."""
         data = self._source.read(nbytes)
         if self.end is None:
-            self._follow(self._kept + data)
+            self.follow(self._kept + data)
         return data
 
-    def read_into(self, memory: memoryview) -> memoryview:
-        """Fills ``memory``, which is as large as the source, with all of it."""
-        self._source.readinto(memory)
-        self._follow(memory)
-        return memory
-
-    def _follow(self, data: bytes | memoryview) -> None:
+    def follow(self, data: bytes | memoryview) -> None:
+        """Finds the headers of blocks in the bytes that were read last."""
         start = self._source.position - len(data)
         while self._next_block + 3 <= start + len(data):
             place = self._next_block - start
