@@ -2,7 +2,7 @@
 
 A tensor is vouched for by its recorded digest (reshard wrote it, or ``reshard fingerprint`` read it: that
 acknowledges the checkpoint as it is), by the checksums of its chunks, or by another checkpoint that is
-compared with it, has a digest of its own, and holds the same bits.
+compared with it, has a digest of its own, and has the same bits.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from reshard.geometry.piece_grid import joined, split_large, unsplit_grid
 from reshard.geometry.row_major import span
 
 JOIN_BYTES = 1 << 20
-"""Smaller chunks are joined where a tensor has many: to read one costs as much as to read 100 KiB more."""
+"""Smaller chunks are joined if a tensor has many: reading one costs as much as reading 100 KiB more."""
 
 MANY_CHUNKS = 16
 """Fewer are left as they are stored, which ``inspect`` shows."""
@@ -53,7 +53,7 @@ class LaidOut(Struct, frozen=True):
     pieces: Mapping[Index, tuple[RawPiece, ...]]
 
     def locate(self, index: Index) -> Extent | None:
-        """The location of the chunk at ``index``; None where the tensor has no such chunk."""
+        """The location of the chunk at ``index``; None if the tensor has no such chunk."""
         pieces = self.pieces.get(self._part(index))
         if pieces is None:
             return None

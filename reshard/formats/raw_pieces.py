@@ -1,4 +1,4 @@
-"""Raw pieces: boxes of a tensor whose elements lie uncompressed in files, and the chunks that are gathered from them."""
+"""Raw pieces: boxes of a tensor whose elements are uncompressed in files, and the chunks that are gathered from them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Pieces(Struct, frozen=True):
 
     Attributes:
         box: of the chunk in its tensor.
-        pieces: they hold each of its elements once, and may hold elements of other chunks too.
+        pieces: they contain each of its elements once, and may contain elements of other chunks too.
     """
 
     box: Box

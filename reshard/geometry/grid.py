@@ -59,7 +59,7 @@ class Grid:
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> Grid:
-        """One box that holds everything."""
+        """The grid of one box, the whole tensor."""
         return cls.regular(shape, [max(1, n) for n in shape])
 
     @classmethod

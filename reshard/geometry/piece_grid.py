@@ -24,7 +24,7 @@ from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid
 
 MAX_SPLIT_PARTS = 1 << 16
-"""Most parts into which large parts are cut: a file with holes may claim to hold any amount."""
+"""Most parts into which large parts are cut: a file with holes may claim any size."""
 
 
 def unsplit_grid(shape: tuple[int, ...], boxes: Sequence[Box]) -> Grid:

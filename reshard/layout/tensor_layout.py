@@ -169,7 +169,7 @@ def _parts(
 
 
 def device_boxes(layout: TensorLayout, shape: Sequence[int], name: str = "") -> list[Box]:
-    """The box that each device holds, devices in the mesh's row-major order.
+    """The box of each device, devices in the mesh's row-major order.
 
     Replicas have equal boxes. Raises LayoutError if ``TensorLayout.grid`` does.
 

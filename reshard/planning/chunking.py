@@ -104,7 +104,7 @@ def _largest_divisor(size: int, at_most: int) -> int:
 def contiguous_grid(slices: Grid, itemsize: int, most_bytes: int) -> Grid:
     """A finer grid, whose boxes are contiguous in their slice and have at most ``most_bytes``.
 
-    Rows of the first dimension are grouped; where one row is too large, the next dimension is cut too.
+    Rows of the first dimension are grouped; if one row is too large, the next dimension is cut too.
 
     >>> contiguous_grid(Grid.whole((6, 4)), 4, 40).cuts
     ((0, 2, 4, 6), (0, 4))

@@ -34,8 +34,8 @@ class Side(Struct, frozen=True):
     """How the source or the target of a move stores its tensor.
 
     Attributes:
-        codec: two sides with equal codec, dtype, chunk shape and cuts hold identical bytes.
-        raw: elements lie at fixed offsets, so that a source can be read and a target written in pieces.
+        codec: two sides with equal codec, dtype, chunk shape and cuts have identical bytes.
+        raw: elements are at fixed offsets, so that a source can be read and a target written in pieces.
         stream_bytes: memory of one decoder (source) or of encoding one chunk (target).
         encoded_bytes: memory for the encoded bytes of a chunk that is decoded at once; 0 if that gains nothing.
         copies: how often each chunk of a target is written.

@@ -110,7 +110,7 @@ def _is_identical(request: Request) -> bool:
 
 
 def _has_equal_chunks(request: Request) -> bool:
-    """Whether every target chunk holds the elements of some source chunk, and as many bytes."""
+    """Whether every target chunk has the elements of some source chunk, and as many bytes."""
     placement, source, target = request.placement, request.source.spec, request.target.spec
     return (
         not placement.is_cast

@@ -173,7 +173,7 @@ def _refuse_shared_memory(named: Mapping[str, Array]) -> None:
 
 
 def _span(array: Array) -> tuple[int, int]:
-    """The addresses of the first byte and behind the last."""
+    """The addresses of the first byte and after the last."""
     first: int = array.__array_interface__["data"][0]
     reach = [step * (n - 1) for step, n in zip(array.strides, array.shape, strict=True)]
     low = sum(step for step in reach if step < 0)

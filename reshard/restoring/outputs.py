@@ -97,7 +97,7 @@ class JaxArray(Struct, frozen=True):
 
         if (
             placed and not self.is_staged
-        ):  # jax asks for data even where no device is of this process
+        ):  # jax asks for data even if no device belongs to this process
             return self._adopted(placed)
         arrays = [array for replicas in placed for array in replicas]
         dtype = arrays[0].dtype if arrays else jax.numpy.dtype(self.dtype)

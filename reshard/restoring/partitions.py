@@ -27,7 +27,7 @@ class Partitions(Struct, frozen=True):
     Attributes:
         rules: pairs of pattern and partition; the first pattern found in a name counts.
         for_all: the partition of every array that has the axis; None if there are rules, or no partition.
-        strategy: None keeps the recorded one, or 'div' where none was recorded.
+        strategy: None keeps the recorded one, or 'div' if none was recorded.
         places: dealt to the shards in turn; empty for jax's default device.
     """
 

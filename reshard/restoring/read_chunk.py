@@ -66,7 +66,7 @@ class ChunkResult(Struct, frozen=True):
 
 
 def read_chunk(read: ChunkRead, memory: ChunkBuffers) -> ChunkResult:
-    """Copies the chunk's elements into the buffers that need them; ``memory`` is what it is decoded in.
+    """Copies the chunk's elements into the buffers that need them; it is decoded in ``memory``.
 
     Raises CorruptError, naming tensor and chunk, if its bytes are wrong, StorageError if they
     cannot be read.

@@ -52,7 +52,7 @@ class TensorRead(Struct, frozen=True):
         return stream_memory(encoding, nbytes, is_cast=self.is_cast).total
 
     def chunk_memory(self, groups: Iterable[ReadGroup], most_bytes: int) -> ChunkMemory:
-        """Memory to read one chunk, where it and the staged buffers of a group may take ``most_bytes``."""
+        """Memory to read one chunk, if it and the staged buffers of a group may take ``most_bytes``."""
         encoding, nbytes = self.stored.encoding, self.stored.spec.chunk_bytes
         sizes = self.staged_bytes
         staged = max((sum(sizes[n] for n in group) for group in groups), default=0)

@@ -95,7 +95,7 @@ def _recorded(
         return None
     devices = list(sharding.device_set)
     if len(devices) == 1:
-        # Orbax restores it only where a device of that name exists, as with its own checkpoints.
+        # Orbax restores it only if a device of that name exists, as with its own checkpoints.
         document = {"sharding_type": "SingleDeviceSharding", "device_str": str(devices[0])}
         return json.dumps(document)
     return _equivalent(boxes, ordered)

@@ -43,7 +43,7 @@ class DeviceShard:
     step: int = 1
 
     def within(self, box: Box) -> tuple[Box, tuple[slice, ...]] | None:
-        """The part of ``box`` that it holds: its box in ``data`` and its slices in an array of ``box``; None for none."""
+        """The part of ``box`` in this shard: its box in ``data`` and its slices in an array of ``box``; None if there is none."""
         common = self.box.intersect(box)
         if common is None:
             return None

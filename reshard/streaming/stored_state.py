@@ -1,4 +1,4 @@
-"""A digest of where the bytes of a box are stored; it changes when they may have changed."""
+"""A digest of the places of a box's bytes; it changes when the bytes may have changed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _lines(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> Iterat
 
 
 def _places(extent: Extent) -> Iterator[tuple[str, str]]:
-    """The files that hold the chunk, and the place in each."""
+    """The files that contain the chunk, and the place in each."""
     if extent.pieces is None:
         yield extent.path, f"{extent.offset} {extent.length}"
         return

@@ -30,7 +30,7 @@ class TensorStream:
         dtype: of the streamed elements.
         digest: CRC-64/NVME of the bytes, 16 hex digits, if the checkpoint recorded one and the stream is a whole tensor
             in its stored dtype; else None.
-        state: digest of the request and of where its bytes are stored; the same state means the same bytes.
+        state: digest of the request and of the places of its bytes; the same state means the same bytes.
     """
 
     def __init__(

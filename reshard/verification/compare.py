@@ -151,7 +151,7 @@ class _Digests(Struct, frozen=True):
 
     Attributes:
         unlike: how a pair differs before it is read; "" if it does not.
-        in_a: digests, after the cast where there is one.
+        in_a: digests, after the cast if there is one.
         damaged: the errors of reading.
     """
 

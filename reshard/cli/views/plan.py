@@ -81,7 +81,7 @@ def plan_groups(tensors: Sequence[PlannedTensor], show_all: bool) -> Groups:
 
 
 def planned_name(tensor: PlannedTensor) -> str:
-    """The name, or both where it changes."""
+    """The name, or both names if it changes."""
     source, target = tensor.source.name, tensor.target.name
     return source if source == target else f"{source} → {target}"
 

@@ -1,4 +1,4 @@
-"""Reads ranges of a chunk that is gathered from raw pieces, each byte where it lies.
+"""Reads ranges of a chunk that is gathered from raw pieces, each byte from its own place.
 
 A range of the chunk is a few boxes, and what a piece has of a box is one or more runs of the piece's file. Runs that
 follow one another are read together; short ones with small gaps are read with the gaps.
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SCRATCH_BYTES = 256 << 10
-"""Read at once where elements do not go straight to their places."""
+"""Read at once if elements do not go straight to their places."""
 
 MANY_PIECES = 32
-"""Of so many pieces those of a box are found by numpy."""
+"""From this many pieces on, numpy finds the pieces of a box."""
 
 PAGE_BYTES = 4096
 """Shorter runs are read together with gaps that are no longer than this: a call costs about as much as a page."""
@@ -41,7 +41,7 @@ class Gather:
     Args:
         where: tensor and chunk, for messages.
 
-    Raises StorageError where a file cannot be opened or read, CorruptError where one is too short.
+    Raises StorageError if a file cannot be opened or read, CorruptError if one is too short.
     """
 
     def __init__(self, chunk: Pieces, where: str, remedy: str) -> None:
@@ -53,7 +53,7 @@ class Gather:
         self._edges: tuple[Array, Array] | None = None
 
     def fill(self, position: int, out: memoryview) -> None:
-        """Fills ``out`` with the bytes from ``position``; both hold whole elements."""
+        """Fills ``out`` with the bytes from ``position``; both contain whole elements."""
         import numpy as np
 
         chunk = self._chunk

@@ -56,7 +56,7 @@ def open_orbax(path: str, record: Record = "checked") -> OrbaxReader:
         StorageError: it is not there or cannot be read. NotACheckpointError: it contains no tree.
         IncompleteCheckpointError: it was never committed (see ``container``).
         CorruptError: metadata is damaged, contradicts itself, or differs from its record.
-        FormatError: names collide, or it uses what is not supported.
+        FormatError: names collide, or it uses an unsupported feature.
     """
     try:
         return _open(path, Path(path).absolute(), record)

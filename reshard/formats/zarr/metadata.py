@@ -88,7 +88,7 @@ def parse_zarr(data: bytes, file_name: str, where: str) -> ZarrArray:
 
     Raises:
         CorruptError: it contradicts itself or the format.
-        FormatError: it uses what is not supported, or sizes beyond any real array.
+        FormatError: it uses an unsupported feature, or sizes beyond any real array.
     """
     fields = expect(parse_json(data, where), dict, "the array's metadata", where)
     array = _parse_zarr2(fields, where) if file_name == ZARR2_FILE else _parse_zarr3(fields, where)

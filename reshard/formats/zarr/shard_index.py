@@ -1,7 +1,7 @@
 """Inner chunks of a zarr 3 shard, found through the shard's index.
 
 The index is a table of (offset, length) per inner chunk in row-major order, 64-bit little-endian,
-counted from the shard's start; both 2^64-1 where a chunk is not stored; with a CRC32C after it if
+counted from the shard's start; both are 2^64-1 if a chunk is not stored; with a CRC32C after it if
 the index codecs say so (https://zarr-specs.readthedocs.io/en/latest/v3/codecs/sharding-indexed/).
 """
 
@@ -37,7 +37,7 @@ class ShardIndexes:
     ) -> Extent | None:
         """Extent of the shard's inner chunk ``number``, or None if it is not stored.
 
-        Raises CorruptError, naming ``what``, where the index is damaged or leads out of the shard.
+        Raises CorruptError, naming ``what``, if the index is damaged or leads out of the shard.
         """
         offset, length = _ENTRY.unpack_from(
             self._table(shard, indexing, what), number * _ENTRY.size
@@ -76,7 +76,7 @@ class ShardIndexes:
 
 
 def read_index(shard: Extent, indexing: ShardIndexing, what: str) -> bytes:
-    """The table of a shard's index, its CRC32C checked where it has one."""
+    """The table of a shard's index, its CRC32C checked if it has one."""
     table_bytes = math.prod(indexing.parts) * _ENTRY.size
     size = table_bytes + (_CHECKSUM_BYTES if indexing.checksum else 0)
     if size > shard.length:

@@ -22,7 +22,7 @@ def tensorstore_encoding(
         stores_fill: whether a missing chunk is an error; the spec then says so.
         where: tensor and file, for errors.
 
-    Raises FormatError with TensorStore's message where it does not open the array.
+    Raises FormatError with TensorStore's message if it does not open the array.
     """
     import tensorstore as ts
 

@@ -30,7 +30,7 @@ CACHED_BY_KERAS = frozenset(
         "_tracker", "_trainable_variables",
     }
 )  # fmt: skip
-"""Attributes that repeat what other attributes hold, or say how layers are wired."""
+"""Attributes that repeat objects of other attributes, or say how layers are wired."""
 
 _WAITING = "uninitialized_variables"
 """Keras' name for its list of variables without values; each thread has one."""

@@ -1,8 +1,8 @@
 """Finds the Keras variables below an object: their paths, as the Keras of dtensor named them, and their values.
 
-A variable that a Keras layer holds privately behind a public property (``Dense._kernel``) takes the
+A private variable of a Keras layer with a public property (``Dense._kernel``) takes the
 property's name. Below Functional and Sequential models a path has ``layer.name`` in place of an
-attribute. A variable that no attribute holds has Keras' own path, with dots.
+attribute. A variable that is in no attribute has Keras' own path, with dots.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _unbuilt_layers(model: Any) -> list[str]:
 
 
 def _hidden_variables(root: object, found: dict[str, Any]) -> list[Any]:
-    """Variables that the layers list, but that none of their attributes holds."""
+    """Variables that the layers list, but that are in none of their attributes."""
     keras = keras_on_jax()
     known = {id(variable) for variable in found.values()}
     layers = object_paths(root, lambda node: isinstance(node, keras.Layer), _children).values()

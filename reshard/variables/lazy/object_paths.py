@@ -32,7 +32,7 @@ CACHED_ATTRIBUTES = frozenset(
         "_captured_weight_regularizer",
     }
 )
-"""Attributes that only repeat what others hold, as in the Keras of dtensor."""
+"""Attributes that only repeat objects of others, as in the Keras of dtensor."""
 
 Children = Iterator[tuple[str, object]]
 

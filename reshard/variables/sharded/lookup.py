@@ -101,7 +101,7 @@ def _selected(shards: Sequence[jax.Array], rows: ShardRows, ids: jax.Array) -> j
 def _beside(
     shards: Sequence[Array], axis: int, rows: ShardRows, ids: Any, name: str, method: str
 ) -> Array:
-    """The rows of a table whose shards hold columns: the same rows of each shard, joined."""
+    """The rows of a table whose shards are columns: the same rows of each shard, joined."""
     import jax.numpy as jnp
     import numpy as np
 
