@@ -112,7 +112,7 @@ function named(element) {
 function watch(url) {
   const events = new EventSource(url);
   events.addEventListener("conversion", (event) => show(JSON.parse(event.data)));
-  // Refused for now, or for good: look at the page, and watch again where it goes on.
+  // Refused for now, or for good: load the page again, and watch again if the conversion continues.
   events.addEventListener("error", () => {
     if (events.readyState === EventSource.CLOSED) setTimeout(() => again(url), 5000);
   });
