@@ -1,9 +1,10 @@
 """Decides which journaled chunks can be trusted after a restart.
 
-While the same kernel runs, everything that was written before a line of the journal is in the page cache or
-on the device: a chunk whose file has its size is trusted. After a reboot, or on another host, it may be lost,
-short or zeros: a closed chunk is read at each of its places, and trusted if it has the CRC32C at its end and the one
-in the journal, where there is one. A chunk that is not closed, or has no checksum, is not trusted then.
+While the same kernel runs, everything that was written before a line of the journal is in the page cache or on the
+device. So a chunk is trusted whose file has its size, and one in a shared file that has no hole there. After a reboot,
+or on another host, it may be lost, short or zeros: a closed chunk is read at each of its places, and trusted if it has
+the CRC32C at its end and the one in the journal, where there is one. A chunk that is not closed, or has no checksum, is
+not trusted then.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from reshard.formats.base import Place
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.geometry.grid import Index
 from reshard.planning.move import Move, Plan
-from reshard.storage.local import storage_error, storage_errors
+from reshard.storage.local import has_data, storage_error, storage_errors
 
 READ_BYTES = 1 << 20
 
@@ -41,6 +42,7 @@ class JournaledChunk(Struct, frozen=True):
     Attributes:
         places: where it is stored; none if the writer keeps it.
         stored_bytes: its size, checksum included; None where it is not closed.
+        full_bytes: of its elements.
         crc32c: of its bytes without the checksum, where the journal knows it.
         has_trailer: whether that CRC32C follows them.
     """
@@ -48,6 +50,7 @@ class JournaledChunk(Struct, frozen=True):
     chunk: Chunk
     places: tuple[Place, ...]
     stored_bytes: int | None
+    full_bytes: int
     crc32c: int | None
     has_trailer: bool
 
@@ -84,10 +87,10 @@ def _recorded(
     linear: int | None,
     output: TargetOutput,
 ) -> JournaledChunk:
-    name = move.target.spec.name
-    crc32c = None if linear is None else finish_crc(CRC32C, linear, decoded_bytes(move, index))
-    has_trailer = output.encodings[name].checksum
-    return JournaledChunk((number, index), output.places(name, index), stored, crc32c, has_trailer)
+    name, full = move.target.spec.name, decoded_bytes(move, index)
+    crc32c = None if linear is None else finish_crc(CRC32C, linear, full)
+    places, has_trailer = output.places(name, index), output.encodings[name].checksum
+    return JournaledChunk((number, index), places, stored, full, crc32c, has_trailer)
 
 
 def _recorded_shared(
@@ -102,7 +105,7 @@ def _recorded_shared(
 
 
 def missing_in_files(chunks: Iterable[JournaledChunk], root: str) -> set[Chunk]:
-    """Those whose files are gone or have another size: what may be lost while the kernel runs on.
+    """Those whose files are gone or have another size, or a hole: what may be lost while the kernel runs on.
 
     Called before the writer is prepared, which makes shared files anew that are gone.
     """
@@ -110,12 +113,15 @@ def missing_in_files(chunks: Iterable[JournaledChunk], root: str) -> set[Chunk]:
 
 
 def _is_there(recorded: JournaledChunk, place: Place, root: str) -> bool:
+    path = f"{root}/{place.file}"
+    if place.offset is not None and recorded.stored_bytes is not None:
+        return has_data(path, place.offset, recorded.stored_bytes)
     try:
-        size = os.lstat(f"{root}/{place.file}").st_size
+        size = os.lstat(path).st_size
     except OSError:
         return False
     if place.offset is not None:
-        return size >= place.offset + (recorded.stored_bytes or 0)
+        return size >= place.offset + recorded.full_bytes
     return recorded.stored_bytes in (None, size)
 
 

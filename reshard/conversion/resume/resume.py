@@ -73,11 +73,21 @@ def _resumable(staging: Staging) -> JournalHeader | None:
     header = read_header(staging.journal)
     if header is None or not staging.root.is_dir() or staging.root.is_symlink():
         return None
-    # What was overwritten changed places with the output: such a folder is not the journal's.
-    is_same_folder = (
-        os.path.lexists(staging.published) and os.lstat(staging.published).st_ino == header.root
-    )
-    return header if is_same_folder and has_finished(staging.journal) else None
+    return header if _is_own(staging, header) and has_finished(staging.journal) else None
+
+
+def _is_own(staging: Staging, header: JournalHeader) -> bool:
+    """Whether the journal is of the folder or file that is there.
+
+    What was overwritten changed places with the output, and is not the journal's. A file that the target's name leads
+    to as well is published.
+    """
+    try:
+        status = os.lstat(staging.published)
+    except FileNotFoundError:
+        return False
+    is_published = bool(staging.file) and status.st_nlink > 1
+    return status.st_ino == header.root and not is_published
 
 
 def _refuse_other(staging: Staging, before: Identity, now: Identity) -> None:
@@ -130,13 +140,19 @@ def _resume(target: OpenTarget, *, is_same_boot: bool) -> Journal:
     staging = identified(target.staging)
     _remove_others(staging, target)
     doubted = missing_in_files(_journaled(target), output.root)
-    output.writer.prepare(staging.root)
-    if is_same_boot:
-        doubted |= missing_in_writer(_journaled(target), plan, output)
-    else:
+    if not is_same_boot:
         doubted |= damaged(_journaled(target), plan, output.root, target.progress)
+    elif _is_packed(target):
+        output.writer.prepare(staging.root)
+        doubted |= missing_in_writer(_journaled(target), plan, output)
     _remove_chunks(staging, target, doubted)
-    return _keep_others(staging, target, doubted)
+    journal = _keep_others(staging, target, doubted)
+    # Last: a shared file that is made anew here must not be in the place of one that the journal still describes.
+    with ExitStack() as on_error:
+        on_error.callback(journal.close)
+        output.writer.prepare(staging.root)
+        on_error.pop_all()
+    return journal
 
 
 def _journaled(target: OpenTarget) -> Iterator[JournaledChunk]:

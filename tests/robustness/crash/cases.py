@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,21 @@ CASES = {
     "cast": case("zstd", ("rows", "scatter"), cast=[("rows|cols", "bfloat16")], chunk_bytes=16384),
     "ocdbt": case("raw", ("cols", "block"), layout=ROWS, ocdbt=True, chunk_bytes=65536),
     "readback": case("raw", ("rows", "block"), layout=ROWS, check="readback"),
+}
+
+FORMS = {
+    "one": case("raw", ("rows", "scatter"), ("both", "weave"), files="one", max_memory="9MiB"),
+    "shards": case(
+        "zstd", ("cols", "scatter"), files="shards", file_bytes="2MiB", max_memory="9MiB"
+    ),
+    "ranks": case("raw", ("rows", "block"), ("both", "weave"), files="ranks", layout=ROWS),
+    "dcp": case("zstd", ("cols", "scatter"), files="dcp", layout=COLUMNS, max_memory="9MiB"),
+}
+"""Safetensors targets. Small tensors have copies in all files of "ranks"."""
+
+CASES |= {
+    name: replace(form, options={**form.options, "to": "safetensors"})
+    for name, form in FORMS.items()
 }
 
 

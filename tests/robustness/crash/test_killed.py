@@ -185,14 +185,15 @@ def test_a_path_in_the_staging_folder_is_refused_by_name(root, sources, tmp_path
             call(path)
 
 
-def test_random_moments(sources, undisturbed, tmp_path):
+@pytest.mark.parametrize("name", ["weave", "one", "ranks"])
+def test_random_moments(name, sources, undisturbed, tmp_path):
     """Kills that no point was chosen for: at whichever system call of a thread comes after a while."""
-    case = CASES["weave"]
-    counts = np.random.default_rng(int.from_bytes(os.urandom(4), "little")).integers(1, 200, 6)
-    for count in map(int, counts):
+    case, source = CASES[name], sources[CASES[name].source]
+    chance = np.random.default_rng(int.from_bytes(os.urandom(4), "little"))
+    for count in map(int, chance.integers(1, 200 if name == "weave" else 60, 4)):
         target = tmp_path / str(count)
-        run_killed(Point("os:pwrite", "before", count), sources["raw"], target, **case.options)
-        api.convert(sources["raw"], target, **case.options)
-        assert files_without_times(target) == files_without_times(undisturbed("weave")), (
+        run_killed(Point("os:pwrite", "before", count), source, target, **case.options)
+        api.convert(source, target, **case.options)
+        assert files_without_times(target) == files_without_times(undisturbed(name)), (
             f"killed at write {count}"
         )
