@@ -24,6 +24,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from reshard.geometry.grid import Cuts, Grid
+from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.cost import (
     BAND_BYTES,
     READ_BYTES_PER_SECOND,
@@ -106,28 +107,32 @@ def _is_identical(request: Request) -> bool:
     """Whether every target chunk is some source chunk, encoded alike except perhaps for a checksum."""
     source, target = request.source, request.target
     alike = target.codec in (source.codec, f"{source.codec}{CHECKSUM}")
-    return not source.raw and alike and _has_equal_chunks(request)
+    is_padded_alike = source.spec.chunk_shape == target.spec.chunk_shape
+    return not source.raw and alike and is_padded_alike and _has_equal_chunks(request)
 
 
 def _has_equal_chunks(request: Request) -> bool:
-    """Whether every target chunk has the elements of some source chunk, and as many bytes."""
+    """Whether every target chunk has the elements of some source chunk."""
     placement, source, target = request.placement, request.source.spec, request.target.spec
     return (
         not placement.is_cast
         and source.storage == target.storage
         and placement == Placement.whole(source, target)
-        and source.chunk_shape == target.chunk_shape
     )
 
 
 def _is_chunk_by_chunk(request: Request) -> bool:
     """Whether chunks differ only in their encoding, are small, and have no padding to clear."""
-    spec = request.source.spec
     return (
         _has_equal_chunks(request)
         and request.source.spec.chunk_bytes <= BAND_BYTES
-        and (spec.chunk_shape is None or _divides(spec.chunk_shape, spec.shape))
+        and not _has_padding(request.source.spec)
+        and not _has_padding(request.target.spec)
     )
+
+
+def _has_padding(spec: TensorSpec) -> bool:
+    return spec.chunk_shape is not None and not _divides(spec.chunk_shape, spec.shape)
 
 
 def _divides(chunk: Sequence[int], shape: Sequence[int]) -> bool:
