@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.robustness.sabotage.moves import Moving, Way, moving
+from tests.robustness.sabotage.moves import MoveCase, Moving, moving
 
 
 @pytest.fixture
 def make(tmp_path):
-    """The move of a way, each in a folder of its own."""
+    """The move of a case, each in a folder of its own."""
 
-    def make_one(way: Way) -> Callable[[int], Moving]:
+    def make_one(case: MoveCase) -> Callable[[int], Moving]:
         def at(n: int) -> Moving:
             folder = tmp_path / str(n)
             folder.mkdir()
-            return moving(way, folder)
+            return moving(case, folder)
 
         return at
 

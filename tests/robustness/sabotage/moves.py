@@ -39,8 +39,8 @@ SHAPE = (32, 24)
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way of moving: strategy, how both ends are stored, what changes, how many workers.
+class MoveCase:
+    """One move to test: strategy, how both ends are stored, what changes, how many workers.
 
     Attributes:
         recorded: whether the source recorded its digest.
@@ -65,32 +65,32 @@ class Way:
         return f"{self.strategy}-{ends}-{self.change}-{self.workers}{known}{pace}"
 
 
-WAYS = [
-    Way("scatter", ZSTD, RAW_CRC),
-    Way("scatter", RAW_CRC, RAW_CRC, workers=4),
-    Way("scatter", ZSTD, RAW_CRC, "cast", 4),
-    Way("scatter", ZSTD, RAW_CRC, "turned"),
-    Way("weave", ZSTD, RAW_CRC, workers=4),
-    Way("weave", RAW_CRC, RAW_CRC, "cast"),
-    Way("scatter", ZSTD, RAW_CRC, at_once=True),
-    Way("weave", ZSTD, RAW_CRC, workers=4, at_once=True),
-    Way("weave", ZSTD, RAW_CRC, recorded=True, columns=8, at_once=True),
-    Way("block", ZSTD, RAW_CRC, workers=4),
-    Way("block", ZSTD, ZSTD_CRC),
-    Way("block", RAW_CRC, ZSTD_CRC, "cast"),
-    Way("block", ZSTD, RAW_CRC, "turned"),
-    Way("scatter", ZSTD, RAW_CRC, recorded=True),
-    Way("weave", RAW_CRC, RAW_CRC, recorded=True),
-    Way("weave", RAW_CRC, RAW_CRC, workers=4, recorded=True, columns=8),
-    Way("weave", RAW_CRC, RAW_CRC, "cast", recorded=True),
-    Way("block", ZSTD, ZSTD_CRC, recorded=True),
+MOVE_CASES = [
+    MoveCase("scatter", ZSTD, RAW_CRC),
+    MoveCase("scatter", RAW_CRC, RAW_CRC, workers=4),
+    MoveCase("scatter", ZSTD, RAW_CRC, "cast", 4),
+    MoveCase("scatter", ZSTD, RAW_CRC, "turned"),
+    MoveCase("weave", ZSTD, RAW_CRC, workers=4),
+    MoveCase("weave", RAW_CRC, RAW_CRC, "cast"),
+    MoveCase("scatter", ZSTD, RAW_CRC, at_once=True),
+    MoveCase("weave", ZSTD, RAW_CRC, workers=4, at_once=True),
+    MoveCase("weave", ZSTD, RAW_CRC, recorded=True, columns=8, at_once=True),
+    MoveCase("block", ZSTD, RAW_CRC, workers=4),
+    MoveCase("block", ZSTD, ZSTD_CRC),
+    MoveCase("block", RAW_CRC, ZSTD_CRC, "cast"),
+    MoveCase("block", ZSTD, RAW_CRC, "turned"),
+    MoveCase("scatter", ZSTD, RAW_CRC, recorded=True),
+    MoveCase("weave", RAW_CRC, RAW_CRC, recorded=True),
+    MoveCase("weave", RAW_CRC, RAW_CRC, workers=4, recorded=True, columns=8),
+    MoveCase("weave", RAW_CRC, RAW_CRC, "cast", recorded=True),
+    MoveCase("block", ZSTD, ZSTD_CRC, recorded=True),
 ]
 
 APART = {
-    columns: Way("weave", RAW_CRC, RAW_CRC, recorded=True, columns=columns)
+    columns: MoveCase("weave", RAW_CRC, RAW_CRC, recorded=True, columns=columns)
     for columns in (8, 12, 24)
 }
-"""Ways in which pieces are taken from bands that stay apart: parts of bands, one band, all of them."""
+"""Moves in which pieces are taken from bands that stay apart: parts of bands, one band, all of them."""
 
 
 def values() -> np.ndarray:
@@ -108,16 +108,16 @@ def values() -> np.ndarray:
 class Moving:
     """A move that can be carried out."""
 
-    way: Way
+    case: MoveCase
     move: Move
     store: Store
     root: Path
 
     def run(self) -> MoveResult:
         """Carries it out and compares it with what was recorded; raises what the engine raises."""
-        encodings = {"w": self.way.target}
+        encodings = {"w": self.case.target}
         output = TargetOutput(Folder(), encodings, str(self.root))
-        plan = Plan((self.move,), 64 << 20, self.way.workers)
+        plan = Plan((self.move,), 64 << 20, self.case.workers)
         # One task to a batch, so that several workers have something to do.
         tasks = [(t,) for b in batches(plan, self.store, output) for t in b]
         (result,) = run(plan, tasks, output)
@@ -125,7 +125,7 @@ class Moving:
         return result
 
     def found(self) -> np.ndarray:
-        return Folder().read(self.root, self.move.target.spec, self.way.target)
+        return Folder().read(self.root, self.move.target.spec, self.case.target)
 
     @property
     def expected(self) -> np.ndarray:
@@ -133,28 +133,30 @@ class Moving:
         return moved.astype(self.move.placement.target_dtype)
 
 
-def moving(way: Way, folder: Path) -> Moving:
-    """The move of ``way`` between files below ``folder``."""
+def moving(case: MoveCase, folder: Path) -> Moving:
+    """The move of ``case`` between files below ``folder``."""
     source = tensor("w", SHAPE, (8, 12))
-    placement, target = _placement(way, source)
+    placement, target = _placement(case, source)
     store = Store(folder / "source")
-    store.add(source, values(), way.source, way.recorded)
+    store.add(source, values(), case.source, case.recorded)
     units = {
         "scatter": source.storage,
         "weave": Grid(SHAPE, (source.storage.cuts[0], (0, 24))),
         "block": Grid(SHAPE, ((0, 16, 32), (0, 24))),
-    }[way.strategy]
-    sides = side(source, way.source), side(target, way.target)
-    move = by_hand(placement, *sides, way.strategy, units, 200, at_once=way.at_once)
-    return Moving(way, move, store, folder / "target")
+    }[case.strategy]
+    sides = side(source, case.source), side(target, case.target)
+    move = by_hand(placement, *sides, case.strategy, units, 200, at_once=case.at_once)
+    return Moving(case, move, store, folder / "target")
 
 
-def _placement(way: Way, source: TensorSpec) -> tuple[Placement, TensorSpec]:
-    if way.change == "turned":
+def _placement(case: MoveCase, source: TensorSpec) -> tuple[Placement, TensorSpec]:
+    if case.change == "turned":
         target = tensor("w", SHAPE[::-1], (6, 16))
         full = Box.full(SHAPE), Box.full(SHAPE[::-1])
         return Placement("w", full[0], "w", full[1], (1, 0), "float32", "float32"), target
-    target = tensor("w", SHAPE, (16, way.columns), "float16" if way.change == "cast" else "float32")
+    target = tensor(
+        "w", SHAPE, (16, case.columns), "float16" if case.change == "cast" else "float32"
+    )
     return Placement.whole(source, target), target
 
 

@@ -26,12 +26,12 @@ from tests.engine.stores import (
     tensor,
 )
 from tests.robustness.sabotage.moves import (
-    WAYS,
+    MOVE_CASES,
     put_defect,
     strike,
 )
 
-RAW_TARGETS = [w for w in WAYS if w.strategy != "block"]
+RAW_TARGETS = [c for c in MOVE_CASES if c.strategy != "block"]
 
 
 pytestmark = pytest.mark.usefixtures("dirty_buffers")
@@ -59,17 +59,17 @@ def one_run_lost(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(
     "defect", [one_run_on, middle_run_back, all_a_row_on, one_run_lost], ids=lambda d: d.__name__
 )
-@pytest.mark.parametrize("way", RAW_TARGETS, ids=str)
-def test_runs_of_bytes_in_the_wrong_place(way, defect, make, monkeypatch):
+@pytest.mark.parametrize("case", RAW_TARGETS, ids=str)
+def test_runs_of_bytes_in_the_wrong_place(case, defect, make, monkeypatch):
     def arm(patch, n):
         return put_defect(patch, sinks, "runs", n, lambda original, *args: defect(original(*args)))
 
-    assert strike(monkeypatch, make(way), arm) > 0
+    assert strike(monkeypatch, make(case), arm) > 0
 
 
-@pytest.mark.parametrize("way", [w for w in WAYS if w.strategy == "block"], ids=str)
+@pytest.mark.parametrize("case", [c for c in MOVE_CASES if c.strategy == "block"], ids=str)
 @pytest.mark.parametrize("wrong", ["elements", "target"])
-def test_a_chunk_that_is_stored_as_another(way, wrong, make, monkeypatch):
+def test_a_chunk_that_is_stored_as_another(case, wrong, make, monkeypatch):
     """A chunk gets the first one's elements, or lies in the first one's place."""
 
     def arm(patch, n):
@@ -87,7 +87,7 @@ def test_a_chunk_that_is_stored_as_another(way, wrong, make, monkeypatch):
         put_defect(patch, sinks, "store_chunk", 1, note)
         return put_defect(patch, sinks, "store_chunk", n + 1, act)
 
-    assert strike(monkeypatch, make(way), arm) > 0
+    assert strike(monkeypatch, make(case), arm) > 0
 
 
 @pytest.mark.parametrize("target", [RAW_CRC, ZSTD_CRC], ids=["raw", "zstd"])

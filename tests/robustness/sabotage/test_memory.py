@@ -12,7 +12,7 @@ from reshard.engine.write import chunk_files, sinks
 from tests.engine.stores import RAW_CRC, ZSTD_CRC
 from tests.robustness.sabotage.moves import (
     APART,
-    WAYS,
+    MOVE_CASES,
     put_defect,
     strike,
 )
@@ -24,9 +24,9 @@ def flip(memory: np.ndarray | memoryview) -> None:
     np.frombuffer(memory, np.uint8)[0] ^= 4
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_a_bit_that_flips_between_decoding_and_writing(way, make, monkeypatch):
-    sink = sinks.ChunkSink if way.strategy == "block" else sinks.PieceSink
+@pytest.mark.parametrize("case", MOVE_CASES, ids=str)
+def test_a_bit_that_flips_between_decoding_and_writing(case, make, monkeypatch):
+    sink = sinks.ChunkSink if case.strategy == "block" else sinks.PieceSink
 
     def act(original, self, band, box):
         elements = band._bands if isinstance(band, Interleaved) else band
@@ -37,11 +37,11 @@ def test_a_bit_that_flips_between_decoding_and_writing(way, make, monkeypatch):
     def arm(patch, n):
         return put_defect(patch, sink, "put", n, act)
 
-    assert strike(monkeypatch, make(way), arm) > 0
+    assert strike(monkeypatch, make(case), arm) > 0
 
 
-@pytest.mark.parametrize("way", [w for w in WAYS if w.target == RAW_CRC], ids=str)
-def test_a_bit_that_flips_in_what_is_about_to_be_written(way, make, monkeypatch):
+@pytest.mark.parametrize("case", [c for c in MOVE_CASES if c.target == RAW_CRC], ids=str)
+def test_a_bit_that_flips_in_what_is_about_to_be_written(case, make, monkeypatch):
     """The digest is taken afterwards, of the same memory."""
 
     def act(original, fd, data, offset, path):
@@ -55,11 +55,11 @@ def test_a_bit_that_flips_in_what_is_about_to_be_written(way, make, monkeypatch)
         )  # so that small chunks are not joined by a copy
         return put_defect(patch, chunk_files, "write_all", n, act)
 
-    assert strike(monkeypatch, make(way), arm) > 0
+    assert strike(monkeypatch, make(case), arm) > 0
 
 
-@pytest.mark.parametrize("way", [w for w in WAYS if w.target == ZSTD_CRC], ids=str)
-def test_a_bit_that_flips_in_what_is_about_to_be_encoded(way, make, monkeypatch):
+@pytest.mark.parametrize("case", [c for c in MOVE_CASES if c.target == ZSTD_CRC], ids=str)
+def test_a_bit_that_flips_in_what_is_about_to_be_encoded(case, make, monkeypatch):
     def act(original, encoding, data):
         flip(data)
         return original(encoding, data)
@@ -67,19 +67,19 @@ def test_a_bit_that_flips_in_what_is_about_to_be_encoded(way, make, monkeypatch)
     def arm(patch, n):
         return put_defect(patch, chunk_files, "encode_chunk", n, act)
 
-    assert strike(monkeypatch, make(way), arm) > 0
+    assert strike(monkeypatch, make(case), arm) > 0
 
 
-@pytest.mark.parametrize("way", [w for w in WAYS if w.change != "none"], ids=str)
-def test_a_copy_that_leaves_what_was_in_the_buffer(way, make, monkeypatch):
+@pytest.mark.parametrize("case", [c for c in MOVE_CASES if c.change != "none"], ids=str)
+def test_a_copy_that_leaves_what_was_in_the_buffer(case, make, monkeypatch):
     def arm(patch, n):
         return put_defect(patch, sinks._Pieces, "copy", n, lambda *_: None)
 
-    assert strike(monkeypatch, make(way), arm) > 0
+    assert strike(monkeypatch, make(case), arm) > 0
 
 
-@pytest.mark.parametrize("way", [w for w in WAYS if w.change != "none"], ids=str)
-def test_a_copy_in_the_wrong_order_of_axes(way, make, monkeypatch):
+@pytest.mark.parametrize("case", [c for c in MOVE_CASES if c.change != "none"], ids=str)
+def test_a_copy_in_the_wrong_order_of_axes(case, make, monkeypatch):
     def act(original, self, band, where, out):
         elements = band[where]
         turned = np.ascontiguousarray(elements.transpose()).reshape(elements.shape)
@@ -88,12 +88,12 @@ def test_a_copy_in_the_wrong_order_of_axes(way, make, monkeypatch):
     def arm(patch, n):
         return put_defect(patch, sinks._Pieces, "copy", n, act)
 
-    assert strike(monkeypatch, make(way), arm) > 0
+    assert strike(monkeypatch, make(case), arm) > 0
 
 
-@pytest.mark.parametrize("way", [w for w in WAYS if w.change == "cast"], ids=str)
+@pytest.mark.parametrize("case", [c for c in MOVE_CASES if c.change == "cast"], ids=str)
 @pytest.mark.parametrize("through", ["bfloat16", "int32"])
-def test_a_cast_that_is_done_twice(way, through, make, monkeypatch):
+def test_a_cast_that_is_done_twice(case, through, make, monkeypatch):
     import ml_dtypes
 
     dtype = np.dtype(getattr(ml_dtypes, through, through))
@@ -104,7 +104,7 @@ def test_a_cast_that_is_done_twice(way, through, make, monkeypatch):
     def arm(patch, n):
         return put_defect(patch, sinks, "cast_into", n, act)
 
-    assert strike(monkeypatch, make(way), arm) > 0
+    assert strike(monkeypatch, make(case), arm) > 0
 
 
 def bands_left_out(*_: Any) -> None:
@@ -127,10 +127,10 @@ def other_bands(
 @pytest.mark.parametrize(
     "defect", [bands_left_out, bands_turned_round, other_bands], ids=lambda d: d.__name__
 )
-@pytest.mark.parametrize("way", [APART[8], APART[24]], ids=str)
-def test_bands_that_are_taken_apart_wrongly(way, defect, make, monkeypatch):
+@pytest.mark.parametrize("case", [APART[8], APART[24]], ids=str)
+def test_bands_that_are_taken_apart_wrongly(case, defect, make, monkeypatch):
     assert (
-        strike(monkeypatch, make(way), lambda p, n: put_defect(p, Interleaved, "copy", n, defect))
+        strike(monkeypatch, make(case), lambda p, n: put_defect(p, Interleaved, "copy", n, defect))
         > 0
     )
 

@@ -14,7 +14,7 @@ from reshard.errors import VerificationError
 from reshard.planning.move import Plan
 from tests.engine.stores import Folder, batches, run
 from tests.robustness.sabotage.moves import (
-    WAYS,
+    MOVE_CASES,
     Nth,
     moving,
     put_defect,
@@ -24,12 +24,12 @@ from tests.robustness.sabotage.moves import (
 pytestmark = pytest.mark.usefixtures("dirty_buffers")
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_without_a_defect_all_is_well(way, make):
-    move = make(way)(0)
+@pytest.mark.parametrize("case", MOVE_CASES, ids=str)
+def test_without_a_defect_all_is_well(case, make):
+    move = make(case)(0)
     result = move.run()
     np.testing.assert_array_equal(move.found(), move.expected)
-    assert way.change != "none" or result.source_digest == result.target_digest
+    assert case.change != "none" or result.source_digest == result.target_digest
 
 
 Pieces = list[Piece]
@@ -96,11 +96,11 @@ CUTS = [
 
 
 @pytest.mark.parametrize("defect", CUTS)
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_pieces_in_the_wrong_place(way, defect, make, monkeypatch):
-    caught = strike(monkeypatch, make(way), lambda patch, n: _cut_wrong(patch, defect, n))
+@pytest.mark.parametrize("case", MOVE_CASES, ids=str)
+def test_pieces_in_the_wrong_place(case, defect, make, monkeypatch):
+    caught = strike(monkeypatch, make(case), lambda patch, n: _cut_wrong(patch, defect, n))
     # In a chunk that is held in memory the same elements twice are no defect.
-    assert caught > 0 or (way.strategy, defect) == ("block", twice)
+    assert caught > 0 or (case.strategy, defect) == ("block", twice)
 
 
 def _cut_wrong(patch: Any, defect: Callable[[Pieces], Pieces], n: int) -> Nth:
@@ -111,9 +111,9 @@ def _cut_wrong(patch: Any, defect: Callable[[Pieces], Pieces], n: int) -> Nth:
     return put_defect(patch, Cutter, "pieces", n, act)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("case", MOVE_CASES, ids=str)
 @pytest.mark.parametrize("number", range(2))
-def test_a_chunk_that_is_never_filled_nor_summed_up(way, number, make, monkeypatch):
+def test_a_chunk_that_is_never_filled_nor_summed_up(case, number, make, monkeypatch):
     """Whatever is dropped is dropped each time; where it is zeros, no digest misses it."""
     original = Cutter.pieces
 
@@ -122,15 +122,15 @@ def test_a_chunk_that_is_never_filled_nor_summed_up(way, number, make, monkeypat
 
     monkeypatch.setattr(Cutter, "pieces", without)
     with pytest.raises(VerificationError, match="'w': "):
-        make(way)(0).run()
+        make(case)(0).run()
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_a_task_done_twice_in_place_of_another(way, tmp_path):
+@pytest.mark.parametrize("case", MOVE_CASES, ids=str)
+def test_a_task_done_twice_in_place_of_another(case, tmp_path):
     """Twice the same takes itself away from a digest, and amounts are as they should be."""
-    move = moving(way, tmp_path)
-    output = TargetOutput(Folder(), {"w": way.target}, str(move.root))
-    plan = Plan((move.move,), 64 << 20, way.workers)
+    move = moving(case, tmp_path)
+    output = TargetOutput(Folder(), {"w": case.target}, str(move.root))
+    plan = Plan((move.move,), 64 << 20, case.workers)
     first, _, *rest = [(t,) for b in batches(plan, move.store, output) for t in b]
     with pytest.raises(VerificationError, match=r"^'w': "):
         run(plan, [first, first, *rest], output)
