@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from reshard.cli.app import make_app
-from reshard.layout.layout_file import load_layout
+from reshard.layout.read_layout import load_layout
 from tests.docs.page import code_of
 from tests.docs.run_page import Did, run_page
 from tests.docs.serving import serving

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from reshard import CastStats, ConversionReport, TensorReport
 from reshard.cli.signals import Detached, Stopped
 from reshard.errors import MissingPackageError, ReshardError
-from reshard.layout.layout_file import layout_to_mapping, load_layout
+from reshard.layout.layout_file import layout_to_mapping
+from reshard.layout.read_layout import load_layout
 
 if TYPE_CHECKING:
     from reshard_server.client import Client, ConversionHandle

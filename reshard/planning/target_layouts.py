@@ -13,15 +13,10 @@ from reshard.errors import LayoutError
 from reshard.geometry.grid import Grid
 from reshard.layout.axes import known_axes, show_axes, used_axes
 from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh, is_jax_mesh, parse_mesh
-from reshard.layout.layout_file import (
-    REPLICATE_THEM,
-    LayoutFile,
-    MissingAxes,
-    load_layout,
-    parse_layout,
-)
+from reshard.layout.layout_file import REPLICATE_THEM, LayoutFile, MissingAxes
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.prefixes import pattern_hint
+from reshard.layout.read_layout import load_layout, parse_layout
 from reshard.layout.resolve import layout_for, overlaps, unmatched_rules
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec

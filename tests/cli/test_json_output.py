@@ -25,7 +25,7 @@ from reshard.engine.task import CastStats
 from reshard.formats.slices.file_verdict import FileVerdict
 from reshard.inspection.layout_preview import preview
 from reshard.layout.changes import Changes
-from reshard.layout.layout_file import parse_layout
+from reshard.layout.read_layout import parse_layout
 from reshard.planning.multi_plan import MultiPlan
 from reshard.verification.compare import TensorVerdict, Verification
 from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff

@@ -25,8 +25,8 @@ from reshard.geometry.grid import Grid
 from reshard.inspection.checkpoint_info import CheckpointInfo
 from reshard.inspection.starter_layout import starter_text
 from reshard.layout.axes import known_axes
-from reshard.layout.layout_file import parse_layout
 from reshard.layout.layout_text import parse_yaml
+from reshard.layout.read_layout import parse_layout
 from reshard.layout.resolve import layout_for, overlaps, unmatched_rules
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec

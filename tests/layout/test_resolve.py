@@ -5,8 +5,9 @@ import pytest
 from reshard.errors import LayoutError
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import DeviceMesh
-from reshard.layout.layout_file import LayoutFile, PartitionRule, Rule, parse_layout
+from reshard.layout.layout_file import LayoutFile, PartitionRule, Rule
 from reshard.layout.layout_text import parse_yaml
+from reshard.layout.read_layout import parse_layout
 from reshard.layout.resolve import Overlap, layout_for, overlaps, unmatched_rules
 from reshard.layout.tensor_layout import TensorLayout
 

@@ -11,8 +11,9 @@ import pytest
 from reshard.errors import LayoutError
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import DeviceMesh
-from reshard.layout.layout_file import LayoutFile, parse_layout
+from reshard.layout.layout_file import LayoutFile
 from reshard.layout.layout_map import LayoutMap
+from reshard.layout.read_layout import parse_layout
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.target_layouts import SameAxes, TensorSplit, layout_of, layout_warnings, split

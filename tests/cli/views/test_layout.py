@@ -9,7 +9,7 @@ from reshard.cli.views.layout import show_layout
 from reshard.errors import LayoutError
 from reshard.inspection.layout_preview import preview
 from reshard.layout.device_mesh import DeviceMesh
-from reshard.layout.layout_file import parse_layout
+from reshard.layout.read_layout import parse_layout
 from reshard.layout.tensor_spec import TensorSpec
 from tests.cli.show import console, text_of
 from tests.cli.specimens import info, spec

@@ -31,7 +31,7 @@ from reshard.formats.zarr.metadata import ShardIndexing, parse_zarr
 from reshard.formats.zarr.shard_index import read_index
 from reshard.geometry.sizes import parse_bytes
 from reshard.layout.device_mesh import parse_mesh
-from reshard.layout.layout_file import load_layout
+from reshard.layout.read_layout import load_layout
 from tests.robustness.hostile.damage_codecs import damage_chunk
 from tests.robustness.hostile.damage_json import damage_json, hostile_value, sealed
 from tests.robustness.hostile.damage_ocdbt import damage_bytes, damage_database

@@ -14,20 +14,14 @@ from reshard.errors import LayoutError
 from reshard.geometry.dtypes import STORED_DTYPES
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import DeviceMesh
-from reshard.layout.layout_file import (
-    LayoutFile,
-    PartitionRule,
-    Rule,
-    layout_to_mapping,
-    load_layout,
-    parse_layout,
-)
+from reshard.layout.layout_file import LayoutFile, PartitionRule, Rule, layout_to_mapping
 from reshard.layout.layout_text import parse_yaml
 from reshard.layout.partitioners import (
     FixedShardsPartitioner,
     MaxSizePartitioner,
     MinSizePartitioner,
 )
+from reshard.layout.read_layout import load_layout, parse_layout
 
 TEXT = """\
 mesh: {axes: [data, model], shape: [4, 2]}     # a comment
