@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
+from reshard.formats import registry
 from reshard.formats.base import Container, Extent, Item, Leaf, PathKey, Record, StoredTensor
 from reshard.formats.loose_pieces import LaidOut, lay_out
 from reshard.formats.raw_pieces import RawPiece
-from reshard.formats.registry import KnownFormat
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
@@ -89,13 +90,12 @@ class LooseReader:
         return self.laid_out[name].locate(index)
 
 
-PIECES = KnownFormat(
-    "pieces",
-    MARK,
-    lambda path: (Path(path) / MARK).is_file(),
-    LooseReader,
-    lambda _: 1,
-    leaf_bytes=10_000,
-    is_ours=lambda _: False,
+PIECES = replace(
+    registry.FORMATS[0],
+    name="pieces",
+    marks=MARK,
+    matches=lambda path: (Path(path) / MARK).is_file(),
+    open=LooseReader,
+    count_leaves=lambda _: 1,
 )
 """For ``monkeypatch.setattr("reshard.formats.registry.FORMATS", …)``."""

@@ -57,7 +57,9 @@ def check_all_uses(source: Path, tensors: Mapping[str, np.ndarray], work: Path) 
     """Converts, restores, verifies and streams, each compared with numpy."""
     layout = layout_for(tensors)
     reshard.convert(source, work / "out", layout=layout, to="orbax", check="readback")
-    for path in (work / "out", source):
+    for files in ("shards", "ranks"):
+        reshard.convert(source, work / files, layout=layout, to="safetensors", files=files)
+    for path in (source, work / "out", work / "shards", work / "ranks"):
         restored = reshard.restore(path)
         for name, array in tensors.items():
             assert np.asarray(restored[name]).tobytes() == array.tobytes(), (path, name)
