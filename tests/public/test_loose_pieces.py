@@ -76,7 +76,7 @@ def check_all_uses(source: Path, tensors: Mapping[str, np.ndarray], work: Path) 
     assert shard == b"".join(of_target)
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(tilings(longest=12, depth=5), min_size=1, max_size=4), st.randoms())
 def test_loose_shards_of_torch_are_read_as_whole_tensors(several: Tilings, random: object) -> None:
     tensors = tensors_of(several)
@@ -94,7 +94,7 @@ def test_loose_shards_of_torch_are_read_as_whole_tensors(several: Tilings, rando
         check_all_uses(source, tensors, Path(folder))
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     st.lists(tilings(longest=12, depth=5), min_size=1, max_size=3),
     st.sampled_from([64, 1 << 20]),

@@ -337,6 +337,19 @@ def test_damage_ends_the_stream_before_its_last_bytes(tmp_path):
     assert 0 < len(b"".join(found)) < array.nbytes
 
 
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_the_checksum_of_a_raw_chunk_is_compared_where_all_of_it_passes(tmp_path, dtype):
+    array = np.arange(1 << 20, dtype=np.float32).reshape(1024, 1024)
+    save_pytree(tmp_path / "saved", {"w": array})
+    reshard.convert(tmp_path / "saved", tmp_path / "c", compression="none")
+    chunk = max((tmp_path / "c").rglob("*"), key=lambda path: path.stat().st_size)
+    flipped = bytearray(chunk.read_bytes())
+    flipped[1000] ^= 1
+    chunk.write_bytes(flipped)
+    with pytest.raises(CorruptError, match="CRC32C is recorded as"):
+        list(reshard.open_checkpoint(tmp_path / "c").stream("w", None, dtype))
+
+
 def test_nothing_is_left_open_by_a_stream_that_is_given_up(large):
     before = len(list(Path("/proc/self/fd").iterdir()))
     pieces = iter(reshard.open_checkpoint(large[0] / "raw").stream("w"))

@@ -24,7 +24,6 @@ from reshard.formats.codecs.source import Source
 from reshard.geometry.bands import bands, row_bytes
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
-from reshard.geometry.row_major import dense_runs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -133,9 +132,8 @@ class RangeReader(Struct):
                 box = band.box(shape).shift(self.wanted.start)
                 placed = direct(box)
                 out = buffers.decoded[: box.size * itemsize] if placed is None else placed
-                inside, data = box.relative_to(self.chunk.box.start), out.data
-                for first, place in dense_runs(inside, self.chunk.stored_shape, itemsize):
-                    source.fill(first, data[place])
+                inside = box.relative_to(self.chunk.box.start)
+                source.fill_box(inside, self.chunk.stored_shape, itemsize, out.data)
                 self.read_bytes += len(out)
                 yield Part(out.view(dtype).reshape(box.shape), box, placed is not None)
 

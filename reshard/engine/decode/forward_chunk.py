@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reshard.checksums.runs import row_major
 from reshard.engine.cast import cast_into
 from reshard.engine.decode.chunk_decoder import StoredChunks, open_chunk
 from reshard.engine.task import CastStats, SourceChunk
-from reshard.formats.codecs import is_seekable
+from reshard.formats.codecs.raw import RawStream
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype, storage_bytes
-from reshard.geometry.row_major import MIN_RUN_BYTES, dense_runs, pieces, run_elements, span
+from reshard.geometry.row_major import MIN_RUN_BYTES, pieces, run_elements, span
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -32,7 +34,6 @@ class ForwardChunk:
         self._dtype = element_dtype(stored.dtype, is_cast=is_cast)
         self._is_cast = is_cast
         self._saturate = saturate
-        self._is_raw = is_seekable(stored.encoding)
         self._position = 0
         self._stream = open_chunk(stored, chunk)
 
@@ -44,15 +45,25 @@ class ForwardChunk:
         if run == local.size and not self._is_cast and out.flags.c_contiguous:
             self._read(span(local, around)[0] * self._itemsize, out.reshape(-1).view("u1"))
             return CastStats()
-        by_runs = self._is_raw and run * self._itemsize >= MIN_RUN_BYTES
-        return self._fill_by_pieces(out, local, scratch, by_runs)
+        take: Callable[[Box, Bytes], Array] = self._with_gaps
+        has_long_runs = MIN_RUN_BYTES <= run * self._itemsize < local.size * self._itemsize
+        if has_long_runs and isinstance(self._stream, RawStream):
+            take, around = partial(self._runs, self._stream), local.shape
+        return self._fill_by_pieces(out, local, scratch, take, around)
 
-    def _fill_by_pieces(self, out: Array, local: Box, scratch: Bytes, by_runs: bool) -> CastStats:
+    def _fill_by_pieces(
+        self,
+        out: Array,
+        local: Box,
+        scratch: Bytes,
+        take: Callable[[Box, Bytes], Array],
+        around: Sequence[int],
+    ) -> CastStats:
+        """``around`` is the shape of which as many elements are read at once as ``scratch`` holds."""
         stats = CastStats()
         most = scratch.nbytes // self._itemsize
-        take = self._runs if by_runs else self._with_gaps
         inner = Box.full(local.shape)
-        for place_box in pieces(inner, local.shape if by_runs else self.chunk.stored_shape, most):
+        for place_box in pieces(inner, around, most):
             elements = take(place_box.shift(local.start), scratch)
             place = out[place_box.slices]
             if self._is_cast:
@@ -61,11 +72,10 @@ class ForwardChunk:
                 place[...] = elements
         return stats
 
-    def _runs(self, piece: Box, scratch: Bytes) -> Array:
+    def _runs(self, raw: RawStream, piece: Box, scratch: Bytes) -> Array:
         """The piece, read run by run."""
-        for first, place in dense_runs(piece, self.chunk.stored_shape, self._itemsize):
-            self._read(first, scratch[place])
-        taken = scratch[: piece.size * self._itemsize]
+        around, taken = self.chunk.stored_shape, scratch[: piece.size * self._itemsize]
+        raw.read_box(piece, around, self._itemsize, taken.data)
         return taken.view(self._dtype).reshape(piece.shape)
 
     def _with_gaps(self, piece: Box, scratch: Bytes) -> Array:

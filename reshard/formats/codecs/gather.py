@@ -64,6 +64,13 @@ class Gather:
             self._fill_box(elements[at : at + box.size].reshape(box.shape), box)
             at += box.size
 
+    def fill_box(self, box: Box, out: memoryview) -> None:
+        """Fills ``out`` with the elements of ``box``, which counts from the chunk's start."""
+        import numpy as np
+
+        elements = np.frombuffer(out, opaque_dtype(self._chunk.itemsize))
+        self._fill_box(elements.reshape(box.shape), box)
+
     def close(self) -> None:
         """Closes the file, if one is open; may be called twice."""
         fd, self._fd, self._path = self._fd, -1, ""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import SourceStream
+from reshard.geometry.box import Box
 
 _TILE_BYTES = 16 << 10
 
@@ -25,6 +28,10 @@ class RawStream(SourceStream):
     def skip(self, nbytes: int) -> None:
         self._advance(nbytes)
         self._source.seek(nbytes)
+
+    def read_box(self, box: Box, around: Sequence[int], itemsize: int, out: memoryview) -> None:
+        """Fills ``out`` with a box of the chunk, of shape ``around``, and stays where the stream is."""
+        self._source.fill_box(box, around, itemsize, out)
 
     def _make(self, out: memoryview) -> None:
         self._source.readinto(out)

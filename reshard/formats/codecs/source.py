@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Extent
 from reshard.formats.codecs.gather import Gather
+from reshard.geometry.box import Box
+from reshard.geometry.row_major import dense_runs
 from reshard.storage.local import close_after_reading, reason_and_remedy
 
 T = TypeVar("T")
@@ -136,6 +138,14 @@ class Source:
             if not got:
                 raise self.corrupt(f"the file ends at byte {place}")
             done += got
+
+    def fill_box(self, box: Box, around: Sequence[int], itemsize: int, out: memoryview) -> None:
+        """Fill ``out`` with a box of a raw chunk of shape ``around``, run by run."""
+        if self._gather is not None:
+            self._gather.fill_box(box, out)
+            return
+        for first, place in dense_runs(box, around, itemsize):
+            self.fill(first, out[place])
 
     def _passed(self, data: bytes | memoryview) -> None:
         self.position += len(data)
