@@ -86,6 +86,8 @@ def _divided(part: int, size: int, at_most: int) -> int:
     A dimension that is not split has no cuts to keep. If a shard's size has only far smaller divisors (it is prime,
     say), it stays whole, and the next dimension is divided.
     """
+    if not size:
+        return part
     if part >= size:
         return -(-size // -(-size // at_most))
     divisor = _largest_divisor(part, at_most)

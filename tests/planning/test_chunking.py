@@ -54,5 +54,9 @@ def test_a_scalar_is_one_chunk():
     assert chunk_shape(Grid.whole(()), 4) == ()
 
 
+def test_an_empty_tensor_keeps_a_chunk_of_one_along_its_empty_dimension():
+    assert chunk_shape(Grid.whole((0, 4, 100)), 8, split_above=200) == (1, 1, 25)
+
+
 def test_uneven_slices_take_the_largest_part():
     assert chunk_shape(Grid((10, 1 << 20), ((0, 4, 7, 10), (0, 1 << 20))), 4) == (4, 1 << 20)
