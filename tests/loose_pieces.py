@@ -89,6 +89,9 @@ class LooseReader:
     def locate(self, name: str, index: Index) -> Extent | None:
         return self.laid_out[name].locate(index)
 
+    def copies(self, _: str) -> tuple[()]:
+        return ()
+
 
 PIECES = replace(
     registry.FORMATS[0],

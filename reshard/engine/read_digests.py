@@ -1,4 +1,7 @@
-"""Digests of stored tensors: each chunk is decoded once, in bounded memory, by all workers."""
+"""Digests of stored tensors: each chunk is decoded once, in bounded memory, by all workers.
+
+Copies of a slice, which nobody else reads, are compared with the one that is decoded.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from msgspec.structs import replace
 from reshard.checksums.tensor_digest import CRC64NVME, finish, linear_of_box
 from reshard.engine.buffers import ArenaPool, lent
 from reshard.engine.cast import converted
+from reshard.engine.copies import differing_copies
 from reshard.engine.decode.chunk_decoder import StoredChunks, check_stored
 from reshard.engine.decode.chunk_memory import (
     ChunkBuffers,
@@ -28,7 +32,7 @@ from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage
 from reshard.engine.task import SourceChunk
 from reshard.engine.write.expected_digest import slabs
-from reshard.errors import FormatError, MemoryBudgetError, StorageError
+from reshard.errors import CorruptError, FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Encoding, Reader
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
@@ -102,8 +106,8 @@ def tensor_digests(
         damage: where tensors that cannot be read are put, by name, with the first reason; they have
             no digest then. With None the first such tensor is an error.
 
-    Raises CorruptError, naming tensor and chunk, where a chunk does not decode; MemoryBudgetError,
-    before anything is read, where ``max_memory`` is too small for one.
+    Raises CorruptError, naming tensor and chunk, where a chunk does not decode, or where copies of a slice differ;
+    MemoryBudgetError, before anything is read, where ``max_memory`` is too small for one.
     """
     return digests_with_casts(
         reader, limits, names, {}, progress, damage=damage, stage=stage
@@ -149,6 +153,10 @@ def digests_with_casts(
             done_bytes += result.nbytes
             if progress is not None:
                 progress(Progress(done_bytes, total, done_tasks, done_tasks, result.name, stage))
+    for name, difference in differing_copies(reader, listed, limits):
+        if damage is None:
+            raise CorruptError(difference)
+        damage.setdefault(name, difference)
     lost = damage or {}
     return Digests(
         {n: _finished(c, stored[n].spec) for n, c in crcs.items() if n not in lost},

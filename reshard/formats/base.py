@@ -224,6 +224,13 @@ class Reader(Protocol):
         """
         ...
 
+    def copies(self, name: str) -> Sequence[tuple[Extent, ...]]:
+        """Ranges of files that hold the same slice of a tensor, a tuple for each slice that is stored several times.
+
+        ``locate`` gives the first of them; only what checks a checkpoint reads the others.
+        """
+        ...
+
 
 class Place(Struct, frozen=True):
     """Where an encoded target chunk is stored: in a file of its own, or in a part of a file that it shares.

@@ -43,6 +43,9 @@ class Source:
         self.located.append(f"{name}{index}")
         return None
 
+    def copies(self, _: str) -> tuple[()]:
+        return ()
+
 
 def stored(name, shape, chunk, dtype="float32", encoding=ZSTD, layout=None, is_key=False):
     storage = Grid.regular(shape, chunk)

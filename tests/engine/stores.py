@@ -86,6 +86,9 @@ class Store:
     def locate(self, name: str, index: Index) -> Extent | None:
         return self.extents[name, index]
 
+    def copies(self, _: str) -> tuple[()]:
+        return ()
+
 
 @dataclass
 class Folder:

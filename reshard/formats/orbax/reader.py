@@ -190,6 +190,10 @@ class OrbaxReader:
             )
         return extent
 
+    def copies(self, name: str) -> tuple[()]:  # noqa: ARG002  the same for every tensor
+        """None: every chunk is stored once."""
+        return ()
+
     def _array(self, name: str, index: Index) -> ArrayFiles:
         try:
             array = self._arrays[name]

@@ -119,6 +119,7 @@ class SafetensorsReader:
         self.container = Container(None, (Item("", "", is_tree=True),))
         self.conversion, self.made = record.conversion, record.made
         self._chunks = {cut.name: cut.chunks for cut in cuts}
+        self._copies = {cut.name: cut.copies for cut in cuts if cut.copies}
         entries = [entry_of(cut, record) for cut in cuts]
         self.leaves: Sequence[Leaf] = tuple(map(_leaf, cuts, entries))
         self.tensors: Mapping[str, StoredTensor] = MappingProxyType(
@@ -138,6 +139,10 @@ class SafetensorsReader:
         if extent is None:
             raise FormatError(f"{self.uri}: {name!r} has no chunk {list(index)}")
         return extent
+
+    def copies(self, name: str) -> Sequence[tuple[Extent, ...]]:
+        """The places of each slice that several files hold, as files of ranks do."""
+        return self._copies.get(name, ())
 
 
 def _memory(cut: CutTensor) -> int:

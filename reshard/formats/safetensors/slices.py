@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, LayoutError
+from reshard.formats.base import Extent
 from reshard.formats.json.safe_json import expect, expect_sizes, parse_json
 from reshard.formats.loose_pieces import LaidOut, lay_out
 from reshard.formats.raw_pieces import RawPiece
@@ -33,12 +34,14 @@ class CutTensor(Struct, frozen=True):
 
     Attributes:
         pieces: how many there are.
+        copies: the places of each slice that several files hold; the first of them is read.
     """
 
     name: str
     dtype: str
     chunks: LaidOut
     pieces: int = 1
+    copies: tuple[tuple[Extent, ...], ...] = ()
 
 
 class _Slice(Struct, frozen=True):
@@ -164,7 +167,7 @@ def _cut(name: str, slices: Sequence[_Slice]) -> CutTensor:
         raise CorruptError(f"{error} (pieces in {_paths(slices)})") from None
     first = slices[0].piece
     chunks = lay_out(full, first.itemsize, pieces)
-    return CutTensor(name, first.dtype, chunks, len(pieces))
+    return CutTensor(name, first.dtype, chunks, len(slices), _copies(slices))
 
 
 def _full_shape(name: str, slices: Sequence[_Slice]) -> tuple[int, ...]:
@@ -201,6 +204,13 @@ def _pieces(name: str, slices: Sequence[_Slice], full: tuple[int, ...]) -> list[
         box = Box(one.offset, stop)
         pieces.setdefault(box, RawPiece(box, one.piece.path, one.piece.offset))
     return list(pieces.values())
+
+
+def _copies(slices: Sequence[_Slice]) -> tuple[tuple[Extent, ...], ...]:
+    places: dict[tuple[int, ...], list[Extent]] = defaultdict(list)
+    for one in slices:
+        places[one.offset].append(Extent(one.piece.path, one.piece.offset, one.piece.nbytes))
+    return tuple(tuple(found) for found in places.values() if len(found) > 1 and found[0].length)
 
 
 def _check_all_there(files: Sequence[_File]) -> None:

@@ -21,6 +21,10 @@ from tests.robustness.sabotage.moves import Nth
 
 ROWS = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": [{"match": ".", "axes": ["x"]}]}
 COLUMNS = {**ROWS, "rules": [{"match": ".", "axes": [None, "x"]}]}
+REPLICATED = {
+    "mesh": {"axes": ["x"], "shape": [4]},
+    "rules": [{"match": ".", "axes": [None, None]}],
+}
 
 
 @pytest.fixture
@@ -45,6 +49,10 @@ def written_elsewhere(original: Callable[..., int], fd: int, data: Any, offset: 
 
 def never_written(_: Callable[..., int], __: int, data: Any, ___: int) -> int:
     return len(data)
+
+
+def zeros_instead(original: Callable[..., int], fd: int, data: Any, offset: int) -> int:
+    return original(fd, bytes(len(data)), offset)
 
 
 def convert(source: Path, target: Path, check: str, compression: str) -> Any:
@@ -149,3 +157,30 @@ def test_an_encoded_chunk_is_not_what_it_should_be(source, tmp_path, monkeypatch
     assert {t.proof for t in report.tensors} == {"encoded"}
     sizes.clear()
     assert_only_read_back_tells(source, tmp_path, "keep")
+
+
+@pytest.mark.parametrize("copy", range(4))
+@pytest.mark.parametrize("defect", [flipped_on_its_way, zeros_instead])
+def test_one_of_several_copies_is_written_wrongly(source, tmp_path, monkeypatch, defect, copy):
+    """Files of ranks hold what is replicated once each; readers of the whole tensor look at the first only."""
+    options = {"to": "safetensors", "files": "ranks", "layout": REPLICATED}
+    write, strike = os.pwrite, Nth(1, defect, os.pwrite)
+
+    def of_one_file(fd, data, offset):
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        is_struck = path.name.startswith(f"model-rank-{copy:05d}") and offset >= 4096
+        return (strike if is_struck else write)(fd, data, offset)
+
+    monkeypatch.setattr(local.os, "pwrite", of_one_file)
+    api.convert(source, tmp_path / "written", workers=1, **options)
+    assert strike.struck
+    strike.calls = 0
+    with pytest.raises(VerificationError, match=r"does not read back|was read back"):
+        api.convert(source, tmp_path / "proved", check="readback", workers=1, **options)
+    assert strike.struck
+    assert [p.name for p in tmp_path.iterdir() if "proved" in p.name] == []
+    monkeypatch.undo()
+    (verdict,) = api.verify(tmp_path / "written").tensors
+    assert verdict.status == "damaged"
+    if copy:
+        assert "but both should hold the same slice" in verdict.detail

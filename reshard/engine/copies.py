@@ -1,0 +1,68 @@
+"""Compares the copies of slices that a checkpoint stores several times, as files of ranks do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import closing
+
+from msgspec import Struct
+
+from reshard.engine.executor import run_tasks
+from reshard.engine.limits import Limits
+from reshard.errors import StorageError
+from reshard.formats.base import Extent, Reader
+from reshard.storage.local import close_after_reading, read_at, storage_errors
+
+READ_BYTES = 1 << 20
+
+
+class _Copies(Struct, frozen=True):
+    """The places of one slice."""
+
+    name: str
+    extents: tuple[Extent, ...]
+
+
+def differing_copies(
+    reader: Reader, names: Collection[str], limits: Limits
+) -> Iterator[tuple[str, str]]:
+    """Tensors of which some copy is not what the first copy is or cannot be read, and why; the first one is read
+    and checked as the tensor."""
+    tasks = (_Copies(name, extents) for name in names for extents in reader.copies(name))
+    results = run_tasks(
+        tasks, _compared, lambda _: READ_BYTES, limits.max_memory, limits.workers, limits.executor
+    )
+    with closing(results):
+        for name, difference in results:
+            if difference:
+                yield name, difference
+
+
+def _compared(copies: _Copies) -> tuple[str, str]:
+    first, *others = copies.extents
+    try:
+        expected = _crc32c(first)
+        other = next((extent for extent in others if _crc32c(extent) != expected), None)
+    except StorageError as error:
+        return copies.name, str(error)
+    if other is None:
+        return copies.name, ""
+    return copies.name, (
+        f"tensor {copies.name!r}: {other.path} holds other bytes at {other.offset:,} than {first.path} at "
+        f"{first.offset:,}, but both should hold the same slice; restore the damaged file from a copy"
+    )
+
+
+def _crc32c(extent: Extent) -> int:
+    from awscrt.checksums import crc32c
+
+    with storage_errors("read", extent.path):
+        fd = os.open(extent.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            crc, at, end = 0, extent.offset, extent.offset + extent.length
+            while at < end and (data := read_at(fd, min(READ_BYTES, end - at), at)):
+                crc, at = crc32c(data, crc), at + len(data)
+        finally:
+            close_after_reading(fd)
+    return crc
