@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, PlanError, StorageError
 from reshard.formats.base import Item
-from reshard.formats.orbax.container import is_marked, is_orbax, read_container
-from reshard.formats.registry import is_checkpoint, local_path, refuse_missing
+from reshard.formats.registry import is_checkpoint, is_no_run, items_of, local_path, refuse_missing
 from reshard.formats.steps import LARGEST_STEP, StepName, run_steps, steps_text, uncommitted
 from reshard.storage.inside import Inside
 from reshard.storage.local import storage_error
@@ -110,7 +109,7 @@ def _by_step(found: Sequence[StepName]) -> dict[int, list[str]]:
 
 def _step_folder(path: str, root: str, step: Step) -> str:
     """The name of the step's folder."""
-    if is_marked(root):
+    if is_no_run(root):
         raise PlanError(
             f"{path} is a checkpoint, not the folder of a training run, but a step is given; leave step {step} out (step), or give "
             "the folder that contains the steps"
@@ -149,7 +148,7 @@ def _item_folder(path: str, root: str, item: str) -> str:
             f"{path} is not a checkpoint, so it has no item {item!r}; expected the folder of a checkpoint, or that "
             "of a training run with a step (step)"
         )
-    items = read_container(Path(root)).items if is_orbax(root) else ()
+    items = items_of(root)
     if all(one.directory == "" for one in items):
         raise PlanError(
             f"{path} is a single tree without items, so it has no item {item!r}; leave the item out (item)"

@@ -17,9 +17,15 @@ from reshard.errors import (
     StorageError,
     TargetExistsError,
 )
-from reshard.formats.base import Reader, Record, TargetCheckpoint, Writer
+from reshard.formats.base import Item, Reader, Record, TargetCheckpoint, Writer
 from reshard.formats.forms import SafetensorsForm
-from reshard.formats.orbax.container import MARKERS, is_finished, is_orbax
+from reshard.formats.orbax.container import (
+    MARKERS,
+    is_finished,
+    is_marked,
+    is_orbax,
+    read_container,
+)
 from reshard.formats.orbax.folders_to_record import folders_to_record as orbax_folders
 from reshard.formats.orbax.metadata_price import OPENED_LEAF_BYTES
 from reshard.formats.orbax.metadata_price import leaf_count as orbax_leaves
@@ -54,6 +60,8 @@ class KnownFormat(Struct, frozen=True):
         is_ours: whether what is at such a path may be replaced by a target: nothing of it is lost but a checkpoint.
         count_leaves: about how many leaves a checkpoint has, without opening it; 0 where it cannot be read.
         leaf_bytes: memory that opening it takes for each leaf, an overestimate.
+        is_no_run: whether a path is certainly one checkpoint, and not the folder of a training run.
+        items: the items of a checkpoint; none for a format without items.
     """
 
     name: str
@@ -65,6 +73,8 @@ class KnownFormat(Struct, frozen=True):
     is_ours: Callable[[str], bool]
     takes_record: Callable[[str], bool]
     folders_to_record: Callable[[Path, Reader], list[RecordedFolder]]
+    is_no_run: Callable[[str], bool]
+    items: Callable[[Path], tuple[Item, ...]] = lambda _: ()
 
 
 FORMATS = (
@@ -78,6 +88,8 @@ FORMATS = (
         is_orbax,
         is_orbax,
         orbax_folders,
+        is_marked,
+        lambda path: read_container(path).items,
     ),
     KnownFormat(
         "safetensors",
@@ -89,6 +101,7 @@ FORMATS = (
         is_replaceable,
         takes_record_in_folder,
         safetensors_folders,
+        lambda path: is_safetensors_checkpoint(path) and not _has_checkpoints(path),
     ),
 )
 """In the order in which they are tried."""
@@ -176,6 +189,21 @@ def folders_to_record(root: Path, reader: Reader) -> list[RecordedFolder]:
 
 def _format_of(reader: Reader) -> KnownFormat:
     return next(known for known in FORMATS if known.name == reader.format)
+
+
+def _has_checkpoints(path: str) -> bool:
+    """Whether there are checkpoints right below: a run's folder may also hold a safetensors file."""
+    return Path(path).is_dir() and any(committed(path))
+
+
+def is_no_run(path: str) -> bool:
+    """Whether a local path is certainly one checkpoint, and not the folder of a training run."""
+    return any(known.is_no_run(path) for known in FORMATS)
+
+
+def items_of(path: str) -> tuple[Item, ...]:
+    """The items of the checkpoint at a local path; none for a format without items."""
+    return next((known.items(Path(path)) for known in FORMATS if known.matches(path)), ())
 
 
 def price_of_opening(path: str) -> tuple[int, int]:

@@ -128,6 +128,16 @@ def test_a_tree_without_items_has_no_item(tmp_path: Path) -> None:
         reshard.inspect(path, item="model")
 
 
+def test_a_checkpoint_has_no_steps(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "hf")
+    with pytest.raises(
+        PlanError, match="is a checkpoint, not the folder of a training run, but a step is given"
+    ):
+        reshard.inspect(folder, step=1)
+    reshard.save(folder / "1", {"w": TREE["flag"]})
+    assert set(reshard.inspect(folder, step=1).tensors) == {"w"}
+
+
 def refused(folder: Path, kind: type[Exception]) -> str:
     with pytest.raises(kind) as error:
         reshard.inspect(folder)
