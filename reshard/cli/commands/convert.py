@@ -43,6 +43,7 @@ EXAMPLES = examples(
     "reshard convert ckpt/1000 served --layout serving.yaml \\",
     r"    --rename '^params/(\w+)/=model/\1/'",
     "reshard convert ckpt served --step latest --item model --mesh model=8",
+    "reshard convert ckpt/1000 hf --to safetensors --select '^params/'",
     "reshard convert ckpt/1000 --target serving.yaml=served \\",
     "    --target model=8=evaluated --cast float=bfloat16",
     "reshard convert data/run/1000 data/served --layout serving.yaml \\",
@@ -67,10 +68,10 @@ def convert(
     as_json: Json = False,
     **given: Any,
 ) -> None:
-    """Convert a checkpoint to another mesh, dtype or selection of tensors.
+    """Convert a checkpoint to another mesh, dtype, format or selection of tensors.
 
-    Bytes stream from file to file through small buffers; DST appears whole or not at all, and
-    stock Orbax restores it. It is published only if the written bytes of every tensor have the same digest as the bytes
+    Bytes stream from file to file through small buffers; DST appears whole or not at all. It has the
+    format of SRC, Orbax or safetensors, or the one of --to. It is published only if the written bytes of every tensor have the same digest as the bytes
     read (--verify); the report shows the digests. A select, drop, rename or cast that matches nothing is an error, so
     that a typing mistake loses no weights.
 
@@ -173,6 +174,8 @@ def _announce(src: str, target: NamedTarget, given: Mapping[str, Any]) -> None:
     words = [
         f"layout {target.layout}" if target.layout else without,
         *([f"mesh {target.mesh}"] if target.mesh else []),
+        *([f"to {given['to']}"] if given["to"] else []),
+        *([f"files {given['files']}"] if given["files"] else []),
         *rules,
         *([f"compression {given['compression']}"] if given["compression"] != "none" else []),
         f"verify {given['verify']}",
