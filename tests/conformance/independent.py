@@ -29,7 +29,8 @@ def read_orbax(path: Path) -> Read:
     driver = "zarr3" if metadata["use_zarr3"] else "zarr"
     found: Read = {}
     for entry in metadata["tree_metadata"].values():
-        if not entry["value_metadata"]["skip_deserialize"]:
+        value = entry["value_metadata"]
+        if not value["skip_deserialize"] and value["value_type"] != "string":
             keys = [key["key"] for key in entry["key_metadata"]]
             found["/".join(keys)] = _array(path, ".".join(keys), driver)
     return found

@@ -6,18 +6,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import reshard
-from reshard.checksums.tensor_digest import CRC64NVME
+from tests.conformance.conversions import MAX_MEMORY, assert_proved, converted, path_of
 from tests.conformance.forms import FORMS, PAIRS, Form
 from tests.conformance.same import assert_same_arrays
 from tests.conformance.trees import Arrays, boxes, flat, layouts, trees
-
-MAX_MEMORY = 24 << 20
 
 few = settings(
     max_examples=3,
@@ -36,11 +33,13 @@ def test_to_the_target_and_back(source: Form, target: Form, data: st.DataObject)
     held = flat(tree)
     with tempfile.TemporaryDirectory() as folder:
         made = made_as(source, tree, Path(folder), data)
-        there = converted(made, target, Path(folder) / "there", layout_for(target, held, data))
+        there = converted(
+            made, target, Path(folder) / "there", layout=layout_for(target, held, data)
+        )
         assert_holds(there, target, held, data)
         assert reshard.verify(made, there).differences == 0
         layout = None if keeps_layouts(there, source) else layout_for(source, held, data)
-        back = converted(there, source, Path(folder) / "back", layout)
+        back = converted(there, source, Path(folder) / "back", layout=layout)
         assert_holds(back, source, held, data)
         if layout is None:
             assert layouts_of(back) == layouts_of(there)
@@ -80,25 +79,9 @@ def made_as(form: Form, tree: Any, folder: Path, data: st.DataObject) -> Path:
     """A checkpoint of the form."""
     reshard.save(folder / "saved", tree)
     layout = layout_for(form, flat(tree), data)
-    made = converted(folder / "saved", form, folder / "made", layout)
+    made = converted(folder / "saved", form, folder / "made", layout=layout)
     assert_same_arrays(form.read(made), flat(tree))
     return made
-
-
-def converted(source: Path, form: Form, target: Path, layout: Any) -> Path:
-    """Converts, with all that a conversion tells of itself looked at."""
-    path = path_of(target, form)
-    options = {"layout": layout, "check": "readback", "max_memory": MAX_MEMORY, **form.options}
-    plan = reshard.plan(source, path, **options)
-    assert plan.peak_bytes <= MAX_MEMORY
-    report = reshard.convert(source, path, **options)
-    assert_proved(report, form.read(path))
-    assert reshard.convert(source, path, **options).already_done
-    return path
-
-
-def path_of(target: Path, form: Form) -> Path:
-    return target.with_name(target.name + form.ending)
 
 
 def layout_for(form: Form, held: Arrays, data: st.DataObject) -> Any:
@@ -119,15 +102,6 @@ def layouts_of(path: Path) -> dict[str, Any]:
         name: layout and layout.device_mesh and (layout.axes, str(layout.device_mesh))
         for name, layout in layouts.items()
     }
-
-
-def assert_proved(report: reshard.ConversionReport, held: Arrays) -> None:
-    """Every tensor was read again, and has the digest of its bytes."""
-    assert {tensor.target for tensor in report.tensors} == set(held)
-    for tensor in report.tensors:
-        digest = f"{CRC64NVME.of(np.ascontiguousarray(held[tensor.target]).tobytes()):016x}"
-        assert (tensor.proof, tensor.target_digest) == ("proved", digest), tensor.target
-        assert tensor.source_digest in (None, digest), tensor.target
 
 
 def assert_holds(path: Path, form: Form, held: Arrays, data: st.DataObject) -> None:
