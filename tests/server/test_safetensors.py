@@ -91,6 +91,41 @@ def test_planned_converted_and_verified(client: httpx.Client, source: str) -> No
     assert len(verified["tensors"]) == len(TREE)
 
 
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        ("data/made/one.safetensors", {}),
+        ("data/made/shards", {"to": "safetensors", "file_bytes": "1KB"}),
+        ("data/made/ranks", {"files": "ranks", "layout": LAYOUT, "file_names": "r{rank}.safetensors"}),
+        ("data/made/dcp", {"files": "dcp", "layout": LAYOUT}),
+    ],
+)  # fmt: skip
+def test_written_in_every_form(client: httpx.Client, target: str, options: dict[str, Any]) -> None:
+    source = "data/sharded"
+    asked = {"source": source, "target": target, "verify": "readback", **options}
+    assert ask(client, "/v1/plans", **{k: v for k, v in asked.items() if k != "verify"})["source"]
+    made = client.post("/v1/conversions", json=asked)
+    assert made.status_code == 202, made.text
+    ended = end_of(client, made.headers["Location"])
+    assert (ended["state"], ended["error"]) == ("succeeded", None)
+    assert ended["result"][0]["tensor_count"] == len(TREE)
+    verified = ask(client, "/v1/checkpoints:verify", checkpoint=source, other=target)
+    assert (verified["differences"], len(verified["tensors"])) == (0, len(TREE))
+    again = client.post("/v1/conversions", json={**asked, "labels": {"again": "1"}})
+    ended = end_of(client, again.headers["Location"])
+    assert ended["state"] == "succeeded" and ended["result"][0]["already_done"]
+
+
+def test_an_option_of_another_format_is_refused(client: httpx.Client) -> None:
+    asked = {"source": "data/sharded", "target": "data/made/other", "compression": "zstd"}
+    answer = client.post("/v1/plans", json=asked)
+    assert answer.status_code == 422
+    assert "compression is an option of Orbax targets" in answer.json()["detail"]
+    answer = client.post("/v1/plans", json={**asked, "file_names": "../{rank}.safetensors"})
+    assert answer.status_code == 422
+    assert "expected the name of a file that ends in .safetensors" in answer.text
+
+
 @pytest.mark.parametrize("source", FORMS)
 def test_digests_are_recorded_in_folders(client: httpx.Client, source: str) -> None:
     answer = client.post("/v1/checkpoints:fingerprint", json={"checkpoint": source})
