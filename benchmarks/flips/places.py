@@ -15,6 +15,8 @@ import numpy as np
 from reshard.formats.base import StoredTensor
 from reshard.formats.orbax.reader import OrbaxReader
 from reshard.formats.registry import open_reader
+from reshard.formats.safetensors.files import ENDING, INDEX_ENDING
+from reshard.formats.safetensors.reader import SafetensorsReader
 from reshard.geometry.grid import Index
 
 TRAILER_BYTES = 4
@@ -32,7 +34,7 @@ _BY_NAME = {
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bytes of one file, by its path below the checkpoint."""
+    """Bytes of one file, by its path below the checkpoint; "." for a checkpoint that is one file."""
 
     file: str
     start: int
@@ -42,7 +44,7 @@ class Range:
 def places(root: Path) -> dict[str, list[Range]]:
     """Every byte of every file of the checkpoint, by class of position."""
     reader = open_reader(str(root))
-    if not isinstance(reader, OrbaxReader):
+    if not isinstance(reader, OrbaxReader | SafetensorsReader):
         raise TypeError(f"{root} is opened by {type(reader)}, which this does not know")
     found: dict[str, list[Range]] = defaultdict(list)
     taken: dict[str, list[Range]] = defaultdict(list)
@@ -50,9 +52,9 @@ def places(root: Path) -> dict[str, list[Range]]:
         found[kind].append(place)
         taken[place.file].append(place)
     trees = tuple(f"{i.directory}/" for i in reader.container.items if not i.is_tree)
-    for path in sorted(p for p in root.rglob("*") if p.is_file()):
+    for path in sorted(p for p in (root, *root.rglob("*")) if p.is_file()):
         name = str(path.relative_to(root))
-        kind = _kind(name, trees)
+        kind = "safetensors header" if name == "." else _kind(name, trees)
         for start, stop in _gaps(path.stat().st_size, taken[name]):
             found[kind].append(Range(name, start, stop))
     return {kind: ranges for kind, ranges in sorted(found.items()) if ranges}
@@ -60,6 +62,8 @@ def places(root: Path) -> dict[str, list[Range]]:
 
 def _kind(name: str, opaque: tuple[str, ...]) -> str:
     last = name.rpartition("/")[2]
+    if last.endswith((ENDING, INDEX_ENDING)):
+        return "safetensors header" if last.endswith(ENDING) else "safetensors index"
     if name.startswith(opaque) and opaque:
         return "item that is no tree"
     if "array_metadatas/" in name:
@@ -81,8 +85,12 @@ def _gaps(size: int, taken: list[Range]) -> Iterator[tuple[int, int]]:
         yield at, size
 
 
-def _chunks(root: Path, reader: OrbaxReader) -> Iterator[tuple[str, Range]]:
+def _chunks(root: Path, reader: OrbaxReader | SafetensorsReader) -> Iterator[tuple[str, Range]]:
     for name, tensor in reader.tensors.items():
+        for _, *copies in reader.copies(name):
+            for extent in copies:
+                file = str(Path(extent.path).relative_to(root.absolute()))
+                yield "copy of a slice", Range(file, extent.offset, extent.offset + extent.length)
         for index in tensor.spec.storage.indices():
             extent = reader.locate(name, index)
             if extent is None or extent.inline is not None:

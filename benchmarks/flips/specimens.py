@@ -24,6 +24,16 @@ SMALL = {"layout": LAYOUT, "chunk_bytes": 400}
 LARGER = {"layout": LAYOUT, "chunk_bytes": 2000}
 """For databases, which keep values up to 1 KiB in their nodes."""
 
+SAFETENSORS: dict[str, Any] = {"to": "safetensors", "layout": LAYOUT, "drop": ["key"]}
+
+SAFETENSORS_FILES: dict[str, dict[str, Any]] = {
+    "one": {"files": "one"},
+    "shards": {"files": "shards", "file_bytes": 4000},
+    "ranks": {"files": "ranks"},
+    "dcp": {"files": "dcp"},
+}
+"""Small tensors have a copy in each of the files of ranks."""
+
 
 @dataclass(frozen=True, slots=True)
 class Specimen:
@@ -81,6 +91,12 @@ def _converted() -> dict[str, Callable[[Path], Path]]:
     made: dict[str, Callable[[Path], Path]] = {
         name: partial(_convert, _pytree(use_ocdbt=False, use_zarr3=True), options)
         for name, options in forms.items()
+    }
+    made |= {
+        f"{files}-safetensors" if files != "one" else "one.safetensors": partial(
+            _convert, _pytree(), {**options, **SAFETENSORS}
+        )
+        for files, options in SAFETENSORS_FILES.items()
     }
     made["items"] = partial(_convert, _items, SMALL)
     made["items-ocdbt"] = partial(_convert, _items, {**LARGER, "ocdbt": True})

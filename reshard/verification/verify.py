@@ -18,6 +18,7 @@ from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_files
 from reshard.errors import (
+    CorruptError,
     IncompleteCheckpointError,
     NotACheckpointError,
     PlanError,
@@ -173,13 +174,25 @@ def _open_side(
     root = Path(local_path(uri)).absolute()
     records = folder_records(root)
     if not records:
-        return ComparedSide(uri, open_reader(uri), ())
+        return ComparedSide(uri, *_opened_alone(uri, is_file=root.is_file()))
     reader, damage = _opened(uri, records)
     read = _file_progress(root, records, progress)
     is_chunk = reader.chunk_files.__contains__ if isinstance(reader, OrbaxReader) else None
     files = tuple(replace(f, side=side) for f in file_verdicts(root, records, is_chunk, read))
     made = next((r.file.made for r in records if r.file is not None and not r.folder), None)
     return ComparedSide(uri, reader, files, damage, made)
+
+
+def _opened_alone(
+    uri: str, *, is_file: bool
+) -> tuple[Reader | None, tuple[FileVerdict, ...], tuple[str, ...]]:
+    """A checkpoint without files that record it; a single file may have its record within, which cannot be read then."""
+    try:
+        return open_reader(uri), (), ()
+    except CorruptError as error:
+        if not is_file:
+            raise
+        return None, (), (f"{uri} cannot be opened as a checkpoint: {error}",)
 
 
 def _opened(uri: str, records: Sequence[FolderRecord]) -> tuple[Reader | None, tuple[str, ...]]:

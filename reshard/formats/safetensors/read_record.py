@@ -9,7 +9,7 @@ from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.base import Record
 from reshard.formats.safetensors.files import Files
 from reshard.formats.safetensors.header import FileHeader
-from reshard.formats.safetensors.record import RECORD
+from reshard.formats.safetensors.record import HEADER_DIGEST, RECORD
 from reshard.formats.safetensors.slices import CutTensor
 from reshard.formats.slices.file_digests import check_bytes
 from reshard.formats.slices.parse import parse_slices, read_slices
@@ -23,7 +23,7 @@ def read_record(files: Files, headers: Sequence[FileHeader], record: Record) -> 
     """What was recorded of a checkpoint; an empty record where there is none, or none is wanted.
 
     Raises CorruptError for a record that is damaged, and for an index that is not the recorded one, where they are
-    to be checked.
+    to be checked; and for a header of a conversion without its digest.
     """
     if record == "ignored":
         return _NOTHING
@@ -38,7 +38,19 @@ def read_record(files: Files, headers: Sequence[FileHeader], record: Record) -> 
         if record == "checked":
             raise
         return _NOTHING
+    if known is not None and known.conversion:
+        _check_digests_there(headers)
     return known or _NOTHING
+
+
+def _check_digests_there(headers: Sequence[FileHeader]) -> None:
+    """Every header of a conversion records its digest; without it, damage to the header would go unnoticed."""
+    for header in headers:
+        if HEADER_DIGEST not in header.metadata:
+            raise CorruptError(
+                f"the header of {header.path} records no digest of itself ({HEADER_DIGEST!r}), but reshard wrote one; restore "
+                "the file from a copy, or remove the record if the files were changed on purpose"
+            )
 
 
 def _found(files: Files, headers: Sequence[FileHeader]) -> SliceFile | None:

@@ -13,7 +13,7 @@ from benchmarks.flips.run import described, summary, table, trials
 from benchmarks.flips.specimens import Specimen
 from benchmarks.flips.trials import Flip, flipped, is_found, run_trial
 from reshard.cli.app import run
-from reshard.errors import ReshardError
+from reshard.errors import CorruptError, ReshardError
 from reshard.formats.orbax.folder_record import file_verdicts, folder_records
 
 METADATA = {
@@ -21,9 +21,12 @@ METADATA = {
     "array_metadatas", "commit marker", "item that is no tree", "zarr metadata", "OCDBT manifest",
 }  # fmt: skip
 
+RECORDED = {"safetensors header", "safetensors index", "slices.json"}
+SAFETENSORS = ["one.safetensors", "shards-safetensors", "ranks-safetensors", "dcp-safetensors"]
+
 
 def test_random_flips_are_never_silent(specimens, tmp_path):
-    done = list(trials(list(specimens.values()), 216, 17, tmp_path))
+    done = list(trials(list(specimens.values()), 240, 17, tmp_path))
     assert [described(t) for t in done if t.is_silent or t.is_missed] == []
     assert {t.specimen.name for t in done} == set(specimens)
     assert f"| all | | {len(done):,} |" in table(summary(done))
@@ -65,6 +68,20 @@ def test_opening_refuses_metadata_with_any_byte_wrong(specimens, file):
         assert file in str(caught.value)
 
 
+@pytest.mark.parametrize("name", SAFETENSORS)
+def test_opening_refuses_headers_index_and_record_with_any_byte_wrong(specimens, name):
+    path = specimens[name].path
+    found = {kind: ranges for kind, ranges in places(path).items() if kind in RECORDED}
+    assert found.keys() >= {"safetensors header"}
+    for ranges in found.values():
+        for place in ranges:
+            for byte in range(place.start, place.stop, 7):
+                with flipped(path, Flip(place.file, byte, byte % 8)):
+                    with pytest.raises(ReshardError) as caught:
+                        reshard.inspect(path)
+                    assert str(path) in str(caught.value)
+
+
 def test_every_bit_of_small_chunks_with_their_trailers_is_found(specimens):
     for name in ("zstd", "gzip", "blosc"):
         path = specimens[name].path
@@ -72,6 +89,19 @@ def test_every_bit_of_small_chunks_with_their_trailers_is_found(specimens):
         for byte in range(chunk.stat().st_size):
             flip = Flip(str(chunk.relative_to(path)), byte, byte % 8)
             assert found_by_verify(path, flip), (name, flip)
+
+
+@pytest.mark.parametrize("name", SAFETENSORS)
+def test_a_flip_in_the_name_of_a_headers_digest_is_found(specimens, name, capsys):
+    """Without that name a header looks as if others had written it, and nothing else in it has a digest."""
+    path = specimens[name].path
+    file = path if path.is_file() else max(path.glob("*.safetensors"))
+    byte = file.read_bytes().index(b"reshard.crc64nvme")
+    with flipped(path, Flip(str(file.relative_to(path)), byte, 1)):
+        with pytest.raises(CorruptError, match="records no digest of itself"):
+            reshard.inspect(path)
+        assert run(["verify", str(path)]) == 3
+    assert file.name in capsys.readouterr().out
 
 
 def test_the_command_ends_with_three(specimens, capsys):
