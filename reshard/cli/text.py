@@ -67,7 +67,9 @@ def chunks_text(spec: TensorSpec) -> str:
 
 
 def encoding_text(encoding: Encoding) -> str:
-    """``zstd-3 + crc32c``, ``raw``."""
+    """``zstd-3 + crc32c``, ``raw``; ``raw pieces`` if the chunks are not stored as they are listed."""
+    if encoding.gathered != "no":
+        return "raw pieces"
     name = {"none": "raw", "tensorstore": "other codecs"}.get(
         encoding.compressor, encoding.compressor
     )

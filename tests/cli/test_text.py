@@ -73,6 +73,7 @@ def test_chunks_are_shown_with_their_padding() -> None:
 def test_encodings() -> None:
     assert encoding_text(Encoding("zstd", 3, True)) == "zstd-3 + crc32c"
     assert encoding_text(Encoding()) == "raw"
+    assert encoding_text(Encoding(gathered="in ranges")) == "raw pieces"
     assert encoding_text(Encoding("tensorstore", spec="{}")) == "other codecs"
 
 
