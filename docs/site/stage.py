@@ -16,6 +16,7 @@ from pathlib import Path
 from docs.site.command_line import command_line
 from docs.site.decisions import decisions
 from docs.site.folders import folder_pages
+from docs.site.formats import formats
 from docs.site.http_api import http_api, openapi_file
 from docs.site.links import moved
 from docs.site.lists import four_spaces
@@ -29,6 +30,7 @@ COPIED = {".md", ".svg", ".png", ".css", ".js"}
 MADE: Mapping[str, Callable[[], str]] = {
     "command line": command_line,
     "http api": http_api,
+    "formats": formats,
     "decisions": lambda: decisions(ROOT / "docs" / "decisions"),
 }
 _MARK = re.compile(r"^<!-- made here: ([\w ]+) -->$", re.MULTILINE)

@@ -57,6 +57,10 @@ def test_made_texts_name_what_they_are_made_of(name: str) -> None:
     expected = {
         "command line": ["## reshard convert {#convert}", "`--max-memory SIZE`", "$ reshard diff"],
         "http api": ["### `POST /v1/conversions` {#", "| 422 |", "### Problem {#Problem}"],
+        "formats": [
+            "| Orbax, OCDBT | `to='orbax', ocdbt=True` |",
+            "| safetensors, DCP | 19 | 19 |",
+        ],
         "decisions": ["](0000-record-decisions.md)"],
     }
     assert [words for words in expected[name] if words not in text] == []
