@@ -1,4 +1,4 @@
-"""The formats by name and by their marks on disk, and the reader for each."""
+"""The formats by name and by their marks on disk, with the reader and the writer of each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from typing import cast
 
 from msgspec import Struct
 
@@ -18,7 +19,7 @@ from reshard.errors import (
     TargetExistsError,
 )
 from reshard.formats.base import Item, Reader, Record, TargetCheckpoint, Writer
-from reshard.formats.forms import SafetensorsForm
+from reshard.formats.forms import OrbaxForm, SafetensorsForm
 from reshard.formats.orbax.container import (
     MARKERS,
     is_finished,
@@ -50,9 +51,10 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 class KnownFormat(Struct, frozen=True):
-    """A format that can be read.
+    """A format that is read and written.
 
     Attributes:
+        name: of the format, which its reader and its forms have too.
         marks: the files by which its checkpoints are recognised, for messages.
         matches: whether a local path has such files.
         takes_record: whether ``reshard fingerprint`` can record digests in the checkpoint at a local path.
@@ -60,6 +62,7 @@ class KnownFormat(Struct, frozen=True):
         is_ours: whether what is at such a path may be replaced by a target: nothing of it is lost but a checkpoint.
         count_leaves: about how many leaves a checkpoint has, without opening it; 0 where it cannot be read.
         leaf_bytes: memory that opening it takes for each leaf, an overestimate.
+        open_writer: makes the writer of a target; nothing is written yet.
         is_no_run: whether a path is certainly one checkpoint, and not the folder of a training run.
         items: the items of a checkpoint; none for a format without items.
     """
@@ -74,7 +77,20 @@ class KnownFormat(Struct, frozen=True):
     takes_record: Callable[[str], bool]
     folders_to_record: Callable[[Path, Reader], list[RecordedFolder]]
     is_no_run: Callable[[str], bool]
+    open_writer: Callable[[TargetCheckpoint], Writer]
     items: Callable[[Path], tuple[Item, ...]] = lambda _: ()
+
+
+def _orbax_writer(target: TargetCheckpoint) -> Writer:
+    from reshard.formats.orbax.write.writer import open_writer
+
+    return open_writer(target, cast("OrbaxForm", target.form))
+
+
+def _safetensors_writer(target: TargetCheckpoint) -> Writer:
+    from reshard.formats.safetensors.write.writer import open_writer
+
+    return open_writer(target, cast("SafetensorsForm", target.form))
 
 
 FORMATS = (
@@ -89,6 +105,7 @@ FORMATS = (
         is_orbax,
         orbax_folders,
         is_marked,
+        _orbax_writer,
         lambda path: read_container(path).items,
     ),
     KnownFormat(
@@ -102,6 +119,7 @@ FORMATS = (
         takes_record_in_folder,
         safetensors_folders,
         lambda path: is_safetensors_checkpoint(path) and not _has_checkpoints(path),
+        _safetensors_writer,
     ),
 )
 """In the order in which they are tried."""
@@ -135,13 +153,8 @@ def open_writer(target: TargetCheckpoint) -> Writer:
     Raises FormatError or PlanError, naming the tensor, for names that collide or are unsafe and for arrays that
     the format cannot hold; LayoutError where a layout does not divide its tensor.
     """
-    if isinstance(target.form, SafetensorsForm):
-        from reshard.formats.safetensors.write import writer as safetensors
-
-        return safetensors.open_writer(target, target.form)
-    from reshard.formats.orbax.write import writer as orbax
-
-    return orbax.open_writer(target, target.form)
+    known = next(known for known in FORMATS if known.name == target.form.format)
+    return known.open_writer(target)
 
 
 def _refuse_staged(uri: str, path: str) -> None:

@@ -1,0 +1,96 @@
+"""The format that docs/how-to/add-a-format.md shows goes to every other form and back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import reshard
+from reshard.conversion import target_plan
+from reshard.formats import registry
+from tests.conformance.conversions import converted
+from tests.conformance.forms import FORMS, Form
+from tests.conformance.independent import Read
+from tests.conformance.same import assert_same_arrays
+from tests.conformance.trees import flat
+from tests.docs.page import code_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-format.md"
+LAYOUT = {"mesh": {"x": 2}, "rules": [{"match": "w", "axes": ["x"]}], "unmatched": "replicate"}
+ARRAYS = {
+    "layers.0/w": np.arange(24, dtype="float32").reshape(6, 4),
+    "turned w": np.asfortranarray(np.arange(24, dtype="int16").reshape(4, 3, 2)),
+    "ünï": np.array(True),
+    "none": np.zeros((0, 3), "complex64"),
+}
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The page's module, registered; a target whose options are those of no other form has its form."""
+    module = ModuleType("npy_format")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(code_of(PAGE, "python")[0], str(PAGE), "exec"), module.__dict__)  # noqa: S102
+    monkeypatch.setattr(registry, "FORMATS", (*registry.FORMATS, module.NPY))
+    form_of = target_plan.form_of
+    monkeypatch.setattr(
+        target_plan,
+        "form_of",
+        lambda reader, options: (
+            module.NpyForm() if options.file_bytes == 1 else form_of(reader, options)
+        ),
+    )
+    yield module
+
+
+def read_npy(path: Path) -> Read:
+    from urllib.parse import unquote
+
+    return {unquote(file.stem): np.load(file) for file in path.glob("*.npy")}
+
+
+NPY_FORM = Form(
+    "npy", {"to": "safetensors", "file_bytes": 1}, ("float32", "int16"), read_npy, only_tensors=True
+)
+
+
+@pytest.mark.usefixtures("example")
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
+def test_to_every_form_and_back(form: Form, tmp_path: Path) -> None:
+    reshard.save(tmp_path / "saved", ARRAYS)
+    made = converted(tmp_path / "saved", NPY_FORM, tmp_path / "made", layout=LAYOUT)
+    there = converted(made, form, tmp_path / "there", layout=LAYOUT)
+    back = converted(there, NPY_FORM, tmp_path / "back")
+    for path, of in ((made, NPY_FORM), (there, form), (back, NPY_FORM)):
+        assert_same_arrays(of.read(path), ARRAYS)
+        assert_same_arrays(flat(reshard.restore(path)), ARRAYS)
+        assert reshard.verify(tmp_path / "saved", path).differences == 0
+    assert reshard.inspect(back).format == "npy"
+    assert b"".join(reshard.open_checkpoint(back).stream("layers.0/w", "1:5,2:3")) == (
+        ARRAYS["layers.0/w"][1:5, 2:3].tobytes()
+    )
+
+
+@pytest.mark.usefixtures("example")
+def test_files_of_numpy_are_read(tmp_path: Path) -> None:
+    (tmp_path / "npy").mkdir()
+    for name, array in ARRAYS.items():
+        np.save(tmp_path / "npy" / f"{name.replace('/', '%2F')}.npy", array)
+    assert_same_arrays(reshard.restore(tmp_path / "npy"), ARRAYS)
+
+
+@pytest.mark.usefixtures("example")
+def test_what_the_example_cannot_hold_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array(["text"], object))
+    with pytest.raises(reshard.FormatError, match="has the dtype object, which is not supported"):
+        reshard.inspect(tmp_path)
+    np.save(tmp_path / "a.npy", np.zeros(8))
+    with (tmp_path / "a.npy").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(reshard.CorruptError, match="has 193 bytes, not those of its shape"):
+        reshard.inspect(tmp_path)
