@@ -30,5 +30,10 @@ def target_sharding(name: str) -> NamedSharding:
     return NamedSharding(mesh, spec)
 
 
+def row_sharding() -> NamedSharding:
+    """Mesh (8,): everything split by rows."""
+    return NamedSharding(Mesh(_devices((8,)), ("x",)), PartitionSpec("x", None))
+
+
 def _devices(shape: tuple[int, ...]) -> np.ndarray:
     return np.array(jax.devices()).reshape(shape)
