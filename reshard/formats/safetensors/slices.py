@@ -57,12 +57,14 @@ class _File(Struct, frozen=True):
 
     Attributes:
         number, count: which file it is of how many; None where it does not say.
+        conversion: the conversion that wrote it; "" where it does not say.
     """
 
     path: str
     slices: Mapping[str, _Slice]
     number: int | None = None
     count: int | None = None
+    conversion: str = ""
 
 
 def cut_tensors(headers: Sequence[FileHeader]) -> list[CutTensor]:
@@ -133,7 +135,8 @@ def _reshard_slices(header: FileHeader, pieces: Mapping[str, StoredPiece]) -> _F
         found[name] = _Slice(_listed(name, pieces, where), offset, shape)
     number = expect(document.get("shard"), int, "shard", where)
     count = expect(document.get("shards"), int, "shards", where)
-    return _File(header.path, found, number, count)
+    conversion = expect(document.get("conversion", ""), str, "conversion", where)
+    return _File(header.path, found, number, count, conversion)
 
 
 def _dcp_slices(header: FileHeader, pieces: Mapping[str, StoredPiece]) -> _File:
@@ -221,6 +224,12 @@ def _check_all_there(files: Sequence[_File]) -> None:
         raise CorruptError(
             f"{numbered[0].path} and the files beside it are of {' and '.join(map(str, counts))} shards; the files are "
             "not of one checkpoint"
+        )
+    first = {file.conversion: file for file in reversed(numbered)}
+    if len(first) > 1:
+        one, other = list(first.values())[:2]
+        raise CorruptError(
+            f"{other.path} and {one.path} were written by two conversions; keep the files of one of them in this folder"
         )
     there = {file.number for file in numbered}
     lost = next((number for number in range(*counts or (0,)) if number not in there), None)

@@ -167,7 +167,7 @@ class SafetensorsWriter:
         """The bytes before the tensors of a file, always as many; None: digests are not known yet."""
         metadata = {HEADER_DIGEST: NO_DIGEST, "format": "pt"}
         if self._form.files in ("ranks", "dcp"):
-            metadata |= {RESHARD_SLICES: _slices_text(file)}
+            metadata |= {RESHARD_SLICES: _slices_text(file, self._target.conversion)}
         if self._form.files == "dcp":
             metadata |= {"DCP_VERSION": "1.0", DCP_SLICES: _dcp_text(file)}
         if self._form.files == "one":
@@ -208,12 +208,18 @@ def _index_of(one: FileSlice, grid: Grid) -> Index:
     return tuple(bisect_right(c, at) - 1 for c, at in zip(grid.cuts, one.box.start, strict=True))
 
 
-def _slices_text(file: PlannedFile) -> str:
+def _slices_text(file: PlannedFile, conversion: str) -> str:
     tensors = {
         one.name: {"offset": list(one.box.start), "full_shape": list(one.tensor.spec.shape)}
         for one in file.slices
     }
-    document = {"version": 1, "shard": file.number, "shards": file.count, "tensors": tensors}
+    document = {
+        "version": 1,
+        "shard": file.number,
+        "shards": file.count,
+        "conversion": conversion,
+        "tensors": tensors,
+    }
     return json.dumps(document, separators=(",", ":"))
 
 
