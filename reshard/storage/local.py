@@ -215,7 +215,13 @@ def open_new(path: str) -> int:
 def open_shared(path: str) -> int:
     """Opens a file for writing that is there already; never through a link."""
     with storage_errors("write", path):
-        return os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            return os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"cannot write {path!r}: the file was made before the tasks began, but is not there; leave that folder alone, "
+                "give only executors whose workers share this file system, and run again"
+            ) from error
 
 
 @cache

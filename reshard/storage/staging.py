@@ -153,7 +153,8 @@ def dissolve(staging: Staging) -> None:
     for journal in (staging.journal, staging.next_journal):
         with suppress(OSError):
             _remove(journal)
-    shutil.rmtree(staging.root, ignore_errors=True)
+    with suppress(OSError):  # some errors of rmtree are raised although it should ignore them
+        shutil.rmtree(staging.root, ignore_errors=True)
     with suppress(OSError):
         (staging.folder / _LOCK).unlink()
         staging.folder.rmdir()

@@ -55,11 +55,11 @@ class Files(Struct, frozen=True):
 
 
 def has_files(path: str) -> bool:
-    """Whether a local folder holds safetensors files, or an index of them, at its top."""
+    """Whether a local folder holds safetensors files, or an index of them, at its top; OSError if it cannot be listed."""
     try:
         with os.scandir(path) as found:
             return any(entry.name.endswith((ENDING, INDEX_ENDING)) for entry in found)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

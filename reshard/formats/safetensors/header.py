@@ -19,6 +19,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from msgspec import Struct
@@ -125,9 +126,11 @@ def read_header(path: str) -> FileHeader:
 def _opened(path: str) -> int:
     # Without O_NONBLOCK a named pipe would hang the reader.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    close_after_reading(fd)
+    with ExitStack() as on_error:
+        on_error.callback(close_after_reading, fd)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            on_error.pop_all()
+            return fd
     raise FormatError(f"{path} should be a safetensors file, but is no plain file")
 
 

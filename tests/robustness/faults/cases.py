@@ -77,6 +77,12 @@ def convert(**options: Any) -> Callable[[Path, Path], object]:
     return lambda source, target: api.convert(source, target, **settings)
 
 
+def convert_files(**options: Any) -> Callable[[Path, Path], object]:
+    """To safetensors, which cannot hold the string."""
+    settings = {"to": "safetensors", "layout": ROWS, "drop": ["name"], "workers": 1, **options}
+    return lambda source, target: api.convert(source, target, **settings)
+
+
 def save(**options: Any) -> Callable[[Path, Path], object]:
     values = {
         "kernel": np.arange(1024, dtype=np.float32).reshape(32, 32),
@@ -97,6 +103,9 @@ CASES = (
     Case("readback", "zstd", convert(check="readback")),
     Case("items", "items/12", convert()),
     Case("to ocdbt", "raw", convert(ocdbt=True), is_ours=False),
+    Case("one file", "raw", convert_files(files="one"), "scatter"),
+    Case("shards", "zstd", convert_files(files="shards", file_bytes=10_000)),
+    Case("ranks", "raw", convert_files(files="ranks", check="readback")),
     Case("save", "raw", save()),
     Case("save zstd", "raw", save(compression="zstd")),
 )
@@ -129,5 +138,7 @@ def _timeless(name: str, data: bytes) -> bytes:
 
 def clear(folder: Path) -> None:
     """Removes what a case made."""
+    if (folder / "dst").is_file():
+        (folder / "dst").unlink()
     shutil.rmtree(folder / "dst", ignore_errors=True)
     shutil.rmtree(folder / ".dst.reshard-partial", ignore_errors=True)

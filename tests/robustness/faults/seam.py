@@ -33,7 +33,7 @@ BY_PATH = (
     "access", "statvfs",
 )  # fmt: skip
 BY_DESCRIPTOR = (
-    "read", "pread", "preadv", "write", "pwrite", "ftruncate", "fsync", "fdatasync", "close", "fstat", "posix_fadvise",
+    "read", "pread", "preadv", "write", "pwrite", "lseek", "ftruncate", "fsync", "fdatasync", "close", "fstat", "posix_fadvise",
     "copy_file_range", "sendfile",
 )  # fmt: skip
 OF_LIBC = ("syncfs", "renameat2", "sync_file_range")
@@ -44,7 +44,7 @@ CHANGES = frozenset(
 )  # fmt: skip
 """Kinds of calls that make or change something; what only removes or syncs is not among them."""
 
-READS = frozenset(("open", "read", "pread", "preadv", "copy_file_range", "stat", "lstat", "scandir", "listdir", "fstat"))  # fmt: skip
+READS = frozenset(("open", "read", "pread", "preadv", "lseek", "copy_file_range", "stat", "lstat", "scandir", "listdir", "fstat"))  # fmt: skip
 LIMITED = frozenset(("read", "pread", "preadv", "write", "pwrite", "copy_file_range", "sendfile"))
 """Kinds of calls that may do less than they were asked to, and say so."""
 

@@ -62,7 +62,7 @@ def test_data_then_folders_then_rename_then_the_folder_above(case, syncs, work):
     root = f"{PARTIAL}/checkpoint"
     inside = [e for e in before if e[1] == root or e[1].startswith(f"{root}/")]
     made = {path for kind, path in inside if kind in ("create", "mkdir")}
-    if syncs == "file system":
+    if syncs == "file system" and len(made) > 2:  # a folder and a file in it are synced one by one
         assert inside[-1] == ("syncfs", root)
         return
     # Reading back syncs everything once before.
@@ -70,7 +70,7 @@ def test_data_then_folders_then_rename_then_the_folder_above(case, syncs, work):
     assert set(synced) == made
     first = inside.index(("fsync", synced[0]))
     assert all(kind == "fsync" for kind, _ in inside[first:])
-    folders = [disk.node(p.replace(root, "dst", 1)).is_folder for p in synced]
+    folders = [("mkdir", p) in before for p in synced]
     assert folders == sorted(folders)
 
 
@@ -138,6 +138,8 @@ def target(found: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def whole(work: Path) -> dict[str, bytes]:
+    if (work / "dst").is_file():
+        return {"dst": (work / "dst").read_bytes()}
     below = {f"dst/{n}": data for n, data in files_of(work / "dst").items()}
     return {"dst": b"folder", **below} if (work / "dst").exists() else {}
 
@@ -189,7 +191,7 @@ def test_a_sync_that_was_interrupted_is_done_again(syncs, work):  # noqa: ARG001
     assert result(work)
 
 
-@pytest.mark.parametrize("name", ["scatter", "zstd", "keep", "cast"])
+@pytest.mark.parametrize("name", ["scatter", "zstd", "keep", "cast", "one file", "ranks"])
 def test_the_same_again_after_a_cut_gives_the_same_bytes(name, work, monkeypatch):
     """Whatever of a journal and of chunks was lost or was not: after a reboot nothing wrong is believed."""
     case = next(case for case in CASES if case.name == name)

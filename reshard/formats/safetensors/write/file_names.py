@@ -36,7 +36,8 @@ def check_pattern(pattern: str) -> None:
             f"file_names is {pattern!r}; expected the fields {{number}}, {{rank}} and {{count}}, each with a width of 1 "
             f"to 9 or none, {_EXAMPLE}"
         )
-    if not pattern.endswith(ENDING) or any(c in pattern for c in "/\\\0") or len(pattern) > 200:
+    is_name = pattern.isprintable() and not any(c in pattern for c in "/\\")
+    if not pattern.endswith(ENDING) or not is_name or len(pattern) > 200:
         raise PlanError(
             f"file_names is {pattern[:220]!r}; expected the name of a file that ends in {ENDING}, {_EXAMPLE}"
         )
