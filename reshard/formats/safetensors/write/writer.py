@@ -94,15 +94,7 @@ class SafetensorsWriter:
     def prepare(self, root: Path) -> None:
         """Make each file in its full size, with its header, and copy the files that are carried."""
         for file in self._files:
-            path = f"{root}/{file.name}"
-            fd = open_new(path)
-            try:
-                with storage_errors("write", path):
-                    os.ftruncate(fd, self._sizes[file.name])
-                write_all(fd, memoryview(self._header(file)), 0, path)
-            finally:
-                with storage_errors("close", path):
-                    os.close(fd)
+            _write_header(f"{root}/{file.name}", self._header(file), self._sizes[file.name])
         for source in self._form.carried:
             with storage_errors("copy", source):
                 shutil.copyfile(source, root / source.name)
@@ -131,13 +123,7 @@ class SafetensorsWriter:
         if self._form.files == "one":
             (file,) = self._files
             header = self._header(file, digests)
-            path = f"{root}/{file.name}"
-            fd = open_new(path)
-            try:
-                write_all(fd, memoryview(header), 0, path)
-            finally:
-                with storage_errors("close", path):
-                    os.close(fd)
+            _write_header(f"{root}/{file.name}", header, self._sizes[file.name])
             return
         known: dict[str, str] = {}
         if index := self._index():
@@ -202,6 +188,18 @@ class SafetensorsWriter:
     @cached_property
     def _names(self) -> list[str]:
         return [file.name for file in self._files]
+
+
+def _write_header(path: str, header: bytes, file_bytes: int) -> None:
+    """Writes the beginning of a file of ``file_bytes``, which is made if it is missing; the rest of it stays."""
+    fd = open_new(path)
+    try:
+        with storage_errors("write", path):
+            os.ftruncate(fd, file_bytes)
+        write_all(fd, memoryview(header), 0, path)
+    finally:
+        with storage_errors("close", path):
+            os.close(fd)
 
 
 def _index_of(one: FileSlice, grid: Grid) -> Index:
