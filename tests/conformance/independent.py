@@ -31,7 +31,7 @@ def read_orbax(path: Path) -> Read:
     for entry in metadata["tree_metadata"].values():
         value = entry["value_metadata"]
         if not value["skip_deserialize"] and value["value_type"] != "string":
-            keys = [key["key"] for key in entry["key_metadata"]]
+            keys = [str(key["key"]) for key in entry["key_metadata"]]
             found["/".join(keys)] = _array(path, ".".join(keys), driver)
     return found
 

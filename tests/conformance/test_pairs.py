@@ -15,6 +15,7 @@ from tests.conformance.conversions import MAX_MEMORY, assert_proved, converted, 
 from tests.conformance.forms import FORMS, PAIRS, Form
 from tests.conformance.same import assert_same_arrays
 from tests.conformance.trees import Arrays, boxes, flat, layouts, trees
+from tests.equal import assert_same_trees
 
 few = settings(
     max_examples=3,
@@ -41,6 +42,7 @@ def test_to_the_target_and_back(source: Form, target: Form, data: st.DataObject)
         layout = None if keeps_layouts(there, source) else layout_for(source, held, data)
         back = converted(there, source, Path(folder) / "back", layout=layout)
         assert_holds(back, source, held, data)
+        assert_same_trees(reshard.restore(back), tree)
         if layout is None:
             assert layouts_of(back) == layouts_of(there)
         assert reshard.verify(made, back).differences == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,27 +31,30 @@ def arrays(draw: st.DrawFn, dtypes: Sequence[str]) -> np.ndarray:
 
 
 def trees(dtypes: Sequence[str]) -> st.SearchStrategy[dict[str, Any]]:
-    """Flat and nested dicts of arrays, whose names Orbax can tell apart too."""
-    return st.recursive(
-        st.dictionaries(st.sampled_from(KEYS), arrays(dtypes), min_size=1, max_size=4),
-        lambda inner: st.dictionaries(
-            st.sampled_from(KEYS), inner | arrays(dtypes), min_size=1, max_size=3
+    """Flat and nested dicts and lists of arrays, whose names Orbax can tell apart too."""
+    of_arrays = st.dictionaries(st.sampled_from(KEYS), arrays(dtypes), min_size=1, max_size=4)
+    nested = st.recursive(
+        of_arrays,
+        lambda inner: (
+            st.dictionaries(st.sampled_from(KEYS), inner | arrays(dtypes), min_size=1, max_size=3)
+            | st.lists(inner | arrays(dtypes), min_size=1, max_size=3)
         ),
         max_leaves=4,
-    ).filter(_has_distinct_names)
+    )
+    return nested.filter(lambda tree: isinstance(tree, dict) and _has_distinct_names(tree))
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
-    """The arrays of a tree of dicts, by name."""
-    return {name: array for names in _leaves(tree, prefix) for name, array in [names]}
+def flat(tree: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The arrays of a tree of dicts and lists, by name."""
+    return dict(_leaves(tree, ""))
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str) -> list[tuple[str, np.ndarray]]:
-    found: list[tuple[str, np.ndarray]] = []
-    for key, value in tree.items():
-        name = prefix + key
-        found += _leaves(value, f"{name}/") if isinstance(value, dict) else [(name, value)]
-    return found
+def _leaves(tree: Any, name: str) -> Iterator[tuple[str, np.ndarray]]:
+    if not isinstance(tree, dict | list):
+        yield name.removeprefix("/"), tree
+        return
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        yield from _leaves(value, f"{name}/{key}")
 
 
 def _has_distinct_names(tree: Mapping[str, Any]) -> bool:

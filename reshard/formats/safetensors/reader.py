@@ -153,8 +153,11 @@ def _memory(cut: CutTensor) -> int:
 
 
 def _leaf(cut: CutTensor, entry: SliceEntry | None) -> Leaf:
-    keys = (cut.name,) if entry is None else entry.path
-    return Leaf(cut.name, tuple(map(PathKey, keys)))
+    if entry is None:
+        return Leaf(cut.name, (PathKey(cut.name),))
+    positions = frozenset(entry.positions)
+    keys = enumerate(entry.path)
+    return Leaf(cut.name, tuple(PathKey(key, number in positions) for number, key in keys))
 
 
 def _stored(cut: CutTensor, entry: SliceEntry | None) -> StoredTensor:

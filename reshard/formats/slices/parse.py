@@ -244,7 +244,16 @@ class _Parser:
             partition=self.optional(value, "partition", dict, where),
             memory_kind=self.optional(value, "memory_kind", str, where),
             digest=self.digest(value["crc64nvme"], where) if "crc64nvme" in value else None,
+            positions=self.positions(value, where, len(path)),
         )
+
+    def positions(self, value: Mapping[str, Any], where: str, keys: int) -> tuple[int, ...]:
+        if "positions" not in value:
+            return ()
+        found = self.numbers(value["positions"], f"positions of {where}")
+        if len(set(found)) < len(found) or any(number >= keys for number in found):
+            self.fail(f"{where} has {keys} keys, but the positions {list(found)[:8]}")
+        return found
 
     def layout(
         self,

@@ -16,7 +16,8 @@ It is a JSON file beside an item's ``_METADATA``::
               "origins": {"params/kernel": {"name": "params/kernel", "dtype": "float32"}}},
      "crc64nvme": "4567..."}
 
-A mesh has ``axis_types`` and ``device_ids``, row-major, if they are known. ``parts`` has the number of equal parts
+``positions`` are the numbers, from 0, of those keys of ``path`` that are positions of lists; only formats whose own metadata
+has no tree record them. A mesh has ``axis_types`` and ``device_ids``, row-major, if they are known. ``parts`` has the number of equal parts
 per dimension, ``cuts`` the edges of unequal parts, and ``slices`` loose boxes as [start, stop] per dimension.
 ``conversion`` identifies the conversion and the source, so that the same conversion is not done twice. ``made``, in
 the slices.json at the top of a checkpoint, describes that conversion for ``verify``: ``source`` is the digest of
@@ -68,6 +69,7 @@ class SliceEntry(Struct, frozen=True):
 
     Attributes:
         path: the tensor's keys below the item.
+        positions: which of its keys are positions of lists, if that is recorded.
         layout: mesh and axes, or None if none was recorded.
         parts: equal parts per dimension.
         cuts: per dimension the edges from 0 to its size, for unequal parts.
@@ -86,6 +88,7 @@ class SliceEntry(Struct, frozen=True):
     partition: Mapping[str, Any] | None = None
     memory_kind: str | None = None
     digest: str | None = None
+    positions: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -226,6 +229,7 @@ def _entry_json(entry: SliceEntry, meshes: dict[DeviceMesh, str]) -> dict[str, A
         document["mesh"] = meshes.setdefault(entry.layout.device_mesh.recorded, f"m{len(meshes)}")
         document["axes"] = [list(a) if isinstance(a, tuple) else a for a in entry.layout.axes]
     optional = {
+        "positions": list(entry.positions) or None,
         "parts": entry.parts,
         "cuts": entry.cuts,
         "slices": entry.slices and [list(zip(b.start, b.stop, strict=True)) for b in entry.slices],

@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import FormatError
-from reshard.formats.base import Place, TargetCheckpoint, TargetTensor
+from reshard.formats.base import PathKey, Place, TargetCheckpoint, TargetTensor
 from reshard.formats.forms import SafetensorsForm
 from reshard.formats.safetensors.files import INDEX_NAME
 from reshard.formats.safetensors.record import HEADER_DIGEST, NO_DIGEST, RECORD, with_digest
@@ -228,14 +228,16 @@ def _dcp_text(file: PlannedFile) -> str:
 def _entry(tensor: TargetTensor, form: SafetensorsForm, digest: str | None) -> SliceEntry:
     spec = tensor.spec
     meshed = spec.layout is not None and spec.layout.device_mesh is not None
+    path = _path(tensor)
     return SliceEntry(
-        path=_path(tensor),
+        path=tuple(step.key for step in path),
         dtype=spec.dtype,
         shape=spec.shape,
         layout=spec.layout if meshed else None,
         **_split(tensor, form),
         partition=dict(tensor.partition) if tensor.partition else None,
         digest=digest,
+        positions=tuple(number for number, step in enumerate(path) if step.is_sequence),
     )
 
 
@@ -244,11 +246,11 @@ def _split(tensor: TargetTensor, form: SafetensorsForm) -> dict[str, Any]:
     return split_of(shards if isinstance(shards, Grid) else slices_of(tensor, form))
 
 
-def _path(tensor: TargetTensor) -> tuple[str, ...]:
+def _path(tensor: TargetTensor) -> tuple[PathKey, ...]:
     """The keys of a tensor, which joined with slashes are its name."""
-    keys = tuple(step.key for step in tensor.leaf.path)
-    name = tensor.spec.name
-    if "/".join(keys) == name:
-        return keys
+    path, name = tensor.leaf.path, tensor.spec.name
+    joined = "/".join(step.key for step in path)
+    if joined == name:
+        return path
     item, _, inner = name.partition("/")
-    return (item, *keys) if "/".join(keys) == inner else (name,)
+    return (PathKey(item), *path) if joined == inner else (PathKey(name),)
