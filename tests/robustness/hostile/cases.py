@@ -19,6 +19,7 @@ from tests.robustness.hostile.damage_files import (
 )
 from tests.robustness.hostile.damage_json import damage_json_file
 from tests.robustness.hostile.damage_ocdbt import damage_bytes, damage_database
+from tests.robustness.hostile.damage_safetensors import damage_header
 
 _JSON = (
     "_METADATA",
@@ -47,13 +48,23 @@ def _damage(rng: random.Random, root: Path) -> str:
 
 
 def _json(rng: random.Random, root: Path) -> str:
-    found = [p for p in files_of(root) if p.name in _JSON or p.parent.name == "array_metadatas"]
+    found = [p for p in files_of(root) if _holds_json(p)]
     kinds = sorted({p.name for p in found})
     kind = rng.choice(kinds) if kinds else ""
     try:
-        return damage_json_file(rng, rng.choice([p for p in found if p.name == kind]))
-    except (ValueError, IndexError):  # damaged before
+        path = rng.choice([p for p in found if p.name == kind])
+        damage = damage_header if path.suffix == ".safetensors" else damage_json_file
+        return damage(rng, path)
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError):  # damaged before
         return "nothing"
+
+
+def _holds_json(path: Path) -> bool:
+    return (
+        path.name in _JSON
+        or path.parent.name == "array_metadatas"
+        or path.name.endswith((".safetensors", ".safetensors.index.json"))
+    )
 
 
 def _bytes(rng: random.Random, root: Path) -> str:

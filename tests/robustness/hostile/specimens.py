@@ -36,12 +36,17 @@ FORMS = {
 }
 """Ways of saving, by name."""
 
+TENSORS = {"drop": ["key", "none", "empty", "name"]}
+"""Safetensors files hold nothing else."""
+
 OURS = {
     "ours": {"mesh": "data=2,model=2"},
     "ours-blosc": {"compression": "blosc"},
     "ours-gzip": {"compression": "gzip"},
     "ours-zstd": {"compression": "zstd:1"},
     "ours-ocdbt": {"ocdbt": True},
+    "ours-shards": {"to": "safetensors", "files": "shards", "file_bytes": 4000, **TENSORS},
+    "ours-ranks": {"to": "safetensors", "files": "ranks", "mesh": "data=2,model=2", **TENSORS},
 }
 """Options of a conversion whose output is damaged in turn, by name."""
 
