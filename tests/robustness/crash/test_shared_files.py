@@ -189,6 +189,20 @@ def test_after_a_reboot_chunks_of_every_strategy_are_checked(
     assert files_without_times(target) == files_without_times(tmp_path / "whole")
 
 
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("after", [2, 5, 10, 20])
+def test_a_shared_file_ends_within_a_chunk_that_is_half_full(after, sources, undisturbed, tmp_path):
+    target, whole, source = tmp_path / "t", tmp_path / "whole", sources["raw"]
+    options = {**CASES["one"].options, "workers": 1}
+    with only("scatter"):  # eight tasks fill a chunk
+        api.convert(source, whole, **options)
+        stop(source, target, KeyboardInterrupt(), after=after, **options)
+        (staged,) = staging_for(target).root.iterdir()
+        os.truncate(staged, open_reader(str(whole)).locate("rows", (0, 0)).offset + 10_000)
+        api.convert(source, target, **options)
+    assert files_without_times(target) == undisturbed["one"]
+
+
 def test_zeros_in_the_same_boot_are_found_by_reading_back(sources, tmp_path):
     """A chunk is trusted where its file has data; what somebody writes there by hand is read back only if asked for."""
     case, target = CASES["ranks"], tmp_path / "t"
