@@ -208,6 +208,6 @@ def test_zeros_in_the_same_boot_are_found_by_reading_back(sources, tmp_path):
     case, target = CASES["ranks"], tmp_path / "t"
     assert run_killed(ALL_DONE, sources["raw"], target, **case.options) == -9
     zeros(max(staging_for(target).root.iterdir()))
-    with pytest.raises(VerificationError, match="was read back with digest"):
+    with pytest.raises(VerificationError, match=r"was read back with digest|does not read back: "):
         api.convert(sources["raw"], target, check="readback", **case.options)
     assert list(tmp_path.iterdir()) == []
