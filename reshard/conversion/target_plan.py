@@ -197,14 +197,14 @@ def _request(stored: StoredTensor, tensor: TargetTensor, form: Form, *, saturate
             source,
             codec_name(stored.encoding),
             is_seekable(stored.encoding),
-            decoder_bytes(stored.encoding, _chunk_bytes(source)),
-            encoded_room(stored.encoding, _chunk_bytes(source)),
+            decoder_bytes(stored.encoding, source.chunk_bytes),
+            encoded_room(stored.encoding, source.chunk_bytes),
         ),
         Side(
             target,
             codec_name(tensor.encoding),
             is_seekable(tensor.encoding) and not is_packed,
-            encoder_bytes(tensor.encoding, _chunk_bytes(target)) + _packed_bytes(target, is_packed),
+            encoder_bytes(tensor.encoding, target.chunk_bytes) + _packed_bytes(target, is_packed),
             copies=copies_of(tensor, form),
         ),
         COPY_BYTES + _whole_chunk_bytes(stored, tensor, is_packed),
@@ -216,7 +216,7 @@ def _whole_chunk_bytes(stored: StoredTensor, tensor: TargetTensor, is_packed: bo
 
     A chunk of fill values compresses to nothing, and one of zeros takes no memory before that.
     """
-    chunk = _chunk_bytes(tensor.spec)
+    chunk = tensor.spec.chunk_bytes
     encoder = encoder_bytes(tensor.encoding, chunk)
     if is_packed:
         return encoder + chunk + _packed_bytes(tensor.spec, is_packed)
@@ -227,11 +227,7 @@ def _whole_chunk_bytes(stored: StoredTensor, tensor: TargetTensor, is_packed: bo
 
 def _packed_bytes(spec: TensorSpec, is_packed: bool) -> int:
     """The database keeps a copy of each value until it is on disk."""
-    return 2 * _chunk_bytes(spec) if is_packed else 0
-
-
-def _chunk_bytes(spec: TensorSpec) -> int:
-    return math.prod(spec.chunk_shape or spec.storage.largest) * spec.itemsize
+    return 2 * spec.chunk_bytes if is_packed else 0
 
 
 @lru_cache(maxsize=256)

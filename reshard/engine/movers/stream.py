@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from reshard.checksums.coverage import PRIME, coverage_of
 from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
-from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
+from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool, lent
 from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.decode.source_bands import (
     DecoderMemory,
@@ -80,12 +80,12 @@ def _execute_one(
 ) -> list[TaskResult]:
     if task.strategy == "whole":
         encoded = encoded_bytes(task)
-        with _lent(pool, _aligned(task.band_bytes) + encoded, task.memory_bytes) as arena:
+        with lent(pool, _aligned(task.band_bytes) + encoded, task.memory_bytes) as arena:
             return move_whole(task, outputs, arena.take(task.band_bytes), arena.take(encoded))
     if task.strategy == "copy":
         return _pass_on(task, outputs)
     sizes = _Buffers.of(task)
-    with _lent(pool, sizes.total, task.memory_bytes) as arena:
+    with lent(pool, sizes.total, task.memory_bytes) as arena:
         return _transfer(task, outputs, arena, sizes)
 
 
@@ -100,19 +100,6 @@ def _pass_on(task: Task, outputs: Sequence[TaskOutput]) -> list[TaskResult]:
 
 def _open_files(task: Task, outputs: Sequence[TaskOutput]) -> OpenFiles:
     return OpenFiles(outputs[task.target].root, task.open_files)
-
-
-@contextmanager
-def _lent(pool: ArenaPool | None, nbytes: int, task_bytes: int) -> Iterator[Arena]:
-    """An arena of ``nbytes`` for a task that takes ``task_bytes`` in all."""
-    if pool is None:
-        yield Arena(nbytes)
-        return
-    arena = pool.acquire(nbytes, task_bytes - nbytes)
-    try:
-        yield arena
-    finally:
-        pool.release(arena)
 
 
 class _Buffers(Struct, frozen=True):
