@@ -81,12 +81,9 @@ def plan_targets(
         if number not in finished:
             with about_target(error_name(target, targets)):
                 path = Path(target.target)
-                options_of = target.options
+                asked = target.options
                 check_target(
-                    path,
-                    Path(source),
-                    overwrite=options_of.overwrite,
-                    is_file=options_of.is_one_file,
+                    path, Path(source), overwrite=asked.overwrite, is_file=asked.is_one_file
                 )
                 refuse_other_content(path)
     target_plans = []
