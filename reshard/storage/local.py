@@ -168,7 +168,7 @@ class OpenFiles:
     def fd(self, file: str, *, is_shared: bool = False) -> int:
         """A descriptor for ``file`` (relative to the folder).
 
-        A missing file is made with its parent folders, unless it is shared: whoever shares it made it.
+        A missing file is made with its parent folders. A shared file must be there: the writer made it before.
         """
         if file in self._fds:
             self._fds.move_to_end(file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -28,8 +27,8 @@ from reshard.formats.slices.slice_file import (
     SliceFile,
     digest_of,
     render_slices,
-    split_of,
 )
+from reshard.formats.slices.target_entry import split_of_shards, target_entry
 from reshard.storage.local import make_folder, write_file
 
 
@@ -98,7 +97,7 @@ def check_tree(tree: ItemTree) -> None:
     """Raises the errors that ``finish_checkpoint`` would raise for this tree after its data is written."""
     string_document(tree)
     for _, tensor in tree.tensors:
-        _split(tensor)
+        split_of_shards(tensor)
 
 
 def slice_file(
@@ -121,23 +120,7 @@ def slice_file(
 
 def slice_entry(leaf: WrittenLeaf, target: TargetTensor, digest: str | None) -> SliceEntry:
     """The entry of a tensor in slices.json."""
-    spec = target.spec
-    meshed = spec.layout is not None and spec.layout.device_mesh is not None
-    return SliceEntry(
-        path=leaf.keys,
-        dtype=spec.dtype,
-        shape=spec.shape,
-        layout=spec.layout if meshed else None,
-        **_split(target),
-        partition=dict(target.partition) if target.partition else None,
-        memory_kind=leaf.leaf.meta.get("memory_kind"),
-        digest=digest,
-    )
-
-
-def _split(target: TargetTensor) -> dict[str, tuple[Any, ...]]:
-    shards = target.shards
-    return {"slices": shards} if isinstance(shards, tuple) else split_of(shards)
+    return target_entry(leaf.keys, target, digest, memory_kind=leaf.leaf.meta.get("memory_kind"))
 
 
 def _markers(target: TargetCheckpoint, trees: Sequence[ItemTree]) -> dict[str, bytes]:

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -39,8 +38,8 @@ from reshard.formats.slices.slice_file import (
     SliceFile,
     digest_of,
     render_slices,
-    split_of,
 )
+from reshard.formats.slices.target_entry import target_entry
 from reshard.geometry.grid import Grid, Index
 from reshard.storage.local import open_new, storage_errors, write_all, write_file
 
@@ -163,9 +162,7 @@ class SafetensorsWriter:
 
     def _record(self, digests: Mapping[str, str], files: Mapping[str, str]) -> bytes:
         target = self._target
-        entries = (
-            _entry(tensor, self._form, digests.get(name)) for name, tensor in target.tensors.items()
-        )
+        entries = (_entry(tensor, digests.get(name)) for name, tensor in target.tensors.items())
         return render_slices(
             SliceFile(
                 {entry.name: entry for entry in entries},
@@ -225,25 +222,11 @@ def _dcp_text(file: PlannedFile) -> str:
     return json.dumps({one.name: {"saved_offsets": list(one.box.start)} for one in file.slices})
 
 
-def _entry(tensor: TargetTensor, form: SafetensorsForm, digest: str | None) -> SliceEntry:
-    spec = tensor.spec
-    meshed = spec.layout is not None and spec.layout.device_mesh is not None
+def _entry(tensor: TargetTensor, digest: str | None) -> SliceEntry:
     path = _path(tensor)
-    return SliceEntry(
-        path=tuple(step.key for step in path),
-        dtype=spec.dtype,
-        shape=spec.shape,
-        layout=spec.layout if meshed else None,
-        **_split(tensor, form),
-        partition=dict(tensor.partition) if tensor.partition else None,
-        digest=digest,
-        positions=tuple(number for number, step in enumerate(path) if step.is_sequence),
-    )
-
-
-def _split(tensor: TargetTensor, form: SafetensorsForm) -> dict[str, Any]:
-    shards = tensor.shards
-    return split_of(shards if isinstance(shards, Grid) else slices_of(tensor, form))
+    keys = tuple(step.key for step in path)
+    positions = tuple(number for number, step in enumerate(path) if step.is_sequence)
+    return target_entry(keys, tensor, digest, positions=positions)
 
 
 def _path(tensor: TargetTensor) -> tuple[PathKey, ...]:

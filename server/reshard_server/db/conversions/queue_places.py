@@ -3,7 +3,7 @@
 Tokens take turns, so the place follows from counts: how many conversions each token runs, how many wait, and when its
 last turn was. A token that runs R conversions is at level R. The lowest level is next, and each start lifts its token by
 one level. The r-th waiting conversion of a token therefore starts at level R + r - 1. All conversions that start at lower
-levels come before it, and at its own level one conversion of each token whose turn comes first.
+levels come before it. At its own level, one conversion of each token with an older turn comes before it too.
 
 The place is an estimate: conversions may end in between, and tokens may be at their limits.
 """
