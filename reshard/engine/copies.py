@@ -8,13 +8,12 @@ from contextlib import closing
 
 from msgspec import Struct
 
+from reshard.checksums.file_range import READ_BYTES, range_crc32c
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.errors import StorageError
 from reshard.formats.base import Extent, Reader
-from reshard.storage.local import close_after_reading, read_at, storage_errors
-
-READ_BYTES = 1 << 20
+from reshard.storage.local import close_after_reading, storage_errors
 
 
 class _Copies(Struct, frozen=True):
@@ -54,15 +53,10 @@ def _compared(copies: _Copies) -> tuple[str, str]:
     )
 
 
-def _crc32c(extent: Extent) -> int:
-    from awscrt.checksums import crc32c
-
+def _crc32c(extent: Extent) -> int | None:
     with storage_errors("read", extent.path):
         fd = os.open(extent.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            crc, at, end = 0, extent.offset, extent.offset + extent.length
-            while at < end and (data := read_at(fd, min(READ_BYTES, end - at), at)):
-                crc, at = crc32c(data, crc), at + len(data)
+            return range_crc32c(fd, extent.offset, extent.length)
         finally:
             close_after_reading(fd)
-    return crc

@@ -16,6 +16,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from reshard.checksums.file_range import READ_BYTES, range_crc32c
 from reshard.checksums.tensor_digest import CRC32C
 from reshard.checksums.tensor_digest import finish as finish_crc
 from reshard.engine.accumulator import decoded_bytes
@@ -29,8 +30,6 @@ from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.geometry.grid import Index
 from reshard.planning.move import Move, Plan
 from reshard.storage.local import has_data, storage_error, storage_errors
-
-READ_BYTES = 1 << 20
 
 Chunk = tuple[int, Index]
 """A move's number, and the index of a chunk of its target."""
@@ -187,20 +186,14 @@ def _read(
 
     FileNotFoundError where it is gone; StorageError where it cannot be read.
     """
-    from awscrt.checksums import crc32c
-
     fd = _opened(path)
     try:
         with storage_errors("read", path):
             if place.offset is None and os.fstat(fd).st_size != stored_bytes:
                 return None
-            crc, at, end = 0, place.start, place.start + stored_bytes - trailer_bytes
-            while at < end:
-                data = os.pread(fd, min(READ_BYTES, end - at), at)
-                if not data:
-                    return None
-                crc, at = crc32c(data, crc), at + len(data)
-            return crc, os.pread(fd, trailer_bytes, end)
+            nbytes = stored_bytes - trailer_bytes
+            crc = range_crc32c(fd, place.start, nbytes)
+            return None if crc is None else (crc, os.pread(fd, trailer_bytes, place.start + nbytes))
     finally:
         os.close(fd)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from reshard import api
-from reshard.conversion.resume import check_chunks, resume
+from reshard.checksums import file_range
+from reshard.conversion.resume import resume
 from reshard.errors import (
     StorageError,
 )
@@ -106,7 +107,7 @@ def test_after_a_reboot_a_database_is_written_again(sources, target, monkeypatch
 
 @pytest.mark.usefixtures("unfinished")
 def test_chunks_are_checked_in_small_reads(source, target, monkeypatch, expected):
-    monkeypatch.setattr(check_chunks, "READ_BYTES", 1000)
+    monkeypatch.setattr(file_range, "READ_BYTES", 1000)
     other_boot(monkeypatch)
     stages = []
     report = api.convert(source, target, progress=lambda p: stages.append(p.stage), **CASE.options)
