@@ -42,9 +42,13 @@ _REMEDY = {
 _OTHER_REMEDY = "remove that cause and run again"
 
 
-def storage_error(action: str, path: str | Path, error: OSError) -> StorageError:
-    """``error`` as a StorageError that names the action, the path, the reason and the remedy."""
-    return StorageError(f"cannot {action} {str(path)!r}: {reason_and_remedy(error)}")
+def storage_error(action: str, path: str | Path, error: OSError, what: str = "") -> StorageError:
+    """``error`` as a StorageError that names the action, the path, the reason and the remedy.
+
+    ``what`` comes first: what the file is for.
+    """
+    begin = f"{what}: " if what else ""
+    return StorageError(f"{begin}cannot {action} {str(path)!r}: {reason_and_remedy(error)}")
 
 
 def reason_and_remedy(error: OSError) -> str:

@@ -1,0 +1,106 @@
+"""The protocol of a store, a place with files that can be read, and the records that it exchanges.
+
+A store is the local file system or a bucket. Checkpoints are read through ``Location``, a path in a store, so that no
+format knows where its files are. Paths are texts with slashes; every failure is a StorageError that names the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+FileKind = Literal["file", "folder", "other"]
+"""``other`` is what has no bytes to read, such as a named pipe."""
+
+
+class FileStatus(Struct, frozen=True):
+    """What is at a path.
+
+    Attributes:
+        nbytes: of a file.
+        version: which content the file has, by the store's own name for it (ETag, generation), so that a later read
+            can ask for that very content; "" where the store has no such names.
+    """
+
+    kind: FileKind
+    nbytes: int = 0
+    version: str = ""
+
+
+class Entry(Struct, frozen=True):
+    """A name in a folder; a symbolic link is no folder, whatever it leads to."""
+
+    name: str
+    is_folder: bool
+
+
+class OpenFile(Protocol):
+    """A file that is open for reading. It is used by one thread at a time."""
+
+    def fill(self, offset: int, out: memoryview) -> int:
+        """Fills ``out`` with the bytes from ``offset``; how many there were, fewer only at the file's end."""
+        ...
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """The bytes from ``offset``, fewer only at the file's end."""
+        ...
+
+    def close(self) -> None:
+        """May be called twice."""
+        ...
+
+
+class Store(Protocol):
+    """Where files are. Safe from any thread, and in another process after pickling.
+
+    ``what`` names what a file is for, and begins the message of an error.
+    """
+
+    @property
+    def range_bytes(self) -> int:
+        """How many bytes one request should ask for, since each takes long to begin; 0 where short reads are cheap."""
+        ...
+
+    def text(self, path: str) -> str:
+        """The path as users name it; ``locate`` gives the same location for it in any process."""
+        ...
+
+    def status(self, path: str, what: str = "") -> FileStatus | None:
+        """What is at the path, links followed; None for nothing.
+
+        Raises StorageError where the store refuses to tell, which does not prove that nothing is there.
+        """
+        ...
+
+    def entries(self, folder: str) -> Sequence[Entry]:
+        """Every name in a folder, sorted. Raises StorageError where it cannot be listed."""
+        ...
+
+    def files(self, folder: str) -> Iterator[str]:
+        """The path from the folder of every file below it, in no certain order; links to folders count as files."""
+        ...
+
+    def open(self, path: str, version: str = "", what: str = "") -> OpenFile:
+        """Opens a plain file for reading, in that version if one is given.
+
+        Raises StorageError where it cannot be opened, FormatError where it is not a plain file.
+        """
+        ...
+
+    def view(self, folder: str, also: Sequence[str] = ()) -> Store:
+        """This store as a checkpoint in ``folder`` is read: it must not lead elsewhere, nor change meanwhile.
+
+        Locally, symbolic links that lead out of the folder are refused, unless into the folders ``also``. A bucket is
+        listed once: later lookups are answered from the listing, and reads ask for the versions that it named.
+        """
+        ...
+
+    def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
+        """A line for each file below a folder, or for one file, which changes when the file does.
+
+        Files named in ``but`` are left out. What is missing has a line too. Raises StorageError where a folder cannot
+        be listed.
+        """
+        ...

@@ -1,0 +1,157 @@
+"""The local file system as a store."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from reshard.errors import FormatError
+from reshard.storage.base import Entry, FileKind, FileStatus, OpenFile
+from reshard.storage.inside import Inside
+from reshard.storage.local import close_after_reading, read_at, storage_error, storage_errors
+
+
+class LocalStore:
+    """Local files; implements ``base.Store``.
+
+    Args:
+        inside: refuses links that lead out of one folder; None follows every link.
+    """
+
+    range_bytes = 0
+
+    def __init__(self, inside: Inside | None = None) -> None:
+        self._inside = inside
+
+    def text(self, path: str) -> str:
+        return path
+
+    def status(self, path: str, what: str = "") -> FileStatus | None:
+        try:
+            if self._inside is None:
+                found = os.stat(path)  # noqa: PTH116 - once for each chunk; a Path would be slow
+            else:
+                found = self._inside.status(path, what or path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise storage_error("look at", path, error, what) from error
+        kind = _kind(found.st_mode)
+        return FileStatus(kind, found.st_size if kind == "file" else 0)
+
+    def entries(self, folder: str) -> Sequence[Entry]:
+        with storage_errors("list", folder), os.scandir(folder or ".") as found:
+            entries = [Entry(e.name, e.is_dir(follow_symlinks=False)) for e in found]
+        return sorted(entries, key=lambda entry: entry.name)
+
+    def files(self, folder: str) -> Iterator[str]:
+        folders = [""]
+        while folders:
+            below = folders.pop()
+            for entry in self.entries(f"{folder}/{below}" if below else folder):
+                name = f"{below}/{entry.name}" if below else entry.name
+                if entry.is_folder:
+                    folders.append(name)
+                else:
+                    yield name
+
+    def open(self, path: str, version: str = "", what: str = "") -> OpenFile:  # noqa: ARG002  files have no versions
+        if self._inside is not None:
+            self._inside.check(path, what or path)
+        try:
+            # Without O_NONBLOCK a named pipe in the place of a file would block the reader.
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise storage_error("read", path, error, what) from error
+        file = LocalFile(fd, path, what)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            file.close()
+            raise FormatError(
+                f"{f'{what}: ' if what else ''}{path} should be a plain file, but is not"
+            )
+        return file
+
+    def view(self, folder: str, also: Sequence[str] = ()) -> LocalStore:
+        return LocalStore(Inside(folder.rstrip("/") or folder, also))
+
+    def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
+        return _state(os.path.realpath(path), "", but)
+
+
+LOCAL = LocalStore()
+
+
+class LocalFile:
+    """An open local file; implements ``base.OpenFile``."""
+
+    __slots__ = ("_fd", "_path", "_what")
+
+    def __init__(self, fd: int, path: str, what: str = "") -> None:
+        self._fd = fd
+        self._path = path
+        self._what = what
+
+    def fill(self, offset: int, out: memoryview) -> int:
+        done = 0
+        try:
+            while done < len(out) and (got := os.preadv(self._fd, [out[done:]], offset + done)):
+                done += got
+        except OSError as error:
+            raise storage_error("read", self._path, error, self._what) from error
+        return done
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        try:
+            return read_at(self._fd, nbytes, offset)
+        except OSError as error:
+            raise storage_error("read", self._path, error, self._what) from error
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            close_after_reading(fd)
+
+
+def _kind(mode: int) -> FileKind:
+    if stat.S_ISREG(mode):
+        return "file"
+    return "folder" if stat.S_ISDIR(mode) else "other"
+
+
+def _state(folder: str, below: str, but: frozenset[str]) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda e: e.name)
+    except NotADirectoryError:
+        yield f"{below}\0{_file_state(Path(folder))}"
+        return
+    except OSError as error:
+        yield f"{below}\0{_accepted(error, folder)}"
+        return
+    for entry in entries:
+        name = f"{below}/{entry.name}"
+        if entry.name in but:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _state(entry.path, name, but)
+        else:
+            yield f"{name}\0{_file_state(entry)}"
+
+
+def _file_state(entry: os.DirEntry[str] | Path) -> str:
+    try:
+        status = entry.stat()
+        link = str(Path(entry).readlink()) if entry.is_symlink() else ""
+    except OSError as error:
+        return str(_accepted(error, os.fspath(entry)))
+    return f"{status.st_size}\0{status.st_mtime_ns}\0{link}"
+
+
+def _accepted(error: OSError, path: str) -> int:
+    """The error's number where nothing is there; raises StorageError where the system refuses to look."""
+    if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        raise storage_error("look at", path, error) from error
+    return error.errno

@@ -1,0 +1,109 @@
+"""Location: a path in a store, which readers use as programs use ``pathlib.Path``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from reshard.errors import StorageError
+from reshard.storage.base import Entry, FileStatus, OpenFile, Store
+from reshard.storage.local_store import LOCAL
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+class Location(Struct, frozen=True):
+    """A file or folder, or nothing yet, at a path in a store.
+
+    ``str`` gives the text by which users name it, and ``locate`` takes that text.
+    """
+
+    store: Store
+    path: str
+
+    def __str__(self) -> str:
+        return self.store.text(self.path)
+
+    def __truediv__(self, below: str) -> Location:
+        return Location(self.store, join(self.path, below))
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rstrip("/").rpartition("/")[2]
+
+    @property
+    def parent(self) -> Location:
+        """The folder that it is in."""
+        return Location(self.store, self.path.rstrip("/").rpartition("/")[0])
+
+    def status(self, what: str = "") -> FileStatus | None:
+        """What is there, links followed; None for nothing."""
+        return self.store.status(self.path, what)
+
+    def exists(self, what: str = "") -> bool:
+        """Whether anything is there."""
+        return self.status(what) is not None
+
+    def is_file(self, what: str = "") -> bool:
+        """Whether a plain file is there."""
+        found = self.status(what)
+        return found is not None and found.kind == "file"
+
+    def is_folder(self, what: str = "") -> bool:
+        """Whether a folder is there."""
+        found = self.status(what)
+        return found is not None and found.kind == "folder"
+
+    def entries(self) -> Sequence[Entry]:
+        """Every name in it, sorted."""
+        return self.store.entries(self.path)
+
+    def folders(self) -> list[str]:
+        """The names of the folders in it, sorted."""
+        return [entry.name for entry in self.entries() if entry.is_folder]
+
+    def files(self) -> Iterator[str]:
+        """The path from here of every file below."""
+        return self.store.files(self.path)
+
+    def open(self, version: str = "", what: str = "") -> OpenFile:
+        """Opens it for reading."""
+        return self.store.open(self.path, version, what)
+
+    def view(self, also: Sequence[str] = ()) -> Location:
+        """The same location, read as the folder of one checkpoint; see ``Store.view``."""
+        return Location(self.store.view(self.path, also), self.path)
+
+    def state(self, but: frozenset[str] = frozenset()) -> Iterator[str]:
+        """Lines that change when a file here does; see ``Store.state``."""
+        return self.store.state(self.path, but)
+
+
+def locate(text: str) -> Location:
+    """The location that a local path or a URL of a bucket names. Nothing is looked up.
+
+    Raises StorageError for another scheme, or a URL that is not clean.
+    """
+    match = _SCHEME.match(text)
+    if match is None:
+        return Location(LOCAL, text)
+    raise StorageError(
+        f"{text}: {match[1]}:// is not supported yet; copy the checkpoint to a local disk and give its path"
+    )
+
+
+def open_file(text: str, version: str = "") -> OpenFile:
+    """Opens the file that the text of a location names, in that version if one is given."""
+    if "://" not in text:
+        return LOCAL.open(text, version)
+    return locate(text).open(version)
+
+
+def join(folder: str, below: str) -> str:
+    """The path of what is at ``below`` in a folder; ``below`` may be "" for the folder itself."""
+    if not below or not folder:
+        return folder or below
+    return f"{folder}{below}" if folder.endswith("/") else f"{folder}/{below}"
