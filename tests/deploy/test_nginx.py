@@ -116,8 +116,9 @@ def test_people_sign_in_over_tls(behind: httpx.Client) -> None:
 
 
 def test_nobody_chooses_the_address_that_he_is_counted_by(behind: httpx.Client) -> None:
-    seen = [
+    """The bucket holds four requests and refills by one in 15 s; a request takes at most httpx's 5 s."""
+    answers = (
         ask(behind, "GET", "/v1/conversions", headers={"X-Forwarded-For": f"9.9.9.{i}"}).status_code
-        for i in range(5)
-    ]
-    assert seen[-1] == 429
+        for i in range(8)
+    )
+    assert 429 in answers

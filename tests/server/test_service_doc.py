@@ -43,7 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     tree = {"params": {"kernel": weights, "bias": weights[0]}}
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(folder / "data" / "run7" / "1000", tree)
-    options = {"steps": [1000, 3000, 1000], "form": "v0", "keep": None, "pause": 0}
+    options = {"steps": [1000, 2500, 500], "form": "v0", "keep": None, "pause": 0}
     training = [sys.executable, ROOT / "tests" / "server" / "schedules" / "training_run.py"]
     steps = folder / "data" / "run7" / "checkpoints"
     subprocess.run(

@@ -177,9 +177,7 @@ def _end(scheduling: Scheduling, claimed: StepClaim, outcome: Outcome, why: str)
 def _skip(scheduling: Scheduling, stored: StoredSchedule, steps: list[int], newest: int) -> None:
     detail = f"step {newest} is newer, and this schedule converts only the newest"
     for step in steps:
-        claimed = schedule_runs.claim(scheduling.database, stored.name, step, scheduling.executor)
-        if claimed is not None:
-            _end(scheduling, claimed, "skipped", detail)
+        schedule_runs.skip(scheduling.database, stored.name, step, detail)
 
 
 def _queue_is_full(scheduling: Scheduling, stored: StoredSchedule) -> bool:

@@ -12,6 +12,7 @@ is new again::
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,6 +119,12 @@ def note(
     settled = OPEN if conversion else SETTLED
     row |= {"outcome": outcome, "conversion": conversion, "settled": settled}
     connection.execute(SCHEDULE_RUNS.insert().values(row))
+
+
+def skip(db: sa.Engine, schedule: str, step: int, detail: str) -> None:
+    """Records that a step without a row is not converted; never claimed, so that ``:run`` may take it at any moment."""
+    with suppress(sa.exc.IntegrityError), db.begin() as connection:
+        note(connection, schedule, str(step), "skipped", step=step, detail=detail)
 
 
 def claim(db: sa.Engine, schedule: str, step: int, executor: str) -> StepClaim | None:
