@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator
 from contextlib import closing
 
@@ -13,7 +12,7 @@ from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.errors import StorageError
 from reshard.formats.base import Extent, Reader
-from reshard.storage.local import close_after_reading, storage_errors
+from reshard.storage.location import open_file
 
 
 class _Copies(Struct, frozen=True):
@@ -54,9 +53,5 @@ def _compared(copies: _Copies) -> tuple[str, str]:
 
 
 def _crc32c(extent: Extent) -> int | None:
-    with storage_errors("read", extent.path):
-        fd = os.open(extent.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return range_crc32c(fd, extent.offset, extent.length)
-        finally:
-            close_after_reading(fd)
+    with closing(open_file(extent.path, extent.version)) as file:
+        return range_crc32c(file.read, extent.offset, extent.length)

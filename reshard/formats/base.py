@@ -51,12 +51,14 @@ class Encoding(Struct, frozen=True):
 
 
 class Extent(Struct, frozen=True):
-    """The location of one encoded chunk: ``length`` bytes of a local file from ``offset``, inline bytes, or pieces.
+    """The location of one encoded chunk: ``length`` bytes of a file from ``offset``, inline bytes, or pieces.
 
     Attributes:
+        path: the text of the file's location; see ``storage.location.open_file``.
         inline: the bytes themselves, where an index contains small values; then ``path`` is the file of the index.
         pieces: those that the chunk is gathered from; then ``path`` and ``offset`` are of the first, and ``length``
             counts the chunk's elements.
+        version: which content of the file is meant, where its store names contents; see ``FileStatus.version``.
     """
 
     path: str
@@ -64,6 +66,7 @@ class Extent(Struct, frozen=True):
     length: int
     inline: bytes | None = None
     pieces: Pieces | None = None
+    version: str = ""
 
 
 class StoredTensor(Struct, frozen=True):

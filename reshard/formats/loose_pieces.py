@@ -65,7 +65,8 @@ class LaidOut(Struct, frozen=True):
             start = contiguous_from(pieces[0], box)
             if start is not None:
                 piece = pieces[0]
-                return Extent(piece.path, piece.offset + start * self.itemsize, nbytes)
+                offset = piece.offset + start * self.itemsize
+                return Extent(piece.path, offset, nbytes, version=piece.version)
         first = pieces[0]
         return Extent(first.path, first.offset, nbytes, pieces=Pieces(box, self.itemsize, pieces))
 

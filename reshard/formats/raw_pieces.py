@@ -17,14 +17,17 @@ class RawPiece(Struct, frozen=True):
     """A box of a tensor whose elements are in a file, uncompressed, little-endian and without gaps.
 
     Attributes:
+        path: the text of the file's location; see ``storage.location.open_file``.
         offset: of its first byte in the file.
         order: the tensor's axes from the one that is stored slowest to the fastest; () for row-major.
+        version: which content of the file is meant, where its store names contents; see ``FileStatus.version``.
     """
 
     box: Box
     path: str
     offset: int
     order: tuple[int, ...] = ()
+    version: str = ""
 
 
 class Pieces(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Values: locates the values of a key-value store in local files. Two storage kinds implement it.
+"""Values: locates the values of a key-value store in files. Two storage kinds implement it.
 
 Orbax keeps arrays under keys such as ``params.kernel/.zarray`` and ``params.kernel/0.1``, either as
 plain files of those names (``orbax/plain_files``) or in an OCDBT database (``ocdbt/index``).
@@ -6,11 +6,12 @@ plain files of those names (``orbax/plain_files``) or in an OCDBT database (``oc
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any, Protocol
 
-from reshard.errors import CorruptError, StorageError
+from reshard.errors import CorruptError
 from reshard.formats.base import Extent
-from reshard.storage.local import read_range, reason_and_remedy
+from reshard.storage.location import open_file
 
 
 class Values(Protocol):
@@ -44,12 +45,8 @@ def read_extent(extent: Extent, what: str, start: int = 0, length: int | None = 
     size = extent.length - start if length is None else length
     if extent.inline is not None:
         return extent.inline[start : start + size]
-    try:
-        data = read_range(extent.path, size, extent.offset + start)
-    except OSError as error:
-        raise StorageError(
-            f"{what}: {extent.path} cannot be read: {reason_and_remedy(error)}"
-        ) from error
+    with closing(open_file(extent.path, extent.version, what)) as file:
+        data = file.read(extent.offset + start, size)
     if len(data) != size:
         raise CorruptError(
             f"{what}: truncated: expected {size:,} bytes from offset {extent.offset + start:,} of "

@@ -146,15 +146,6 @@ def read_at(fd: int, nbytes: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
-def read_range(path: str, nbytes: int, offset: int) -> bytes:
-    """``read_at`` of a file that is not open; OSError where the system refuses."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return read_at(fd, nbytes, offset)
-    finally:
-        close_after_reading(fd)
-
-
 def close_after_reading(fd: int) -> None:
     """Closes a file that was only read; errors are ignored, since the bytes were read already."""
     with suppress(OSError):

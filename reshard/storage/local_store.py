@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from reshard.errors import FormatError
@@ -67,11 +68,10 @@ class LocalStore:
         except OSError as error:
             raise storage_error("read", path, error, what) from error
         file = LocalFile(fd, path, what)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            file.close()
-            raise FormatError(
-                f"{f'{what}: ' if what else ''}{path} should be a plain file, but is not"
-            )
+        with ExitStack() as on_error:
+            on_error.callback(file.close)
+            file.check_plain()
+            on_error.pop_all()
         return file
 
     def view(self, folder: str, also: Sequence[str] = ()) -> LocalStore:
@@ -93,6 +93,16 @@ class LocalFile:
         self._fd = fd
         self._path = path
         self._what = what
+
+    def check_plain(self) -> None:
+        """Raises FormatError for a folder, a pipe, or anything else that is not a plain file."""
+        try:
+            mode = os.fstat(self._fd).st_mode
+        except OSError as error:
+            raise storage_error("look at", self._path, error, self._what) from error
+        if not stat.S_ISREG(mode):
+            begin = f"{self._what}: " if self._what else ""
+            raise FormatError(f"{begin}{self._path} should be a plain file, but is not")
 
     def fill(self, offset: int, out: memoryview) -> int:
         done = 0

@@ -95,11 +95,11 @@ def locate(text: str) -> Location:
     )
 
 
-def open_file(text: str, version: str = "") -> OpenFile:
+def open_file(text: str, version: str = "", what: str = "") -> OpenFile:
     """Opens the file that the text of a location names, in that version if one is given."""
     if "://" not in text:
-        return LOCAL.open(text, version)
-    return locate(text).open(version)
+        return LOCAL.open(text, version, what)
+    return locate(text).open(version, what)
 
 
 def join(folder: str, below: str) -> str:

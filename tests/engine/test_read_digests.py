@@ -87,7 +87,7 @@ def test_a_file_that_is_gone_is_named(tmp_path):
     store = two_tensors(tmp_path)
     store.path.unlink()
     with pytest.raises(
-        StorageError, match=r"tensor 'w\d', chunk \[\d+, 0\]: cannot read .*/source: No such file"
+        StorageError, match=r"tensor 'w\d', chunk \[\d+, 0\]: cannot read '.*/source': No such file"
     ):
         tensor_digests(store, LIMITS)
 

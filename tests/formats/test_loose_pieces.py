@@ -157,4 +157,4 @@ def test_a_file_that_is_gone_is_named_with_its_piece(tmp_path: Path) -> None:
     (tmp_path / "w-1.bin").unlink()
     with pytest.raises(StorageError) as error:
         decoded(reader, "w", 1000)
-    assert f"cannot read {tmp_path}/w-1.bin, which holds its piece [0:1, 2:6]: " in str(error.value)
+    assert f"piece [0:1, 2:6]: cannot read '{tmp_path}/w-1.bin': No such file" in str(error.value)

@@ -30,6 +30,7 @@ from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.geometry.grid import Index
 from reshard.planning.move import Move, Plan
 from reshard.storage.local import has_data, storage_error, storage_errors
+from reshard.storage.local_store import LocalFile
 
 Chunk = tuple[int, Index]
 """A move's number, and the index of a chunk of its target."""
@@ -192,8 +193,9 @@ def _read(
             if place.offset is None and os.fstat(fd).st_size != stored_bytes:
                 return None
             nbytes = stored_bytes - trailer_bytes
-            crc = range_crc32c(fd, place.start, nbytes)
-            return None if crc is None else (crc, os.pread(fd, trailer_bytes, place.start + nbytes))
+            file = LocalFile(fd, path)
+            crc = range_crc32c(file.read, place.start, nbytes)
+            return None if crc is None else (crc, file.read(place.start + nbytes, trailer_bytes))
     finally:
         os.close(fd)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from contextlib import closing
 
 from msgspec import Struct
 
@@ -20,13 +21,8 @@ from reshard.formats.base import Extent
 from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import REMEDY, TRAILER_BYTES
 from reshard.geometry.dtypes import storage_bytes
-from reshard.storage.local import (
-    OpenFiles,
-    close_after_reading,
-    read_range,
-    storage_errors,
-    write_all,
-)
+from reshard.storage.local import OpenFiles, storage_errors, write_all
+from reshard.storage.location import open_file
 
 PIECE_BYTES = 1 << 20
 
@@ -176,9 +172,8 @@ def _encoded(task: Task, source: SourceChunk, stored: bytes | None) -> bytes:
 def _stored(extent: Extent) -> bytes:
     if extent.inline is not None:
         return extent.inline
-    with storage_errors("read", extent.path):
-        data = read_range(extent.path, extent.length, extent.offset)
-    return _complete(data, extent)
+    with closing(open_file(extent.path, extent.version)) as file:
+        return _complete(file.read(extent.offset, extent.length), extent)
 
 
 def _filled(fill: bytes, count: int) -> memoryview:
@@ -205,23 +200,16 @@ def _copy_range(extent: Extent, out: int, path: str, *others: tuple[int, str]) -
     from awscrt.checksums import crc32c
 
     outs = ((out, path), *others)
-    with storage_errors("read", extent.path):
-        source = os.open(extent.path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        done = crc = 0
+    done = crc = 0
+    with closing(open_file(extent.path, extent.version)) as source:
         while done < extent.length:
-            with storage_errors("read", extent.path):
-                data = os.pread(
-                    source, min(extent.length - done, PIECE_BYTES), extent.offset + done
-                )
+            data = source.read(extent.offset + done, min(extent.length - done, PIECE_BYTES))
             if not data:
                 _complete(b"", extent, done)
             for fd, name in outs:
                 write_all(fd, memoryview(data), done, name)
             crc = crc32c(data, crc)
             done += len(data)
-    finally:
-        close_after_reading(source)
     return crc
 
 

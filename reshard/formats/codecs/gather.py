@@ -6,24 +6,23 @@ follow one another are read together; short ones with small gaps are read with t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from reshard.errors import CorruptError, StorageError
+from reshard.errors import CorruptError
 from reshard.formats.raw_pieces import Pieces, RawPiece
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import opaque_dtype
 from reshard.geometry.row_major import run_boxes
-from reshard.storage.local import close_after_reading, reason_and_remedy
+from reshard.storage.location import open_file
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    Array = npt.NDArray[Any]
+    from reshard.storage.base import OpenFile
 
-T = TypeVar("T")
+    Array = npt.NDArray[Any]
 
 SCRATCH_BYTES = 256 << 10
 """Read at once if elements do not go straight to their places."""
@@ -49,7 +48,7 @@ class Gather:
         self._where = where
         self._remedy = remedy
         self._path = ""
-        self._fd = -1
+        self._file: OpenFile | None = None
         self._edges: tuple[Array, Array] | None = None
 
     def fill(self, position: int, out: memoryview) -> None:
@@ -73,9 +72,9 @@ class Gather:
 
     def close(self) -> None:
         """Closes the file, if one is open; may be called twice."""
-        fd, self._fd, self._path = self._fd, -1, ""
-        if fd >= 0:
-            close_after_reading(fd)
+        if self._file is not None:
+            self._file.close()
+        self._file, self._path = None, ""
 
     def _fill_box(self, out: Array, local: Box) -> None:
         """``local`` counts from the chunk's start."""
@@ -83,12 +82,12 @@ class Gather:
         for piece in self._near(box):
             inside = piece.box.intersect(box)
             if inside is not None:
-                self._open(piece)
+                file = self._opened(piece)
                 place = out[inside.relative_to(box.start).slices]
                 strides = _strides(piece, self._chunk.itemsize)
                 first = inside.relative_to(piece.box.start).start
                 offset = piece.offset + sum(i * s for i, s in zip(first, strides, strict=True))
-                read_strided(partial(self._read, piece), offset, strides, place)
+                read_strided(partial(self._read, file, piece), offset, strides, place)
 
     def _near(self, box: Box) -> Iterable[RawPiece]:
         """The pieces that may have elements of the box."""
@@ -104,31 +103,20 @@ class Gather:
         is_near = ((starts < box.stop) & (stops > box.start)).all(axis=1)
         return map(pieces.__getitem__, np.flatnonzero(is_near))
 
-    def _open(self, piece: RawPiece) -> None:
-        if piece.path != self._path:
+    def _opened(self, piece: RawPiece) -> OpenFile:
+        if self._file is None or piece.path != self._path:
             self.close()
-            self._fd = self._system(piece, os.open, piece.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = open_file(piece.path, piece.version, f"{self._where}, piece {piece.box}")
             self._path = piece.path
+        return self._file
 
-    def _read(self, piece: RawPiece, offset: int, out: memoryview) -> None:
-        done = 0
-        while done < len(out):
-            got = self._system(piece, os.preadv, self._fd, [out[done:]], offset + done)
-            if not got:
-                raise CorruptError(
-                    f"{self._where}: the file of its piece {piece.box}, {piece.path}, ends at byte {offset + done}; "
-                    f"{self._remedy}"
-                )
-            done += got
-
-    def _system(self, piece: RawPiece, call: Callable[..., T], *args: object) -> T:
-        try:
-            return call(*args)
-        except OSError as error:
-            raise StorageError(
-                f"{self._where}: cannot read {piece.path}, which holds its piece {piece.box}: "
-                f"{reason_and_remedy(error)}; check that the file is there and may be read"
-            ) from error
+    def _read(self, file: OpenFile, piece: RawPiece, offset: int, out: memoryview) -> None:
+        done = file.fill(offset, out)
+        if done < len(out):
+            raise CorruptError(
+                f"{self._where}: the file of its piece {piece.box}, {piece.path}, ends at byte {offset + done}; "
+                f"{self._remedy}"
+            )
 
 
 def _strides(piece: RawPiece, itemsize: int) -> tuple[int, ...]:

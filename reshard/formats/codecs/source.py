@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from reshard.errors import CorruptError, StorageError
+from reshard.errors import CorruptError
 from reshard.formats.base import Extent
 from reshard.formats.codecs.gather import Gather
 from reshard.geometry.box import Box
 from reshard.geometry.row_major import dense_runs
-from reshard.storage.local import close_after_reading, reason_and_remedy
+from reshard.storage.location import open_file
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from reshard.storage.base import OpenFile
 
 TRAILER_BYTES = 4
 """A CRC32C, little-endian, as zarr3's crc32c codec appends it."""
@@ -45,13 +45,13 @@ class Source:
         self.has_checksum = checksum
         self._crc = 0
         self._in_order = True
-        self._fd = -1
+        self._file: OpenFile | None = None
         self._gather: Gather | None = None
         self._check_extent()
         if extent.pieces is not None:
             self._gather = Gather(extent.pieces, where, REMEDY)
         elif extent.inline is None:
-            self._fd = self._system(os.open, extent.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = open_file(extent.path, extent.version, where)
 
     def read(self, nbytes: int = -1) -> bytes:
         """The next bytes, fewer only at the end."""
@@ -74,10 +74,12 @@ class Source:
         """``nbytes`` bytes from ``position``, wherever the stream is."""
         if self.extent.inline is not None:
             return self.extent.inline[position : position + nbytes]
-        if self._gather is None:
-            data = self._system(os.pread, self._fd, nbytes, self.extent.offset + position)
-            if len(data) == nbytes:
-                return data
+        if self._file is not None:
+            place = self.extent.offset + position
+            data = self._file.read(place, nbytes)
+            if len(data) < nbytes:
+                raise self._ends(place + len(data))
+            return data
         buffer = bytearray(nbytes)
         self.fill(position, memoryview(buffer))
         return bytes(buffer)
@@ -110,9 +112,8 @@ class Source:
 
     def close(self) -> None:
         """Close the file, if there is one; may be called twice."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            close_after_reading(fd)
+        if self._file is not None:
+            self._file.close()
         if self._gather is not None:
             self._gather.close()
 
@@ -131,13 +132,11 @@ class Source:
         if self._gather is not None:
             self._gather.fill(position, out)
             return
-        done = 0
-        while done < len(out):
-            place = self.extent.offset + position + done
-            got = self._system(os.preadv, self._fd, [out[done:]], place)
-            if not got:
-                raise self.corrupt(f"the file ends at byte {place}")
-            done += got
+        if self._file is not None:
+            place = self.extent.offset + position
+            done = self._file.fill(place, out)
+            if done < len(out):
+                raise self._ends(place + done)
 
     def fill_box(self, box: Box, around: Sequence[int], itemsize: int, out: memoryview) -> None:
         """Fill ``out`` with a box of a raw chunk of shape ``around``, run by run."""
@@ -154,11 +153,5 @@ class Source:
 
             self._crc = crc32c(data, self._crc)
 
-    def _system(self, call: Callable[..., T], *args: object) -> T:
-        try:
-            return call(*args)
-        except OSError as error:
-            raise StorageError(
-                f"{self.where}: cannot read {self.extent.path}: {reason_and_remedy(error)}; "
-                "check that the file is there and may be read"
-            ) from error
+    def _ends(self, place: int) -> CorruptError:
+        return self.corrupt(f"the file ends at byte {place}")

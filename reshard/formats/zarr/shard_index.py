@@ -51,7 +51,7 @@ class ShardIndexes:
             )
         if shard.inline is not None:
             return Extent(shard.path, 0, length, shard.inline[offset : offset + length])
-        return Extent(shard.path, shard.offset + offset, length)
+        return Extent(shard.path, shard.offset + offset, length, version=shard.version)
 
     def _table(self, shard: Extent, indexing: ShardIndexing, what: str) -> bytes:
         if shard.inline is not None or math.prod(indexing.parts) == 1:
