@@ -24,7 +24,7 @@ from reshard.conversion.make_report import already_done, conversion_report
 from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.prepare import Planned, local_paths, plan_targets
 from reshard.conversion.report import ConversionReport, MultiReport
-from reshard.conversion.resume.already_done import dissolve_own, open_result, remove_leftovers
+from reshard.conversion.resume.already_done import abort_own, open_result, remove_leftovers
 from reshard.conversion.resume.cleanup import kept_where_useful, removed_once_published
 from reshard.conversion.resume.identity import Identity, identify, source_state
 from reshard.conversion.resume.resume import begin_or_resume
@@ -41,8 +41,7 @@ from reshard.engine.task_stream import task_batches
 from reshard.errors import PlanError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.registry import refuse_other_content
-from reshard.storage.publishing import publish
-from reshard.storage.staging import held
+from reshard.storage.local_transaction import held_target
 from reshard.storage.target_checks import check_new
 
 
@@ -168,15 +167,15 @@ def _locked(run: _Run, jobs: Sequence[TargetJob], limits: Limits) -> Iterator[Se
     with ExitStack() as locks, kept_where_useful(opened, len(run.targets)):
         for job, output in zip(jobs, outputs, strict=True):
             with about_target(job.name):
-                staging = locks.enter_context(held(job.path, job.file))
+                transaction = locks.enter_context(held_target(job.path, job.file))
                 if (result := _published_meanwhile(job)) is not None:
-                    dissolve_own(staging, job.identity)
+                    abort_own(transaction, job.identity)
                     run.report_finished(job.number, result)
                     continue
             progress = run.progress.of(job.number)
             accumulator = Accumulator(job.plan, output, progress)
             run.progress.expect(job.number, accumulator.total_bytes, job.plan.tasks)
-            opened.append(OpenTarget(job, staging, output, accumulator, progress))
+            opened.append(OpenTarget(job, transaction, output, accumulator, progress))
         yield opened
 
 
@@ -187,14 +186,14 @@ def _published_meanwhile(job: TargetJob) -> Reader | None:
 
 @contextmanager
 def _begun(targets: Sequence[OpenTarget]) -> Iterator[None]:
-    """Begins each target, or resumes what an earlier run left; the journals are open for the block."""
-    with ExitStack() as journals:
+    """Begins each target, or resumes what an earlier run left; records can be appended in the block."""
+    with ExitStack() as open_records:
         for target in targets:
             with about_target(target.job.name):
                 options = target.job.options
                 check_new(target.job.path, overwrite=options.overwrite, is_file=options.is_one_file)
-                journal = begin_or_resume(target)
-            journals.enter_context(closing(journal))
+                begin_or_resume(target)
+            open_records.enter_context(closing(target.transaction))
         yield
 
 
@@ -219,7 +218,7 @@ def _publish(run: _Run, target: OpenTarget) -> None:
     with about_target(job.name):
         if run.before_publish is not None:
             run.before_publish(str(job.path))
-        publish(target.staging, overwrite=job.options.overwrite, check=refuse_other_content)
+        target.transaction.commit(overwrite=job.options.overwrite, check=refuse_other_content)
         removed_once_published(target)
 
 

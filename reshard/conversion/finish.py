@@ -22,7 +22,7 @@ def finish(target: OpenTarget, limits: Limits, progress: TotalProgress) -> list[
     Raises VerificationError or CorruptError where a digest is not what it must be, StorageError for a chunk
     that is not there, SourceChangedError where the source is not what it was.
     """
-    job, root = target.job, target.staging.root
+    job, root = target.job, target.transaction.root
     results = target.accumulator.results()
     check_recorded(job.plan, job.reader, results, limits)
     check_stored(job.plan, target.output)

@@ -93,7 +93,7 @@ def test_what_cannot_be_read_back_within_the_memory_is_refused_before_it_is_writ
     api.convert(tmp_path / "source", packed, compression="blosc")
     keep = {"compression": "keep", **limits}
     assert api.convert(packed, tmp_path / "copy", **keep).tensors[0].strategy == "copy"
-    monkeypatch.setattr(convert, "held", None)
+    monkeypatch.setattr(convert, "held_target", None)
     with pytest.raises(
         MemoryBudgetError, match=r"to read 'w', .* but 10 MiB are allowed"
     ) as caught:

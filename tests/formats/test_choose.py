@@ -16,7 +16,6 @@ from orbax.checkpoint import v1
 import reshard
 import reshard.api
 from reshard.cli.app import run as command
-from reshard.conversion.resume.journal import Journal
 from reshard.errors import (
     FormatError,
     IncompleteCheckpointError,
@@ -26,6 +25,7 @@ from reshard.errors import (
     StorageError,
     TargetExistsError,
 )
+from reshard.storage.local_transaction import LocalTransaction
 from tests.orbax_trees import put, save_standard
 
 Capture = pytest.CaptureFixture[str]
@@ -346,16 +346,16 @@ def test_a_newer_latest_step_is_reported_on_resume(
     with ocp.CheckpointManager(run) as manager:
         manager.save(1, args=ocp.args.StandardSave(state))
 
-    real, calls = Journal.append, []
+    real, calls = LocalTransaction.append, []
 
-    def stopping(self: Journal, finished: Any) -> None:
+    def stopping(self: LocalTransaction, finished: Any) -> None:
         real(self, finished)
         calls.append(finished)
         if len(calls) == 1:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", stopping)
+        patch.setattr(LocalTransaction, "append", stopping)
         with pytest.raises(KeyboardInterrupt):
             reshard.convert(run, out, step="latest", item="default", workers=1)
     with ocp.CheckpointManager(run) as manager:

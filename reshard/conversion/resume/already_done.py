@@ -8,12 +8,14 @@ from pathlib import Path
 
 from reshard.conversion.completeness import check_complete
 from reshard.conversion.resume.identity import Identity
-from reshard.conversion.resume.journal import read_header
+from reshard.conversion.resume.journal import identity_left
 from reshard.errors import CorruptError, ReshardError, ResumeError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.registry import open_reader
-from reshard.storage.staging import Staging, dissolve, held, staging_for
+from reshard.storage.local_transaction import held_target
+from reshard.storage.staging import staging_for
 from reshard.storage.syncing import fsync
+from reshard.storage.transaction import Transaction
 
 
 def open_result(target: str, identity: Identity) -> Reader | None:
@@ -53,18 +55,18 @@ def remove_leftovers(target: Path, identity: Identity) -> None:
         return
     with ExitStack() as stack:
         try:
-            staging = stack.enter_context(held(target))
+            transaction = stack.enter_context(held_target(target))
         except StorageError:
             return
         fsync(target.parent)
-        dissolve_own(staging, identity)
+        abort_own(transaction, identity)
 
 
-def dissolve_own(staging: Staging, identity: Identity) -> None:
-    """Removes a held staging folder, unless another conversion left something there that it can resume."""
+def abort_own(transaction: Transaction, identity: Identity) -> None:
+    """Removes what an earlier run left, unless another conversion can resume it."""
     try:
-        header = read_header(staging.journal)
+        left = identity_left(transaction.left_by())
     except ResumeError:
         return
-    if header is None or header.identity.output == identity.output:
-        dissolve(staging)
+    if left is None or left.output == identity.output:
+        transaction.abort()

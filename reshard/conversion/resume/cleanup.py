@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from reshard.conversion.open_target import OpenTarget
-from reshard.conversion.resume.journal import has_finished, read_header
 from reshard.errors import (
     FormatError,
     ReshardError,
     ResumeError,
     SourceChangedError,
-    StorageError,
     SyncError,
     VerificationError,
 )
 from reshard.geometry.sizes import format_bytes
-from reshard.storage.staging import Staging, dissolve
 
 UNTRUSTED_AFTER = (VerificationError, FormatError, SyncError, SourceChangedError)
 """After these errors nothing that was written can be resumed."""
@@ -46,55 +42,35 @@ def kept_where_useful(targets: Sequence[OpenTarget], count: int = 1) -> Iterator
 def removed_once_published(target: OpenTarget) -> None:
     """Removes what a published target leaves."""
     target.is_published = True
-    dissolve(target.staging)
+    target.transaction.abort()
 
 
 def _is_kept(target: OpenTarget, error: BaseException, count: int) -> bool:
     """Whether the error leaves something of a target to resume; removes the rest."""
-    staging = target.staging
+    transaction = target.transaction
     named = None if isinstance(error, ABOUT_THE_SOURCE) else getattr(error, "target", None)
-    is_about_it = named in (None, str(staging.target))
+    is_about_it = named in (None, transaction.target)
     if isinstance(error, ResumeError) and is_about_it:
         return False
-    if target.is_published or _is_published(staging):
-        error.add_note(_published(staging))
+    if target.is_published or transaction.is_committed():
+        error.add_note(f"{transaction.target!r} is published and whole")
         return False
     is_lost = isinstance(error, UNTRUSTED_AFTER) and is_about_it and (target.is_begun or count == 1)
-    if is_lost or not _has_something(staging):
-        dissolve(staging)
+    if is_lost or not transaction.may_be_resumed():
+        transaction.abort()
         return False
     return target.is_begun or count == 1
-
-
-def _is_published(staging: Staging) -> bool:
-    """Whether what the journal is about is the target already."""
-    try:
-        header = read_header(staging.journal)
-        return header is not None and os.lstat(staging.target).st_ino == header.root
-    except (StorageError, ResumeError, OSError):
-        return False
-
-
-def _published(staging: Staging) -> str:
-    return f"{str(staging.target)!r} is published and whole"
-
-
-def _has_something(staging: Staging) -> bool:
-    try:
-        return has_finished(staging.journal)
-    except StorageError:
-        return True  # what cannot be read now may be read later
 
 
 def _kept(kept: Sequence[OpenTarget], count: int) -> str:
     if count == 1:
         (target,) = kept
         return (
-            f"no target was published; what is done ({_share(target)}) was kept in {str(target.staging.folder)!r}: "
+            f"no target was published; what is done ({_share(target)}) was kept in {target.transaction.place!r}: "
             "run the same again to resume it, or start over (restart)"
         )
     parts = (
-        f"of {str(target.staging.target)!r} ({_share(target)}) in {str(target.staging.folder)!r}"
+        f"of {target.transaction.target!r} ({_share(target)}) in {target.transaction.place!r}"
         for target in kept
     )
     return f"what is done was kept: {', '.join(parts)}; run the same again to resume it, or start over (restart)"

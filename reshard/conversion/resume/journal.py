@@ -1,8 +1,7 @@
 """The journal: the tasks that a run has finished, so that another run can resume there.
 
-A text file of checked lines (``storage.checked_lines``), each a JSON value. The first is an object,
-the header: what is converted and how, and on which host and boot. Each other line is a list of tasks
-that are done, written after their last byte was handed to the kernel::
+The records of a target's transaction (``storage.transaction``), each a list of tasks in JSON, written after their last
+byte was handed to the store::
 
     [[move, unit, crcs, covers, moved_bytes, read_bytes, has_digest, cast, parts], ...]
     crcs: [source_crc, expected_crc or null, target_crc]
@@ -10,65 +9,26 @@ that are done, written after their last byte was handed to the kernel::
     cast: null or [overflows, nans, largest_relative_error]
     parts: [[index, crc32c, nbytes, stored_bytes], ...]
 
-Nothing is synced: while the host runs, what was written before a line is in its memory or on the
-device. After a reboot nothing of it is trusted before it is read again (``resume.check_chunks``).
+Locally nothing is synced: after a reboot nothing of it is trusted before it is read again (``resume.check_chunks``).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
-
-from msgspec import Struct, to_builtins
 
 from reshard.conversion.resume.identity import Identity
 from reshard.engine.target_run import DoneUnits
 from reshard.engine.task import CastStats, ChunkPart, Finished, TaskResult
-from reshard.errors import ResumeError
 from reshard.planning.move import Plan
-from reshard.storage.checked_lines import LineFile, read_lines
-
-FORMAT = "reshard.journal"
-VERSION = 1
 
 _NO_CAST = CastStats()
 
 
-class JournalHeader(Struct, frozen=True):
-    """Whose journal it is.
-
-    Attributes:
-        host, boot: where its lines were written, and in which run of that kernel.
-        root: inode of the folder or file that becomes the target.
-    """
-
-    identity: Identity
-    host: str
-    boot: str
-    root: int
-
-
-class Journal:
-    """A new journal, open for appending."""
-
-    def __init__(self, path: Path, header: JournalHeader) -> None:
-        self._lines = LineFile(path)
-        document = {"format": FORMAT, "version": VERSION, **to_builtins(header)}
-        try:
-            self._lines.append(json.dumps(document, sort_keys=True))
-        except BaseException:
-            self._lines.close()
-            raise
-
-    def append(self, finished: Sequence[Finished]) -> None:
-        """Records tasks whose bytes were all handed to the kernel."""
-        if finished:
-            self._lines.append(json.dumps([_task_json(f) for f in finished], separators=(",", ":")))
-
-    def close(self) -> None:
-        self._lines.close()
+def record_of(finished: Sequence[Finished]) -> str:
+    """The record of tasks whose bytes were all handed to the store."""
+    return json.dumps([_task_json(f) for f in finished], separators=(",", ":"))
 
 
 def _task_json(finished: Finished) -> list[Any]:
@@ -88,53 +48,22 @@ def _task_json(finished: Finished) -> list[Any]:
     ]
 
 
-def read_header(path: Path) -> JournalHeader | None:
-    """The header of the journal at ``path``; None where there is none that can be read.
-
-    Raises ResumeError where another version of this program wrote it: that version can resume it.
-    """
-    for line in read_lines(path):
-        try:
-            document = json.loads(line)
-            if document.pop("format") != FORMAT:
-                return None
-            _check_version(document.pop("version"), path)
-            return _header(**document)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return None
-    return None
+def identity_left(left: Mapping[str, Any] | None) -> Identity | None:
+    """The identity that a transaction was left by; None where there is none that makes sense."""
+    try:
+        known = Identity(**(left or {}))
+        texts = [known.source, known.files, known.plan, *known.settings.values()]
+    except (TypeError, AttributeError):
+        return None
+    return known if all(isinstance(text, str) for text in texts) else None
 
 
-def _check_version(version: Any, path: Path) -> None:
-    if version != VERSION:
-        raise ResumeError(
-            f"an unfinished run was recorded by another version of reshard: {str(path)!r} has version {version!r}, "
-            f"expected {VERSION}; resume with that version, or start over (restart)"
-        )
-
-
-def _header(identity: dict[str, Any], host: str, boot: str, root: int) -> JournalHeader:
-    known = Identity(**identity)
-    texts = [known.source, known.files, known.plan, host, boot, *known.settings.values()]
-    if type(root) is not int or not all(isinstance(text, str) for text in texts):
-        raise TypeError("a field of the wrong kind")
-    return JournalHeader(known, host, boot, root)
-
-
-def has_finished(path: Path) -> bool:
-    """Whether the journal at ``path`` records any task that is done."""
-    lines = read_lines(path)
-    return next(lines, None) is not None and next(lines, None) is not None
-
-
-def read_finished(path: Path, plan: Plan) -> Iterator[Finished]:
-    """The tasks that the journal records, each once, up to the first line that cannot be read."""
-    lines = read_lines(path)
-    next(lines, None)
+def read_finished(records: Iterable[bytes], plan: Plan) -> Iterator[Finished]:
+    """The tasks that are recorded, each once, up to the first record that makes no sense."""
     seen = DoneUnits(plan)
-    for line in lines:
+    for record in records:
         try:
-            tasks = [_task(values, plan) for values in json.loads(line)]
+            tasks = [_task(values, plan) for values in json.loads(record)]
         except (ValueError, TypeError, IndexError, RecursionError):
             return
         for task in tasks:

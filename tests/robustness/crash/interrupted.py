@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from reshard import api
-from reshard.conversion.resume import resume
-from reshard.conversion.resume.journal import Journal
+from reshard.storage import local_transaction
+from reshard.storage.local_transaction import LocalTransaction
 from reshard.storage.staging import staging_for
 from tests.checkpoint_files import files_without_times
 from tests.robustness.crash.cases import CASES
@@ -42,7 +42,7 @@ def stop(
     source: Path, target: Path, error: BaseException, after: int = 5, **options
 ) -> BaseException:
     """A run that ends by ``error`` once so many tasks were recorded."""
-    real, calls = Journal.append, []
+    real, calls = LocalTransaction.append, []
 
     def failing(self, finished):
         real(self, finished)
@@ -51,14 +51,14 @@ def stop(
             raise error
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Journal, "append", failing)
+        patch.setattr(LocalTransaction, "append", failing)
         with pytest.raises(type(error)) as caught:
             api.convert(source, target, **(options or CASE.options))
     return caught.value
 
 
 def other_boot(monkeypatch):
-    monkeypatch.setattr(resume, "boot_id", lambda: "another boot")
+    monkeypatch.setattr(local_transaction, "boot_id", lambda: "another boot")
 
 
 def chunk_files(root: Path) -> list[Path]:

@@ -8,13 +8,14 @@ import os
 import pytest
 
 from reshard import api
-from reshard.conversion.resume import resume
 from reshard.conversion.resume.journal import read_finished
 from reshard.errors import (
     ResumeError,
     SyncError,
 )
+from reshard.storage import local_transaction
 from reshard.storage.checked_lines import checked_line
+from reshard.storage.journal_file import read_records
 from reshard.storage.staging import staging_for
 from tests.checkpoint_files import files_without_times
 from tests.robustness.crash.interrupted import (
@@ -76,7 +77,7 @@ def test_a_flipped_byte_anywhere_in_a_line_drops_the_line(unfinished, source, ta
     plan = api.plan(source, target, **CASE.options).plan
     for at in range(start, len(data)):
         unfinished.journal.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        found = list(read_finished(unfinished.journal, plan))
+        found = list(read_finished(read_records(unfinished.journal), plan))
         assert len(found) == before - 1
 
 
@@ -106,7 +107,7 @@ def test_nothing_is_kept_when_the_new_journal_cannot_be_synced(
     def fail(_):
         raise SyncError("lost")
 
-    monkeypatch.setattr(resume, "fsync", fail)
+    monkeypatch.setattr(local_transaction, "fsync", fail)
     with pytest.raises(SyncError):
         api.convert(source, target, **CASE.options)
     assert not unfinished.folder.exists()

@@ -10,7 +10,6 @@ import pytest
 
 from reshard import api
 from reshard.conversion import convert
-from reshard.conversion.resume import cleanup
 from reshard.errors import (
     CorruptError,
     ReshardError,
@@ -20,7 +19,7 @@ from reshard.errors import (
     TargetExistsError,
     VerificationError,
 )
-from reshard.storage import syncing
+from reshard.storage import local_transaction, syncing
 from reshard.storage.staging import staging_for
 from tests.checkpoint_files import files_without_times
 from tests.robustness.crash.interrupted import (
@@ -88,7 +87,7 @@ def test_nothing_is_kept_after_a_failed_sync(source, target, monkeypatch):
         SyncError, match=r"cannot sync .*; the device reports a read or write error"
     ):
         syncing.sync_tree(source)
-    monkeypatch.setattr(convert, "publish", lambda s, **_: syncing.sync_tree(s.root))
+    monkeypatch.setattr(local_transaction, "publish", lambda s, **_: syncing.sync_tree(s.root))
     with pytest.raises(SyncError):
         api.convert(source, target, **CASE.options)
     assert not staging_for(target).root.exists()
@@ -125,14 +124,13 @@ def test_a_folder_that_appears_during_the_run_is_not_overwritten(source, target)
 def test_an_interrupt_after_publishing_says_that_the_target_is_whole(
     step, overwrite, source, target, expected, monkeypatch
 ):
-    module = convert if step == "publish" else cleanup
-    real = getattr(module, step)
+    real = getattr(local_transaction, step)
 
     def stopped(*arguments, **options):
         real(*arguments, **options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, step, stopped)
+    monkeypatch.setattr(local_transaction, step, stopped)
     with pytest.raises(KeyboardInterrupt) as caught:
         api.convert(source, target, overwrite=overwrite, **CASE.options)
     assert caught.value.__notes__ == [f"'{target}' is published and whole"]

@@ -17,7 +17,7 @@ from tests.robustness.crash.cases import CASES, make_tree
 from tests.robustness.crash.interrupted import journal_tasks, same_result
 from tests.robustness.crash.killing import Point, run_killed
 
-APPEND = "reshard.conversion.resume.journal:Journal.append"
+APPEND = "reshard.storage.local_transaction:LocalTransaction.append"
 LINE = "reshard.storage.checked_lines:write_all"
 POINTS = [
     Point(APPEND, "before", 1),
@@ -30,7 +30,7 @@ POINTS = [
     Point("reshard.conversion.convert:finish", "after"),
     Point("reshard.storage.publishing:_rename", "before"),
     Point("reshard.storage.publishing:_rename", "after"),
-    Point("reshard.conversion.resume.cleanup:dissolve", "before"),
+    Point("reshard.storage.local_transaction:dissolve", "before"),
 ]
 
 CHOSEN = (POINTS[3], POINTS[5], POINTS[7])

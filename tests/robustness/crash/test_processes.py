@@ -24,10 +24,10 @@ from tests.robustness.crash.killing import Point, run_killed
 HOLDING = """
 import os, sys
 from reshard.engine import task_stream
-from reshard.conversion.resume.journal import Journal
+from reshard.storage.local_transaction import LocalTransaction
 from reshard.cli import main
 task_stream.BATCH_TASKS = 1
-append, calls = Journal.append, []
+append, calls = LocalTransaction.append, []
 
 def held(self, finished):
     append(self, finished)
@@ -36,7 +36,7 @@ def held(self, finished):
         os.write(1, b"midway\\n")  # a signal within print() would leave the line in its buffer, to come again
         sys.stdin.readline()
 
-Journal.append = held
+LocalTransaction.append = held
 main()
 """
 
@@ -134,7 +134,7 @@ def test_a_holder_that_died_frees_the_target(sources, tmp_path):
     assert api.verify(sources["raw"], target).differences == 0
 
 
-@pytest.mark.parametrize("step", ["plan_targets", "held"])
+@pytest.mark.parametrize("step", ["plan_targets", "held_target"])
 def test_a_run_that_waited_for_nothing_finds_the_other_ones_result(
     sources, tmp_path, monkeypatch, step
 ):
@@ -189,5 +189,5 @@ def test_many_at_once_give_one_result(sources, tmp_path, monkeypatch):
 def test_an_undisturbed_run_ends_with_0(sources, tmp_path):
     """Of the tests that kill: without a point they finish."""
     assert run_killed(None, sources["raw"], tmp_path / "t") == 0
-    never = Point("reshard.conversion.resume.journal:Journal.append", "before", 10**6)
+    never = Point("reshard.storage.local_transaction:LocalTransaction.append", "before", 10**6)
     assert run_killed(never, sources["raw"], tmp_path / "u") == 0

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from reshard import Target, api
-from reshard.conversion.resume import cleanup
 from reshard.engine import task_stream
 from reshard.errors import ResumeError, SourceChangedError, StorageError, TargetBusyError
+from reshard.storage import local_transaction
 from reshard.storage.staging import held, staging_for
 from tests.checkpoint_files import files_without_times
 from tests.robustness.crash.cases import COLUMNS, ROWS
 from tests.robustness.crash.interrupted import journal_tasks, same_result
 from tests.robustness.crash.killing import Point, run_many_killed
 
-APPEND = "reshard.conversion.resume.journal:Journal.append"
+APPEND = "reshard.storage.local_transaction:LocalTransaction.append"
 LIMITS = {"workers": 2, "max_memory": "64MiB"}
 WAYS = {
     "columns": {"layout": COLUMNS, "chunk_bytes": 16384},
@@ -37,7 +37,7 @@ POINTS = [
         for w in ("before", "after")
         for n in (1, 2, 3)
     ),
-    Point("reshard.conversion.resume.cleanup:dissolve", "before", 2),
+    Point("reshard.storage.local_transaction:dissolve", "before", 2),
 ]
 
 
@@ -227,13 +227,13 @@ def test_a_source_that_changes_leaves_nothing_of_any_target(targets, sources, tm
 
 
 def test_stopped_once_the_first_is_published(targets, sources, alone, tmp_path, monkeypatch):
-    real = cleanup.dissolve
+    real = local_transaction.dissolve
 
     def stopped(staging):
         real(staging)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cleanup, "dissolve", stopped)
+    monkeypatch.setattr(local_transaction, "dissolve", stopped)
     with pytest.raises(KeyboardInterrupt) as caught:
         api.convert_all(sources["raw"], targets, **LIMITS)
     assert caught.value.__notes__[0] == f"'{tmp_path}/columns' is published and whole"

@@ -31,7 +31,7 @@ POINTS = [
     Point("reshard.engine.write.chunk_files:write_all", "torn", 3),
     Point("reshard.storage.publishing:_rename", "before"),
     EXCHANGED,
-    Point("reshard.conversion.resume.cleanup:dissolve", "before"),
+    Point("reshard.storage.local_transaction:dissolve", "before"),
 ]
 
 

@@ -87,7 +87,7 @@ def test_after_a_reboot_the_journal_records_the_new_boot(
     unfinished, source, target, expected, monkeypatch
 ):
     other_boot(monkeypatch)
-    stop(source, target, KeyboardInterrupt(), after=7)
+    stop(source, target, KeyboardInterrupt(), after=2)
     assert (
         json.loads(unfinished.journal.read_bytes().partition(b"\n")[0][9:])["boot"]
         == "another boot"

@@ -1,0 +1,157 @@
+"""A transaction on the local file system: a staging folder beside the target, and one rename.
+
+The folder is locked by one process (``staging``), the records are a journal in it (``journal_file``), and the commit is the
+rename of ``publishing``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from reshard.errors import ResumeError, StorageError
+from reshard.storage.checked_lines import LineFile
+from reshard.storage.host import boot_id, host_name
+from reshard.storage.journal_file import JournalHeader, new_journal, read_header, read_records
+from reshard.storage.local import storage_errors
+from reshard.storage.publishing import publish
+from reshard.storage.staging import Staging, dissolve, emptied, held, identified
+from reshard.storage.syncing import fsync
+from reshard.storage.transaction import Earlier
+
+
+@contextmanager
+def held_target(target: Path, file: str = "") -> Iterator[LocalTransaction]:
+    """The transaction of a target, as the last run left it; nobody else has it in the block.
+
+    ``file`` names the file below the root that becomes the target; "" where the root itself does. Raises TargetBusyError
+    naming the holder where another live process holds it.
+    """
+    with held(target, file) as staging:
+        yield LocalTransaction(staging)
+
+
+class LocalTransaction:
+    """A held staging folder; implements ``transaction.Transaction``."""
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._journal: LineFile | None = None
+
+    @property
+    def target(self) -> str:
+        return str(self._staging.target)
+
+    @property
+    def place(self) -> str:
+        return str(self._staging.folder)
+
+    @property
+    def root(self) -> Path:
+        return self._staging.root
+
+    def left_by(self) -> Mapping[str, Any] | None:
+        header = read_header(self._staging.journal)
+        return None if header is None else header.identity
+
+    def earlier(self) -> Earlier | None:
+        header = read_header(self._staging.journal)
+        if header is None or not self.root.is_dir() or self.root.is_symlink():
+            return None
+        if not self._is_own(header) or not self._has_records():
+            return None
+        is_same_boot = bool(header.boot) and (header.host, header.boot) == (host_name(), boot_id())
+        return Earlier(header.identity, is_same_boot)
+
+    def records(self) -> Iterator[bytes]:
+        return read_records(self._staging.journal)
+
+    def begin(self, identity: Mapping[str, Any]) -> None:
+        self._staging = emptied(self._staging)
+        self._journal = new_journal(self._staging.journal, self._header(identity))
+
+    def adopt(self) -> None:
+        self._staging = identified(self._staging)
+
+    def rewrite(self, identity: Mapping[str, Any], records: Iterable[str]) -> None:
+        path, old = self._staging.next_journal, self._staging.journal
+        with ExitStack() as on_error:
+            journal = new_journal(path, self._header(identity))
+            on_error.callback(journal.close)
+            for record in records:
+                journal.append(record)
+            fsync(path)
+            with storage_errors("replace", old):
+                path.replace(old)
+            on_error.pop_all()
+        self._journal = journal
+
+    def append(self, record: str) -> None:
+        if self._journal is None:
+            raise RuntimeError("records are appended between begin and close")
+        self._journal.append(record)
+
+    def close(self) -> None:
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.close()
+
+    def files(self) -> Iterator[str]:
+        folders = [""]
+        while folders:
+            below = folders.pop()
+            with storage_errors("list", self.root / below), os.scandir(self.root / below) as found:
+                entries = list(found)
+            for entry in entries:
+                name = f"{below}/{entry.name}" if below else entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(name)
+                else:
+                    yield name
+
+    def remove(self, file: str) -> None:
+        path = self.root / file
+        with storage_errors("remove", path):
+            path.unlink(missing_ok=True)
+
+    def commit(self, *, overwrite: bool, check: Callable[[Path], None] | None = None) -> None:
+        publish(self._staging, overwrite=overwrite, check=check)
+
+    def is_committed(self) -> bool:
+        try:
+            header = read_header(self._staging.journal)
+            return header is not None and os.lstat(self.target).st_ino == header.root
+        except (StorageError, ResumeError, OSError):
+            return False
+
+    def may_be_resumed(self) -> bool:
+        try:
+            return self._has_records()
+        except StorageError:
+            return True  # what cannot be read now may be read later
+
+    def abort(self) -> None:
+        dissolve(self._staging)
+
+    def _has_records(self) -> bool:
+        return next(self.records(), None) is not None
+
+    def _header(self, identity: Mapping[str, Any]) -> JournalHeader:
+        root = self._staging.identity[1] if self._staging.identity else 0
+        return JournalHeader(identity, host_name(), boot_id(), root)
+
+    def _is_own(self, header: JournalHeader) -> bool:
+        """Whether the journal is of the folder or file that is there.
+
+        What was overwritten changed places with the output, and is not the journal's. A file that the target's name
+        leads to as well is published.
+        """
+        try:
+            status = os.lstat(self._staging.published)
+        except FileNotFoundError:
+            return False
+        is_published = bool(self._staging.file) and status.st_nlink > 1
+        return status.st_ino == header.root and not is_published

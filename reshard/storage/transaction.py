@@ -1,0 +1,114 @@
+"""The protocol of a transaction: one target in the making, which appears whole or not at all.
+
+What is written for the target lies below ``root``, where no reader takes it for a checkpoint. Records say what is done, so
+that a later run can resume: they are texts, of whose content a store knows nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+
+class Earlier(Struct, frozen=True):
+    """What an unfinished run left.
+
+    Attributes:
+        identity: what that run was, in its own words.
+        is_believed: whether all that its records speak of is stored, unless somebody removed it. Otherwise it must be
+            read before it is believed: the host was restarted since, or was another one.
+    """
+
+    identity: Mapping[str, Any]
+    is_believed: bool
+
+
+class Transaction(Protocol):
+    """A target that one run holds alone.
+
+    It begins anew (``begin``) or takes over what an earlier run left (``earlier``, ``records``, ``rewrite``); then files are
+    written below ``root`` and records appended; then it is committed, or aborted, or left for a later run to resume.
+    """
+
+    @property
+    def target(self) -> str:
+        """What will appear, as users name it."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Where unfinished work is kept, for messages."""
+        ...
+
+    @property
+    def root(self) -> Path:
+        """The folder below which everything is written."""
+        ...
+
+    def left_by(self) -> Mapping[str, Any] | None:
+        """The identity of the run whose records are here, whether or not it can be resumed; None for no run.
+
+        Raises ResumeError where another version of this program wrote them.
+        """
+        ...
+
+    def earlier(self) -> Earlier | None:
+        """What an unfinished run left that can be resumed; None for nothing.
+
+        Raises ResumeError where another version of this program wrote it.
+        """
+        ...
+
+    def records(self) -> Iterator[bytes]:
+        """The records of the run that is resumed, up to the first that was damaged or not written whole."""
+        ...
+
+    def begin(self, identity: Mapping[str, Any]) -> None:
+        """Removes what earlier runs left, and begins with no file and no record."""
+        ...
+
+    def adopt(self) -> None:
+        """Makes sure of the files of the run that is resumed, before anything of them is removed."""
+        ...
+
+    def rewrite(self, identity: Mapping[str, Any], records: Iterable[str]) -> None:
+        """Keeps the files of the run that is resumed, with these records, which take the place of its own durably."""
+        ...
+
+    def append(self, record: str) -> None:
+        """Adds a record of what is stored; it holds no line break."""
+        ...
+
+    def close(self) -> None:
+        """Ends the records; may be called twice."""
+        ...
+
+    def files(self) -> Iterator[str]:
+        """Every file below ``root``, by its path from there."""
+        ...
+
+    def remove(self, file: str) -> None:
+        """Removes a file below ``root``, if it is there."""
+        ...
+
+    def commit(self, *, overwrite: bool, check: Callable[[Path], None] | None = None) -> None:
+        """Makes what was written the target, all of it durable, in one step.
+
+        An existing target is replaced only with ``overwrite``, and if ``check`` does not raise for it.
+        """
+        ...
+
+    def is_committed(self) -> bool:
+        """Whether the files of this transaction are the target already. False where that cannot be looked up."""
+        ...
+
+    def may_be_resumed(self) -> bool:
+        """Whether there is a record of anything done. True where that cannot be looked up now."""
+        ...
+
+    def abort(self) -> None:
+        """Removes everything but the target; what cannot be removed stays."""
+        ...
