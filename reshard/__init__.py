@@ -33,7 +33,7 @@ from reshard.api import (
     steps,
     verify,
 )
-from reshard.conversion.options import Check, ConvertOptions, Target
+from reshard.conversion.options import Check, ConvertOptions, FormatName, Target
 from reshard.errors import (
     CorruptError,
     FormatError,
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from reshard.engine.progress import Progress, Stage
     from reshard.engine.task import CastStats
     from reshard.formats.base import Style
-    from reshard.formats.forms import FilesOf, FormatName
+    from reshard.formats.safetensors.write.file_names import FilesOf
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.inspection.layout_preview import LaidOut, LayoutPreview
     from reshard.layout.layout_file import MissingAxes
@@ -202,8 +202,7 @@ _LAZY = {
     "ShardedVariable": "reshard.variables.sharded.variable",
     "Stage": "reshard.engine.progress",
     "Style": "reshard.formats.base",
-    "FilesOf": "reshard.formats.forms",
-    "FormatName": "reshard.formats.forms",
+    "FilesOf": "reshard.formats.safetensors.write.file_names",
     "TensorDiff": "reshard.verification.diff_report",
     "TensorInfo": "reshard.inspection.checkpoint_info",
     "TensorReport": "reshard.conversion.report",

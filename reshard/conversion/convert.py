@@ -190,8 +190,8 @@ def _begun(targets: Sequence[OpenTarget]) -> Iterator[None]:
     with ExitStack() as open_records:
         for target in targets:
             with about_target(target.job.name):
-                options = target.job.options
-                check_new(target.job.path, overwrite=options.overwrite, is_file=options.is_one_file)
+                job = target.job
+                check_new(job.path, overwrite=job.options.overwrite, is_file=bool(job.file))
                 begin_or_resume(target)
             open_records.enter_context(closing(target.transaction))
         yield

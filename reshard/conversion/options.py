@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 
     from reshard.arguments import PairRules, Path, Rules
     from reshard.formats.base import Style
-    from reshard.formats.forms import FilesOf, FormatName
+    from reshard.formats.safetensors.write.file_names import FilesOf
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import LayoutFile, MissingAxes
     from reshard.layout.layout_map import LayoutMap
 
     LayoutLike = Path | Mapping[str, Any] | LayoutFile | LayoutMap | Any | None
     """Any: a tree of TensorLayouts, jax shardings or jax.ShapeDtypeStructs."""
+
+FormatName = Literal["orbax", "safetensors"]
+"""The formats that are written: those of ``formats.registry``."""
 
 Check = Literal["written", "readback"]
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
 from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
+from reshard.conversion.target_form import form_of
 from reshard.conversion.target_plan import TargetPlan, make_target
 from reshard.engine.error_context import about_target
 from reshard.engine.limits import Limits
@@ -53,7 +54,7 @@ def plan_without_target(source: str, options: CheckedOptions) -> ConversionPlan:
     """The plan of a conversion whose target has no name yet."""
     source = local_path(source)
     reader = open_to_convert(source, options.max_memory)
-    target = make_target(reader, options)
+    target = make_target(reader, options, form_of(reader, options))
     (plan,) = _multi_plan(reader, [target], [options]).plans
     return _summary(source, None, plan, target, options, reader)
 
@@ -77,19 +78,19 @@ def plan_targets(
     targets share a read, and how, must not depend on how far an earlier run came.
     """
     reader = open_to_convert(source, targets[0].options.max_memory, len(targets))
+    forms = []
     for number, target in enumerate(targets):
-        if number not in finished:
-            with about_target(error_name(target, targets)):
-                path = Path(target.target)
-                asked = target.options
-                check_target(
-                    path, Path(source), overwrite=asked.overwrite, is_file=asked.is_one_file
-                )
+        with about_target(error_name(target, targets)):
+            form = form_of(reader, target.options)
+            forms.append(form)
+            if number not in finished:
+                path, overwrite = Path(target.target), target.options.overwrite
+                check_target(path, Path(source), overwrite=overwrite, is_file=bool(form.file))
                 refuse_other_content(path)
     target_plans = []
-    for target in targets:
+    for target, form in zip(targets, forms, strict=True):
         with about_target(error_name(target, targets)):
-            target_plans.append(make_target(reader, target.options))
+            target_plans.append(make_target(reader, target.options, form))
     options = [target.options for target in targets]
     total = _multi_plan(reader, target_plans, options)
     summaries = tuple(

@@ -32,7 +32,7 @@ def _check(needs: Sequence[tuple[TargetJob, int]]) -> None:
     """Raw output has a known size; compressed output may be smaller, so that it is not checked."""
     by_device: dict[int, list[tuple[TargetJob, int]]] = {}
     for job, nbytes in needs:
-        if job.options.encoding and job.options.encoding.compressor == "none":
+        if all(t.encoding.compressor == "none" for t in job.checkpoint.tensors.values()):
             by_device.setdefault(_device(job.path), []).append((job, nbytes))
     for on_device in by_device.values():
         _check_device([str(job.path) for job, _ in on_device], sum(n for _, n in on_device))

@@ -19,8 +19,6 @@ from reshard.engine.error_context import about_target
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
 from reshard.formats.base import Reader, TargetCheckpoint
-from reshard.formats.registry import open_writer
-from reshard.formats.safetensors.write.file_names import ONLY_FILE
 from reshard.planning.move import Plan
 from reshard.storage.staging import Staging, staging_for
 
@@ -59,7 +57,7 @@ class TargetJob(Struct, frozen=True):
     @property
     def file(self) -> str:
         """Name of the staged file that becomes the target; "" where a folder does."""
-        return ONLY_FILE if self.options.is_one_file else ""
+        return self.checkpoint.form.file
 
     @property
     def has_staging(self) -> bool:
@@ -110,6 +108,6 @@ def open_output(job: TargetJob, limits: Limits) -> TargetOutput:
         if job.options.check == "readback":
             check_read_back(job.plan, job.reader, checkpoint, limits)
         check_unseen_memory(job.plan, job.reader, limits)
-        writer = open_writer(checkpoint)
+        writer = checkpoint.form.open_writer(checkpoint)
     encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}
     return TargetOutput(writer, encodings, str(job.staging.root), job.name)

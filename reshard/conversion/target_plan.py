@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions
-from reshard.conversion.target_form import (
-    copies_of,
-    form_of,
-    form_warnings,
-    in_files,
-    refuse_unheld,
-)
-from reshard.errors import PlanError
 from reshard.formats.base import (
-    Container,
     Encoding,
+    Form,
     Leaf,
     Reader,
     StoredTensor,
@@ -30,13 +20,12 @@ from reshard.formats.base import (
     TargetTensor,
 )
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes, is_seekable
-from reshard.formats.forms import Form, OrbaxForm, SafetensorsForm
+from reshard.formats.compression import codec_name
 from reshard.formats.leaf_paths import Renamed, renamed_leaves
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import refuse_unstored
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.chunking import MAX_CHUNKS, chunk_shape
-from reshard.planning.move import CHECKSUM, Side
+from reshard.planning.move import Side
 from reshard.planning.pairing import made_of
 from reshard.planning.placement import Placement
 from reshard.planning.planner import COPY_BYTES, Request
@@ -61,10 +50,9 @@ class TargetPlan(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-def make_target(reader: Reader, options: CheckedOptions) -> TargetPlan:
+def make_target(reader: Reader, options: CheckedOptions, form: Form) -> TargetPlan:
     """The target of converting ``reader``'s checkpoint; pure arithmetic over metadata."""
     refuse_unstored(options.changes.cast)
-    form = form_of(reader, options)
     kept = rewrites(
         options.changes,
         [leaf.name for leaf in reader.leaves],
@@ -82,17 +70,17 @@ def make_target(reader: Reader, options: CheckedOptions) -> TargetPlan:
             tensors[leaf.name] = tensor
             requests.append(_request(stored, tensor, form, saturate=rewrite.saturate))
     checkpoint = TargetCheckpoint(
-        _container(reader.container, options),
+        form.container(reader.container),
         tensors,
         found.leaves,
         _copied(reader),
+        form,
         made=made_of(reader.tensors, kept, options.changes),
-        form=form,
     )
-    refuse_unheld(checkpoint, reader)
+    form.refuse_unheld(checkpoint, reader)
     kept_names = {rewrite.source for rewrite in kept}
     dropped = tuple(leaf.name for leaf in reader.leaves if leaf.name not in kept_names)
-    warnings = (*found.warnings, *form_warnings(checkpoint, reader))
+    warnings = (*found.warnings, *form.warnings(checkpoint, reader))
     return TargetPlan(checkpoint, tuple(requests), dropped, warnings)
 
 
@@ -111,12 +99,6 @@ def _without_place(leaf: Leaf) -> Leaf:
     return replace(leaf, meta={k: v for k, v in leaf.meta.items() if k not in _PLACE})
 
 
-def _container(container: Container, options: CheckedOptions) -> Container:
-    if options.style is None or options.style == container.style:
-        return container
-    return replace(container, style=options.style)
-
-
 def _copied(reader: Reader) -> dict[str, Path]:
     root = Path(reader.uri)
     return {i.name: root / i.directory for i in reader.container.items if not i.is_tree}
@@ -130,14 +112,9 @@ def _target_tensor(
     bare = TensorSpec(leaf.name, source.shape, dtype, Grid.whole(source.shape))
     parts = split(bare, source, options.layout)
     partition, slices = _partition(stored, parts)
-    if isinstance(form, SafetensorsForm):
-        whole = replace(bare, layout=parts.layout)
-        return in_files(TargetTensor(whole, Encoding(), leaf, partition, slices), form)
-    chunk = _chunks(stored, bare, parts.slices, options)
-    _refuse_too_many(bare, chunk)
-    storage = Grid.regular(source.shape, chunk)
-    spec = TensorSpec(leaf.name, source.shape, dtype, storage, chunk, parts.layout)
-    return TargetTensor(spec, _encoding(stored, options), leaf, partition, slices)
+    whole = replace(bare, layout=parts.layout)
+    tensor = TargetTensor(whole, Encoding(), leaf, partition, slices)
+    return form.stored(tensor, stored, parts.slices)
 
 
 def _partition(
@@ -158,39 +135,9 @@ def _partition(
     return partition, parts.slices if is_split else Grid.whole(stored.spec.shape)
 
 
-def _refuse_too_many(target: TensorSpec, chunk: tuple[int, ...]) -> None:
-    count = math.prod(-(-n // c) for n, c in zip(target.shape, chunk, strict=True))
-    if count > MAX_CHUNKS:
-        raise PlanError(
-            f"{target.name!r} of shape {list(target.shape)} would be written in {count} chunks, but no file "
-            f"system bears more than {MAX_CHUNKS} per tensor well; allow larger ones (chunk_bytes)"
-        )
-
-
-def _chunks(
-    stored: StoredTensor, target: TensorSpec, slices: Grid, options: CheckedOptions
-) -> tuple[int, ...]:
-    """The source's own chunks where encodings are kept and they serve the slices, else the shards."""
-    own = stored.spec.chunk_shape
-    if options.encoding is None and own is not None and target.dtype == stored.spec.dtype:
-        fits = math.prod(own) * target.itemsize <= options.chunk_bytes
-        if fits and slices.refine(stored.spec.storage) == stored.spec.storage:
-            return own
-    return chunk_shape(slices, target.itemsize, split_above=options.chunk_bytes)
-
-
-def _encoding(stored: StoredTensor, options: CheckedOptions) -> Encoding:
-    if options.encoding is not None:
-        return options.encoding
-    if stored.encoding.compressor == "tensorstore":
-        return Encoding(checksum=True)
-    # A chunk that travels encoded is given a checksum on its way, so that later damage is found.
-    return replace(stored.encoding, checksum=True, gathered="no")
-
-
 def _request(stored: StoredTensor, tensor: TargetTensor, form: Form, *, saturate: bool) -> Request:
     source, target = stored.spec, tensor.spec
-    is_packed = isinstance(form, OrbaxForm) and form.ocdbt
+    put_bytes = form.put_bytes(target.chunk_bytes)
     return Request(
         Placement.whole(source, target, saturate=saturate),
         Side(
@@ -203,41 +150,23 @@ def _request(stored: StoredTensor, tensor: TargetTensor, form: Form, *, saturate
         Side(
             target,
             codec_name(tensor.encoding),
-            is_seekable(tensor.encoding) and not is_packed,
-            encoder_bytes(tensor.encoding, target.chunk_bytes) + _packed_bytes(target, is_packed),
-            copies=copies_of(tensor, form),
+            is_seekable(tensor.encoding) and put_bytes is None,
+            encoder_bytes(tensor.encoding, target.chunk_bytes) + (put_bytes or 0),
+            copies=form.copies(tensor),
         ),
-        COPY_BYTES + _whole_chunk_bytes(stored, tensor, is_packed),
+        COPY_BYTES + _whole_chunk_bytes(stored, tensor, put_bytes),
     )
 
 
-def _whole_chunk_bytes(stored: StoredTensor, tensor: TargetTensor, is_packed: bool) -> int:
-    """What passing on a chunk takes where it is in memory whole: put into a database, or not stored.
+def _whole_chunk_bytes(stored: StoredTensor, tensor: TargetTensor, put_bytes: int | None) -> int:
+    """What passing on a chunk takes where it is in memory whole: handed to the writer, or not stored.
 
     A chunk of fill values compresses to nothing, and one of zeros takes no memory before that.
     """
     chunk = tensor.spec.chunk_bytes
     encoder = encoder_bytes(tensor.encoding, chunk)
-    if is_packed:
-        return encoder + chunk + _packed_bytes(tensor.spec, is_packed)
+    if put_bytes is not None:
+        return encoder + chunk + put_bytes
     if not stored.may_be_missing:
         return 0
     return encoder if any(stored.fill) else max(0, encoder - chunk)
-
-
-def _packed_bytes(spec: TensorSpec, is_packed: bool) -> int:
-    """The database keeps a copy of each value until it is on disk."""
-    return 2 * spec.chunk_bytes if is_packed else 0
-
-
-@lru_cache(maxsize=256)
-def codec_name(encoding: Encoding) -> str:
-    """One word for people and for comparing: ``raw+crc32c``, ``zstd:1``.
-
-    A chunk that is gathered from raw pieces is no range of a file that could be copied, so that it is not ``raw``.
-    """
-    if encoding.gathered != "no":
-        return "pieces"
-    name = "raw" if encoding.compressor == "none" else encoding.compressor
-    level = "" if encoding.level is None or name == "raw" else f":{encoding.level}"
-    return name + level + (CHECKSUM if encoding.checksum else "")

@@ -1,19 +1,18 @@
-"""The protocols of a checkpoint format, Reader and Writer, and the records that they exchange.
+"""The protocols of a checkpoint format, Reader, Form and Writer, and the records that they exchange.
 
-A Reader knows where each encoded chunk is stored and how it is encoded; it reads no tensor bytes. A Writer says
-where each encoded chunk goes, and writes everything that is not tensor bytes. The engine moves the bytes; neither
-protocol knows about plans.
+A Reader knows where each encoded chunk is stored and how it is encoded; it reads no tensor bytes. A Form decides how
+the tensors of a target are stored. A Writer says where each encoded chunk goes, and writes everything that is not
+tensor bytes. The engine moves the bytes; none of the protocols knows about plans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field
 
-from reshard.formats.forms import Form, OrbaxForm
 from reshard.formats.raw_pieces import Gathered, Pieces
 from reshard.formats.slices.origin import Made
 from reshard.geometry.box import Box
@@ -292,18 +291,71 @@ class TargetCheckpoint(Struct, frozen=True):
     Attributes:
         leaves: every leaf in tree order, tensors included.
         copied: source directory of each item that is no tree, by item name.
+        form: its format, with the options of that format.
         conversion: recorded in the checkpoint, so that the same conversion is not done twice; "" for none.
         made: recorded in the checkpoint, so that ``verify`` can compare it with its source; None for none.
-        form: its format, with the options of that format.
     """
 
     container: Container
     tensors: Mapping[str, TargetTensor]
     leaves: Sequence[Leaf]
     copied: Mapping[str, Path]
+    form: Form
     conversion: str = ""
     made: Made | None = None
-    form: Form = OrbaxForm()
+
+
+class Form(Protocol):
+    """A format with the options of one target: how the tensors are stored. A record, whose ``repr`` shows the options."""
+
+    @property
+    def format(self) -> str:
+        """The format's name."""
+        ...
+
+    @property
+    def file(self) -> str:
+        """Name of the one file that becomes the target; "" where a folder does."""
+        ...
+
+    def container(self, container: Container) -> Container:
+        """The source's container as the target has it."""
+        ...
+
+    def stored(self, tensor: TargetTensor, source: StoredTensor, slices: Grid) -> TargetTensor:
+        """The tensor with the chunks and the encoding in which it is stored.
+
+        Args:
+            tensor: as one chunk without encoding.
+            slices: the parts of it that readers will want.
+
+        Raises PlanError, naming the tensor, for a dtype that the format does not have and for too many chunks.
+        """
+        ...
+
+    def copies(self, tensor: TargetTensor) -> int:
+        """In how many places each of the tensor's chunks is stored."""
+        ...
+
+    def put_bytes(self, chunk_bytes: int) -> int | None:
+        """Memory that the writer needs to store a chunk through ``put``; None where chunks have places."""
+        ...
+
+    def refuse_unheld(self, target: TargetCheckpoint, source: Reader) -> None:
+        """Raises FormatError, listing them, for leaves that the format has no place for."""
+        ...
+
+    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:
+        """What a person should know about a target of this form, one sentence each."""
+        ...
+
+    def open_writer(self, target: TargetCheckpoint) -> Writer:
+        """A writer of the target; nothing is written yet.
+
+        Raises FormatError or PlanError, naming the tensor, for names that collide or are unsafe and for arrays that
+        the format cannot hold; LayoutError where a layout does not divide its tensor.
+        """
+        ...
 
 
 class Writer(Protocol):
@@ -342,7 +394,7 @@ class Writer(Protocol):
 
 
 __all__ = [
-    "Container", "Encoding", "Extent", "Item", "Leaf", "PathKey", "Place", "Reader", "Record",
+    "Container", "Encoding", "Extent", "Form", "Item", "Leaf", "PathKey", "Place", "Reader", "Record",
     "StoredTensor", "Style",
     "TargetCheckpoint", "TargetTensor", "TensorLayout", "Writer",
 ]  # fmt: skip

@@ -1,12 +1,17 @@
-"""Parses the name of a compression, such as ``zstd:3``, into an Encoding."""
+"""Names of encodings: parses a compression such as ``zstd:3``, and names the codec of an Encoding."""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 from reshard.errors import PlanError
 from reshard.formats.base import Encoding
 
 _LEVELS = {"zstd": range(-131072, 23), "gzip": range(10)}
 _DEFAULT_LEVEL = {"zstd": 1, "gzip": 6}
+
+CHECKSUM = "+crc32c"
+"""Ends the name of a codec that appends a checksum; the bytes before it are the same without it."""
 
 
 def parse_compression(text: str) -> Encoding | None:
@@ -38,3 +43,16 @@ def _level(text: str, level: str) -> int:
         return int(level)
     except ValueError:
         raise PlanError(f"compression {text!r}: the level must be a whole number") from None
+
+
+@lru_cache(maxsize=256)
+def codec_name(encoding: Encoding) -> str:
+    """One word for people and for comparing: ``raw+crc32c``, ``zstd:1``.
+
+    A chunk that is gathered from raw pieces is no range of a file that could be copied, so that it is not ``raw``.
+    """
+    if encoding.gathered != "no":
+        return "pieces"
+    name = "raw" if encoding.compressor == "none" else encoding.compressor
+    level = "" if encoding.level is None or name == "raw" else f":{encoding.level}"
+    return name + level + (CHECKSUM if encoding.checksum else "")

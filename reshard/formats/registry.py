@@ -1,15 +1,13 @@
-"""The formats by name and by their marks on disk, with the reader and the writer of each."""
+"""The formats by name and by their marks on disk. A new format is one more entry of ``FORMATS``."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import cast
-
-from msgspec import Struct
+from typing import Any
 
 from reshard.errors import (
     IncompleteCheckpointError,
@@ -18,30 +16,12 @@ from reshard.errors import (
     StorageError,
     TargetExistsError,
 )
-from reshard.formats.base import Item, Reader, Record, TargetCheckpoint, Writer
-from reshard.formats.forms import OrbaxForm, SafetensorsForm
-from reshard.formats.orbax.container import (
-    MARKERS,
-    is_finished,
-    is_marked,
-    is_orbax,
-    read_container,
-)
-from reshard.formats.orbax.folders_to_record import folders_to_record as orbax_folders
-from reshard.formats.orbax.metadata_price import OPENED_LEAF_BYTES
-from reshard.formats.orbax.metadata_price import leaf_count as orbax_leaves
-from reshard.formats.orbax.reader import open_orbax
-from reshard.formats.safetensors.folders_to_record import (
-    folders_to_record as safetensors_folders,
-)
-from reshard.formats.safetensors.folders_to_record import takes_record as takes_record_in_folder
-from reshard.formats.safetensors.reader import (
-    OPENED_TENSOR_BYTES,
-    is_safetensors_checkpoint,
-    open_safetensors,
-)
-from reshard.formats.safetensors.reader import leaf_count as safetensors_leaves
-from reshard.formats.safetensors.replaceable import is_replaceable
+from reshard.formats.base import Item, Reader, Record
+from reshard.formats.known_format import KnownFormat
+from reshard.formats.options import FormatOption
+from reshard.formats.orbax.container import is_finished
+from reshard.formats.orbax.known import ORBAX
+from reshard.formats.safetensors.known import SAFETENSORS
 from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.steps import committed, committed_steps
 from reshard.storage.local import storage_error, storage_errors
@@ -50,78 +30,7 @@ from reshard.storage.staging import staging_above
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
-class KnownFormat(Struct, frozen=True):
-    """A format that is read and written.
-
-    Attributes:
-        name: of the format, which its reader and its forms have too.
-        marks: the files by which its checkpoints are recognised, for messages.
-        matches: whether a local path has such files.
-        takes_record: whether ``reshard fingerprint`` can record digests in the checkpoint at a local path.
-        folders_to_record: the folders of an open checkpoint that get a record.
-        is_ours: whether what is at such a path may be replaced by a target: nothing of it is lost but a checkpoint.
-        count_leaves: about how many leaves a checkpoint has, without opening it; 0 where it cannot be read.
-        leaf_bytes: memory that opening it takes for each leaf, an overestimate.
-        open_writer: makes the writer of a target; nothing is written yet.
-        is_no_run: whether a path is certainly one checkpoint, and not the folder of a training run.
-        items: the items of a checkpoint; none for a format without items.
-    """
-
-    name: str
-    marks: str
-    matches: Callable[[str], bool]
-    open: Callable[[str, Record], Reader]
-    count_leaves: Callable[[str], int]
-    leaf_bytes: int
-    is_ours: Callable[[str], bool]
-    takes_record: Callable[[str], bool]
-    folders_to_record: Callable[[Path, Reader], list[RecordedFolder]]
-    is_no_run: Callable[[str], bool]
-    open_writer: Callable[[TargetCheckpoint], Writer]
-    items: Callable[[Path], tuple[Item, ...]] = lambda _: ()
-
-
-def _orbax_writer(target: TargetCheckpoint) -> Writer:
-    from reshard.formats.orbax.write.writer import open_writer
-
-    return open_writer(target, cast("OrbaxForm", target.form))
-
-
-def _safetensors_writer(target: TargetCheckpoint) -> Writer:
-    from reshard.formats.safetensors.write.writer import open_writer
-
-    return open_writer(target, cast("SafetensorsForm", target.form))
-
-
-FORMATS = (
-    KnownFormat(
-        "orbax",
-        f"Orbax ({', '.join(MARKERS)})",
-        is_orbax,
-        open_orbax,
-        orbax_leaves,
-        OPENED_LEAF_BYTES,
-        is_orbax,
-        is_orbax,
-        orbax_folders,
-        is_marked,
-        _orbax_writer,
-        lambda path: read_container(path).items,
-    ),
-    KnownFormat(
-        "safetensors",
-        "safetensors (*.safetensors)",
-        is_safetensors_checkpoint,
-        open_safetensors,
-        safetensors_leaves,
-        OPENED_TENSOR_BYTES,
-        is_replaceable,
-        takes_record_in_folder,
-        safetensors_folders,
-        lambda path: is_safetensors_checkpoint(path) and not _has_checkpoints(path),
-        _safetensors_writer,
-    ),
-)
+FORMATS = (ORBAX, SAFETENSORS)
 """In the order in which they are tried."""
 
 
@@ -145,16 +54,6 @@ def open_reader(uri: str, record: Record = "checked", *, staged: bool = False) -
         return _recognise(uri, Path(path)).open(path, record)
     except OSError as error:  # any error of looking at a path
         raise storage_error("read", error.filename or uri, error) from error
-
-
-def open_writer(target: TargetCheckpoint) -> Writer:
-    """A writer of a checkpoint in the target's form; nothing is written yet.
-
-    Raises FormatError or PlanError, naming the tensor, for names that collide or are unsafe and for arrays that
-    the format cannot hold; LayoutError where a layout does not divide its tensor.
-    """
-    known = next(known for known in FORMATS if known.name == target.form.format)
-    return known.open_writer(target)
 
 
 def _refuse_staged(uri: str, path: str) -> None:
@@ -200,13 +99,46 @@ def folders_to_record(root: Path, reader: Reader) -> list[RecordedFolder]:
     return _format_of(reader).folders_to_record(root, reader)
 
 
+def chunk_test(reader: Reader) -> Callable[[str], bool] | None:
+    """Tells whether a file is a chunk, by its path below the open checkpoint; None if its format does not say."""
+    return _format_of(reader).chunk_test(reader)
+
+
+def known_format(name: str) -> KnownFormat:
+    """The format of that name."""
+    return next(known for known in FORMATS if known.name == name)
+
+
+def format_names() -> tuple[str, ...]:
+    """The names of all formats."""
+    return tuple(known.name for known in FORMATS)
+
+
+def format_options() -> dict[str, FormatOption]:
+    """The options that targets of all formats have, by name."""
+    return {name: option for known in FORMATS for name, option in known.options.items()}
+
+
+def format_with(option: str) -> KnownFormat:
+    """The first format whose targets have that option."""
+    return next(known for known in FORMATS if option in known.options)
+
+
+def named_options(
+    path: str, to: str | None, options: Mapping[str, Any]
+) -> tuple[str | None, Mapping[str, Any]]:
+    """The format that is asked for or that the target's name says, and the options of all formats, which it may change.
+
+    Raises PlanError for options that contradict the name.
+    """
+    for known in FORMATS:
+        if to in (None, known.name) and (named := known.named_options(path, options)) is not None:
+            return known.name, named
+    return to, options
+
+
 def _format_of(reader: Reader) -> KnownFormat:
-    return next(known for known in FORMATS if known.name == reader.format)
-
-
-def _has_checkpoints(path: str) -> bool:
-    """Whether there are checkpoints right below: a run's folder may also hold a safetensors file."""
-    return Path(path).is_dir() and any(committed(path))
+    return known_format(reader.format)
 
 
 def is_no_run(path: str) -> bool:

@@ -3,6 +3,8 @@
 Orbax's CheckpointManager names them ``1000``, ``00001000`` or ``step_1000``, depending on its options. A folder may
 also contain unrelated checkpoints, such as ``small_1`` and ``large_2``: a number after any other word is a step
 only if the caller asks for a step.
+
+Training runs save Orbax checkpoints, so that steps are looked for in that format only.
 """
 
 from __future__ import annotations

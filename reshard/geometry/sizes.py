@@ -43,6 +43,16 @@ def parse_bytes(text: str | int) -> int:
     return size
 
 
+def exact_bytes(size: int) -> str:
+    """In MiB if that is a whole number, else in bytes.
+
+    >>> exact_bytes(256 << 20), exact_bytes(1000)
+    ('256 MiB', '1000 bytes')
+    """
+    mebibytes, rest = divmod(size, 1 << 20)
+    return f"{size} bytes" if rest else f"{mebibytes} MiB"
+
+
 def format_bytes(size: float) -> str:
     """Three digits and a unit of 1024; whole bytes below 1 KiB.
 

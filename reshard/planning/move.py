@@ -14,9 +14,6 @@ from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.placement import Placement
 from reshard.record_text import counted, several
 
-CHECKSUM = "+crc32c"
-"""Ends the name of a codec that appends a checksum; the bytes before it are the same without it."""
-
 Strategy = Literal["copy", "whole", "scatter", "weave", "block"]
 """How a move is done.
 

@@ -14,9 +14,9 @@ import math
 from collections.abc import Sequence
 
 from reshard.errors import PlanError
+from reshard.formats.chunking import SPLIT_ABOVE_BYTES, merged, subdivided
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
-from reshard.planning.chunking import SPLIT_ABOVE_BYTES, merged, subdivided
 
 TINY_BYTES = 64 << 10
 """Chunks below this are not made to serve a layout: opening one costs more than reading it whole."""

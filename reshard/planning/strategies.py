@@ -23,6 +23,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
+from reshard.formats.compression import CHECKSUM
 from reshard.geometry.grid import Cuts, Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.cost import (
@@ -37,7 +38,7 @@ from reshard.planning.cost import (
     price,
     task_bytes,
 )
-from reshard.planning.move import CHECKSUM, Move, Side, Strategy
+from reshard.planning.move import Move, Side, Strategy
 from reshard.planning.placement import Placement
 
 SMALLEST_BAND_BYTES = 64 << 10

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from reshard.errors import PlanError
+from reshard.formats.chunking import MAX_CHUNKS, MERGE_BELOW_BYTES, chunk_shape
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Grid, Index
-from reshard.planning.chunking import MAX_CHUNKS, MERGE_BELOW_BYTES, chunk_shape
 from reshard.planning.serving_chunks import TINY_BYTES, serving_chunk
 from reshard.planning.target_layouts import Layout, split
 from reshard.saving.given_layouts import bare_spec

@@ -11,8 +11,8 @@ from reshard.arguments import bytes_of, check_choice, check_positive
 from reshard.engine.limits import limits_of
 from reshard.errors import PlanError
 from reshard.formats.base import Encoding, Style
+from reshard.formats.chunking import SPLIT_ABOVE_BYTES
 from reshard.formats.compression import parse_compression
-from reshard.planning.chunking import SPLIT_ABOVE_BYTES
 from reshard.planning.target_layouts import Layout
 from reshard.saving.given_layouts import reader_layouts
 

@@ -1,4 +1,7 @@
-"""Plans a save: the tensors, their chunks, and which chunks this process writes."""
+"""Plans a save: the tensors, their chunks, and which chunks this process writes.
+
+A save is an Orbax checkpoint; ``convert`` makes other formats of it.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,7 @@ from reshard.formats.base import (
     TargetTensor,
     Writer,
 )
-from reshard.formats.forms import OrbaxForm
-from reshard.formats.registry import open_writer
+from reshard.formats.orbax.form import OrbaxForm
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
@@ -110,7 +112,7 @@ def target_checkpoint(
     item = options.item
     ordered = [replace(by_path.get(x.leaf.path, x.leaf), item=item) for x in leaves]
     container = Container(options.style, (Item(item, item, is_tree=True),))
-    return TargetCheckpoint(container, made, ordered, {}, form=OrbaxForm(options.ocdbt))
+    return TargetCheckpoint(container, made, ordered, {}, OrbaxForm(options.ocdbt))
 
 
 def _target_tensor(tensor: LiveTensor, options: SaveOptions, count: int) -> TargetTensor:
@@ -122,7 +124,7 @@ def _target_tensor(tensor: LiveTensor, options: SaveOptions, count: int) -> Targ
 
 def _writer(target: TargetCheckpoint) -> Writer:
     try:
-        return open_writer(target)
+        return target.form.open_writer(target)
     except LayoutError:
         raise
     except FormatError as error:

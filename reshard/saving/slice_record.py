@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from reshard.checksums.tensor_digest import CRC64NVME, finish, linear_of_box
 from reshard.formats.base import Container, Encoding, Item, TargetCheckpoint, TargetTensor
+from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.write.finish import slice_file
 from reshard.formats.orbax.write.item_tree import item_trees
 from reshard.formats.slices.slice_file import render_slices
@@ -66,6 +67,7 @@ def record_slices(tree: Any, process: int, count: int) -> SliceRecord:
         {t.name: _target(t) for t in tensors},
         [by_path.get(leaf.leaf.path, leaf.leaf) for leaf in leaves],
         {},
+        OrbaxForm(),
     )
     item_trees(target)  # refuses names that collide
     mine = {t.name: [s for s in t.shards if s.holders[0] == process] for t in tensors}

@@ -26,11 +26,10 @@ from reshard.errors import (
 )
 from reshard.formats.base import Reader
 from reshard.formats.checksum_warnings import Unvouched, record_warnings, unvouched
-from reshard.formats.orbax.folder_record import FolderRecord, file_verdicts, folder_records
-from reshard.formats.orbax.reader import OrbaxReader
-from reshard.formats.registry import local_path, open_reader
+from reshard.formats.registry import chunk_test, local_path, open_reader
 from reshard.formats.slices.file_digests import size_of
 from reshard.formats.slices.file_verdict import FileVerdict
+from reshard.formats.slices.folder_records import FolderRecord, file_verdicts, folder_records
 from reshard.formats.slices.origin import Made
 from reshard.layout.changes import Changes
 from reshard.planning.pairing import Pairing, pair_by_record, pair_by_rules
@@ -177,7 +176,7 @@ def _open_side(
         return ComparedSide(uri, *_opened_alone(uri, is_file=root.is_file()))
     reader, damage = _opened(uri, records)
     read = _file_progress(root, records, progress)
-    is_chunk = reader.chunk_files.__contains__ if isinstance(reader, OrbaxReader) else None
+    is_chunk = None if reader is None else chunk_test(reader)
     files = tuple(replace(f, side=side) for f in file_verdicts(root, records, is_chunk, read))
     made = next((r.file.made for r in records if r.file is not None and not r.folder), None)
     return ComparedSide(uri, reader, files, damage, made)

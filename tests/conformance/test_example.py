@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import reshard
-from reshard.conversion import target_plan
 from reshard.formats import registry
 from tests.conformance.conversions import converted
 from tests.conformance.forms import FORMS, Form
@@ -32,19 +31,11 @@ ARRAYS = {
 
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The page's module, registered; a target whose options are those of no other form has its form."""
+    """The page's module, registered."""
     module = ModuleType("npy_format")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(code_of(PAGE, "python")[0], str(PAGE), "exec"), module.__dict__)  # noqa: S102
     monkeypatch.setattr(registry, "FORMATS", (*registry.FORMATS, module.NPY))
-    form_of = target_plan.form_of
-    monkeypatch.setattr(
-        target_plan,
-        "form_of",
-        lambda reader, options: (
-            module.NpyForm() if options.file_bytes == 1 else form_of(reader, options)
-        ),
-    )
     yield module
 
 
@@ -54,9 +45,7 @@ def read_npy(path: Path) -> Read:
     return {unquote(file.stem): np.load(file) for file in path.glob("*.npy")}
 
 
-NPY_FORM = Form(
-    "npy", {"to": "safetensors", "file_bytes": 1}, ("float32", "int16"), read_npy, only_tensors=True
-)
+NPY_FORM = Form("npy", {"to": "npy"}, ("float32", "int16"), read_npy, only_tensors=True)
 
 
 @pytest.mark.usefixtures("example")

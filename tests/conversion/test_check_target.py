@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.conversion.check_target import CheckedOptions
+from reshard.conversion.check_target import CheckedOptions, parsed_options
+from reshard.conversion.options import Target
 from reshard.engine.limits import check_limits
 from reshard.errors import PlanError
 from reshard.formats.base import Encoding
@@ -23,8 +24,8 @@ def refused(text, make, *args, **kwargs):
 
 def test_defaults():
     options = CheckedOptions(1 << 20, 2)
-    assert options.encoding == Encoding("none", None, checksum=True)
-    assert options.chunk_bytes == 256 << 20
+    assert options.format_options["compression"] == Encoding("none", None, checksum=True)
+    assert options.format_options["chunk_bytes"] == 256 << 20
     assert options.check == "written"
     assert not options.overwrite
 
@@ -34,9 +35,15 @@ def test_numbers_that_are_none(value):
     text = f"{{}} is {value!r}; expected a whole number of at least 1 ("
     refused(text.format("max_memory"), CheckedOptions, value, 1)
     refused(text.format("workers"), CheckedOptions, 1, value)
-    refused(text.format("chunk_bytes"), CheckedOptions, 1, 1, chunk_bytes=value)
     refused(text.format("max_memory"), check_limits, value, 1)
     refused(text.format("workers"), check_limits, 1, value)
+
+
+@pytest.mark.parametrize("name", ["chunk_bytes", "file_bytes"])
+@pytest.mark.parametrize("value", [0, -1, 1.0, True, float("nan")])
+def test_sizes_that_are_none(name, value):
+    text = f"{name} is {value!r}; expected a whole number of at least 1 (bytes, such as "
+    refused(text, parsed_options, Target("", **{name: value}))
 
 
 def test_the_remedy_is_in_the_message():
@@ -47,7 +54,9 @@ def test_the_remedy_is_in_the_message():
 
 
 def test_choices():
-    refused("style is 'v3'; expected one of None, 'v0', 'v1'", CheckedOptions, 1, 1, style="v3")
+    words = "style is 'v3'; expected one of None, 'v0', 'v1'"
+    refused(words, parsed_options, Target("", style="v3"))
+    refused("to is 'x'; expected one of None, 'orbax', 'safetensors'", CheckedOptions, 1, 1, to="x")
     refused(
         "check is True; expected one of 'written', 'readback'", CheckedOptions, 1, 1, check=True
     )

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 import reshard
 from reshard.formats.base import Container, TargetCheckpoint
-from reshard.formats.forms import SafetensorsForm
+from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.record import with_digest
 from reshard.formats.safetensors.write.writer import open_writer
 from reshard.formats.slices.parse import read_slices
@@ -135,7 +135,8 @@ def test_items_that_are_no_trees_are_left_out_and_said(tmp_path: Path) -> None:
 
 
 def test_a_chunk_with_a_place_is_not_handed_to_the_writer() -> None:
-    writer = open_writer(TargetCheckpoint(Container(None, ()), {}, (), {}), SafetensorsForm())
+    form = SafetensorsForm()
+    writer = open_writer(TargetCheckpoint(Container(None, ()), {}, (), {}, form), form)
     with pytest.raises(reshard.FormatError, match="has a place in a file, but was handed to the"):
         writer.put("w", (0,), b"")
 

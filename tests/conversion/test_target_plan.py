@@ -9,17 +9,19 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from reshard.conversion.check_target import CheckedOptions
-from reshard.conversion.target_plan import codec_name, make_target
+from reshard.conversion import target_plan
+from reshard.conversion.check_target import CheckedOptions, parsed_options
+from reshard.conversion.options import Target
+from reshard.conversion.target_form import form_of
 from reshard.errors import FormatError, LayoutError, PlanError
 from reshard.formats.base import Container, Encoding, Extent, Item, Leaf, PathKey, StoredTensor
-from reshard.formats.compression import parse_compression
+from reshard.formats.chunking import MAX_CHUNKS
+from reshard.formats.compression import codec_name
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.chunking import MAX_CHUNKS
 from reshard.planning.target_layouts import layout_of
 
 MESH = DeviceMesh((4, 2), ("data", "model"))
@@ -62,10 +64,15 @@ def source(*tensors, others=(), **members):
     return Source({t.spec.name: t for t in tensors}, leaves, **members)
 
 
-def options(compression="none", layout=None, mesh=None, **members):
-    members.setdefault("max_memory", 1 << 30)
-    encoding = parse_compression(compression)
-    return CheckedOptions(workers=2, layout=layout_of(layout, mesh), encoding=encoding, **members)
+def options(compression="none", layout=None, mesh=None, changes=None, **of_format):
+    given = parsed_options(Target("", compression=compression, **of_format))
+    return CheckedOptions(
+        1 << 30, 2, layout_of(layout, mesh), changes or Changes(), format_options=given
+    )
+
+
+def make_target(reader, options):
+    return target_plan.make_target(reader, options, form_of(reader, options))
 
 
 KERNEL = stored("a/kernel", (4096, 4096), (1024, 2048), layout=TensorLayout(("data", "model"), MESH))  # fmt: skip

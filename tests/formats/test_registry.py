@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from typing import get_args
 
 import numpy as np
 import pytest
 
 import reshard.api
+from reshard.conversion.options import ConvertOptions
 from reshard.errors import FormatError, NotACheckpointError, StorageError
-from reshard.formats.registry import local_path, open_reader
+from reshard.formats.registry import FORMATS, format_names, local_path, open_reader
 from tests.orbax_trees import save_manager, save_pytree
 
 
@@ -155,3 +157,12 @@ def test_a_working_directory_that_tensorstore_would_take_for_another(tmp_path, m
     refused("../c", StorageError, "holds a backslash")
     monkeypatch.chdir(tmp_path)
     assert local_path("c") == "c"
+
+
+def test_the_formats_are_those_that_can_be_asked_for() -> None:
+    assert format_names() == get_args(reshard.FormatName)
+
+
+def test_each_format_has_options_of_targets_only() -> None:
+    for known in FORMATS:
+        assert known.options.keys() <= set(ConvertOptions.__annotations__)

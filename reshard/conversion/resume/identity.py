@@ -16,9 +16,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from reshard.conversion.check_target import CheckedOptions
-from reshard.conversion.target_plan import codec_name
 from reshard.formats.base import TargetCheckpoint
+from reshard.formats.registry import format_options
 from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME
+from reshard.geometry.sizes import exact_bytes
 from reshard.layout.axes import show_axes
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import LayoutFile, layout_to_mapping
@@ -120,32 +121,19 @@ def _digest(lines: list[str] | Iterator[str]) -> str:
 
 
 def _settings(options: CheckedOptions) -> dict[str, str]:
-    encoding, changes = options.encoding, options.changes
+    changes, given = options.changes, options.format_options
     return {
         "layout": _layout_text(options.layout),
         "select": str(list(changes.select)),
         "drop": str(list(changes.drop)),
         "rename": str([f"{old}={new}" for old, new in changes.rename]),
         "cast": str([f"{old}={new}" for old, new in changes.cast]),
-        "compression": "keep" if encoding is None else codec_name(encoding) + encoding.spec,
-        "chunk_bytes": _bytes_text(options.chunk_bytes),
-        "ocdbt": str(options.ocdbt),
-        "style": str(options.style),
         "to": str(options.to),
-        "files": str(options.files),
-        "file_bytes": str(options.file_bytes),
-        "file_names": str(options.file_names),
-        "carry": str(options.carry),
-        "max_memory": _bytes_text(options.max_memory),
+        **{name: option.show(given[name]) for name, option in format_options().items()},
+        "max_memory": exact_bytes(options.max_memory),
         "workers": str(options.workers),
         "reshard": __version__,
     }
-
-
-def _bytes_text(nbytes: int) -> str:
-    """As a person writes it where that is exact."""
-    mebibytes, rest = divmod(nbytes, 1 << 20)
-    return f"{nbytes} bytes" if rest else f"{mebibytes} MiB"
 
 
 def _layout_text(layout: Layout | None) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reshard.errors import FormatError
 from reshard.formats.base import Place, TargetCheckpoint, Writer
-from reshard.formats.forms import OrbaxForm
+from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.param_names import check_files
 from reshard.formats.orbax.write.copy_items import copy_items
 from reshard.formats.orbax.write.finish import check_tree, finish_checkpoint

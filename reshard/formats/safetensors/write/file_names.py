@@ -7,10 +7,14 @@ A pattern has fields in braces, each with an optional width: ``{number}`` counts
 from __future__ import annotations
 
 import re
+from typing import Any, Literal
 
 from reshard.errors import PlanError
-from reshard.formats.forms import FilesOf
 from reshard.formats.safetensors.files import ENDING
+
+FilesOf = Literal["one", "shards", "ranks", "dcp"]
+"""The files of a safetensors target: one file, Hugging Face shards with an index, a file for each device, or
+the files of torch's distributed checkpoint, which hold each slice once."""
 
 ONLY_FILE = f"model{ENDING}"
 
@@ -26,8 +30,10 @@ _FIELD = re.compile(r"\{(number|rank|count)(?::0?([1-9])d)?\}")
 _EXAMPLE = "such as 'model-{number:05d}-of-{count:05d}.safetensors'"
 
 
-def check_pattern(pattern: str) -> None:
-    """Raises PlanError unless ``pattern`` gives names of files of this format."""
+def parse_pattern(pattern: Any) -> str | None:
+    """The pattern, or None for the usual names; PlanError unless it gives names of files of this format."""
+    if pattern is None:
+        return None
     if not isinstance(pattern, str):
         raise PlanError(f"file_names is {pattern!r}; expected a pattern, {_EXAMPLE}")
     rest = _FIELD.sub("", pattern)
@@ -41,6 +47,7 @@ def check_pattern(pattern: str) -> None:
         raise PlanError(
             f"file_names is {pattern[:220]!r}; expected the name of a file that ends in {ENDING}, {_EXAMPLE}"
         )
+    return pattern
 
 
 def file_names(files: FilesOf, count: int, pattern: str | None) -> list[str]:

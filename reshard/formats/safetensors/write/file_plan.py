@@ -18,12 +18,11 @@ from msgspec import Struct
 
 from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint, TargetTensor
-from reshard.formats.forms import SafetensorsForm
+from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.write.file_names import file_names
 from reshard.formats.safetensors.write.header import HeaderEntry
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
-from reshard.geometry.grid import Grid
 from reshard.layout.tensor_layout import device_boxes
 
 
@@ -77,14 +76,6 @@ def plan_files(target: TargetCheckpoint, form: SafetensorsForm) -> list[PlannedF
         PlannedFile(name, tuple(sorted(slices, key=_in_file)), number, len(listed))
         for number, (name, slices) in enumerate(zip(names, listed, strict=True))
     ]
-
-
-def slices_of(tensor: TargetTensor, form: SafetensorsForm) -> Grid:
-    """The slices in which a tensor is stored."""
-    shards = tensor.shards
-    if form.files in ("one", "shards") or not isinstance(shards, Grid):
-        return Grid.whole(tensor.spec.shape)
-    return shards
 
 
 def _in_file(one: FileSlice) -> tuple[int, str]:
@@ -165,7 +156,7 @@ def _holders(tensor: TargetTensor, form: SafetensorsForm) -> dict[Box, list[int]
     if not math.prod(tensor.spec.shape):
         return {}
     if tensor.partition is not None or tensor.slices is not None:
-        boxes = list(slices_of(tensor, form).boxes())
+        boxes = list(form.slices_of(tensor).boxes())
     else:
         boxes = _device_boxes(tensor)
     ranks = sorted(range(len(boxes)), key=lambda rank: boxes[rank].start)

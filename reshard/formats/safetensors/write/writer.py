@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from reshard.errors import FormatError
 from reshard.formats.base import PathKey, Place, TargetCheckpoint, TargetTensor
-from reshard.formats.forms import SafetensorsForm
 from reshard.formats.safetensors.files import INDEX_NAME
+from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.record import HEADER_DIGEST, NO_DIGEST, RECORD, with_digest
 from reshard.formats.safetensors.slices import DCP_SLICES, RESHARD_SLICES
 from reshard.formats.safetensors.write.file_names import ONLY_FILE
@@ -28,7 +28,6 @@ from reshard.formats.safetensors.write.file_plan import (
     FileSlice,
     PlannedFile,
     plan_files,
-    slices_of,
 )
 from reshard.formats.safetensors.write.header import safetensors_header
 from reshard.formats.slices.file_digests import digests_of_files
@@ -133,7 +132,7 @@ class SafetensorsWriter:
 
     def _located(self) -> dict[str, _Stored]:
         starts: dict[str, dict[Index, list[Place]]] = defaultdict(lambda: defaultdict(list))
-        grids = {n: slices_of(t, self._form) for n, t in self._target.tensors.items()}
+        grids = {n: self._form.slices_of(t) for n, t in self._target.tensors.items()}
         for file in self._files:
             offset = len(self._header(file))
             for one in file.slices:

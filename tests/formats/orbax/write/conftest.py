@@ -24,7 +24,7 @@ from reshard.formats.base import (
     TargetTensor,
     Writer,
 )
-from reshard.formats.forms import OrbaxForm
+from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.write.writer import open_writer
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import DeviceMesh
@@ -78,6 +78,7 @@ def target_of(
         {e.leaf.name: e.target for e in entries if e.value is not None},
         [e.leaf for e in entries],
         copied or {},
+        OrbaxForm(),
     )
 
 

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from reshard.errors import FormatError, LayoutError, StorageError
 from reshard.formats.base import Encoding, TargetCheckpoint, TargetTensor
-from reshard.formats.forms import OrbaxForm
+from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.write.writer import open_writer
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import DeviceMesh
@@ -115,7 +116,7 @@ def test_encodings_that_cannot_be_written(making):
 def with_spec(making, spec):
     entry = making.Entry(("w",), W)
     target = TargetTensor(spec, Encoding(), entry.leaf)
-    return TargetCheckpoint(making.one_tree, {"w": target}, [entry.leaf], {})
+    return TargetCheckpoint(making.one_tree, {"w": target}, [entry.leaf], {}, OrbaxForm())
 
 
 def test_cuts_that_are_no_chunks(making):
@@ -144,12 +145,12 @@ def test_nothing_to_write(making):
 
 def test_tensors_and_leaves_must_match(making):
     target = making.target_of([making.Entry(("w",), W), making.Entry(("v",), W)])
-    fewer = TargetCheckpoint(target.container, target.tensors, target.leaves[:1], {})
+    fewer = replace(target, leaves=target.leaves[:1])
     with pytest.raises(
         FormatError, match=r"tensor 'v' has no leaf in the target tree; it would be lost"
     ):
         open_writer(fewer, OrbaxForm())
-    unknown = TargetCheckpoint(target.container, {"w": target.tensors["w"]}, target.leaves, {})
+    unknown = replace(target, tensors={"w": target.tensors["w"]})
     with pytest.raises(
         FormatError, match="leaf 'v' is a tensor, but its shape and chunks are not known"
     ):

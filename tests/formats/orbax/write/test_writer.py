@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import v1
 
 from reshard.formats.base import Encoding
-from reshard.formats.forms import OrbaxForm
+from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.write.writer import open_writer
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import digest_of

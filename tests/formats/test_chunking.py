@@ -7,8 +7,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reshard.formats.chunking import chunk_shape
 from reshard.geometry.grid import Grid
-from reshard.planning.chunking import chunk_shape
 
 
 @st.composite

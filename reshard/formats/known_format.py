@@ -1,0 +1,55 @@
+"""KnownFormat: what the registry knows of a format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from reshard.formats.base import Form, Item, Reader, Record
+from reshard.formats.options import FormatOption
+from reshard.formats.slices.record_files import RecordedFolder
+
+
+class KnownFormat(Struct, frozen=True, kw_only=True):
+    """A format that is read and written.
+
+    Attributes:
+        name: of the format, which its reader and its forms have too.
+        title: the name in sentences, such as ``"Orbax"``.
+        marks: the files by which its checkpoints are recognised, for messages.
+        matches: whether a local path has such files.
+        open: the reader of the checkpoint at a local path.
+        count_leaves: about how many leaves a checkpoint has, without opening it; 0 where it cannot be read.
+        leaf_bytes: memory that opening it takes for each leaf, an overestimate.
+        is_ours: whether what is at such a path may be replaced by a target: nothing of it is lost but a checkpoint.
+        is_no_run: whether a path is certainly one checkpoint, and not the folder of a training run.
+        takes_record: whether ``reshard fingerprint`` can record digests in the checkpoint at a local path.
+        folders_to_record: the folders of an open checkpoint that get a record.
+        options: those of a target's options that the format has.
+        form: the form of a target, from these options, parsed, and the open source. Raises PlanError for options that
+            contradict each other or the source.
+        named_options: the options of a target by its path, where the name says that it has this format; else None.
+        items: the items of a checkpoint; none for a format without items.
+        chunk_test: tells whether a file is a chunk, by its path below the open checkpoint. A file that is none, and that
+            the record does not name, is damage. None if that is not known.
+    """
+
+    name: str
+    title: str
+    marks: str
+    matches: Callable[[str], bool]
+    open: Callable[[str, Record], Reader]
+    count_leaves: Callable[[str], int]
+    leaf_bytes: int
+    is_ours: Callable[[str], bool]
+    is_no_run: Callable[[str], bool]
+    takes_record: Callable[[str], bool]
+    folders_to_record: Callable[[Path, Reader], list[RecordedFolder]]
+    options: Mapping[str, FormatOption]
+    form: Callable[[Mapping[str, Any], Reader], Form]
+    named_options: Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None] = lambda *_: None
+    items: Callable[[Path], tuple[Item, ...]] = lambda _: ()
+    chunk_test: Callable[[Reader], Callable[[str], bool] | None] = lambda _: None

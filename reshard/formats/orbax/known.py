@@ -1,0 +1,42 @@
+"""Orbax in the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from reshard.formats.base import Item, Reader
+from reshard.formats.known_format import KnownFormat
+from reshard.formats.orbax.container import MARKERS, is_marked, is_orbax, read_container
+from reshard.formats.orbax.folders_to_record import folders_to_record
+from reshard.formats.orbax.form import OPTIONS, orbax_form
+from reshard.formats.orbax.metadata_price import OPENED_LEAF_BYTES, leaf_count
+from reshard.formats.orbax.reader import OrbaxReader, open_orbax
+
+
+def _items(path: Path) -> tuple[Item, ...]:
+    return read_container(path).items
+
+
+def _chunk_test(reader: Reader) -> Callable[[str], bool]:
+    return cast("OrbaxReader", reader).chunk_files.__contains__
+
+
+ORBAX = KnownFormat(
+    name="orbax",
+    title="Orbax",
+    marks=f"Orbax ({', '.join(MARKERS)})",
+    matches=is_orbax,
+    open=open_orbax,
+    count_leaves=leaf_count,
+    leaf_bytes=OPENED_LEAF_BYTES,
+    is_ours=is_orbax,
+    is_no_run=is_marked,
+    takes_record=is_orbax,
+    folders_to_record=folders_to_record,
+    options=OPTIONS,
+    form=orbax_form,
+    items=_items,
+    chunk_test=_chunk_test,
+)

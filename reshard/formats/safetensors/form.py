@@ -1,0 +1,196 @@
+"""The form of a safetensors target: its options, and from them the chunks of each tensor and what it cannot hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reshard.errors import PlanError, ReshardError
+from reshard.formats.base import (
+    Container,
+    Encoding,
+    Reader,
+    StoredTensor,
+    TargetCheckpoint,
+    TargetTensor,
+)
+from reshard.formats.chunking import contiguous_grid
+from reshard.formats.json.safe_json import read_json
+from reshard.formats.options import FormatOption, choice, flag, size
+from reshard.formats.safetensors.carried import files_beside
+from reshard.formats.safetensors.dtypes import safetensors_name
+from reshard.formats.safetensors.files import ENDING
+from reshard.formats.safetensors.write.file_names import ONLY_FILE, FilesOf, parse_pattern
+from reshard.formats.tensors_only import refuse_others
+from reshard.geometry.grid import Grid
+from reshard.layout.changes import kind_of
+
+if TYPE_CHECKING:
+    from reshard.formats.base import Writer
+
+SHARD_BYTES = 5_000_000_000
+"""Most bytes of tensors in one of several shards, as Hugging Face writes them."""
+
+FILE_CHUNK_BYTES = 64 << 20
+"""Most bytes of a chunk in a shared file. It is a unit of work only: readers of the file do not see it."""
+
+OPTIONS: Mapping[str, FormatOption] = {
+    "files": choice("files", get_args(FilesOf)),
+    "file_bytes": size("file_bytes", "5GB"),
+    "file_names": FormatOption(parse_pattern),
+    "carry": flag(),
+}
+
+_UNKNOWN_TO_DCP = frozenset({"float8_e8m0fnu"})
+
+
+class SafetensorsForm(Struct, frozen=True):
+    """A safetensors target.
+
+    Attributes:
+        file_bytes: for shards, the most bytes of tensors in one file; a larger tensor has a file of its own.
+        file_names: the pattern of the files' names; None for the usual ones.
+        carried: files of the source that are copied as they are.
+    """
+
+    files: FilesOf = "shards"
+    file_bytes: int = SHARD_BYTES
+    file_names: str | None = None
+    carried: tuple[Path, ...] = ()
+
+    @property
+    def format(self) -> str:
+        return "safetensors"
+
+    @property
+    def file(self) -> str:
+        return ONLY_FILE if self.files == "one" else ""
+
+    def container(self, container: Container) -> Container:
+        """The source's, for a later way back."""
+        return container
+
+    def stored(self, tensor: TargetTensor, source: StoredTensor, slices: Grid) -> TargetTensor:  # noqa: ARG002
+        """With contiguous parts of each slice that a file holds as chunks."""
+        spec = tensor.spec
+        safetensors_name(spec.dtype, spec.name)
+        storage = contiguous_grid(self.slices_of(tensor), spec.itemsize, FILE_CHUNK_BYTES)
+        return replace(tensor, spec=replace(spec, storage=storage), encoding=Encoding())
+
+    def slices_of(self, tensor: TargetTensor) -> Grid:
+        """The slices in which a tensor is stored."""
+        shards = tensor.shards
+        if self.files in ("one", "shards") or not isinstance(shards, Grid):
+            return Grid.whole(tensor.spec.shape)
+        return shards
+
+    def copies(self, tensor: TargetTensor) -> int:
+        """Rank files repeat a slice that is replicated over the mesh."""
+        if self.files != "ranks":
+            return 1
+        layout = tensor.spec.layout
+        mesh = None if layout is None else layout.device_mesh
+        slices = self.slices_of(tensor).count
+        return 1 if mesh is None or not slices else max(1, math.prod(mesh.shape) // slices)
+
+    def put_bytes(self, chunk_bytes: int) -> int | None:  # noqa: ARG002  the same for every chunk
+        """None: every chunk has a place in a file."""
+        return None
+
+    def refuse_unheld(self, target: TargetCheckpoint, source: Reader) -> None:
+        refuse_others(target, source, "safetensors files")
+
+    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:
+        if target.copied:
+            yield (
+                f"the items {', '.join(sorted(target.copied))} are no trees of tensors, so a safetensors target leaves them out"
+            )
+        if self.files == "dcp":
+            yield from _torch_warning(target)
+        config = next((path for path in self.carried if path.name == "config.json"), None)
+        if config is not None:
+            yield from _dtype_warning(config, target, source)
+
+    def open_writer(self, target: TargetCheckpoint) -> Writer:
+        from reshard.formats.safetensors.write.writer import open_writer
+
+        return open_writer(target, self)
+
+
+def named_options(path: str, options: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The options of a target whose name ends in ``.safetensors``, which is one file; None for other names.
+
+    Raises PlanError where other files are asked for.
+    """
+    if not path.endswith(ENDING):
+        return None
+    if options["files"] not in (None, "one"):
+        raise PlanError(
+            f"files is {options['files']!r}, which makes a folder, but the target {path!r} has the name of a file; name a "
+            f"folder, or leave files out for one file"
+        )
+    return {**options, "files": "one"}
+
+
+def safetensors_form(options: Mapping[str, Any], source: Reader) -> SafetensorsForm:
+    """The form that the parsed options ask for; PlanError for options that contradict each other."""
+    files: FilesOf = options["files"] or "shards"
+    file_bytes, file_names = options["file_bytes"], options["file_names"]
+    if file_bytes is not None and files != "shards":
+        raise PlanError(
+            f"file_bytes is the size of shards, but files is {files!r}; leave it out (file_bytes)"
+        )
+    if files == "one" and (file_names is not None or options["carry"]):
+        name = "carry" if options["carry"] else "file_names"
+        raise PlanError(
+            f"{name} is for a folder of files, but the target is a single file; leave it out ({name}), or ask for "
+            "other files (files)"
+        )
+    carried = _carried(source) if options["carry"] else ()
+    return SafetensorsForm(files, file_bytes or SHARD_BYTES, file_names, carried)
+
+
+def _carried(source: Reader) -> tuple[Path, ...]:
+    folder = Path(source.uri)
+    if source.format != "safetensors" or not folder.is_dir():
+        raise PlanError(
+            f"carry copies the files beside the weights of a folder of safetensors files, but {source.uri} is none; leave "
+            "it out (carry), and copy the files yourself"
+        )
+    return files_beside(folder)
+
+
+def _torch_warning(target: TargetCheckpoint) -> Iterator[str]:
+    """torch's reader of these files has no name for some dtypes, and then loads no tensor (torch 2.13)."""
+    names = [n for n, t in target.tensors.items() if t.spec.dtype in _UNKNOWN_TO_DCP]
+    if names:
+        more = f" and {len(names) - 1} more" if names[1:] else ""
+        yield (
+            f"{names[0]!r}{more} is {target.tensors[names[0]].spec.dtype}, and torch's HuggingFaceStorageReader loads no "
+            "tensor of a folder that holds this dtype; drop it or cast it, or read the files with safetensors.torch"
+        )
+
+
+def _dtype_warning(config: Path, target: TargetCheckpoint, source: Reader) -> Iterator[str]:
+    """transformers casts weights to the dtype of config.json when it loads them."""
+    try:
+        document = read_json(config)
+    except ReshardError:
+        return
+    if not isinstance(document, dict):
+        return
+    asked = document.get("dtype", document.get("torch_dtype"))
+    if not isinstance(asked, str):
+        return
+    floats = {t.spec.dtype for t in target.tensors.values() if kind_of(t.spec.dtype) == "float"}
+    cast = floats - {t.spec.dtype for t in source.tensors.values()} - {asked}
+    if cast:
+        yield (
+            f"floats were cast to {', '.join(sorted(cast))}, but config.json, which is carried, says {asked}: transformers "
+            "casts them again when it loads them, so change its dtype"
+        )
