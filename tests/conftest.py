@@ -13,6 +13,8 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from tests.emulators.buckets import Bucket
+    from tests.emulators.server import Server
     from tests.oracles.oracle import Oracle
 
 # Meshes need devices: jax splits the CPU into eight.
@@ -63,6 +65,42 @@ def torch() -> Iterator[Oracle]:
     oracle = Oracle("torch")
     yield oracle
     oracle.close()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[Server]:
+    """S3 with checked checksums and faults, in this process."""
+    from tests.emulators.buckets import fake_s3
+
+    with fake_s3() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs_server() -> Iterator[Server]:
+    """GCS in both of its APIs, with faults, in this process."""
+    from tests.emulators.buckets import fake_gcs
+
+    with fake_gcs() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_bucket(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """An empty bucket on ``s3_server``, whose address and credentials are in the environment."""
+    from tests.emulators.buckets import lend
+
+    with lend(s3_server, "s3", monkeypatch) as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def gcs_bucket(gcs_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """An empty bucket on ``gcs_server``, whose address and credentials are in the environment."""
+    from tests.emulators.buckets import lend
+
+    with lend(gcs_server, "gs", monkeypatch) as bucket:
+        yield bucket
 
 
 @pytest.fixture(scope="session")

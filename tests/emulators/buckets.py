@@ -1,0 +1,100 @@
+"""A bucket of one test, on one of the servers, and what a user would set to reach it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import msgspec
+import pytest
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from tests.emulators.apis.gcs import Gcs
+from tests.emulators.apis.s3 import S3
+from tests.emulators.server import Server
+
+Scheme = Literal["s3", "gs", "az"]
+_numbers = itertools.count(1)
+STORES: dict[str, Callable[..., Any]] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+SECRETS = {"s3": "secret-of-the-s3-tests", "gs": "token-of-the-gcs-tests"}
+"""What must appear in no log, error, plan or page."""
+
+
+class Bucket(msgspec.Struct, frozen=True):
+    """An empty bucket; ``environment`` is set in the process of the test. ``server`` is None for moto and Azurite."""
+
+    scheme: Scheme
+    name: str
+    environment: dict[str, str]
+    server: Server | None = None
+
+    @property
+    def url(self) -> str:
+        """``s3://test-7``."""
+        return f"{self.scheme}://{self.name}"
+
+    @property
+    def emulator(self) -> Server:
+        """The server, for its faults, its log and its objects."""
+        assert self.server is not None, f"{self.url} is on a server that is not this project's own"
+        return self.server
+
+    def store(self, prefix: str | None = None, **options: Any) -> Any:
+        """The bucket as a store of obstore, with its own retries unless ``options`` say otherwise."""
+        return STORES[self.scheme](
+            self.name, prefix=prefix, client_options={"allow_http": True}, **options
+        )
+
+
+def next_name() -> str:
+    """A name that no other bucket of this process has."""
+    return f"test-{next(_numbers)}"
+
+
+def s3_environment(url: str) -> dict[str, str]:
+    """What users of S3 set: understood by obstore, boto3 and TensorStore."""
+    return {
+        "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "key-of-the-s3-tests",
+        "AWS_SECRET_ACCESS_KEY": SECRETS["s3"], "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
+    }  # fmt: skip
+
+
+def gcs_environment(url: str) -> dict[str, str]:
+    """What reaches an emulator of GCS: the first two for obstore, then gcsfs and google-cloud-storage, TensorStore."""
+    return {
+        "GOOGLE_BASE_URL": url, "GOOGLE_BEARER_TOKEN": SECRETS["gs"],
+        "STORAGE_EMULATOR_HOST": url, "TENSORSTORE_GCS_HTTP_URL": url,
+        "GOOGLE_AUTH_TOKEN_FOR_TESTING": SECRETS["gs"], "GOOGLE_CLOUD_PROJECT": "tests",
+    }  # fmt: skip
+
+
+ENVIRONMENTS = {"s3": s3_environment, "gs": gcs_environment}
+
+
+def fake_s3() -> Server:
+    return Server(S3)
+
+
+def fake_gcs() -> Server:
+    return Server(Gcs)
+
+
+@contextlib.contextmanager
+def lend(server: Server, scheme: Scheme, patch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """A new bucket on one of the project's own servers, which is as at its start afterwards."""
+    bucket = Bucket(scheme, next_name(), ENVIRONMENTS[scheme](server.url), server)
+    set_environment(bucket, patch)
+    server.objects.create_bucket(bucket.name)
+    yield bucket
+    failures = server.failures
+    server.reset()
+    server.objects.delete_bucket(bucket.name)
+    assert not failures, failures[0]
+
+
+def set_environment(bucket: Bucket, patch: pytest.MonkeyPatch) -> None:
+    for name, value in bucket.environment.items():
+        patch.setenv(name, value)
