@@ -13,12 +13,13 @@ from reshard.arguments import changes_of, path_of
 from reshard.engine.limits import limits_of
 from reshard.errors import StorageError, TreeError
 from reshard.formats.base import Reader, StoredTensor
-from reshard.formats.registry import local_path, open_reader
+from reshard.formats.registry import open_reader
 from reshard.planning.rules import Rewrite, rewrites
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.request import restore_request
 from reshard.restoring.restore import restore
 from reshard.signatures import takes_options
+from reshard.storage.location import local_path
 from reshard.streaming.shard_parts import shard_parts
 from reshard.streaming.shard_stream import ShardStream
 from reshard.streaming.slice_text import box_of

@@ -18,7 +18,7 @@ from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checksum_warnings import record_warnings, unvouched
-from reshard.formats.registry import local_path, refuse_other_content, target_path
+from reshard.formats.registry import refuse_other_content, target_path
 from reshard.geometry.grid import Grid
 from reshard.planning.move import Move, Plan
 from reshard.planning.multi_plan import MultiPlan
@@ -26,6 +26,7 @@ from reshard.planning.planner import make_multi_plan
 from reshard.planning.target_layouts import layout_warnings
 from reshard.storage.host import free_bytes
 from reshard.storage.local import storage_errors
+from reshard.storage.location import local_path
 from reshard.storage.target_checks import check_apart, check_target
 
 

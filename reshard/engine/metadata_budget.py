@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reshard.formats.base import Reader
-from reshard.formats.registry import local_path, open_reader, price_of_opening
+from reshard.formats.registry import open_reader, price_of_opening
 from reshard.planning.metadata_share import LEAST_BUFFERS, bytes_beside
+from reshard.storage.location import local_path
 
 BYTES_PER_MOVE = 2600
 """What a conversion keeps in memory for each tensor (measured), besides the source's own metadata."""

@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, PlanError, StorageError
 from reshard.formats.base import Item
-from reshard.formats.registry import is_checkpoint, is_no_run, items_of, local_path, refuse_missing
+from reshard.formats.registry import is_checkpoint, is_no_run, items_of, refuse_missing
 from reshard.formats.steps import LARGEST_STEP, StepName, run_steps, steps_text, uncommitted
 from reshard.storage.inside import Inside
 from reshard.storage.local import storage_error
+from reshard.storage.location import local_path
 
 Step = int | Literal["latest"]
 

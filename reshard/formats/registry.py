@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
@@ -25,10 +24,8 @@ from reshard.formats.safetensors.known import SAFETENSORS
 from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.steps import committed, committed_steps
 from reshard.storage.local import storage_error, storage_errors
+from reshard.storage.location import local_path
 from reshard.storage.staging import staging_above
-
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-
 
 FORMATS = (ORBAX, SAFETENSORS)
 """In the order in which they are tried."""
@@ -202,51 +199,11 @@ def refuse_missing(uri: str, path: str, expected: str = "the directory of a chec
             raise
 
 
-def local_path(uri: str, *, writing: bool = False) -> str:
-    """The local path that ``uri`` names; a StorageError for other schemes and unclean URLs."""
-    match = _URL.match(uri)
-    if "\0" in uri or not uri:
-        wanted = "the folder to write" if writing else "the directory of a checkpoint"
-        raise StorageError(f"{uri!r} is no path; expected {wanted}")
-    if match is None:
-        _refuse_odd(uri)
-        return uri
-    path = uri[match.end() :]
-    if match[1].lower() != "file":
-        raise StorageError(f"{uri}: {_unsupported(match[1], writing)}")
-    if not path.startswith("/") or any(c in path for c in "%?#|"):
-        raise StorageError(f"{uri} should be file:// with an absolute path without any of % ? # |")
-    _refuse_odd(path)
-    return path
-
-
 def target_path(target: str) -> str:
     """The local path of a target; its last part is a name, so that a staging folder can be made beside it."""
     path = local_path(target, writing=True)
     # A path such as ``.`` or ``a/..`` has no name at its end; its real path has.
     return path if Path(path).name not in ("", "..") else os.path.realpath(path)
-
-
-def _refuse_odd(path: str) -> None:
-    """TensorStore takes a backslash for a slash, and only text that is UTF-8."""
-    whole = str(Path(path).absolute())
-    if "\\" in whole or any("\ud800" <= c <= "\udfff" for c in whole):
-        raise StorageError(
-            f"the path {whole!a} holds a backslash or bytes that are not UTF-8, which databases of chunks "
-            "cannot be read from or written to; rename the folder, or give it another name by a symbolic link"
-        )
-
-
-def _unsupported(scheme: str, writing: bool) -> str:
-    if writing:
-        return (
-            f"writing to {scheme}:// is not supported yet; write to a local disk and copy the "
-            "checkpoint from there"
-        )
-    return (
-        f"reading from {scheme}:// is not supported yet; copy the checkpoint to a local disk and "
-        "give its path"
-    )
 
 
 def _hint(uri: str, path: Path) -> str:

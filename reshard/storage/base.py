@@ -7,7 +7,7 @@ format knows where its files are. Paths are texts with slashes; every failure is
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -30,10 +30,16 @@ class FileStatus(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True):
-    """A name in a folder; a symbolic link is no folder, whatever it leads to."""
+    """A name in a folder.
+
+    Attributes:
+        is_folder: whether it is a folder or a link to one.
+        is_link: whether it is a symbolic link, which only local folders have.
+    """
 
     name: str
     is_folder: bool
+    is_link: bool = False
 
 
 class OpenFile(Protocol):
@@ -63,6 +69,11 @@ class Store(Protocol):
         """How many bytes one request should ask for, since each takes long to begin; 0 where short reads are cheap."""
         ...
 
+    @property
+    def renames(self) -> bool:
+        """Whether a folder gets its name at once, when it is complete; else a file in it says that it is."""
+        ...
+
     def text(self, path: str) -> str:
         """The path as users name it; ``locate`` gives the same location for it in any process."""
         ...
@@ -89,11 +100,19 @@ class Store(Protocol):
         """
         ...
 
-    def view(self, folder: str, also: Sequence[str] = ()) -> Store:
+    def view(self, folder: str) -> Store:
         """This store as a checkpoint in ``folder`` is read: it must not lead elsewhere, nor change meanwhile.
 
-        Locally, symbolic links that lead out of the folder are refused, unless into the folders ``also``. A bucket is
-        listed once: later lookups are answered from the listing, and reads ask for the versions that it named.
+        Locally, symbolic links that lead out of the folder are refused, but for those of a snapshot in the cache of
+        huggingface_hub to its blobs. A bucket is listed once: later lookups are answered from the listing, and reads
+        ask for the versions that it named. ``folder`` may also be a single file.
+        """
+        ...
+
+    def tensorstore_spec(self, folder: str) -> dict[str, Any]:
+        """A TensorStore kvstore spec of the folder.
+
+        Raises FormatError where TensorStore cannot read there.
         """
         ...
 

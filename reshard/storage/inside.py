@@ -7,11 +7,14 @@ would end up in the output.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path
 
 from reshard.errors import FormatError, StorageError
+
+_REPOSITORY = re.compile(r"(models|datasets|spaces)--.+")
 
 
 class Inside:
@@ -69,3 +72,15 @@ class Inside:
                 f"{what}: {path} is a symbolic link to a place outside of {self._root}; links that lead out of a "
                 "checkpoint are not followed, so replace it by the file that it points to"
             )
+
+
+def blobs_of_snapshot(folder: str) -> tuple[str, ...]:
+    """The folder of the blobs where ``folder`` is a snapshot in the cache of huggingface_hub.
+
+    Every file of a snapshot is a link to a blob of its repository:
+    ``models--ORG--NAME/snapshots/REVISION/FILE`` leads to ``../../blobs/HASH``.
+    """
+    snapshots = Path(os.path.realpath(folder)).parent
+    if snapshots.name == "snapshots" and _REPOSITORY.fullmatch(snapshots.parent.name):
+        return (f"{snapshots.parent}/blobs",)
+    return ()

@@ -8,10 +8,11 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from reshard.errors import FormatError
 from reshard.storage.base import Entry, FileKind, FileStatus, OpenFile
-from reshard.storage.inside import Inside
+from reshard.storage.inside import Inside, blobs_of_snapshot
 from reshard.storage.local import close_after_reading, read_at, storage_error, storage_errors
 
 
@@ -23,6 +24,7 @@ class LocalStore:
     """
 
     range_bytes = 0
+    renames = True
 
     def __init__(self, inside: Inside | None = None) -> None:
         self._inside = inside
@@ -45,7 +47,7 @@ class LocalStore:
 
     def entries(self, folder: str) -> Sequence[Entry]:
         with storage_errors("list", folder), os.scandir(folder or ".") as found:
-            entries = [Entry(e.name, e.is_dir(follow_symlinks=False)) for e in found]
+            entries = [Entry(e.name, _is_folder(e), e.is_symlink()) for e in found]
         return sorted(entries, key=lambda entry: entry.name)
 
     def files(self, folder: str) -> Iterator[str]:
@@ -54,7 +56,7 @@ class LocalStore:
             below = folders.pop()
             for entry in self.entries(f"{folder}/{below}" if below else folder):
                 name = f"{below}/{entry.name}" if below else entry.name
-                if entry.is_folder:
+                if entry.is_folder and not entry.is_link:
                     folders.append(name)
                 else:
                     yield name
@@ -74,8 +76,11 @@ class LocalStore:
             on_error.pop_all()
         return file
 
-    def view(self, folder: str, also: Sequence[str] = ()) -> LocalStore:
-        return LocalStore(Inside(folder.rstrip("/") or folder, also))
+    def view(self, folder: str) -> LocalStore:
+        return LocalStore(Inside(folder.rstrip("/") or folder, blobs_of_snapshot(folder)))
+
+    def tensorstore_spec(self, folder: str) -> dict[str, Any]:
+        return {"driver": "file", "path": f"{folder.rstrip('/')}/"}
 
     def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
         return _state(os.path.realpath(path), "", but)
@@ -123,6 +128,13 @@ class LocalFile:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             close_after_reading(fd)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in a circle
+        return False
 
 
 def _kind(mode: int) -> FileKind:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -62,8 +64,8 @@ class Location(Struct, frozen=True):
         return self.store.entries(self.path)
 
     def folders(self) -> list[str]:
-        """The names of the folders in it, sorted."""
-        return [entry.name for entry in self.entries() if entry.is_folder]
+        """The names of the folders in it, sorted; links to folders are none."""
+        return [entry.name for entry in self.entries() if entry.is_folder and not entry.is_link]
 
     def files(self) -> Iterator[str]:
         """The path from here of every file below."""
@@ -73,9 +75,13 @@ class Location(Struct, frozen=True):
         """Opens it for reading."""
         return self.store.open(self.path, version, what)
 
-    def view(self, also: Sequence[str] = ()) -> Location:
-        """The same location, read as the folder of one checkpoint; see ``Store.view``."""
-        return Location(self.store.view(self.path, also), self.path)
+    def view(self) -> Location:
+        """The same location, read as one checkpoint; see ``Store.view``."""
+        return Location(self.store.view(self.path), self.path)
+
+    def tensorstore_spec(self) -> dict[str, Any]:
+        """A TensorStore kvstore spec of the folder; see ``Store.tensorstore_spec``."""
+        return self.store.tensorstore_spec(self.path)
 
     def state(self, but: frozenset[str] = frozenset()) -> Iterator[str]:
         """Lines that change when a file here does; see ``Store.state``."""
@@ -83,16 +89,54 @@ class Location(Struct, frozen=True):
 
 
 def locate(text: str) -> Location:
-    """The location that a local path or a URL of a bucket names. Nothing is looked up.
+    """The location that a local path or a URL names. Nothing is looked up; a local path becomes absolute.
 
     Raises StorageError for another scheme, or a URL that is not clean.
     """
+    return Location(LOCAL, str(Path(local_path(text)).absolute()))
+
+
+def local_path(text: str, *, writing: bool = False) -> str:
+    """The local path that a path or a ``file://`` URL names, as it is written.
+
+    Raises StorageError for what is no path, for another scheme, and for a URL that is not clean.
+    """
+    if "\0" in text or not text:
+        wanted = "the folder to write" if writing else "the directory of a checkpoint"
+        raise StorageError(f"{text!r} is no path; expected {wanted}")
     match = _SCHEME.match(text)
     if match is None:
-        return Location(LOCAL, text)
-    raise StorageError(
-        f"{text}: {match[1]}:// is not supported yet; copy the checkpoint to a local disk and give its path"
+        _refuse_odd(text)
+        return text
+    path = text[match.end() :]
+    if match[1].lower() != "file":
+        raise StorageError(f"{text}: {_unsupported(match[1], writing)}")
+    if not path.startswith("/") or any(c in path for c in "%?#|"):
+        raise StorageError(f"{text} should be file:// with an absolute path without any of % ? # |")
+    _refuse_odd(path)
+    return path
+
+
+def _unsupported(scheme: str, writing: bool) -> str:
+    if writing:
+        return (
+            f"writing to {scheme}:// is not supported yet; write to a local disk and copy the "
+            "checkpoint from there"
+        )
+    return (
+        f"reading from {scheme}:// is not supported yet; copy the checkpoint to a local disk and "
+        "give its path"
     )
+
+
+def _refuse_odd(path: str) -> None:
+    """TensorStore takes a backslash for a slash, and only text that is UTF-8."""
+    whole = str(Path(path).absolute())
+    if "\\" in whole or any("\ud800" <= c <= "\udfff" for c in whole):
+        raise StorageError(
+            f"the path {whole!a} holds a backslash or bytes that are not UTF-8, which databases of chunks "
+            "cannot be read from or written to; rename the folder, or give it another name by a symbolic link"
+        )
 
 
 def open_file(text: str, version: str = "", what: str = "") -> OpenFile:

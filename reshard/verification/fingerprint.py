@@ -13,7 +13,7 @@ from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_files
 from reshard.engine.read_digests import tensor_digests
-from reshard.formats.registry import folders_to_record, local_path, open_reader
+from reshard.formats.registry import folders_to_record, open_reader
 from reshard.formats.slices.file_digests import size_of
 from reshard.formats.slices.record_files import (
     RecordedFolder,
@@ -24,6 +24,7 @@ from reshard.formats.slices.record_files import (
 )
 from reshard.geometry.sizes import format_bytes
 from reshard.record_text import counted, several
+from reshard.storage.location import local_path
 
 
 class Fingerprint(Struct, frozen=True):

@@ -26,13 +26,14 @@ from reshard.errors import (
 )
 from reshard.formats.base import Reader
 from reshard.formats.checksum_warnings import Unvouched, record_warnings, unvouched
-from reshard.formats.registry import chunk_test, local_path, open_reader
+from reshard.formats.registry import chunk_test, open_reader
 from reshard.formats.slices.file_digests import size_of
 from reshard.formats.slices.file_verdict import FileVerdict
 from reshard.formats.slices.folder_records import FolderRecord, file_verdicts, folder_records
 from reshard.formats.slices.origin import Made
 from reshard.layout.changes import Changes
 from reshard.planning.pairing import Pairing, pair_by_record, pair_by_rules
+from reshard.storage.location import local_path
 from reshard.verification.compare import Verification, compare_recorded, compare_stored
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import pytest
 import reshard.api
 from reshard.conversion.options import ConvertOptions
 from reshard.errors import FormatError, NotACheckpointError, StorageError
-from reshard.formats.registry import FORMATS, format_names, local_path, open_reader
+from reshard.formats.registry import FORMATS, format_names, open_reader
+from reshard.storage.location import local_path
 from tests.orbax_trees import save_manager, save_pytree
 
 

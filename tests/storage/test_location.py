@@ -72,7 +72,7 @@ def test_a_view_refuses_links_that_lead_out(folder: Path) -> None:
     for look in (root / "out").status, (root / "out").open:
         with pytest.raises(FormatError, match="a symbolic link to a place outside"):
             look()
-    assert locate(str(folder)).view([os.path.realpath(folder.parent)]).path == str(folder)
+    assert root.path == str(folder)
 
 
 def test_the_state_changes_with_any_file(folder: Path) -> None:
@@ -96,3 +96,38 @@ def test_joining() -> None:
     assert join("", "b") == "b"
     assert join("a", "") == "a"
     assert join("/", "a") == "/a"
+
+
+def test_a_link_to_a_folder_is_listed_as_one(folder: Path) -> None:
+    (folder / "link").symlink_to(folder / "a")
+    (folder / "loop").symlink_to("loop")
+    root = locate(str(folder))
+    assert root.entries()[2:] == [
+        Entry("link", is_folder=True, is_link=True),
+        Entry("loop", is_folder=False, is_link=True),
+    ]
+    assert root.folders() == ["a"]
+    assert sorted(root.files()) == ["a/b", "c", "link", "loop"]
+
+
+def test_a_snapshot_of_huggingface_hub_leads_to_its_blobs_only(tmp_path: Path) -> None:
+    for name in "models--a--b/blobs", "models--a--b/snapshots/1/deep", "plain/blobs":
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "models--a--b" / "blobs" / "hash").write_bytes(b"weights")
+    (tmp_path / "plain" / "blobs" / "hash").write_bytes(b"weights")
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "1"
+    for place in snapshot, snapshot / "deep":
+        (place / "file").symlink_to(tmp_path / "models--a--b" / "blobs" / "hash")
+    (snapshot / "other").symlink_to(tmp_path / "plain" / "blobs" / "hash")
+    view = locate(str(snapshot)).view()
+    assert (view / "file").open().read(0, 7) == b"weights"
+    assert (view / "deep/file").open().read(0, 7) == b"weights"
+    for root, name in (view, "other"), (locate(str(snapshot / "deep")).view(), "file"):
+        with pytest.raises(FormatError, match="a symbolic link to a place outside"):
+            (root / name).status()
+
+
+def test_paths_become_absolute(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert str(locate("a/b")) == str(folder / "a" / "b") == str(locate(f"file://{folder}/a/b/"))
+    assert locate("a").tensorstore_spec() == {"driver": "file", "path": f"{folder}/a/"}
