@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from reshard.errors import StorageError
 from reshard.storage.base import Entry, FileStatus, OpenFile, Store
+from reshard.storage.buckets.urls import is_bucket_scheme, other_scheme, parse_url
 from reshard.storage.local_store import LOCAL
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -91,9 +92,16 @@ class Location(Struct, frozen=True):
 def locate(text: str) -> Location:
     """The location that a local path or a URL names. Nothing is looked up; a local path becomes absolute.
 
-    Raises StorageError for another scheme, or a URL that is not clean.
+    ``file://``, ``gs://``, ``s3://`` and ``az://`` are taken. Raises StorageError for another scheme, or a URL that is not
+    clean.
     """
-    return Location(LOCAL, str(Path(local_path(text)).absolute()))
+    match = _SCHEME.match(text)
+    if match is None or not is_bucket_scheme(match[1]):
+        return Location(LOCAL, str(Path(local_path(text)).absolute()))
+    from reshard.storage.buckets.store import BucketStore
+
+    scheme, bucket, key = parse_url(text)
+    return Location(BucketStore(scheme, bucket), key)
 
 
 def local_path(text: str, *, writing: bool = False) -> str:
@@ -123,10 +131,12 @@ def _unsupported(scheme: str, writing: bool) -> str:
             f"writing to {scheme}:// is not supported yet; write to a local disk and copy the "
             "checkpoint from there"
         )
-    return (
-        f"reading from {scheme}:// is not supported yet; copy the checkpoint to a local disk and "
-        "give its path"
-    )
+    if is_bucket_scheme(scheme):
+        return (
+            f"reading from {scheme}:// is not supported yet; copy the checkpoint to a local disk and "
+            "give its path"
+        )
+    return f"reading from {scheme}:// is not supported; {other_scheme(scheme)}"
 
 
 def _refuse_odd(path: str) -> None:

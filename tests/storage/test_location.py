@@ -86,7 +86,10 @@ def test_the_state_changes_with_any_file(folder: Path) -> None:
 
 
 def test_other_schemes_are_refused() -> None:
-    with pytest.raises(StorageError, match="ftp:// is not supported yet"):
+    with pytest.raises(
+        StorageError,
+        match=r"ftp:// is not supported; give a local path, or a URL that begins with gs://, s3:// or az://",
+    ):
         locate("ftp://host/a")
 
 

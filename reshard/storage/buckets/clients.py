@@ -1,0 +1,227 @@
+"""obstore's client of a bucket: one in each process, made on first use, with the clouds' own credentials."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from reshard.errors import MissingPackageError, StorageError
+from reshard.storage.buckets.errors import bucket_errors
+from reshard.storage.buckets.settings import BucketSettings, settings_for
+from reshard.storage.buckets.urls import Scheme, format_url
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+CONNECT_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 60.0
+"""A request whose body stands still for so long is made again."""
+
+MAX_RETRIES = 10
+
+_ENVIRONMENT = {
+    "s3": (
+        "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_PROFILE", "AWS_ACCESS_KEY_ID",
+        "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ALLOW_HTTP", "AWS_SKIP_SIGNATURE",
+    ),
+    "gs": (
+        "GOOGLE_BASE_URL", "STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_BEARER_TOKEN",
+        "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SKIP_SIGNATURE",
+    ),
+    "az": (
+        "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURE_STORAGE_USE_EMULATOR",
+        "AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURITE_BLOB_STORAGE_URL",
+    ),
+}  # fmt: skip
+"""Variables that choose where and as whom requests go: when one changes, a new client is made."""
+
+_Key = tuple[Scheme, str, BucketSettings, tuple[str | None, ...]]
+
+_clients: dict[_Key, ObjectStore] = {}
+_lock = threading.Lock()
+
+
+_is_child_of_user = False
+"""Whether this process was forked from one that had clients: obstore's threads are not here, and requests would hang."""
+
+
+def client_for(scheme: Scheme, bucket: str, key: str = "") -> ObjectStore:
+    """The client that this process has for a bucket, with the settings for the URL of ``key``.
+
+    Raises MissingPackageError without obstore, and StorageError for settings that make no sense, and in a process that was
+    forked after a bucket was used.
+    """
+    settings = settings_for(format_url(scheme, bucket, key))
+    which = (scheme, bucket, settings, tuple(map(os.environ.get, _ENVIRONMENT[scheme])))
+    with _lock:
+        if which not in _clients:
+            _clients[which] = _new_client(scheme, bucket, settings)
+        return _clients[which]
+
+
+def _after_fork() -> None:
+    global _lock, _is_child_of_user
+    _lock = threading.Lock()  # another thread may have held the old one
+    _is_child_of_user = _is_child_of_user or bool(_clients)
+    _clients.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _new_client(scheme: Scheme, bucket: str, settings: BucketSettings) -> ObjectStore:
+    if _is_child_of_user:
+        raise StorageError(
+            f"cannot open {format_url(scheme, bucket, '')}: this process was forked from one that had used a bucket, and its "
+            "requests would hang; start worker processes with 'spawn' "
+            "(ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn')))"
+        )
+    try:
+        from obstore import store
+    except ImportError:
+        raise MissingPackageError(
+            f"{format_url(scheme, bucket, '')} needs the package obstore; pip install 'reshard[cloud]'"
+        ) from None
+    config = dict(settings.options)
+    make: Any
+    match scheme:
+        case "s3":
+            make, more = store.S3Store, _s3(config, settings)
+        case "gs":
+            make, more = store.GCSStore, _gs(config)
+        case "az":
+            make, more = store.AzureStore, _az(config)
+    with bucket_errors("open", format_url(scheme, bucket, "")):
+        return make(  # type: ignore[no-any-return]
+            bucket,
+            config=config,
+            client_options=_client_options(settings, _endpoint(scheme, config)),
+            retry_config={
+                "max_retries": MAX_RETRIES,
+                "retry_timeout": timedelta(seconds=settings.retry_timeout_s),
+            },
+            **more,
+        )
+
+
+def _client_options(settings: BucketSettings, endpoint: str) -> dict[str, Any]:
+    from reshard.version import __version__
+
+    allow_http = endpoint.startswith("http://") or _is_on("AWS_ALLOW_HTTP")
+    return {
+        "timeout": timedelta(seconds=settings.request_timeout_s),
+        "read_timeout": timedelta(seconds=min(READ_TIMEOUT_S, settings.request_timeout_s)),
+        "connect_timeout": timedelta(seconds=min(CONNECT_TIMEOUT_S, settings.request_timeout_s)),
+        "user_agent": f"reshard/{__version__}",
+        **({"allow_http": True} if allow_http else {}),
+    }
+
+
+def _s3(config: dict[str, str], settings: BucketSettings) -> dict[str, Any]:
+    """Fills in what every upload needs, and finds credentials in the files of the AWS command line."""
+    config.setdefault("checksum_algorithm", "CRC64NVME")
+    config.setdefault(
+        "unsigned_payload", "true"
+    )  # the CRC proves the payload, at a quarter of the CPU of SHA-256
+    profile = settings.profile or os.environ.get("AWS_PROFILE", "")
+    if not profile and (_has_own_s3_credentials(config) or not _has_aws_files()):
+        return {}
+    try:
+        import boto3
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        if not profile:
+            return {}
+        raise MissingPackageError(
+            f"the AWS profile {profile!r} needs the package boto3; pip install boto3, or set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY"
+        ) from None
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        session = boto3.Session(profile_name=profile or None)
+        if session.get_credentials() is None:
+            return {}
+        return {"credential_provider": Boto3CredentialProvider(session)}
+    except BotoCoreError as error:
+        raise StorageError(
+            f"the AWS profile {profile or 'default'!r} gives no credentials: {error}; run 'aws configure', or set "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        ) from None
+
+
+def _has_own_s3_credentials(config: Mapping[str, str]) -> bool:
+    """Whether obstore finds credentials by itself: given, in the environment, or of a container or web identity."""
+    found = (
+        "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    )  # fmt: skip
+    return (
+        bool({"access_key_id", "aws_access_key_id", "skip_signature"} & set(config))
+        or _is_on("AWS_SKIP_SIGNATURE")
+        or any(os.environ.get(name) for name in found)
+    )
+
+
+def _has_aws_files() -> bool:
+    names = (
+        ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
+        ("AWS_CONFIG_FILE", "~/.aws/config"),
+    )
+    return any(os.path.exists(os.path.expanduser(os.environ.get(*name))) for name in names)  # noqa: PTH110, PTH111
+
+
+def _gs(config: dict[str, str]) -> dict[str, Any]:
+    """The variable of Google's own clients for an emulator, which takes requests of anybody."""
+    emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
+    if emulator and "base_url" not in config and not os.environ.get("GOOGLE_BASE_URL"):
+        config["base_url"] = emulator if "://" in emulator else f"http://{emulator}"
+        if not os.environ.get("GOOGLE_BEARER_TOKEN"):
+            config.setdefault("skip_signature", "true")
+    return {}
+
+
+def _az(config: dict[str, str]) -> dict[str, Any]:
+    """The connection string of Azure's own clients, where nothing else names the account."""
+    text = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
+    if text and "account_name" not in config and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
+        parts = dict(part.split("=", 1) for part in text.split(";") if "=" in part)
+        names = (
+            ("AccountName", "account_name"), ("AccountKey", "account_key"), ("BlobEndpoint", "endpoint"),
+            ("SharedAccessSignature", "sas_key"),
+        )  # fmt: skip
+        config.update({ours: parts[theirs] for theirs, ours in names if theirs in parts})
+    return {}
+
+
+_ENDPOINTS: dict[Scheme, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "s3": (
+        ("aws_endpoint_url_s3", "endpoint", "aws_endpoint"),
+        ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    ),
+    "gs": (("base_url", "google_base_url"), ("GOOGLE_BASE_URL",)),
+    "az": (("endpoint", "azure_endpoint"), ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")),
+}
+"""Where an endpoint may stand: options, then variables."""
+
+
+def _endpoint(scheme: Scheme, config: Mapping[str, str]) -> str:
+    """The server that is named, "" for the cloud's own."""
+    if scheme == "az" and _is_on("AZURE_STORAGE_USE_EMULATOR"):
+        return os.environ.get("AZURITE_BLOB_STORAGE_URL", "http://127.0.0.1:10000")
+    options, variables = _ENDPOINTS[scheme]
+    named = [config.get(name) for name in options] + [os.environ.get(name) for name in variables]
+    return next((url for url in named if url), "")
+
+
+def s3_endpoint() -> dict[str, str]:
+    """The server that the environment names, as TensorStore takes it."""
+    endpoint = _endpoint("s3", {})
+    return {"endpoint": endpoint} if endpoint else {}
+
+
+def _is_on(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() in ("1", "true", "yes", "on")

@@ -1,0 +1,127 @@
+"""The objects below a prefix, listed once and kept in little memory."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from reshard.errors import StorageError
+from reshard.storage.base import Entry, FileStatus
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+PAGE_OBJECTS = 1000
+"""Clouds list so many objects in one request."""
+
+BYTES_PER_OBJECT = 320
+"""Memory that one listed object takes, with a path of 100 characters."""
+
+MOST_OBJECTS = 2_000_000
+"""A folder with more is no checkpoint; its listing alone would take 600 MB."""
+
+
+class Listing(Struct, frozen=True):
+    """Objects by their path from a folder, sorted: ``sizes`` and ``versions`` are in the order of ``paths``."""
+
+    paths: Sequence[str]
+    sizes: Sequence[int]
+    versions: Sequence[str]
+
+    def status(self, path: str) -> FileStatus | None:
+        """What is at a path from the folder; "" is the folder itself."""
+        place = bisect_left(self.paths, path)
+        if place < len(self.paths) and self.paths[place] == path:
+            return FileStatus("file", self.sizes[place], self.versions[place])
+        if next(self._below(path), None) is None:
+            return None
+        return FileStatus("folder")
+
+    def entries(self, folder: str) -> list[Entry]:
+        """Every name in a folder, sorted; none where nothing is there."""
+        begin = f"{folder}/" if folder else ""
+        found: dict[str, bool] = {}
+        place, end = self._range(begin)
+        while place < end:
+            name, slash, _ = self.paths[place][len(begin) :].partition("/")
+            found[name] = bool(slash)
+            place = place + 1 if not slash else bisect_left(self.paths, f"{begin}{name}0", place)
+        return [Entry(name, is_folder) for name, is_folder in sorted(found.items())]
+
+    def files(self, folder: str) -> Iterator[str]:
+        """The path from a folder of every object below it."""
+        skipped = len(folder) + 1 if folder else 0
+        return (self.paths[place][skipped:] for place in self._below(folder))
+
+    def lines(self, path: str, but: frozenset[str]) -> Iterator[str]:
+        """A line for each object at or below a path, which changes when the object does."""
+        found = self.status(path)
+        if found is None or found.kind == "file":
+            yield state_line("", found)
+            return
+        skipped = len(path)
+        for place in self._below(path):
+            below = self.paths[place][skipped:] if path else f"/{self.paths[place]}"
+            if not but.intersection(below.split("/")):
+                yield state_line(below, FileStatus("file", self.sizes[place], self.versions[place]))
+
+    def _below(self, folder: str) -> Iterator[int]:
+        return iter(range(*self._range(f"{folder}/" if folder else "")))
+
+    def _range(self, begin: str) -> tuple[int, int]:
+        """The places of paths that begin so; ``0`` is the character after the slash."""
+        if not begin:
+            return 0, len(self.paths)
+        first = bisect_left(self.paths, begin)
+        return first, bisect_left(self.paths, f"{begin[:-1]}0", first)
+
+
+def state_line(below: str, found: FileStatus | None) -> str:
+    """One line of ``Store.state``."""
+    return f"{below}\0{found.nbytes}\0{found.version}" if found else f"{below}\0missing"
+
+
+def list_objects(client: ObjectStore, folder: str, url: str) -> Listing:
+    """Every object below a folder of a bucket, in one request for each thousand. Raises obstore's errors."""
+    import obstore
+
+    paths: list[str] = []
+    sizes, versions = array("Q"), list[str]()
+    skipped = len(folder) + 1 if folder else 0
+    for page in obstore.list(client, folder or None, chunk_size=PAGE_OBJECTS):
+        for found in page:
+            paths.append(found["path"][skipped:])
+            sizes.append(found["size"])
+            versions.append(found["e_tag"] or "")
+        if len(paths) > MOST_OBJECTS:
+            raise StorageError(
+                f"cannot list {url}: more than {MOST_OBJECTS:,} objects are below it; give the path of one checkpoint"
+            )
+    return _in_order(paths, sizes, versions)
+
+
+def _in_order(paths: list[str], sizes: array[int], versions: list[str]) -> Listing:
+    """Sorted, and without the empty objects by which some programs mark folders."""
+    order: Sequence[int] = range(len(paths))
+    if any(one > other for one, other in pairwise(paths)):
+        order = sorted(order, key=paths.__getitem__)
+        paths = [paths[i] for i in order]
+    listing = Listing(paths, array("Q", (sizes[i] for i in order)), [versions[i] for i in order])
+    marks = {
+        place
+        for place, size in enumerate(listing.sizes)
+        if not size and (not paths[place] or next(listing._below(paths[place]), None) is not None)
+    }
+    if not marks:
+        return listing
+    kept = [place for place in range(len(paths)) if place not in marks]
+    return Listing(
+        [paths[i] for i in kept],
+        array("Q", (listing.sizes[i] for i in kept)),
+        [listing.versions[i] for i in kept],
+    )

@@ -1,0 +1,187 @@
+"""A bucket as a store: objects are files, and prefixes that end with a slash are folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from reshard.errors import FormatError, MissingError
+from reshard.storage.base import Entry, FileStatus, OpenFile, Store
+from reshard.storage.buckets.clients import client_for, s3_endpoint
+from reshard.storage.buckets.errors import bucket_errors
+from reshard.storage.buckets.file import RANGE_BYTES, BucketFile
+from reshard.storage.buckets.listing import Listing, list_objects, state_line
+from reshard.storage.buckets.settings import settings_for
+from reshard.storage.buckets.urls import Scheme, format_url
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+
+class BucketStore(Struct, frozen=True):
+    """A bucket; implements ``base.Store``. It has no secrets, and pickles: each process makes a client of its own."""
+
+    scheme: Scheme
+    bucket: str
+
+    @property
+    def range_bytes(self) -> int:
+        return RANGE_BYTES
+
+    @property
+    def renames(self) -> bool:
+        return False
+
+    def text(self, path: str) -> str:
+        return format_url(self.scheme, self.bucket, path)
+
+    def client(self, path: str) -> ObjectStore:
+        """obstore's client, as it is set up for a path."""
+        return client_for(self.scheme, self.bucket, path)
+
+    def status(self, path: str, what: str = "") -> FileStatus | None:
+        """One request for an object, one more for a folder or nothing."""
+        client = self.client(path)
+        import obstore
+
+        with bucket_errors("look at", self.text(path), what):
+            if path:
+                try:
+                    found = obstore.head(client, path)
+                    return FileStatus("file", found["size"], found["e_tag"] or "")
+                except FileNotFoundError:
+                    pass
+            page = next(iter(obstore.list(client, path or None, chunk_size=1)), None)
+        return FileStatus("folder") if page or not path else None
+
+    def entries(self, folder: str) -> Sequence[Entry]:
+        client = self.client(folder)
+        import obstore
+
+        with bucket_errors("list", self.text(folder)):
+            found = obstore.list_with_delimiter(client, folder or None)
+        skipped = len(folder) + 1 if folder else 0
+        names = {one["path"][skipped:]: False for one in found["objects"]}
+        names |= {prefix[skipped:]: True for prefix in found["common_prefixes"]}
+        names.pop("", None)  # an empty object that marks the folder itself
+        if not names and folder:
+            raise nothing_there("list", self.text(folder))
+        return [Entry(name, is_folder) for name, is_folder in sorted(names.items())]
+
+    def files(self, folder: str) -> Iterator[str]:
+        return self.listing(folder).files("")
+
+    def open(self, path: str, version: str = "", what: str = "") -> OpenFile:
+        return BucketFile(self.client(path), path, self.text(path), version, what=what)
+
+    def view(self, folder: str) -> Store:
+        return BucketView(self, folder, self.listing(folder))
+
+    def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
+        found = self.listing(path)
+        if found.paths:
+            yield from found.lines("", but)
+        else:
+            yield state_line("", self.status(path))
+
+    def tensorstore_spec(self, folder: str) -> dict[str, Any]:
+        if self.scheme == "az" or settings_for(self.text(folder)).url:
+            raise FormatError(
+                f"{self.text(folder)} has data that only TensorStore reads, which cannot read from there; copy the checkpoint "
+                "to a local disk and give its path"
+            )
+        place = {"bucket": self.bucket, "path": f"{folder}/" if folder else ""}
+        if self.scheme == "gs":
+            return {"driver": "gcs", **place}
+        return {"driver": "s3", **place, **s3_endpoint()}
+
+    def listing(self, folder: str) -> Listing:
+        """Every object below a folder."""
+        client = self.client(folder)
+        with bucket_errors("list", self.text(folder)):
+            return list_objects(client, folder, self.text(folder))
+
+
+class BucketView(Struct, frozen=True):
+    """A folder of a bucket as it was when it was listed; implements ``base.Store``.
+
+    What is outside of the folder is asked of the bucket.
+    """
+
+    store: BucketStore
+    folder: str
+    listing: Listing
+
+    @property
+    def range_bytes(self) -> int:
+        return RANGE_BYTES
+
+    @property
+    def renames(self) -> bool:
+        return False
+
+    def text(self, path: str) -> str:
+        return self.store.text(path)
+
+    def status(self, path: str, what: str = "") -> FileStatus | None:
+        below = self._below(path)
+        found = None if below is None else self.listing.status(below)
+        if found is None and (below is None or not below):
+            return self.store.status(path, what)  # the folder may be an object
+        return found
+
+    def entries(self, folder: str) -> Sequence[Entry]:
+        below = self._below(folder)
+        if below is None:
+            return self.store.entries(folder)
+        found = self.listing.entries(below)
+        if not found:
+            raise nothing_there("list", self.text(folder))
+        return found
+
+    def files(self, folder: str) -> Iterator[str]:
+        below = self._below(folder)
+        return self.store.files(folder) if below is None else self.listing.files(below)
+
+    def open(self, path: str, version: str = "", what: str = "") -> OpenFile:
+        below = self._below(path)
+        if not below:
+            return self.store.open(path, version, what)
+        found = self.listing.status(below)
+        if found is None or found.kind != "file":
+            raise nothing_there("read", self.text(path), what)
+        client = self.store.client(path)
+        return BucketFile(
+            client, path, self.text(path), version or found.version, found.nbytes, what
+        )
+
+    def view(self, folder: str) -> Store:
+        return self if self._below(folder) is not None else self.store.view(folder)
+
+    def tensorstore_spec(self, folder: str) -> dict[str, Any]:
+        return self.store.tensorstore_spec(folder)
+
+    def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
+        below = self._below(path)
+        if below is None or not self.listing.paths:
+            return self.store.state(path, but)
+        return self.listing.lines(below, but)
+
+    def _below(self, path: str) -> str | None:
+        """The path from the folder; None for what is outside."""
+        path = path.rstrip("/")
+        if path == self.folder:
+            return ""
+        begin = f"{self.folder}/" if self.folder else ""
+        return path[len(begin) :] if path.startswith(begin) else None
+
+
+def nothing_there(action: str, url: str, what: str = "") -> MissingError:
+    """The error for a folder or an object that the bucket does not have, to be raised."""
+    begin = f"{what}: " if what else ""
+    return MissingError(
+        f"{begin}cannot {action} {url}: nothing is there; check bucket and path: names must be given in full, and large "
+        "and small letters differ"
+    )
