@@ -1,0 +1,152 @@
+"""Writes and deletes objects: whole, in parts, and only where nothing is yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from reshard.errors import StorageError, TargetExistsError
+from reshard.storage.buckets.errors import bucket_error, bucket_errors, client_errors
+from reshard.storage.buckets.urls import Scheme, key_problem
+
+if TYPE_CHECKING:
+    from obstore import PutMode
+    from obstore.store import ObjectStore
+
+    from reshard.storage.buckets.store import BucketStore
+
+_MIB = 1 << 20
+
+DELETED_AT_ONCE = 1000
+
+
+class Limits(Struct, frozen=True):
+    """What one request of a cloud may carry.
+
+    Attributes:
+        least_part_bytes: of every part but the last.
+        most_parts: of one object.
+        greatest_put_bytes: of an object that is put whole.
+        proves_uploads: whether each upload carries a checksum that the store compares.
+    """
+
+    least_part_bytes: int
+    most_parts: int
+    greatest_put_bytes: int
+    proves_uploads: bool
+
+
+LIMITS: dict[Scheme, Limits] = {
+    "s3": Limits(5 * _MIB, 10_000, 5 << 30, proves_uploads=True),
+    "gs": Limits(5 * _MIB, 10_000, 5 << 40, proves_uploads=False),
+    "az": Limits(1, 50_000, 5000 * _MIB, proves_uploads=False),
+}
+
+
+def put(store: BucketStore, path: str, data: bytes | memoryview) -> str:
+    """Puts an object whole, in place of what was there; its version. S3 compares the CRC-64/NVME that is sent along."""
+    return _put(store, path, data, "overwrite")
+
+
+def put_new(store: BucketStore, path: str, data: bytes | memoryview) -> str:
+    """Puts an object only if there is none; its version. Raises TargetExistsError where there is another one.
+
+    If an answer is lost, the request is sent again and finds its own object; so an object with the same bytes counts as put.
+    """
+    try:
+        return _put(store, path, data, "create")
+    except TargetExistsError:
+        found = store.status(path)
+        if found is None or found.nbytes != len(data):
+            raise
+        if store.open(path, found.version).read(0, found.nbytes) != data:
+            raise
+        return found.version
+
+
+def put_parts(
+    store: BucketStore, path: str, parts: Iterable[bytes | memoryview], part_bytes: int
+) -> str:
+    """Uploads an object in parts, in order; its version. It appears when all parts are there.
+
+    Args:
+        parts: of any lengths; they are cut into parts of ``part_bytes``, which are kept in memory until they are sent.
+
+    If a part fails, or ``parts`` raises, the upload is aborted, so that nothing of it is stored or paid for. A process that
+    is killed leaves it; a lifecycle rule of the bucket should remove those.
+    """
+    least = LIMITS[store.scheme].least_part_bytes
+    if part_bytes < least:
+        raise StorageError(
+            f"{store.text(path)}: parts of {part_bytes:,} bytes are too small; the store takes {least:,} or more"
+        )
+    client = _writable(store, path)
+    import obstore
+
+    with bucket_errors("write", store.text(path)):
+        done = obstore.put(
+            client, path, _filled(parts), use_multipart=True, chunk_size=part_bytes, max_concurrency=2
+        )  # fmt: skip
+    return done["e_tag"] or ""
+
+
+def delete(store: BucketStore, paths: Iterable[str]) -> None:
+    """Deletes objects, a thousand in one request where the store takes it; those that are missing are fine."""
+    for batch in _batches(list(paths)):
+        _delete(store, batch)
+
+
+def delete_folder(store: BucketStore, folder: str) -> int:
+    """Deletes every object below a folder; how many there were."""
+    if not folder:
+        raise StorageError(f"{store.text('')}: a whole bucket is not deleted; name a folder in it")
+    paths = [f"{folder}/{path}" for path in store.files(folder)]
+    delete(store, paths)
+    return len(paths)
+
+
+def _batches(paths: list[str]) -> Iterator[list[str]]:
+    return (paths[i : i + DELETED_AT_ONCE] for i in range(0, len(paths), DELETED_AT_ONCE))
+
+
+def _put(store: BucketStore, path: str, data: bytes | memoryview, mode: PutMode) -> str:
+    client = _writable(store, path)
+    import obstore
+
+    with bucket_errors("write", store.text(path)):
+        done = obstore.put(client, path, data, mode=mode, use_multipart=False)
+    return done["e_tag"] or ""
+
+
+def _writable(store: BucketStore, path: str) -> ObjectStore:
+    """The client for a path. Raises StorageError for a path that nobody should write."""
+    if problem := key_problem(path):
+        raise StorageError(f"{store.text(path)!r} {problem}")
+    return store.client(path)
+
+
+def _filled(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Without empty ones."""
+    return (part for part in parts if len(part))
+
+
+def _delete(store: BucketStore, paths: list[str]) -> None:
+    client = store.client(paths[0])
+    import obstore
+
+    try:
+        obstore.delete(client, paths)
+        return
+    except FileNotFoundError:
+        pass  # which ones were deleted is not known
+    except client_errors() as error:
+        raise bucket_error("delete", store.text(paths[0]), error) from None
+    for path in paths:
+        try:
+            obstore.delete(client, path)
+        except FileNotFoundError:
+            continue
+        except client_errors() as error:
+            raise bucket_error("delete", store.text(path), error) from None
