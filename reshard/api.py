@@ -67,8 +67,9 @@ def is_checkpoint(path: Path) -> bool:
 def checkpoint_format(path: Path) -> str | None:
     """The format of a checkpoint, ``"orbax"`` or ``"safetensors"``; None where ``is_checkpoint`` is false."""
     from reshard.formats.registry import committed_format
+    from reshard.storage.location import locate
 
-    return committed_format(path_of("checkpoint", path))
+    return committed_format(locate(path_of("checkpoint", path)))
 
 
 def steps(path: Path) -> dict[int, str]:
@@ -80,8 +81,9 @@ def steps(path: Path) -> dict[int, str]:
     Raises StorageError where the folder cannot be listed.
     """
     from reshard.formats.steps import committed_steps
+    from reshard.storage.location import locate
 
-    return committed_steps(path_of("folder", path))
+    return committed_steps(locate(path_of("folder", path)))
 
 
 def preview_layout(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -31,6 +30,7 @@ from reshard.planning.placement import Placement
 from reshard.planning.planner import COPY_BYTES, Request
 from reshard.planning.rules import Rewrite, rewrites
 from reshard.planning.target_layouts import TensorSplit, keeps_layouts, look_up, split
+from reshard.storage.location import locate
 
 _PLACE = frozenset({"sharding", "memory_kind"})
 """What a leaf's metadata says of where its tensor lies, beyond its layout."""
@@ -99,9 +99,9 @@ def _without_place(leaf: Leaf) -> Leaf:
     return replace(leaf, meta={k: v for k, v in leaf.meta.items() if k not in _PLACE})
 
 
-def _copied(reader: Reader) -> dict[str, Path]:
-    root = Path(reader.uri)
-    return {i.name: root / i.directory for i in reader.container.items if not i.is_tree}
+def _copied(reader: Reader) -> dict[str, str]:
+    root = locate(reader.uri)
+    return {i.name: str(root / i.directory) for i in reader.container.items if not i.is_tree}
 
 
 def _target_tensor(

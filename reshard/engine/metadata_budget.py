@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from reshard.formats.base import Reader
 from reshard.formats.registry import open_reader, price_of_opening
 from reshard.planning.metadata_share import LEAST_BUFFERS, bytes_beside
-from reshard.storage.location import local_path
+from reshard.storage.location import locate
 
 BYTES_PER_MOVE = 2600
 """What a conversion keeps in memory for each tensor (measured), besides the source's own metadata."""
@@ -54,7 +54,7 @@ def left_to_read(
 
 
 def _check_leaves(uris: Sequence[str], max_memory: int, bytes_per_tensor: int) -> None:
-    prices = [price_of_opening(local_path(uri)) for uri in uris]
+    prices = [price_of_opening(locate(uri)) for uri in uris]
     leaves = sum(count for count, _ in prices)
     need = sum(nbytes for _, nbytes in prices) + leaves * bytes_per_tensor
     bytes_beside(need, max_memory, f"{leaves:,} leaves in {_names(uris)}", LEAST_BUFFERS)

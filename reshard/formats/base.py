@@ -290,7 +290,7 @@ class TargetCheckpoint(Struct, frozen=True):
 
     Attributes:
         leaves: every leaf in tree order, tensors included.
-        copied: source directory of each item that is no tree, by item name.
+        copied: text of the location of each item that is no tree, by item name.
         form: its format, with the options of that format.
         conversion: recorded in the checkpoint, so that the same conversion is not done twice; "" for none.
         made: recorded in the checkpoint, so that ``verify`` can compare it with its source; None for none.
@@ -299,7 +299,7 @@ class TargetCheckpoint(Struct, frozen=True):
     container: Container
     tensors: Mapping[str, TargetTensor]
     leaves: Sequence[Leaf]
-    copied: Mapping[str, Path]
+    copied: Mapping[str, str]
     form: Form
     conversion: str = ""
     made: Made | None = None

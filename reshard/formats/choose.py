@@ -9,16 +9,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Literal
 
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, PlanError, StorageError
 from reshard.formats.base import Item
 from reshard.formats.registry import is_checkpoint, is_no_run, items_of, refuse_missing
 from reshard.formats.steps import LARGEST_STEP, StepName, run_steps, steps_text, uncommitted
-from reshard.storage.inside import Inside
-from reshard.storage.local import storage_error
-from reshard.storage.location import local_path
+from reshard.storage.location import Location, locate
 
 Step = int | Literal["latest"]
 
@@ -33,27 +30,20 @@ def chosen(path: str, step: Step | None = None, item: str | None = None) -> str:
     """
     step = checked_step(step)
     _check_item(item)
-    root = local_path(path)
+    root = locate(path)
     if step is None and item is None:
         # Opening it reports anything else that is wrong, and verify counts that as damage.
-        with suppress(OSError, StorageError):
+        with suppress(StorageError):
             _refuse_run(path, root)
         return path
-    try:
-        return _found(path, root, step, item)
-    except OSError as error:  # any error of looking at a path
-        raise storage_error("read", error.filename or path, error) from error
-
-
-def _found(path: str, root: str, step: Step | None, item: str | None) -> str:
     if step is None:
         _refuse_run(path, root)
     else:
         refuse_missing(path, root, "a training run's folder")
-        path = _joined(path, _step_folder(path, root, step))
+        name = _step_folder(path, root, step)
+        path, root = _joined(path, name), root / name
     if item is None:
         return path
-    root = local_path(path)
     refuse_missing(path, root)
     return _joined(path, _item_folder(path, root, item))
 
@@ -87,8 +77,8 @@ def _joined(path: str, name: str) -> str:
     return f"{path.rstrip('/')}/{name}"
 
 
-def _refuse_run(path: str, root: str) -> None:
-    is_folder = not is_checkpoint(root) and Path(root).is_dir()
+def _refuse_run(path: str, root: Location) -> None:
+    is_folder = not is_checkpoint(root) and root.is_folder()
     steps = _by_step(run_steps(root)) if is_folder else {}
     if steps:
         last = _joined(path, steps[max(steps)][0])
@@ -108,7 +98,7 @@ def _by_step(found: Sequence[StepName]) -> dict[int, list[str]]:
     return steps
 
 
-def _step_folder(path: str, root: str, step: Step) -> str:
+def _step_folder(path: str, root: Location, step: Step) -> str:
     """The name of the step's folder."""
     if is_no_run(root):
         raise PlanError(
@@ -127,7 +117,7 @@ def _step_folder(path: str, root: str, step: Step) -> str:
     return steps[step][0]
 
 
-def _no_step(path: str, root: str, step: Step, steps: dict[int, list[str]]) -> Exception:
+def _no_step(path: str, root: Location, step: Step, steps: dict[int, list[str]]) -> Exception:
     begun = None if step == "latest" else uncommitted(root, step)
     if begun is not None:
         return IncompleteCheckpointError(
@@ -142,7 +132,7 @@ def _no_step(path: str, root: str, step: Step, steps: dict[int, list[str]]) -> E
     )
 
 
-def _item_folder(path: str, root: str, item: str) -> str:
+def _item_folder(path: str, root: Location, item: str) -> str:
     """The name of the item's folder."""
     if not is_checkpoint(root):
         raise NotACheckpointError(
@@ -157,7 +147,7 @@ def _item_folder(path: str, root: str, item: str) -> str:
     found = next((one for one in items if one.name == item), None)
     if found is None:
         raise NotACheckpointError(f"{path} has no item {item!r}; {_trees(items)}")
-    Inside(root).check(f"{root.rstrip('/')}/{found.directory}", f"the item {item!r}")
+    (root.view() / found.directory).status(f"the item {item!r}")
     if not found.is_tree:
         by = f" (saved by {found.handler.rpartition('.')[2]})" if found.handler else ""
         raise NotACheckpointError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -11,6 +10,7 @@ from msgspec import Struct
 from reshard.formats.base import Form, Item, Reader, Record
 from reshard.formats.options import FormatOption
 from reshard.formats.slices.record_files import RecordedFolder
+from reshard.storage.location import Location
 
 
 class KnownFormat(Struct, frozen=True, kw_only=True):
@@ -20,13 +20,14 @@ class KnownFormat(Struct, frozen=True, kw_only=True):
         name: of the format, which its reader and its forms have too.
         title: the name in sentences, such as ``"Orbax"``.
         marks: the files by which its checkpoints are recognised, for messages.
-        matches: whether a local path has such files.
-        open: the reader of the checkpoint at a local path.
+        matches: whether such files are at a location.
+        open: the reader of the checkpoint at a location, which is viewed as one checkpoint; how its record is used, and
+            the text by which the user named it.
         count_leaves: about how many leaves a checkpoint has, without opening it; 0 where it cannot be read.
         leaf_bytes: memory that opening it takes for each leaf, an overestimate.
-        is_ours: whether what is at such a path may be replaced by a target: nothing of it is lost but a checkpoint.
-        is_no_run: whether a path is certainly one checkpoint, and not the folder of a training run.
-        takes_record: whether ``reshard fingerprint`` can record digests in the checkpoint at a local path.
+        is_ours: whether what is there may be replaced by a target: nothing of it is lost but a checkpoint.
+        is_no_run: whether it is certainly one checkpoint, and not the folder of a training run.
+        takes_record: whether ``reshard fingerprint`` can record digests in the checkpoint.
         folders_to_record: the folders of an open checkpoint that get a record.
         options: those of a target's options that the format has.
         form: the form of a target, from these options, parsed, and the open source. Raises PlanError for options that
@@ -40,16 +41,16 @@ class KnownFormat(Struct, frozen=True, kw_only=True):
     name: str
     title: str
     marks: str
-    matches: Callable[[str], bool]
-    open: Callable[[str, Record], Reader]
-    count_leaves: Callable[[str], int]
+    matches: Callable[[Location], bool]
+    open: Callable[[Location, Record, str], Reader]
+    count_leaves: Callable[[Location], int]
     leaf_bytes: int
-    is_ours: Callable[[str], bool]
-    is_no_run: Callable[[str], bool]
-    takes_record: Callable[[str], bool]
-    folders_to_record: Callable[[Path, Reader], list[RecordedFolder]]
+    is_ours: Callable[[Location], bool]
+    is_no_run: Callable[[Location], bool]
+    takes_record: Callable[[Location], bool]
+    folders_to_record: Callable[[Location, Reader], list[RecordedFolder]]
     options: Mapping[str, FormatOption]
     form: Callable[[Mapping[str, Any], Reader], Form]
     named_options: Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None] = lambda *_: None
-    items: Callable[[Path], tuple[Item, ...]] = lambda _: ()
+    items: Callable[[Location], tuple[Item, ...]] = lambda _: ()
     chunk_test: Callable[[Reader], Callable[[str], bool] | None] = lambda _: None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from reshard.errors import (
     IncompleteCheckpointError,
     MissingError,
     NotACheckpointError,
-    StorageError,
+    ReshardError,
     TargetExistsError,
 )
 from reshard.formats.base import Item, Reader, Record
@@ -23,8 +24,8 @@ from reshard.formats.orbax.known import ORBAX
 from reshard.formats.safetensors.known import SAFETENSORS
 from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.steps import committed, committed_steps
-from reshard.storage.local import storage_error, storage_errors
-from reshard.storage.location import local_path
+from reshard.storage.local import storage_errors
+from reshard.storage.location import Location, local_path, locate, without_file_scheme
 from reshard.storage.staging import staging_above
 
 FORMATS = (ORBAX, SAFETENSORS)
@@ -35,26 +36,24 @@ def open_reader(uri: str, record: Record = "checked", *, staged: bool = False) -
     """Open the checkpoint at ``uri`` with the reader of its format.
 
     Args:
-        uri: a local path or a ``file://`` URL of one.
+        uri: a path or a URL.
         record: how to use its slices.json.
         staged: whether unpublished output of reshard can be opened too.
 
     Raises:
-        StorageError: nothing is there, or it is not on a local file system.
+        StorageError: nothing is there, or it cannot be read.
         IncompleteCheckpointError: it is in the staging folder of an unfinished run.
         NotACheckpointError: no known format; for a folder with steps the message names the latest.
     """
-    path = local_path(uri)
+    root = locate(uri)
     if not staged:
-        _refuse_staged(uri, path)
-    try:
-        return _recognise(uri, Path(path)).open(path, record)
-    except OSError as error:  # any error of looking at a path
-        raise storage_error("read", error.filename or uri, error) from error
+        _refuse_staged(uri, root)
+    # Looked up before it is viewed, since a bucket lists all of what is viewed.
+    return _recognise(uri, root).open(root.view(), record, without_file_scheme(uri))
 
 
-def _refuse_staged(uri: str, path: str) -> None:
-    folder = staging_above(Path(path))
+def _refuse_staged(uri: str, root: Location) -> None:
+    folder = staging_above(Path(root.path)) if root.store.renames else None
     if folder is not None:
         raise IncompleteCheckpointError(
             f"{uri} is unfinished output of reshard, below {str(folder)!r}; run the same command again to finish "
@@ -62,33 +61,36 @@ def _refuse_staged(uri: str, path: str) -> None:
         )
 
 
-def _recognise(uri: str, path: Path) -> KnownFormat:
-    refuse_missing(uri, str(path))
-    for known in FORMATS:
-        if known.matches(str(path)):
-            return known
+def _recognise(uri: str, root: Location) -> KnownFormat:
+    refuse_missing(uri, root)
+    if (known := _matching(root)) is not None:
+        return known
     marks = ", ".join(known.marks for known in FORMATS)
     raise NotACheckpointError(
-        f"{uri} is not a checkpoint of a known format: looked for {marks}{_hint(uri, path)}"
+        f"{uri} is not a checkpoint of a known format: looked for {marks}{_hint(uri, root)}"
     )
 
 
-def is_checkpoint(path: str) -> bool:
-    """Whether a local path is a checkpoint of a known format, finished or not."""
-    return any(known.matches(path) for known in FORMATS)
+def _matching(root: Location) -> KnownFormat | None:
+    return next((known for known in FORMATS if known.matches(root)), None)
 
 
-def is_written(path: str) -> bool:
-    """Whether a local path is a checkpoint that a target may replace, finished or not."""
-    return any(known.matches(path) and known.is_ours(path) for known in FORMATS)
+def is_checkpoint(root: Location) -> bool:
+    """Whether a checkpoint of a known format is there, finished or not."""
+    return _matching(root) is not None
+
+
+def is_written(root: Location) -> bool:
+    """Whether a checkpoint that a target may replace is there, finished or not."""
+    return any(known.matches(root) and known.is_ours(root) for known in FORMATS)
 
 
 def takes_record(reader: Reader) -> bool:
     """Whether ``reshard fingerprint`` can record the digests of an open checkpoint."""
-    return _format_of(reader).takes_record(local_path(reader.uri))
+    return _format_of(reader).takes_record(locate(reader.uri))
 
 
-def folders_to_record(root: Path, reader: Reader) -> list[RecordedFolder]:
+def folders_to_record(root: Location, reader: Reader) -> list[RecordedFolder]:
     """The folders of an open checkpoint that get a slices.json, the top last.
 
     Raises FormatError for a checkpoint that has no room for one.
@@ -138,38 +140,37 @@ def _format_of(reader: Reader) -> KnownFormat:
     return known_format(reader.format)
 
 
-def is_no_run(path: str) -> bool:
-    """Whether a local path is certainly one checkpoint, and not the folder of a training run."""
-    return any(known.is_no_run(path) for known in FORMATS)
+def is_no_run(root: Location) -> bool:
+    """Whether it is certainly one checkpoint, and not the folder of a training run."""
+    return any(known.is_no_run(root) for known in FORMATS)
 
 
-def items_of(path: str) -> tuple[Item, ...]:
-    """The items of the checkpoint at a local path; none for a format without items."""
-    return next((known.items(Path(path)) for known in FORMATS if known.matches(path)), ())
+def items_of(root: Location) -> tuple[Item, ...]:
+    """The items of a checkpoint; none for a format without items."""
+    known = _matching(root)
+    return () if known is None else known.items(root)
 
 
-def price_of_opening(path: str) -> tuple[int, int]:
-    """About how many leaves the checkpoint at a local path has, and the bytes that they take once opened; 0 of none."""
+def price_of_opening(root: Location) -> tuple[int, int]:
+    """About how many leaves a checkpoint has, and the bytes that they take once opened; 0 of none."""
     try:
-        for known in FORMATS:
-            if known.matches(path):
-                leaves = known.count_leaves(path)
-                return leaves, leaves * known.leaf_bytes
-    except OSError:  # opening it says why
-        pass
-    return 0, 0
+        known = _matching(root)
+    except ReshardError:  # opening it says why
+        return 0, 0
+    leaves = 0 if known is None else known.count_leaves(root)
+    return leaves, leaves * (0 if known is None else known.leaf_bytes)
 
 
-def committed_format(path: str) -> str | None:
-    """The name of the format of a finished checkpoint at a local path; None where there is none."""
-    known = next((known for known in FORMATS if known.matches(path)), None)
-    return known.name if known is not None and is_finished(path) else None
+def committed_format(root: Location) -> str | None:
+    """The name of the format of a finished checkpoint; None where there is none."""
+    known = _matching(root)
+    return known.name if known is not None and is_finished(root) else None
 
 
 def refuse_other_content(target: Path) -> None:
     """Raises TargetExistsError for a target with anything but a checkpoint in it: overwriting replaces all of it."""
     with storage_errors("look at", target):
-        if not target.exists() or is_written(str(target)):
+        if not target.exists() or is_written(locate(target)):
             return
         if target.is_file():
             raise TargetExistsError(
@@ -184,19 +185,12 @@ def refuse_other_content(target: Path) -> None:
     )
 
 
-def refuse_missing(uri: str, path: str, expected: str = "the directory of a checkpoint") -> None:
-    """Raises MissingError where nothing is at the local ``path``, StorageError where the system refuses access."""
-    try:
-        with storage_errors("read", uri):
-            os.scandir(path).close()
-    except StorageError as error:
-        reason = error.__cause__
-        if isinstance(reason, FileNotFoundError):
-            raise MissingError(
-                f"{uri} does not exist: expected {expected}; check the path"
-            ) from None
-        if not (isinstance(reason, NotADirectoryError) and Path(path).exists()):
-            raise
+def refuse_missing(
+    uri: str, root: Location, expected: str = "the directory of a checkpoint"
+) -> None:
+    """Raises MissingError where nothing is there, StorageError where the store refuses access."""
+    if not root.exists():
+        raise MissingError(f"{uri} does not exist: expected {expected}; check the path")
 
 
 def target_path(target: str) -> str:
@@ -206,15 +200,15 @@ def target_path(target: str) -> str:
     return path if Path(path).name not in ("", "..") else os.path.realpath(path)
 
 
-def _hint(uri: str, path: Path) -> str:
+def _hint(uri: str, root: Location) -> str:
     """What the folder is instead, and which path to give."""
-    if not path.is_dir():
-        return _file_hint(path)
+    if not root.is_folder():
+        return _file_hint(root)
     below = uri.rstrip("/")
-    if steps := committed_steps(str(path)):
+    if steps := committed_steps(root):
         last = f"{below}/{steps[max(steps)]}"
         return f"; it holds steps of a training run, so name one of them: {last}"
-    if names := list(islice(committed(str(path)), 4)):
+    if names := list(islice(committed(root), 4)):
         more = " or another" if names[3:] else ""
         some = ", ".join(f"{below}/{name}" for name in names[:3])
         return f"; it holds checkpoints, so name one of them: {some}{more}"
@@ -226,10 +220,10 @@ _PICKLE_STARTS = (b"\x80", b"PK\x03\x04")
 """A pickle of protocol 2 or later, and the zip archive that torch.save puts one into."""
 
 
-def _file_hint(path: Path) -> str:
-    with storage_errors("read", path), path.open("rb") as file:
-        start = file.read(4)
-    if path.suffix in _PICKLE_ENDINGS and start.startswith(_PICKLE_STARTS):
+def _file_hint(path: Location) -> str:
+    with closing(path.open()) as file:
+        start = file.read(0, 4)
+    if path.name.endswith(_PICKLE_ENDINGS) and start.startswith(_PICKLE_STARTS):
         return (
             "; it is a pickle, which can run any code when it is loaded, so it is never read: where you trust it, load it "
             "with torch.load(weights_only=True) and write it with safetensors.torch.save_file"

@@ -9,14 +9,13 @@ Training runs save Orbax checkpoints, so that steps are looked for in that forma
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
 from reshard.formats.orbax.container import TEMPORARY, is_finished, is_orbax
-from reshard.storage.local import storage_errors
+from reshard.storage.location import Location
 
 _STEP = re.compile(r"(?:(.+)_)?([0-9]{1,18})", re.DOTALL | re.ASCII)
 _USUAL_PREFIX = re.compile(r"(?:.*_)?(?:step|checkpoint|ckpt)", re.DOTALL)
@@ -50,18 +49,18 @@ def step_name(name: str) -> StepName | None:
     return StepName(match[1] or "", int(match[2]), name) if match else None
 
 
-def committed_steps(path: str) -> dict[int, str]:
-    """The finished checkpoints of steps below a local folder: step numbers, ascending, and folder names.
+def committed_steps(folder: Location) -> dict[int, str]:
+    """The finished checkpoints of steps below a folder: step numbers, ascending, and folder names.
 
     If two folders are for the same step, the first by name counts. Raises StorageError if the folder cannot be listed.
     """
     found: dict[int, str] = {}
-    for one in run_steps(path):
+    for one in run_steps(folder):
         found.setdefault(one.step, one.name)
     return found
 
 
-def run_steps(path: str, *, any_prefix: bool = False) -> list[StepName]:
+def run_steps(folder: Location, *, any_prefix: bool = False) -> list[StepName]:
     """Every committed step of a run's folder, ascending; none for any other folder.
 
     All steps of a run have the same prefix, or none. If prefixes differ, only plain numbers count.
@@ -69,28 +68,28 @@ def run_steps(path: str, *, any_prefix: bool = False) -> list[StepName]:
     """
     found = sorted(
         one
-        for name in _folders(path)
+        for name in folder.folders()
         if (one := step_name(name)) is not None
         and (any_prefix or one.is_usual)
-        and _is_committed(f"{path}/{name}")
+        and _is_committed(folder / name)
     )
     if len({one.prefix for one in found}) > 1:
         return [one for one in found if not one.prefix]
     return found
 
 
-def uncommitted(path: str, step: int) -> str | None:
+def uncommitted(folder: Location, step: int) -> str | None:
     """The name of a folder of a save of ``step`` that did not finish; None if there is none."""
-    for name in _folders(path):
+    for name in folder.folders():
         one = step_name(name.partition(TEMPORARY)[0])
-        if one is not None and one.step == step and not _is_committed(f"{path}/{name}"):
+        if one is not None and one.step == step and not _is_committed(folder / name):
             return name
     return None
 
 
-def committed(path: str) -> Iterator[str]:
-    """Names of the finished checkpoints right below a local folder, in order."""
-    return (name for name in _folders(path) if _is_committed(f"{path}/{name}"))
+def committed(folder: Location) -> Iterator[str]:
+    """Names of the finished checkpoints right below a folder, in order."""
+    return (name for name in folder.folders() if _is_committed(folder / name))
 
 
 def steps_text(steps: Iterable[int]) -> str:
@@ -103,11 +102,6 @@ def steps_text(steps: Iterable[int]) -> str:
     return f"step{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
 
-def _is_committed(path: str) -> bool:
-    """Whether a local folder has the marks of an Orbax checkpoint, and none of an unfinished one."""
-    return is_orbax(path) and is_finished(path)
-
-
-def _folders(path: str) -> list[str]:
-    with storage_errors("read", path), os.scandir(path) as entries:
-        return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+def _is_committed(folder: Location) -> bool:
+    """Whether a folder has the marks of an Orbax checkpoint, and none of an unfinished one."""
+    return is_orbax(folder) and is_finished(folder)

@@ -12,7 +12,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from reshard.errors import FormatError, StorageError
+from reshard.errors import FormatError
+from reshard.storage.local import storage_error
 
 _REPOSITORY = re.compile(r"(models|datasets|spaces)--.+")
 
@@ -52,7 +53,7 @@ class Inside:
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise StorageError(f"{what}: {path} cannot be looked up: {error.strerror}") from error
+            raise storage_error("look at", path, error, what) from error
 
     def _check_folder(self, folder: str, what: str) -> None:
         above = []
@@ -68,8 +69,9 @@ class Inside:
         real = os.path.realpath(path)
         if real != self._real and not real.startswith(self._allowed):
             # Where it leads stays unsaid: the server shows this text to clients.
+            begin = f"{what}: " if what else ""
             raise FormatError(
-                f"{what}: {path} is a symbolic link to a place outside of {self._root}; links that lead out of a "
+                f"{begin}{path} is a symbolic link to a place outside of {self._root}; links that lead out of a "
                 "checkpoint are not followed, so replace it by the file that it points to"
             )
 

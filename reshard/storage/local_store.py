@@ -34,16 +34,18 @@ class LocalStore:
 
     def status(self, path: str, what: str = "") -> FileStatus | None:
         try:
-            if self._inside is None:
-                found = os.stat(path)  # noqa: PTH116 - once for each chunk; a Path would be slow
-            else:
-                found = self._inside.status(path, what or path)
+            found = self._look_up(path, what)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise storage_error("look at", path, error, what) from error
         kind = _kind(found.st_mode)
         return FileStatus(kind, found.st_size if kind == "file" else 0)
+
+    def _look_up(self, path: str, what: str) -> os.stat_result:
+        if self._inside is None:
+            return os.stat(path)  # noqa: PTH116 - once for each chunk; a Path would be slow
+        return self._inside.status(path, what)
 
     def entries(self, folder: str) -> Sequence[Entry]:
         with storage_errors("list", folder), os.scandir(folder or ".") as found:
@@ -63,7 +65,7 @@ class LocalStore:
 
     def open(self, path: str, version: str = "", what: str = "") -> OpenFile:  # noqa: ARG002  files have no versions
         if self._inside is not None:
-            self._inside.check(path, what or path)
+            self._inside.check(path, what)
         try:
             # Without O_NONBLOCK a named pipe in the place of a file would block the reader.
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,6 +29,9 @@ class Location(Struct, frozen=True):
 
     def __str__(self) -> str:
         return self.store.text(self.path)
+
+    def __repr__(self) -> str:
+        return f"Location({str(self)!r})"
 
     def __truediv__(self, below: str) -> Location:
         return Location(self.store, join(self.path, below))
@@ -89,12 +93,13 @@ class Location(Struct, frozen=True):
         return self.store.state(self.path, but)
 
 
-def locate(text: str) -> Location:
+def locate(path: str | os.PathLike[str]) -> Location:
     """The location that a local path or a URL names. Nothing is looked up; a local path becomes absolute.
 
     ``file://``, ``gs://``, ``s3://`` and ``az://`` are taken. Raises StorageError for another scheme, or a URL that is not
     clean.
     """
+    text = os.fspath(path)
     match = _SCHEME.match(text)
     if match is None or not is_bucket_scheme(match[1]):
         return Location(LOCAL, str(Path(local_path(text)).absolute()))
@@ -123,6 +128,12 @@ def local_path(text: str, *, writing: bool = False) -> str:
         raise StorageError(f"{text} should be file:// with an absolute path without any of % ? # |")
     _refuse_odd(path)
     return path
+
+
+def without_file_scheme(text: str) -> str:
+    """The text by which messages name a location: a ``file://`` URL as its path, any other text as it is."""
+    match = _SCHEME.match(text)
+    return text[match.end() :] if match is not None and match[1].lower() == "file" else text
 
 
 def _unsupported(scheme: str, writing: bool) -> str:

@@ -24,7 +24,7 @@ from reshard.formats.slices.record_files import (
 )
 from reshard.geometry.sizes import format_bytes
 from reshard.record_text import counted, several
-from reshard.storage.location import local_path
+from reshard.storage.location import local_path, locate
 
 
 class Fingerprint(Struct, frozen=True):
@@ -65,7 +65,7 @@ def fingerprint_checkpoint(
     root = Path(local_path(uri)).absolute()
     check_leaves_to_read(limits.max_memory, uri)
     reader = open_reader(uri, "ignored")
-    folders = folders_to_record(root, reader)
+    folders = folders_to_record(locate(uri).view(), reader)
     if not overwrite:
         refuse_recorded(root, folders)
     refuse_item_of_record(root)
@@ -88,7 +88,9 @@ def _file_progress(
     root: Path, folders: Sequence[RecordedFolder], progress: Callable[[Progress], None] | None
 ) -> Callable[[str], None]:
     sizes = {
-        f"{folder.folder}/{name}" if folder.folder else name: size_of(root / folder.folder / name)
+        f"{folder.folder}/{name}" if folder.folder else name: size_of(
+            locate(root / folder.folder / name)
+        )
         for folder in folders
         for name in folder.files
     }

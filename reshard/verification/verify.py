@@ -7,7 +7,6 @@ are still read with it as far as possible.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -33,7 +32,7 @@ from reshard.formats.slices.folder_records import FolderRecord, file_verdicts, f
 from reshard.formats.slices.origin import Made
 from reshard.layout.changes import Changes
 from reshard.planning.pairing import Pairing, pair_by_record, pair_by_rules
-from reshard.storage.location import local_path
+from reshard.storage.location import Location, locate
 from reshard.verification.compare import Verification, compare_recorded, compare_stored
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ def _pairing(a: Reader, b: Reader, sides: Sequence[ComparedSide], rules: Changes
 def _open_side(
     uri: str, side: Literal["A", "B"], progress: Callable[[Progress], None] | None
 ) -> ComparedSide:
-    root = Path(local_path(uri)).absolute()
+    root = locate(uri).view()
     records = folder_records(root)
     if not records:
         return ComparedSide(uri, *_opened_alone(uri, is_file=root.is_file()))
@@ -207,7 +206,7 @@ def _opened(uri: str, records: Sequence[FolderRecord]) -> tuple[Reader | None, t
 
 
 def _file_progress(
-    root: Path, records: Sequence[FolderRecord], progress: Callable[[Progress], None] | None
+    root: Location, records: Sequence[FolderRecord], progress: Callable[[Progress], None] | None
 ) -> Callable[[str], None]:
     names = [r.below(n) for r in records if r.file is not None for n in r.file.every_file]
     return tell_files({name: size_of(root / name) for name in names}, progress)

@@ -21,6 +21,7 @@ from reshard.formats.safetensors.record import with_digest
 from reshard.formats.safetensors.write.writer import open_writer
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import SliceFile, render_slices
+from reshard.storage.location import locate
 
 MESH = {"axes": ["x"], "shape": [2]}
 LAYOUT = {"mesh": MESH, "rules": [{"match": "w", "axes": ["x"]}]}
@@ -104,7 +105,7 @@ def test_a_record_of_other_tensors(
     model: Path, tmp_path: Path, names: tuple[str, ...], words: str
 ) -> None:
     reshard.convert(model, tmp_path / "out")
-    record = read_slices(tmp_path / "out")
+    record = read_slices(locate(tmp_path / "out"))
     assert record is not None
     entries = {name: replace(record.tensors["w"], path=(name,)) for name in names}
     text = render_slices(SliceFile(entries, record.files, conversion=record.conversion))

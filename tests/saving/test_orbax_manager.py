@@ -12,6 +12,7 @@ import pytest
 import reshard
 from reshard.formats.slices.parse import read_slices
 from reshard.saving.orbax_manager import SliceRestore, SliceSave
+from reshard.storage.location import locate
 from tests.orbax_trees import put
 from tests.saving.states import assert_same, leaves, random, training_state
 
@@ -40,7 +41,7 @@ def test_what_is_recorded_is_what_is_stored(tmp_path):
              "table": reshard.ShardedVariable.split(random(13, 4), 3), "swapped": random(4).astype(">f4")}  # fmt: skip
     with ocp.CheckpointManager(tmp_path) as manager:
         manager.save(5, args=SliceSave(state))
-    found = read_slices(tmp_path / "5" / "default")
+    found = read_slices(locate(tmp_path / "5" / "default"))
     assert found.tensors["w"].parts == (4, 2)
     assert found.tensors["w"].layout.axes == ("data", "model")
     assert found.tensors.keys() == {"w", "b", "n", "table/0", "table/1", "table/2", "swapped"}
@@ -77,7 +78,7 @@ def test_several_items(tmp_path):
         manager.save(1, args=args)
         manager.wait_until_finished()
         assert manager.restore(1)["meta"] == {"epoch": 2}
-    assert read_slices(tmp_path / "1" / "state").tensors["w"].parts == (4, 1)
+    assert read_slices(locate(tmp_path / "1" / "state")).tensors["w"].parts == (4, 1)
 
 
 def test_a_cast_while_saving_is_refused():

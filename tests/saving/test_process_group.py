@@ -11,6 +11,7 @@ from orbax.checkpoint import v1
 
 import reshard
 from reshard.formats.slices.parse import read_slices
+from reshard.storage.location import locate
 from tests.process_groups import run_group
 
 pytestmark = [
@@ -89,7 +90,7 @@ def test_each_process_wrote_a_share_and_shards_were_not_merged_across_them(group
 
 def test_slices_record_the_layouts(group):
     root, _ = group
-    found = read_slices(root / "one").tensors
+    found = read_slices(locate(root / "one")).tensors
     assert found["both"].parts == (4, 2)
     assert found["table"].partition == {"strategy": "mod", "axis": 0, "shards": 5}
 
@@ -149,6 +150,6 @@ def test_a_manager_of_the_group_combines_digests_too(group):
     root, said = group
     assert [s["manager"] for s in said] == ["done", "done"]
     step = root / "manager" / "1"
-    assert read_slices(step / "default").tensors["both"].parts == (4, 2)
+    assert read_slices(locate(step / "default")).tensors["both"].parts == (4, 2)
     assert not list((step / "default").glob("slices.json.*"))
     assert {t.status for t in reshard.verify(step).tensors} == {"recorded"}

@@ -15,6 +15,7 @@ from orbax.checkpoint import v1
 
 import reshard
 from reshard.formats.slices.parse import read_slices
+from reshard.storage.location import locate
 from tests.orbax_trees import as_numpy, mesh, put
 from tests.saving.states import assert_same, gspmd, leaves, random, tables, training_state
 
@@ -96,7 +97,7 @@ def test_a_sharding_without_a_mesh_comes_back_on_the_same_devices(tmp_path):
     reshard.save(tmp_path / "c", {"x": array})
     found = ocp.StandardCheckpointer().restore(tmp_path / "c")["x"]
     assert_same(found, array)
-    entry = read_slices(tmp_path / "c").tensors["x"]
+    entry = read_slices(locate(tmp_path / "c")).tensors["x"]
     assert (entry.layout, entry.parts) == (None, (2, 2))
 
 
@@ -113,7 +114,7 @@ def test_sharded_variables_are_one_tensor_in_the_order_of_their_rows(tmp_path, h
 
 def test_slices_record_the_shards_of_variables(tmp_path):
     reshard.save(tmp_path / "c", tables())
-    found = read_slices(tmp_path / "c").tensors
+    found = read_slices(locate(tmp_path / "c")).tensors
     assert found["mod"].partition == {"strategy": "mod", "axis": 0, "shards": 5}
     assert found["mod"].parts == (1, 1)  # rows that are dealt out are no boxes
     assert found["mod_columns"].partition == {"strategy": "mod", "axis": 1, "shards": 4}
@@ -128,7 +129,7 @@ def test_digests_are_those_of_the_row_major_bytes(state, tmp_path):
     from awscrt.checksums import crc64nvme
 
     reshard.save(tmp_path / "c", state)
-    entries = read_slices(tmp_path / "c").tensors
+    entries = read_slices(locate(tmp_path / "c")).tensors
     for name, leaf in leaves(state).items():
         data = as_numpy(leaf)
         data = data.astype(data.dtype.newbyteorder("<")).tobytes()
@@ -155,7 +156,7 @@ def test_chunks_are_shards_merged_when_tiny_and_subdivided_when_large(tmp_path):
 def test_memory_kinds_are_recorded(tmp_path):
     on = NamedSharding(mesh(), PartitionSpec("data"), memory_kind="pinned_host")
     reshard.save(tmp_path / "c", {"x": jax.device_put(random(8), on), "y": put(random(8))})
-    found = read_slices(tmp_path / "c").tensors
+    found = read_slices(locate(tmp_path / "c")).tensors
     assert (found["x"].memory_kind, found["y"].memory_kind) == ("pinned_host", None)
 
 
@@ -164,7 +165,7 @@ def test_a_layout_is_recorded_of_numpy_arrays(tmp_path):
     layouts["kernel"] = (None, "model")
     tree = {"kernel": random(8, 8), "bias": random(8), "step": 3, "jax": jnp.ones(4)}
     reshard.save(tmp_path / "c", tree, layouts)
-    found = read_slices(tmp_path / "c").tensors
+    found = read_slices(locate(tmp_path / "c")).tensors
     assert (found["kernel"].layout.axes, found["kernel"].parts) == ((None, "model"), (1, 2))
     assert (found["bias"].layout.axes, found["bias"].parts) == ((None,), (1,))
     assert found["step"].layout is None is found["jax"].layout
@@ -174,11 +175,11 @@ def test_a_tree_of_layouts_is_taken_too(tmp_path):
     device_mesh = reshard.DeviceMesh((8,), ("x",))
     layout = {"a": reshard.TensorLayout(("x",), device_mesh), "b": None}
     reshard.save(tmp_path / "c", {"a": random(16, 2), "b": random(3)}, layout)
-    found = read_slices(tmp_path / "c").tensors
+    found = read_slices(locate(tmp_path / "c")).tensors
     assert (found["a"].parts, found["b"].layout) == ((8, 1), None)
     named = {"a": NamedSharding(mesh((8,), ("y",)), PartitionSpec("y"))}
     reshard.save(tmp_path / "d", {"a": random(16, 2), "b": random(3)}, named)
-    assert read_slices(tmp_path / "d").tensors["a"].layout.device_mesh.axis_names == ("y",)
+    assert read_slices(locate(tmp_path / "d")).tensors["a"].layout.device_mesh.axis_names == ("y",)
 
 
 def test_arrays_that_follow_jax_or_numpy_are_taken(tmp_path):

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.json.safe_json import checked_text, not_json, read_bytes
 from reshard.formats.limits import MAX_VALUE_CHARACTERS
+from reshard.storage.location import Location
 
 _SPACE = re.compile(r"\s*", re.ASCII)
 _OBJECT = re.compile(r"\{\s*\}?", re.ASCII)
@@ -40,9 +40,9 @@ class JsonCursor:
         self._match(_SPACE, "")
 
     @classmethod
-    def open(cls, path: Path) -> JsonCursor:
+    def open(cls, file: Location) -> JsonCursor:
         """At the start of the text of a file."""
-        return cls(read_bytes(path), str(path))
+        return cls(read_bytes(file), str(file))
 
     def value(self) -> Any:
         """The whole value here, as Python objects; FormatError for a list or object of absurd size."""

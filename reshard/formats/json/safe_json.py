@@ -7,16 +7,15 @@ or -1, and the largest running sum is the depth. Commas and brackets bound the n
 from __future__ import annotations
 
 import json
-import os
 import reprlib
-import stat
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import closing
 from typing import Any, TypeVar
 
-from reshard.errors import CorruptError, FormatError, StorageError
+from reshard.errors import CorruptError, FormatError
 from reshard.formats.limits import MAX_JSON_BYTES, MAX_JSON_DEPTH, MAX_JSON_VALUES
-from reshard.storage.local import close_after_reading, read_at, reason_and_remedy
+from reshard.storage.base import FileStatus
+from reshard.storage.location import Location
 
 _BLOCK_BYTES = 1 << 20
 _FOLLOWED_DEPTH = 1 << 20
@@ -25,40 +24,32 @@ _IRRELEVANT = bytes(set(range(256)) - set(b'[]{}"'))
 T = TypeVar("T")
 
 
-def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
+def read_bytes(file: Location, max_bytes: int = MAX_JSON_BYTES, what: str = "") -> bytes:
     """The whole file, refused before reading if it is larger than ``max_bytes`` or not a plain file.
 
-    Raises StorageError if the system refuses, FormatError if the file is refused.
+    ``what`` names what the file is for, in errors.
+
+    Raises StorageError if it is not there or the store refuses, FormatError if the file is refused.
     """
-    try:
-        return _read_plain(path, max_bytes)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {reason_and_remedy(error)}") from error
+    found = file.status(what) or FileStatus("file")  # opening says that it is not there
+    _refuse_unfit(found, file, max_bytes)
+    with closing(file.open(found.version, what)) as opened:
+        return opened.read(0, found.nbytes)
 
 
-def _read_plain(path: Path, max_bytes: int) -> bytes:
-    # Without O_NONBLOCK a named pipe in place of a metadata file would block the reader.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        _refuse_unfit(os.fstat(descriptor), path, max_bytes)
-        return read_at(descriptor, max_bytes, 0)
-    finally:
-        close_after_reading(descriptor)
-
-
-def _refuse_unfit(status: os.stat_result, path: Path, max_bytes: int) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise FormatError(f"{path} should be a plain file with metadata, but is not")
-    if status.st_size > max_bytes:
+def _refuse_unfit(found: FileStatus, file: Location, max_bytes: int) -> None:
+    if found.kind != "file":
+        raise FormatError(f"{file} should be a plain file with metadata, but is not")
+    if found.nbytes > max_bytes:
         raise FormatError(
-            f"{path} has {status.st_size:,} bytes, but at most {max_bytes:,} bytes of metadata are "
+            f"{file} has {found.nbytes:,} bytes, but at most {max_bytes:,} bytes of metadata are "
             "read; this checkpoint cannot be handled safely"
         )
 
 
-def read_json(path: Path) -> Any:
+def read_json(file: Location) -> Any:
     """The value in a JSON file; errors name the file and the line."""
-    return parse_json(read_bytes(path), str(path))
+    return parse_json(read_bytes(file), str(file))
 
 
 def parse_json(data: bytes, where: str) -> Any:

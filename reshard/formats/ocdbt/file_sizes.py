@@ -1,48 +1,50 @@
-"""Checks extents against the sizes of their files; each size is looked up once."""
+"""Extents in the data files of databases, checked against the sizes of the files; each file is looked up once."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from reshard.errors import CorruptError, StorageError
+from reshard.errors import CorruptError
 from reshard.formats.base import Extent
-from reshard.storage.inside import Inside
-from reshard.storage.local import reason_and_remedy
+from reshard.storage.base import FileStatus
+from reshard.storage.location import Location
 
 
 class FileSizes:
-    """Sizes of files that were looked up so far; safe from any thread, since a second look-up does no harm."""
+    """Files by the text of their location; safe from any thread, since a second look-up does no harm."""
 
-    def __init__(self, inside: Inside) -> None:
-        self._inside = inside
-        self._sizes: dict[str, int] = {}
+    def __init__(self) -> None:
+        self._files: dict[str, Location] = {}
+        self._found: dict[str, FileStatus] = {}
 
-    def check(self, extent: Extent, what: str) -> None:
-        """Raises CorruptError, naming ``what``, if the extent reaches beyond the end of its file."""
-        size = self.size(extent.path, what)
-        if extent.offset + extent.length > size:
+    def add(self, file: Location) -> str:
+        """Takes a file, which is looked up once something in it is used; returns its text."""
+        path = str(file)
+        self._files[path] = file
+        return path
+
+    def extent(self, path: str, offset: int, length: int, what: str) -> Extent:
+        """A part of an added file; CorruptError, naming ``what``, if the file ends before."""
+        found = self._status(path, what)
+        if offset + length > found.nbytes:
             raise CorruptError(
-                f"{what}: truncated: expected {extent.length:,} bytes from offset {extent.offset:,} of "
-                f"{extent.path}, which has only {size:,}; restore the file from a copy"
+                f"{what}: truncated: expected {length:,} bytes from offset {offset:,} of "
+                f"{path}, which has only {found.nbytes:,}; restore the file from a copy"
             )
+        return Extent(path, offset, length, version=found.version)
 
     def size(self, path: str, what: str) -> int:
-        """The file's size; CorruptError, naming ``what``, if there is no such plain file."""
-        size = self._sizes.get(path)
-        if size is None:
-            self._inside.check(path, what)
-            size = self._sizes[path] = _size(path, what)
-        return size
+        """The size of an added file; CorruptError, naming ``what``, if there is no such plain file."""
+        return self._status(path, what).nbytes
+
+    def _status(self, path: str, what: str) -> FileStatus:
+        found = self._found.get(path)
+        if found is None:
+            found = self._found[path] = _look_up(self._files[path], what)
+        return found
 
 
-def _size(path: str, what: str) -> int:
-    file = Path(path)
-    try:
-        if not file.is_file():
-            found = "is not a plain file" if file.exists() else "is missing"
-            raise CorruptError(f"{what}: the data file {path} {found}; restore it from a copy")
-        return file.stat().st_size
-    except OSError as error:
-        raise StorageError(
-            f"{what}: {path} cannot be looked up: {reason_and_remedy(error)}"
-        ) from error
+def _look_up(file: Location, what: str) -> FileStatus:
+    found = file.status(what)
+    if found is None or found.kind != "file":
+        state = "is missing" if found is None else "is not a plain file"
+        raise CorruptError(f"{what}: the data file {file} {state}; restore it from a copy")
+    return found

@@ -15,22 +15,20 @@ import heapq
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Extent
-from reshard.formats.json.safe_json import read_bytes, shorten
-from reshard.formats.limits import MAX_MANIFEST_BYTES, MAX_NODES
+from reshard.formats.json.safe_json import shorten
+from reshard.formats.limits import MAX_NODES
 from reshard.formats.ocdbt.file_sizes import FileSizes
 from reshard.formats.ocdbt.manifest import MANIFEST, read_root
 from reshard.formats.ocdbt.node import Node, NodeEntry
-from reshard.storage.inside import Inside
-from reshard.storage.local import storage_errors
+from reshard.formats.values import read_extent
+from reshard.storage.location import Location
 
 PROCESS_PREFIX = "ocdbt.process_"
 
@@ -49,13 +47,15 @@ Place = tuple[str, int, int] | bytes
 """The location of a value: file, offset and length, or the value itself."""
 
 
-def find_databases(directory: Path) -> list[Path]:
+_WHOLE_NODE_BYTES = 256 << 10
+"""Nodes up to this size are read at once; of larger ones, which may be nested, only a part is in memory."""
+
+
+def find_databases(folder: Location) -> list[Location]:
     """The databases of an item: the merged one if it is there, then each process's."""
-    with storage_errors("look for databases in", directory):
-        merged = [directory] if (directory / MANIFEST).exists() else []
-        return merged + [
-            p for p in sorted(directory.glob(PROCESS_PREFIX + "*")) if (p / MANIFEST).exists()
-        ]
+    names = [e.name for e in folder.entries() if e.name.startswith(PROCESS_PREFIX)]
+    found = [folder, *(folder / name for name in names)]
+    return [database for database in found if (database / MANIFEST).exists()]
 
 
 class OcdbtIndex:
@@ -65,16 +65,15 @@ class OcdbtIndex:
     its own copy of an array's metadata.
     """
 
-    def __init__(self, databases: Sequence[Path], root: Path | None = None) -> None:
-        """Reads the databases; links may lead elsewhere below ``root``, or below the first of them."""
+    def __init__(self, databases: Sequence[Location]) -> None:
         self.databases = tuple(databases)
-        inside = Inside(root or databases[0])
         self._keys = _Keys()
         self._files: list[str] = []
         self._file_of, self._offsets, self._lengths = array("i"), array("Q"), array("Q")
         self._inline: list[bytes] = []
-        self._sizes = FileSizes(inside)
-        self._pack(_union([_read_database(d, inside) for d in databases], databases[0].parent))
+        self._sizes = FileSizes()
+        found = [_read_database(d, self._sizes) for d in databases]
+        self._pack(_union(found, str(databases[0].parent)))
 
     def _pack(self, entries: Iterable[tuple[bytes, Place]]) -> None:
         """Keep sorted entries in as little memory as Python allows."""
@@ -122,9 +121,7 @@ class OcdbtIndex:
         file, offset, length = self._file_of[i], self._offsets[i], self._lengths[i]
         if file == _INLINE:
             return Extent(str(self.databases[0] / MANIFEST), 0, length, self._inline[offset])
-        extent = Extent(self._files[file], offset, length)
-        self._sizes.check(extent, what)
-        return extent
+        return self._sizes.extent(self._files[file], offset, length, what)
 
     def tensorstore_spec(self, key: str, what: str) -> dict[str, Any]:
         """The spec of the database that has all values of the key.
@@ -137,7 +134,7 @@ class OcdbtIndex:
                 f"merged ({self.databases[0].name}, …); let Orbax merge them first"
             )
         path = f"{key}/" if key else ""
-        return {"driver": "ocdbt", "base": _file_spec(self.databases[0]), "path": path}
+        return {"driver": "ocdbt", "base": self.databases[0].tensorstore_spec(), "path": path}
 
 
 class _Keys:
@@ -164,7 +161,7 @@ class _Keys:
 
 
 def _union(
-    databases: Sequence[Iterator[tuple[bytes, Place]]], where: Path
+    databases: Sequence[Iterator[tuple[bytes, Place]]], where: str
 ) -> Iterator[tuple[bytes, Place]]:
     """The sorted entries of several databases; if a key is repeated, the first database counts."""
     if len(databases) == 1:
@@ -204,15 +201,14 @@ class _Place(Struct, frozen=True):
         return f"node {self.path}:{self.offset}:{self.length}"
 
 
-def _read_database(database: Path, inside: Inside) -> Iterator[tuple[bytes, Place]]:
+def _read_database(database: Location, sizes: FileSizes) -> Iterator[tuple[bytes, Place]]:
     """Every key of one database with its place, in the tree's order."""
-    _check_manifests(database, inside)
     root = read_root(database)
     if root is None:
         return
     place = _Place(root.base, root.path, root.offset, root.length)
     found = 0
-    for key, where in _Walk(database, inside).entries(place, None):
+    for key, where in _Walk(database, sizes).entries(place, None):
         found += 1
         if found > root.keys:
             break
@@ -224,19 +220,13 @@ def _read_database(database: Path, inside: Inside) -> Iterator[tuple[bytes, Plac
         )
 
 
-def _check_manifests(database: Path, inside: Inside) -> None:
-    """Checks the manifests: TensorStore would wait for a pipe, and read a file of any size into memory."""
-    for path in sorted(database.glob("manifest*")):
-        inside.check(path, str(path))
-        read_bytes(path, MAX_MANIFEST_BYTES)
-
-
 class _Walk:
     """A walk over the tree of one database, in the order of its keys."""
 
-    def __init__(self, database: Path, inside: Inside) -> None:
+    def __init__(self, database: Location, sizes: FileSizes) -> None:
         self._database = database
-        self._sizes = FileSizes(inside)
+        self._sizes = sizes
+        self._files: dict[str, str] = {}
         self._read_bytes: dict[str, int] = {}
         self._seen: set[tuple[str, int]] = set()
 
@@ -264,9 +254,11 @@ class _Walk:
                 "database contradicts itself"
             )
         self._seen.add(at)
-        extent = Extent(self._file(place.path, place), place.offset, place.length)
-        self._sizes.check(extent, where)
+        file = self._file(place.path, place)
+        extent = self._sizes.extent(file, place.offset, place.length, where)
         self._refuse_overlap(extent, where)
+        if extent.length <= _WHOLE_NODE_BYTES:
+            extent = Extent(file, place.offset, place.length, read_extent(extent, where))
         return Node(extent, place.base, where)
 
     def _refuse_overlap(self, extent: Extent, where: str) -> None:
@@ -294,22 +286,12 @@ class _Walk:
         return self._file(entry.file.path, place), entry.offset, entry.length
 
     def _file(self, path: str, place: _Place) -> str:
-        file = _below(self._database, path)
-        if file is None:
-            raise CorruptError(
-                f"{self._database} ({place}): {shorten(path)} should name a data file below the "
-                "database's folder, but does not"
-            )
-        return file
-
-
-@lru_cache(maxsize=1024)
-def _below(database: Path, path: str) -> str | None:
-    """A file below a folder, one shared string per file; None if the path leads elsewhere."""
-    if "\0" in path or any(step in ("", ".", "..") for step in path.split("/")):
-        return None
-    return f"{database}/{path}"
-
-
-def _file_spec(directory: Path) -> dict[str, Any]:
-    return {"driver": "file", "path": f"{directory}/"}
+        """One shared text for each file."""
+        if path not in self._files:
+            if "\0" in path or any(step in ("", ".", "..") for step in path.split("/")):
+                raise CorruptError(
+                    f"{self._database} ({place}): {shorten(path)} should name a data file below the "
+                    "database's folder, but does not"
+                )
+            self._files[path] = self._sizes.add(self._database / path)
+        return self._files[path]

@@ -15,7 +15,6 @@ TensorStore; for all others it is not imported, which saves a tenth of a second.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -23,9 +22,10 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Extent
-from reshard.formats.json.safe_json import expect
+from reshard.formats.json.safe_json import expect, read_bytes
+from reshard.formats.limits import MAX_MANIFEST_BYTES
 from reshard.formats.ocdbt.block import Body, IndexBlock, data_files
-from reshard.storage.local import storage_errors
+from reshard.storage.location import Location
 
 MANIFEST = "manifest.ocdbt"
 
@@ -53,15 +53,15 @@ class Root(Struct, frozen=True):
     keys: int
 
 
-def read_root(database: Path) -> Root | None:
+def read_root(database: Location) -> Root | None:
     """The root of the newest version; None for an empty database.
 
     Raises CorruptError or FormatError for a manifest that cannot be decoded.
     """
     where = str(database / MANIFEST)
-    with storage_errors("read", where):
-        size = (database / MANIFEST).stat().st_size
-    block = IndexBlock(Extent(where, 0, size), _MAGIC, "manifest of a database", where)
+    data = read_bytes(database / MANIFEST, MAX_MANIFEST_BYTES)
+    extent = Extent(where, 0, len(data), data)
+    block = IndexBlock(extent, _MAGIC, "manifest of a database", where)
     try:
         kind = _kind(block.body)
         root = _newest(block.body, where) if kind == _SINGLE else None
@@ -103,8 +103,9 @@ def _newest(body: Body, where: str) -> Root | None:
     return Root(file.base, file.path, int(offsets[-1]), int(lengths[-1]), int(keys[-1]))
 
 
-def _dumped_root(database: Path, where: str) -> Root | None:
+def _dumped_root(database: Location, where: str) -> Root | None:
     """Parses TensorStore's text: ``btreenode:<base path>:<relative path>:<offset>:<length>``."""
+    _check_numbered(database)
     manifest = expect(_dumped_manifest(database, where), dict, "the manifest", where)
     versions = expect(manifest.get("versions"), list, "versions", where)
     if not versions:
@@ -119,10 +120,17 @@ def _dumped_root(database: Path, where: str) -> Root | None:
     return Root(unquote(base), unquote(base + relative), int(offset), int(length), keys)
 
 
-def _dumped_manifest(database: Path, where: str) -> Any:
+def _check_numbered(database: Location) -> None:
+    """Checks every manifest: TensorStore would wait for a pipe, and read a file of any size into memory."""
+    for entry in database.entries():
+        if entry.name.startswith("manifest"):
+            read_bytes(database / entry.name, MAX_MANIFEST_BYTES)
+
+
+def _dumped_manifest(database: Location, where: str) -> Any:
     import tensorstore as ts
 
-    spec = {"driver": "file", "path": f"{database}/"}
+    spec = database.tensorstore_spec()
     try:
         return ts.ocdbt.dump(ts.KvStore.open(spec).result()).result()
     except (ValueError, OSError, KeyError, NotImplementedError, RuntimeError) as error:

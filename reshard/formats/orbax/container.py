@@ -9,29 +9,30 @@ There are three kinds, recognised by their marker files as in Orbax 0.12
 
 When is a checkpoint unfinished? On a local file system Orbax 0.12 commits by a rename: every directory whose name does
 not contain ``.orbax-checkpoint-tmp`` is finished (``_src/path/atomicity.py``,
-``AtomicRenameTemporaryPath.validate_final``). ``commit_success.txt`` counts on object stores only. Orbax refuses a v1
-marker without ``_CHECKPOINT_METADATA``, and cannot restore an item whose handler stores a tree but that has no
+``AtomicRenameTemporaryPath.validate_final``). In a bucket, which renames no folder, only what has
+``commit_success.txt`` is finished: a checkpoint at its top, and an item in its folder to be opened by itself. Orbax
+refuses a v1 marker without ``_CHECKPOINT_METADATA``, and cannot restore an item whose handler stores a tree but that has no
 ``_METADATA``. Both are incomplete here as well. So is an item left in a temporary folder, and a checkpoint with the
 record of an unfinished deletion (``_CHECKPOINT_DELETION``).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
-from reshard.errors import IncompleteCheckpointError, NotACheckpointError, StorageError
+from reshard.errors import IncompleteCheckpointError, NotACheckpointError
 from reshard.formats.base import Container, Item
-from reshard.formats.json.safe_json import expect, read_json
-from reshard.storage.local import reason_and_remedy
+from reshard.formats.json.safe_json import expect, parse_json
+from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.storage.location import Location
 
 TREE_METADATA = "_METADATA"
 CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
 V1_MARKER = "orbax.checkpoint"
 DELETION_RECORD = "_CHECKPOINT_DELETION"
 TEMPORARY = ".orbax-checkpoint-tmp"
+COMMIT_MARKER = "commit_success.txt"
 
 MARKERS = (TREE_METADATA, CHECKPOINT_METADATA, V1_MARKER)
 
@@ -39,30 +40,27 @@ _TREE_HANDLERS = ("PyTreeCheckpointHandler", "StandardCheckpointHandler", "PyTre
 _TIMES = ("init_timestamp_nsecs", "commit_timestamp_nsecs")
 
 
-def is_orbax(path: str) -> bool:
-    """Whether a local directory has the marker files of an Orbax checkpoint, finished or not."""
-    root = Path(path)
-    if not root.is_dir():
-        return False
-    return is_marked(path) or bool(_unnamed_items(root))
+def is_orbax(folder: Location) -> bool:
+    """Whether a folder has the marker files of an Orbax checkpoint, finished or not."""
+    return is_marked(folder) or (folder.is_folder() and bool(_unnamed_items(folder)))
 
 
-def is_marked(path: str) -> bool:
+def is_marked(folder: Location) -> bool:
     """Whether one of the files that Orbax puts at the top of a checkpoint is there."""
-    return any((Path(path) / m).exists() for m in MARKERS)
+    return any((folder / m).exists() for m in MARKERS)
 
 
-def is_finished(path: str) -> bool:
-    """Whether no marker at a local path says that the checkpoint was not committed."""
+def is_finished(folder: Location) -> bool:
+    """Whether the checkpoint was committed."""
     try:
-        _refuse_unfinished(Path(path))
+        _refuse_unfinished(folder)
     except IncompleteCheckpointError:
         return False
     return True
 
 
-def read_container(root: Path) -> Container:
-    """The container at ``root`` with its items; reads ``_CHECKPOINT_METADATA`` only.
+def read_container(files: MetadataFiles) -> Container:
+    """The container in a folder with its items; reads ``_CHECKPOINT_METADATA`` only.
 
     ``meta`` is that file without the handlers, which are in the items; missing times are None.
 
@@ -70,8 +68,9 @@ def read_container(root: Path) -> Container:
         IncompleteCheckpointError: it was never committed.
         NotACheckpointError: no item in it is a tree.
     """
+    root = files.folder
     _refuse_unfinished(root)
-    record = _read_record(root)
+    record = _read_record(files)
     kept = {k: v for k, v in record.items() if k != "item_handlers"}
     kept = {**kept, **{key: _time(kept.get(key)) for key in _TIMES}}
     handlers = record.get("item_handlers")
@@ -85,7 +84,7 @@ def read_container(root: Path) -> Container:
     return Container("v0", _items(root, _named(handlers, root)), kept)
 
 
-def _refuse_unfinished(root: Path) -> None:
+def _refuse_unfinished(root: Location) -> None:
     if TEMPORARY in root.name:
         raise IncompleteCheckpointError(
             f"{root} is a temporary folder of a save that was never committed (its name contains "
@@ -101,20 +100,26 @@ def _refuse_unfinished(root: Path) -> None:
             f"{root} has the marker {V1_MARKER} but no {CHECKPOINT_METADATA}: it was never committed; "
             "use a checkpoint that was saved completely"
         )
+    if not root.store.renames and not (root / COMMIT_MARKER).exists():
+        raise IncompleteCheckpointError(
+            f"{root} has no {COMMIT_MARKER}, which a checkpoint in a bucket gets when it is complete: it is being "
+            "saved, or was never committed; use a checkpoint that was saved completely"
+        )
 
 
-def _read_record(root: Path) -> dict[str, Any]:
-    path = root / CHECKPOINT_METADATA
-    if not path.exists():
+def _read_record(files: MetadataFiles) -> dict[str, Any]:
+    data = files.read(CHECKPOINT_METADATA)
+    if data is None:
         return {}
-    return expect(read_json(path), dict, "the checkpoint's metadata", str(path))
+    where = files.where(CHECKPOINT_METADATA)
+    return expect(parse_json(data, where), dict, "the checkpoint's metadata", where)
 
 
 def _time(value: Any) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
-def _named(handlers: Any, root: Path) -> dict[str, str]:
+def _named(handlers: Any, root: Location) -> dict[str, str]:
     if handlers is None:
         return {}
     where = str(root / CHECKPOINT_METADATA)
@@ -126,7 +131,7 @@ def _named(handlers: Any, root: Path) -> dict[str, str]:
     }
 
 
-def _no_single_tree(root: Path, handler: str) -> Exception:
+def _no_single_tree(root: Location, handler: str) -> Exception:
     if _stores_tree(handler):
         return IncompleteCheckpointError(
             f"{root} should contain {TREE_METADATA}, since {CHECKPOINT_METADATA} says that it was saved "
@@ -138,7 +143,7 @@ def _no_single_tree(root: Path, handler: str) -> Exception:
     )
 
 
-def _items(root: Path, handlers: Mapping[str, str]) -> tuple[Item, ...]:
+def _items(root: Location, handlers: Mapping[str, str]) -> tuple[Item, ...]:
     present = dict.fromkeys(_subdirectories(root))
     for name in present:
         if TEMPORARY in name:
@@ -157,7 +162,7 @@ def _items(root: Path, handlers: Mapping[str, str]) -> tuple[Item, ...]:
     return items
 
 
-def _item(root: Path, name: str, handler: str) -> Item:
+def _item(root: Location, name: str, handler: str) -> Item:
     is_tree = (root / name / TREE_METADATA).exists()
     if not is_tree and _stores_tree(handler):
         raise IncompleteCheckpointError(
@@ -167,7 +172,7 @@ def _item(root: Path, name: str, handler: str) -> Item:
     return Item(name, name, is_tree, handler)
 
 
-def _refuse_lost(root: Path, handlers: Mapping[str, str], present: Collection[str]) -> None:
+def _refuse_lost(root: Location, handlers: Mapping[str, str], present: Collection[str]) -> None:
     lost = [n for n, handler in handlers.items() if n not in present and _stores_tree(handler)]
     if lost:
         raise IncompleteCheckpointError(
@@ -180,7 +185,7 @@ def _stores_tree(handler: str) -> bool:
     return handler.rpartition(".")[2] in _TREE_HANDLERS
 
 
-def _unnamed_items(root: Path) -> list[str]:
+def _unnamed_items(root: Location) -> list[str]:
     """Items of a step folder by old versions of Orbax, which wrote no ``_CHECKPOINT_METADATA``.
 
     A folder with that file is a checkpoint of its own, and one with a number for a name is a step.
@@ -194,9 +199,5 @@ def _unnamed_items(root: Path) -> list[str]:
     ]
 
 
-def _subdirectories(root: Path) -> list[str]:
-    try:
-        with os.scandir(root) as entries:
-            return sorted(e.name for e in entries if e.is_dir())
-    except OSError as error:
-        raise StorageError(f"{root} cannot be listed: {reason_and_remedy(error)}") from error
+def _subdirectories(root: Location) -> list[str]:
+    return [entry.name for entry in root.entries() if entry.is_folder]

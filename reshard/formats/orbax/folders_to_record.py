@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import cast
 
 from reshard.formats.base import Reader
@@ -15,9 +14,10 @@ from reshard.formats.orbax.reader import OrbaxReader
 from reshard.formats.slices.file_digests import files_below
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree
 from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME
+from reshard.storage.location import Location
 
 
-def folders_to_record(root: Path, reader: Reader) -> list[RecordedFolder]:
+def folders_to_record(root: Location, reader: Reader) -> list[RecordedFolder]:
     """The folders and the files to record in each, the top last."""
     opened = cast("OrbaxReader", reader)  # the registry asks a format about its own readers only
     items = [_item_folder(root, item, opened.chunk_files) for item in opened.opened.values()]
@@ -28,7 +28,7 @@ def folders_to_record(root: Path, reader: Reader) -> list[RecordedFolder]:
     return [*items, RecordedFolder("", None, tuple(others))]
 
 
-def _item_folder(root: Path, item: OpenItem, chunks: ChunkFiles) -> RecordedFolder:
+def _item_folder(root: Location, item: OpenItem, chunks: ChunkFiles) -> RecordedFolder:
     folder = item.item.directory
     files = tuple(_item_files(root, item, chunks))
     in_database = filter(is_data_file, files) if find_databases(root / folder) else ()
@@ -36,7 +36,7 @@ def _item_folder(root: Path, item: OpenItem, chunks: ChunkFiles) -> RecordedFold
     return RecordedFolder(folder, tree, files, frozenset(in_database))
 
 
-def _item_files(root: Path, item: OpenItem, chunks: ChunkFiles) -> Iterator[str]:
+def _item_files(root: Location, item: OpenItem, chunks: ChunkFiles) -> Iterator[str]:
     folder = item.item.directory
     for name in files_below(root / folder):
         path = f"{folder}/{name}" if folder else name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from reshard.formats.ocdbt.index import OcdbtIndex, find_databases
 from reshard.formats.orbax.container import TREE_METADATA
 from reshard.formats.orbax.metadata_price import LEAF_BYTES, TENSOR_BYTES
 from reshard.formats.orbax.plain_files import PlainFiles
-from reshard.formats.orbax.sharding_file import SHARDING, OneDevice, Sharding, read_shardings
+from reshard.formats.orbax.sharding_file import OneDevice, Sharding, read_shardings
 from reshard.formats.orbax.tree_metadata import (
     MetadataLeaf,
     TreeMetadata,
@@ -26,6 +25,7 @@ from reshard.formats.orbax.tree_metadata import (
     read_tree_metadata,
 )
 from reshard.formats.slices.file_digests import check_bytes
+from reshard.formats.slices.metadata_files import MetadataFiles
 from reshard.formats.values import Values, read_extent
 from reshard.formats.zarr.codec_chains import BY_TENSORSTORE
 from reshard.formats.zarr.metadata import ZARR2_FILE, ZARR3_FILE, ZarrArray, parse_zarr
@@ -34,6 +34,7 @@ from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import same_axes
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.location import Location
 
 if TYPE_CHECKING:
     from reshard.formats.slices.slice_file import SliceEntry, SliceFile
@@ -64,24 +65,26 @@ class OpenItem(Struct, frozen=True):
 
 
 def open_item(
-    directory: Path, item: Item, prefix: str, recorded: SliceFile | None, *, check: bool = True
+    files: MetadataFiles, item: Item, prefix: str, recorded: SliceFile | None, *, check: bool = True
 ) -> OpenItem:
     """Reads everything of an item that is not tensor data.
 
     Args:
-        directory: the folder of the item.
+        files: the metadata files in the folder of the item.
         item: as the container lists it.
         prefix: put before each name; ``"item/"`` if the container has ``naming_items``.
         recorded: its ``slices.json``, or None.
         check: whether each array's metadata must have its recorded digest.
     """
-    tree = read_tree_metadata(directory / TREE_METADATA)
-    strings = read_strings(directory, tree.leaves)
+    directory = files.folder
+    tree = read_tree_metadata(files, TREE_METADATA)
+    strings = read_strings(files, tree.leaves)
     wanted = {leaf.param_name for leaf in tree.leaves if leaf.is_tensor}
-    ext = read_ext_metadata(directory, wanted)
-    files = recorded.files if recorded is not None and check else {}
-    found = _find_arrays(directory, [leaf for leaf in tree.leaves if leaf.is_tensor], tree, files)
-    shardings = read_shardings(directory / SHARDING)
+    ext = read_ext_metadata(files, wanted)
+    digests = recorded.files if recorded is not None and check else {}
+    stored = [leaf for leaf in tree.leaves if leaf.is_tensor]
+    found = _find_arrays(directory, stored, tree, digests)
+    shardings = read_shardings(files)
     entries = recorded.tensors if recorded is not None else {}
     assemble = _TensorAssembly(tree, shardings, ext, entries, str(directory)).assemble
     tensors, arrays = {}, {}
@@ -150,7 +153,10 @@ def _leaf_bytes(leaves: Sequence[Leaf], tensors: Mapping[str, StoredTensor]) -> 
 
 
 def _find_arrays(
-    directory: Path, leaves: Sequence[MetadataLeaf], tree: TreeMetadata, recorded: Mapping[str, str]
+    directory: Location,
+    leaves: Sequence[MetadataLeaf],
+    tree: TreeMetadata,
+    recorded: Mapping[str, str],
 ) -> dict[str, ArrayFiles]:
     """Each tensor's metadata file, by param name.
 
@@ -162,15 +168,15 @@ def _find_arrays(
         files = PlainFiles(directory, is_listed=not tree.stores_fill)
         return _look_up(directory, leaves, tree, files, must=True, recorded=recorded)
     if databases[0] == directory:
-        merged = OcdbtIndex(databases[:1], directory)
+        merged = OcdbtIndex(databases[:1])
         found = _look_up(directory, leaves, tree, merged, must=len(databases) == 1)
         if len(found) == len(leaves):
             return found
-    return _look_up(directory, leaves, tree, OcdbtIndex(databases, directory), must=True)
+    return _look_up(directory, leaves, tree, OcdbtIndex(databases), must=True)
 
 
 def _look_up(
-    directory: Path,
+    directory: Location,
     leaves: Sequence[MetadataLeaf],
     tree: TreeMetadata,
     values: Values,

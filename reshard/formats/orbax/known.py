@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import cast
 
 from reshard.formats.base import Item, Reader
@@ -13,10 +12,12 @@ from reshard.formats.orbax.folders_to_record import folders_to_record
 from reshard.formats.orbax.form import OPTIONS, orbax_form
 from reshard.formats.orbax.metadata_price import OPENED_LEAF_BYTES, leaf_count
 from reshard.formats.orbax.reader import OrbaxReader, open_orbax
+from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.storage.location import Location
 
 
-def _items(path: Path) -> tuple[Item, ...]:
-    return read_container(path).items
+def _items(root: Location) -> tuple[Item, ...]:
+    return read_container(MetadataFiles(root)).items
 
 
 def _chunk_test(reader: Reader) -> Callable[[str], bool]:

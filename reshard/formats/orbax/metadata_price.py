@@ -5,10 +5,12 @@ The leaves are counted in ``_METADATA``, read piece by piece: each has one list 
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import closing
 
+from reshard.errors import ReshardError
 from reshard.formats.limits import MAX_JSON_BYTES
 from reshard.formats.orbax.container import TREE_METADATA
+from reshard.storage.location import Location
 
 LEAF_BYTES = 300
 TENSOR_BYTES = 650
@@ -22,26 +24,28 @@ _KEYS = b'"key_metadata":'
 _PIECE_BYTES = 1 << 20
 
 
-def leaf_count(path: str) -> int:
-    """How many leaves the trees of the checkpoint at ``path`` have; 0 if it has none.
+def leaf_count(root: Location) -> int:
+    """How many leaves the trees of a checkpoint have; 0 if it has none.
 
     Files that cannot be read or are too large are not counted: opening them raises the error.
     """
-    root = Path(path)
     try:
-        folders = [root, *(p for p in root.iterdir() if p.is_dir())]
-        return sum(_count(f / TREE_METADATA) for f in folders)
-    except OSError:
+        folders = [root, *(root / entry.name for entry in root.entries() if entry.is_folder)]
+        return sum(_count(folder / TREE_METADATA) for folder in folders)
+    except ReshardError:
         return 0
 
 
-def _count(path: Path) -> int:
-    if not path.is_file() or path.stat().st_size > MAX_JSON_BYTES:
+def _count(file: Location) -> int:
+    status = file.status()
+    if status is None or status.kind != "file" or status.nbytes > MAX_JSON_BYTES:
         return 0
-    found, rest = 0, b""
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE_BYTES):
+    found, done, rest = 0, 0, b""
+    piece_bytes = max(_PIECE_BYTES, file.store.range_bytes)
+    with closing(file.open(status.version)) as opened:
+        while done < status.nbytes and (piece := opened.read(done, piece_bytes)):
             text = rest + piece
             found += text.count(_KEYS)
             rest = text[1 - len(_KEYS) :]
+            done += len(piece)
     return found

@@ -8,49 +8,41 @@ array's zarr metadata. ``locate`` then finds a chunk's bytes by a bisect (OCDBT)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, ReshardError, StorageError
-from reshard.formats.base import Container, Extent, Item, Leaf, Record, StoredTensor
+from reshard.formats.base import Container, Extent, Leaf, Record, StoredTensor
 from reshard.formats.orbax.chunk_files import ChunkFiles
-from reshard.formats.orbax.container import (
-    CHECKPOINT_METADATA,
-    TREE_METADATA,
-    is_orbax,
-    read_container,
-)
-from reshard.formats.orbax.folder_record import check_metadata_files
+from reshard.formats.orbax.container import read_container
+from reshard.formats.orbax.folder_record import refuse_unrecorded
 from reshard.formats.orbax.item_tensors import ArrayFiles, OpenItem, open_item
-from reshard.formats.orbax.sharding_file import SHARDING
-from reshard.formats.orbax.tree_metadata import ARRAY_METADATAS, STRINGS
+from reshard.formats.orbax.tree_metadata import ARRAY_METADATAS
+from reshard.formats.slices.metadata_files import MetadataFiles
 from reshard.formats.slices.parse import read_slices
-from reshard.formats.slices.slice_file import FILE_NAME
 from reshard.formats.zarr.shard_index import ShardIndexes
 from reshard.geometry.grid import Index
-from reshard.storage.inside import Inside
-from reshard.storage.local import reason_and_remedy
+from reshard.storage.location import Location
 
 if TYPE_CHECKING:
     from reshard.formats.slices.origin import Made
     from reshard.formats.slices.slice_file import SliceFile
 
-__all__ = ["OrbaxReader", "is_orbax", "open_orbax"]
 
-
-def open_orbax(path: str, record: Record = "checked") -> OrbaxReader:
-    """Open the Orbax checkpoint in the local directory ``path``.
+def open_orbax(folder: Location, record: Record = "checked", uri: str = "") -> OrbaxReader:
+    """Open the Orbax checkpoint in a folder.
 
     With one tree, tensor names are its keys joined with ``/``. With several trees, the item's name comes first. It also
     does in a checkpoint that reshard made of a part of several trees, which slices.json records. Items that are not
     trees are only listed in the container.
 
     Args:
+        folder: viewed as one checkpoint, so that its files are in it.
         record: how to use slices.json: refuse contradictions, use the parts that fit, or use only how names are
             formed.
+        uri: the folder as the user named it.
 
     Raises:
         StorageError: it is not there or cannot be read. NotACheckpointError: it contains no tree.
@@ -58,68 +50,77 @@ def open_orbax(path: str, record: Record = "checked") -> OrbaxReader:
         CorruptError: metadata is damaged, contradicts itself, or differs from its record.
         FormatError: names collide, or it uses an unsupported feature.
     """
-    try:
-        return _open(path, Path(path).absolute(), record)
-    except OSError as error:  # any error of looking at a path
-        where = error.filename or path
-        raise StorageError(f"{where} cannot be read: {reason_and_remedy(error)}") from error
-
-
-def _open(path: str, root: Path, record: Record) -> OrbaxReader:
-    if not root.is_dir():
-        raise StorageError(
-            f"{path} should be the directory of a checkpoint, but is not a directory"
-        )
-    inside = Inside(root)
-    inside.check(root / CHECKPOINT_METADATA, "the checkpoint's metadata")
-    container = read_container(root)
+    uri = uri or str(folder)
+    if not folder.is_folder():
+        raise StorageError(f"{uri} should be the directory of a checkpoint, but is not a directory")
+    top = MetadataFiles(folder, _METADATA_FOLDERS)
+    container = read_container(top)
     trees = [item for item in container.items if item.is_tree]
-    top = _container_record(root, trees, record)
-    container = replace(container, item_names=top is not None and top.item_names)
+    records = _Records(folder)
+    is_of_container = all(item.directory for item in trees)
+    recorded = _container_record(top, records, record) if is_of_container else None
+    container = replace(container, item_names=recorded is not None and recorded.item_names)
     opened = {}
     for item in trees:
-        directory = root / item.directory
-        _refuse_links_out(inside, directory)
+        files = MetadataFiles(folder / item.directory, _METADATA_FOLDERS) if item.directory else top
         prefix = f"{item.name}/" if container.naming_items else ""
-        recorded = _recorded(directory, record)
-        opened[item.name] = open_item(directory, item, prefix, recorded, check=record == "checked")
+        recorded = _recorded(files, records, item.directory, record)
+        opened[item.name] = open_item(files, item, prefix, recorded, check=record == "checked")
+        files.check_unread()
+    top.check_unread()
     items = tuple(opened[i.name].item if i.is_tree else i for i in container.items)
-    return OrbaxReader(path, replace(container, items=items), opened)
+    return OrbaxReader(uri, replace(container, items=items), opened, records)
 
 
-def _container_record(root: Path, trees: Sequence[Item], record: Record) -> SliceFile | None:
-    """The container's own slices.json; None if the one in its folder belongs to the tree."""
-    if not all(item.directory for item in trees):
-        return None
+_METADATA_FOLDERS = frozenset({ARRAY_METADATAS})
+
+
+def _container_record(files: MetadataFiles, records: _Records, record: Record) -> SliceFile | None:
+    """The container's own slices.json, in a folder of which no tree is."""
     if record != "ignored":
-        return _recorded(root, record)
+        return _recorded(files, records, "", record)
     try:
-        return read_slices(root)
+        return records.read("")
     except ReshardError:  # it will be replaced
         return None
 
 
-def _recorded(directory: Path, record: Record) -> SliceFile | None:
-    """The slices.json of a folder; with ``record="checked"`` the folder's metadata files are compared with it."""
+def _recorded(
+    files: MetadataFiles, records: _Records, folder: str, record: Record
+) -> SliceFile | None:
+    """The slices.json of a folder; with ``record="checked"`` its metadata files are compared with it when they are read."""
     if record == "ignored":
         return None
     try:
-        found = read_slices(directory)
+        found = records.read(folder)
     except FormatError:  # damage, which is reported elsewhere; the tensors may still be readable
         if record == "checked":
             raise
         return None
     if found is not None and record == "checked":
-        check_metadata_files(directory, found)
+        files.expect(found.files)
+        refuse_unrecorded(files.folder, found)
     return found
 
 
-def _refuse_links_out(inside: Inside, directory: Path) -> None:
-    """Refuses links of metadata files that lead out of the checkpoint; values are checked when they are looked up."""
-    names = (TREE_METADATA, SHARDING, STRINGS, FILE_NAME, ARRAY_METADATAS)
-    files = directory.glob(f"{ARRAY_METADATAS}/process_*")
-    for path in (*(directory / name for name in names), *files):
-        inside.check(path, "the checkpoint's metadata")
+class _Records:
+    """The slices.json of a checkpoint's folders; keeps what each says of its origin."""
+
+    def __init__(self, root: Location) -> None:
+        self._root = root
+        self._origins: dict[str, tuple[str, Made | None]] = {}
+
+    def read(self, folder: str) -> SliceFile | None:
+        """The record of a folder below the checkpoint; None if there is none."""
+        found = read_slices(self._root / folder)
+        self._origins[folder] = ("", None) if found is None else (found.conversion, found.made)
+        return found
+
+    def origin(self, folder: str) -> tuple[str, Made | None]:
+        """The conversion that made the folder, and from what; the record is read if it was not yet."""
+        if folder not in self._origins:
+            self.read(folder)
+        return self._origins[folder]
 
 
 class OrbaxReader:
@@ -127,7 +128,13 @@ class OrbaxReader:
 
     format = "orbax"
 
-    def __init__(self, uri: str, container: Container, opened: Mapping[str, OpenItem]) -> None:
+    def __init__(
+        self,
+        uri: str,
+        container: Container,
+        opened: Mapping[str, OpenItem],
+        records: _Records,
+    ) -> None:
         items = list(opened.values())
         self.uri = uri
         self.container = container
@@ -135,6 +142,7 @@ class OrbaxReader:
         self.leaves: Sequence[Leaf] = tuple(leaf for item in items for leaf in item.leaves)
         self.tensors: Mapping[str, StoredTensor] = MappingProxyType(_joined(items))
         self._arrays: dict[str, ArrayFiles] = {n: a for i in items for n, a in i.arrays.items()}
+        self._records = records
         self._shards = ShardIndexes()
         self._item_bytes = sum(item.metadata_bytes for item in items)
 
@@ -152,17 +160,13 @@ class OrbaxReader:
     def conversion(self) -> str:
         """The conversion that made every tree of it, as their slices.json say; "" if none did, or several."""
         trees = [item for item in self.container.items if item.is_tree]
-        found = {record.conversion if record else "" for record in map(self._record_of, trees)}
+        found = {self._records.origin(item.directory)[0] for item in trees}
         return found.pop() if len(found) == 1 else ""
 
     @property
     def made(self) -> Made | None:
         """From which source and by which rules it was made, as the slices.json at its top says."""
-        record = read_slices(Path(self.uri))
-        return None if record is None else record.made
-
-    def _record_of(self, item: Item) -> SliceFile | None:
-        return read_slices(Path(self.uri, item.directory))
+        return self._records.origin("")[1]
 
     def locate(self, name: str, index: Index) -> Extent | None:
         """The location of the encoded chunk at ``index`` of the tensor's storage grid.

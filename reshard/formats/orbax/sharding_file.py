@@ -18,7 +18,6 @@ import base64
 import binascii
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -26,6 +25,7 @@ from msgspec import Struct
 from reshard.errors import CorruptError, LayoutError
 from reshard.formats.json.json_cursor import JsonCursor
 from reshard.formats.json.safe_json import expect, expect_sizes, parse_json, shorten
+from reshard.formats.slices.metadata_files import MetadataFiles
 from reshard.layout.axes import Axis
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
@@ -48,14 +48,15 @@ class OneDevice(Struct, frozen=True):
 Sharding = TensorLayout | OneDevice
 
 
-def read_shardings(path: Path) -> Mapping[str, Sharding]:
-    """The sharding of each array that has one, by param name; empty if there is no such file.
+def read_shardings(files: MetadataFiles) -> Mapping[str, Sharding]:
+    """The sharding of each array that has one, by param name; empty if there is no ``_sharding``.
 
     Equal shardings and meshes are one object, so 100,000 arrays on one mesh cost little memory.
     """
-    if not path.exists():
+    data = files.read(SHARDING)
+    if data is None:
         return {}
-    cursor = JsonCursor.open(path)
+    cursor = JsonCursor(data, files.where(SHARDING))
     known: dict[str, Sharding | None] = {}
     meshes: dict[DeviceMesh, DeviceMesh] = {}
     shardings: dict[str, Sharding] = {}

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -19,8 +18,9 @@ from msgspec import Struct
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import PathKey
 from reshard.formats.json.json_cursor import JsonCursor
-from reshard.formats.json.safe_json import expect, read_json, shorten
+from reshard.formats.json.safe_json import expect, parse_json, shorten
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
+from reshard.formats.slices.metadata_files import MetadataFiles
 
 STRINGS = "_strings.json"
 ARRAY_METADATAS = "array_metadatas"
@@ -72,13 +72,18 @@ class TreeMetadata(Struct, frozen=True):
     kept: Mapping[str, Any]
 
 
-def read_tree_metadata(path: Path) -> TreeMetadata:
-    """Read ``_METADATA``.
+def read_tree_metadata(files: MetadataFiles, name: str) -> TreeMetadata:
+    """Read ``_METADATA``, the file of that name.
 
     Raises CorruptError for content that contradicts the format, FormatError for names that collide or lead out of
     the folder.
     """
-    cursor = JsonCursor.open(path)
+    path = files.where(name)
+    data = files.read(name)
+    if data is None:
+        raise CorruptError(f"{path} is missing; restore it from a copy")
+    cursor = JsonCursor(data, path)
+    del data
     leaves: tuple[MetadataLeaf, ...] | None = None
     fields: dict[str, Any] = {}
     for member in cursor.members():
@@ -89,9 +94,9 @@ def read_tree_metadata(path: Path) -> TreeMetadata:
     cursor.finish()
     if leaves is None:
         raise CorruptError(f"{path}: expected a list of leaves (tree_metadata), found none")
-    refuse_collisions(leaves, str(path))
-    uses_zarr3 = _flag(fields, "use_zarr3", str(path))
-    stores_fill = _flag(fields, "store_array_data_equal_to_fill_value", str(path))
+    refuse_collisions(leaves, path)
+    uses_zarr3 = _flag(fields, "use_zarr3", path)
+    stores_fill = _flag(fields, "store_array_data_equal_to_fill_value", path)
     return TreeMetadata(leaves, uses_zarr3, stores_fill, _kept(fields))
 
 
@@ -196,7 +201,7 @@ def _show(path: Sequence[PathKey]) -> str:
     return "(" + ", ".join(repr(key.key) for key in path) + ")"
 
 
-def read_strings(directory: Path, leaves: Sequence[MetadataLeaf]) -> dict[str, str]:
+def read_strings(files: MetadataFiles, leaves: Sequence[MetadataLeaf]) -> dict[str, str]:
     """The text of each string leaf by param name, from ``_strings.json``.
 
     Orbax writes them through JSON pointers made of the param name, so a slash in the name nests them.
@@ -206,14 +211,15 @@ def read_strings(directory: Path, leaves: Sequence[MetadataLeaf]) -> dict[str, s
     wanted = [leaf for leaf in leaves if leaf.is_string]
     if not wanted:
         return {}
-    path = directory / STRINGS
-    if not path.exists():
+    path = files.where(STRINGS)
+    data = files.read(STRINGS)
+    if data is None:
         raise CorruptError(
             f"{path} is missing, but {len(wanted)} leaves are strings, {wanted[0].name!r} among "
             "them; restore it from a copy"
         )
-    document = expect(read_json(path), dict, "the strings", str(path))
-    return {leaf.param_name: _string_at(document, leaf, str(path)) for leaf in wanted}
+    document = expect(parse_json(data, path), dict, "the strings", path)
+    return {leaf.param_name: _string_at(document, leaf, path) for leaf in wanted}
 
 
 def _string_at(document: Any, leaf: MetadataLeaf, where: str) -> str:
@@ -227,22 +233,26 @@ def _string_at(document: Any, leaf: MetadataLeaf, where: str) -> str:
     return expect(value, str, f"the text of {leaf.name!r}", where)
 
 
-def read_ext_metadata(directory: Path, wanted: set[str]) -> dict[str, Mapping[str, Any] | None]:
+def read_ext_metadata(
+    files: MetadataFiles, wanted: set[str]
+) -> dict[str, Mapping[str, Any] | None]:
     """The ``ext_metadata`` (a PRNG key's implementation) by param name, from ``array_metadatas/``.
 
     Every process of a save writes a file about each of its arrays, so thousands of files repeat the same; files are
     read in the order of processes until each wanted name was found.
     """
     found: dict[str, Mapping[str, Any] | None] = {}
-    for path in _process_files(directory / ARRAY_METADATAS):
-        _read_process(path, wanted, found)
+    for name in _process_files(files):
+        if (data := files.read(name)) is not None:
+            _read_process(JsonCursor(data, files.where(name)), wanted, found)
         if len(found) == len(wanted):
             break
     return found
 
 
-def _read_process(path: Path, wanted: set[str], found: dict[str, Mapping[str, Any] | None]) -> None:
-    cursor = JsonCursor.open(path)
+def _read_process(
+    cursor: JsonCursor, wanted: set[str], found: dict[str, Mapping[str, Any] | None]
+) -> None:
     for member in cursor.members():
         if member != "array_metadatas":
             cursor.value()
@@ -262,8 +272,9 @@ def _array_metadata(entry: Any, where: str) -> tuple[str, Mapping[str, Any] | No
     return name, None if ext is None else expect(ext, dict, f"ext_metadata of {name!r}", where)
 
 
-def _process_files(directory: Path) -> list[Path]:
-    if not directory.is_dir():
+def _process_files(files: MetadataFiles) -> list[str]:
+    folder = files.folder / ARRAY_METADATAS
+    if not folder.is_folder():
         return []
-    files = [p for p in directory.iterdir() if p.name.startswith("process_")]
-    return sorted(files, key=lambda p: (len(p.name), p.name))
+    names = [e.name for e in folder.entries() if e.name.startswith("process_")]
+    return [f"{ARRAY_METADATAS}/{name}" for name in sorted(names, key=lambda n: (len(n), n))]

@@ -17,79 +17,66 @@ are followed too; a link to anywhere else is refused, since a folder from strang
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from reshard.errors import CorruptError, MissingError, NotACheckpointError
-from reshard.formats.json.safe_json import expect, read_json
-from reshard.formats.slices.slice_file import FILE_NAME
-from reshard.storage.inside import Inside
-from reshard.storage.local import storage_errors
+from reshard.formats.json.safe_json import expect, parse_json, read_bytes
+from reshard.formats.slices.slice_file import digest_of
+from reshard.storage.location import Location
 
 ENDING = ".safetensors"
 INDEX_ENDING = ".safetensors.index.json"
 INDEX_NAME = f"model{INDEX_ENDING}"
-
-_REPOSITORY = re.compile(r"(models|datasets|spaces)--.+")
 
 
 class Files(Struct, frozen=True):
     """Where the tensors are.
 
     Attributes:
-        paths: of the safetensors files, by name.
-        index: path of the index; "" for none.
+        files: the safetensors files, by name.
+        folder: the folder that they are in; None for a file by itself.
+        index: the index; None for none.
+        index_digest: CRC-64/NVME of the index, 16 hex digits.
         weight_map: the file of each tensor, as the index has it.
-        folder: path of the folder that they are in; "" for a file by itself.
     """
 
-    paths: tuple[str, ...]
-    index: str = ""
+    files: tuple[Location, ...]
+    folder: Location | None = None
+    index: Location | None = None
+    index_digest: str = ""
     weight_map: Mapping[str, str] = {}
-    folder: str = ""
 
 
-def has_files(path: str) -> bool:
-    """Whether a local folder holds safetensors files, or an index of them, at its top; OSError if it cannot be listed."""
-    try:
-        with os.scandir(path) as found:
-            return any(entry.name.endswith((ENDING, INDEX_ENDING)) for entry in found)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+def has_files(folder: Location) -> bool:
+    """Whether a folder holds safetensors files, or an index of them, at its top; StorageError if it cannot be listed."""
+    return any(entry.name.endswith((ENDING, INDEX_ENDING)) for entry in folder.entries())
 
 
-def files_of(path: str) -> Files:
-    """The files of the checkpoint at a local path.
+def files_of(root: Location) -> Files:
+    """The files of a checkpoint.
 
-    Raises NotACheckpointError where there are several indexes, MissingError where a file of the index is missing,
-    FormatError for a link that leads out.
+    Raises NotACheckpointError where there are several indexes, MissingError where a file of the index is missing.
     """
-    if not Path(path).is_dir():
-        return Files((path,))
-    with storage_errors("list", path), os.scandir(path) as found:
-        names = sorted(entry.name for entry in found)
+    if not root.is_folder():
+        return Files((root,))
+    names = [entry.name for entry in root.entries()]
     indexes = [name for name in names if name.endswith(INDEX_ENDING)]
     if len(indexes) > 1:
         raise NotACheckpointError(
-            f"{path} holds {len(indexes)} indexes of safetensors files: {', '.join(indexes[:4])}; one folder holds one "
+            f"{root} holds {len(indexes)} indexes of safetensors files: {', '.join(indexes[:4])}; one folder holds one "
             "model, so move the others away, or name a safetensors file"
         )
-    if FILE_NAME in names:
-        _inside(path, [FILE_NAME], "the record")
     if not indexes:
-        paths = _inside(path, [name for name in names if name.endswith(ENDING)])
-        return Files(paths, folder=path)
-    _inside(path, indexes, "the index")
-    return _indexed(path, f"{path.rstrip('/')}/{indexes[0]}", frozenset(names))
+        return Files(tuple(root / name for name in names if name.endswith(ENDING)), root)
+    return _indexed(root, root / indexes[0], frozenset(names))
 
 
-def _indexed(folder: str, index: str, there: frozenset[str]) -> Files:
-    weight_map = _weight_map(read_json(Path(index)), index)
+def _indexed(folder: Location, index: Location, there: frozenset[str]) -> Files:
+    data = read_bytes(index, what="the index")
+    weight_map = _weight_map(parse_json(data, str(index)), str(index))
     for name, file in weight_map.items():
         if "/" in file or file in ("", ".", ".."):
             raise CorruptError(
@@ -100,8 +87,8 @@ def _indexed(folder: str, index: str, there: frozenset[str]) -> Files:
                 f"{index} says that {name[:200]!r} is in {file!r}, but {folder} has no such file; copy it there, or "
                 "restore the folder from a copy"
             )
-    files = sorted(set(weight_map.values()))
-    return Files(_inside(folder, files), index, weight_map, folder)
+    files = tuple(folder / name for name in sorted(set(weight_map.values())))
+    return Files(files, folder, index, digest_of(data), weight_map)
 
 
 def _weight_map(document: Any, index: str) -> dict[str, str]:
@@ -113,25 +100,3 @@ def _weight_map(document: Any, index: str) -> dict[str, str]:
         name: expect(file, str, f"the file of {name[:200]!r}", index)
         for name, file in listed.items()
     }
-
-
-def _inside(folder: str, names: Iterable[str], what: str = "a safetensors file") -> tuple[str, ...]:
-    """Paths of files in a folder. Raises FormatError, naming ``what``, for a link that leads elsewhere."""
-    inside = links_inside(folder)
-    paths = tuple(f"{folder.rstrip('/')}/{name}" for name in names)
-    for path in paths:
-        inside.check(path, what)
-    return paths
-
-
-def links_inside(folder: str) -> Inside:
-    """Checks links of a folder: they stay in it or, in a snapshot of huggingface_hub, lead to its blobs."""
-    return Inside(folder.rstrip("/"), _blobs(folder))
-
-
-def _blobs(folder: str) -> tuple[str, ...]:
-    """The folder of the blobs where ``folder`` is a snapshot in the cache of huggingface_hub."""
-    snapshots = Path(os.path.realpath(folder)).parent
-    if snapshots.name == "snapshots" and _REPOSITORY.fullmatch(snapshots.parent.name):
-        return (f"{snapshots.parent}/blobs",)
-    return ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import Struct
@@ -29,6 +28,7 @@ from reshard.formats.safetensors.write.file_names import ONLY_FILE, FilesOf, par
 from reshard.formats.tensors_only import refuse_others
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import kind_of
+from reshard.storage.location import Location, locate
 
 if TYPE_CHECKING:
     from reshard.formats.base import Writer
@@ -55,13 +55,13 @@ class SafetensorsForm(Struct, frozen=True):
     Attributes:
         file_bytes: for shards, the most bytes of tensors in one file; a larger tensor has a file of its own.
         file_names: the pattern of the files' names; None for the usual ones.
-        carried: files of the source that are copied as they are.
+        carried: texts of the locations of files of the source that are copied as they are.
     """
 
     files: FilesOf = "shards"
     file_bytes: int = SHARD_BYTES
     file_names: str | None = None
-    carried: tuple[Path, ...] = ()
+    carried: tuple[str, ...] = ()
 
     @property
     def format(self) -> str:
@@ -112,9 +112,9 @@ class SafetensorsForm(Struct, frozen=True):
             )
         if self.files == "dcp":
             yield from _torch_warning(target)
-        config = next((path for path in self.carried if path.name == "config.json"), None)
+        config = next((path for path in self.carried if path.endswith("/config.json")), None)
         if config is not None:
-            yield from _dtype_warning(config, target, source)
+            yield from _dtype_warning(locate(config), target, source)
 
     def open_writer(self, target: TargetCheckpoint) -> Writer:
         from reshard.formats.safetensors.write.writer import open_writer
@@ -155,14 +155,14 @@ def safetensors_form(options: Mapping[str, Any], source: Reader) -> SafetensorsF
     return SafetensorsForm(files, file_bytes or SHARD_BYTES, file_names, carried)
 
 
-def _carried(source: Reader) -> tuple[Path, ...]:
-    folder = Path(source.uri)
-    if source.format != "safetensors" or not folder.is_dir():
+def _carried(source: Reader) -> tuple[str, ...]:
+    folder = locate(source.uri)
+    if source.format != "safetensors" or not folder.is_folder():
         raise PlanError(
             f"carry copies the files beside the weights of a folder of safetensors files, but {source.uri} is none; leave "
             "it out (carry), and copy the files yourself"
         )
-    return files_beside(folder)
+    return tuple(map(str, files_beside(folder)))
 
 
 def _torch_warning(target: TargetCheckpoint) -> Iterator[str]:
@@ -176,7 +176,7 @@ def _torch_warning(target: TargetCheckpoint) -> Iterator[str]:
         )
 
 
-def _dtype_warning(config: Path, target: TargetCheckpoint, source: Reader) -> Iterator[str]:
+def _dtype_warning(config: Location, target: TargetCheckpoint, source: Reader) -> Iterator[str]:
     """transformers casts weights to the dtype of config.json when it loads them."""
     try:
         document = read_json(config)

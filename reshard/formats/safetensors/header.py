@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import stat
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import closing
 from typing import Any
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError, FormatError, StorageError
+from reshard.errors import CorruptError, FormatError, ReshardError
 from reshard.formats.json.safe_json import (
     checked_text,
     expect,
@@ -38,9 +36,16 @@ from reshard.formats.safetensors.dtypes import dtype_of
 from reshard.formats.safetensors.record import check_header
 from reshard.formats.safetensors.write.header import METADATA, MOST_HEADER_BYTES
 from reshard.geometry.dtypes import storage_bytes
-from reshard.storage.local import close_after_reading, read_at, reason_and_remedy
+from reshard.storage.base import FileStatus
+from reshard.storage.location import Location
 
 LENGTH_BYTES = 8
+
+FIRST_BYTES = 512 << 10
+"""What the first request asks a bucket for, so that one is enough for most headers: 100,000 tensors take some 10 MB, and
+a file of a large model a thousandth of that. On a disk the header's length is read by itself."""
+
+_WHAT = "a safetensors file"
 
 _MEMBERS = ("dtype", "shape", "data_offsets")
 
@@ -52,6 +57,7 @@ class StoredPiece(Struct, frozen=True):
 
     Attributes:
         offset: of its first byte in the file.
+        version: which content of the file it is in; see ``FileStatus.version``.
     """
 
     name: str
@@ -60,6 +66,7 @@ class StoredPiece(Struct, frozen=True):
     path: str
     offset: int
     nbytes: int
+    version: str = ""
 
     @property
     def itemsize(self) -> int:
@@ -81,63 +88,54 @@ class FileHeader(Struct, frozen=True):
     pieces: tuple[StoredPiece, ...]
 
 
-def is_safetensors(path: str) -> bool:
-    """Whether a local path is a plain file that begins as a safetensors file does."""
+def is_safetensors(file: Location) -> bool:
+    """Whether it is a plain file that begins as a safetensors file does."""
     try:
-        fd = _opened(path)
-    except (OSError, FormatError):
+        found = file.status()
+        if found is None or found.kind != "file":
+            return False
+        with closing(file.open(found.version)) as opened:
+            start = opened.read(0, min(found.nbytes, LENGTH_BYTES + 1))
+    except ReshardError:
         return False
-    try:
-        size = os.fstat(fd).st_size
-        start = read_at(fd, LENGTH_BYTES + 1, 0)
-    except OSError:
-        return False
-    finally:
-        close_after_reading(fd)
     length = int.from_bytes(start[:LENGTH_BYTES], "little")
-    fits = length <= min(MOST_HEADER_BYTES, size - LENGTH_BYTES)
+    fits = length <= min(MOST_HEADER_BYTES, found.nbytes - LENGTH_BYTES)
     return fits and start[LENGTH_BYTES:] in (b"{", b" ")
 
 
-def read_header(path: str) -> FileHeader:
-    """The header of the file at ``path``.
+def read_header(file: Location) -> FileHeader:
+    """The header of a file.
 
-    Raises StorageError where the system refuses, CorruptError where the file is cut short or its parts contradict each
+    Raises StorageError where it cannot be read, CorruptError where the file is cut short or its parts contradict each
     other, FormatError where it uses what is not supported.
     """
-    try:
-        fd = _opened(path)
-        try:
-            text, size = _header_text(fd, path)
-        finally:
-            close_after_reading(fd)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {reason_and_remedy(error)}") from error
+    path = str(file)
+    text, found = _header_text(file)
     document = _parsed(text, path)
     metadata = _metadata(document.pop(METADATA, None), path)
     check_header(len(text).to_bytes(LENGTH_BYTES, "little") + text, metadata, path)
     nbytes = LENGTH_BYTES + len(text)
-    pieces = [_piece(name, entry, path, nbytes) for name, entry in document.items()]
+    pieces = [_piece(name, entry, path, nbytes, found.version) for name, entry in document.items()]
     pieces.sort(key=lambda piece: (piece.offset, piece.nbytes))
-    _check_covered(pieces, path, nbytes, size)
+    _check_covered(pieces, path, nbytes, found.nbytes)
     return FileHeader(path, nbytes, metadata, tuple(pieces))
 
 
-def _opened(path: str) -> int:
-    # Without O_NONBLOCK a named pipe would hang the reader.
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with ExitStack() as on_error:
-        on_error.callback(close_after_reading, fd)
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            on_error.pop_all()
-            return fd
-    raise FormatError(f"{path} should be a safetensors file, but is no plain file")
+def _header_text(file: Location) -> tuple[bytes, FileStatus]:
+    """The JSON of the header, and the file's status."""
+    found = file.status(_WHAT) or FileStatus("file")  # opening says that it is not there
+    if found.kind != "file":
+        raise FormatError(f"{file} should be a safetensors file, but is no plain file")
+    first_bytes = min(file.store.range_bytes, FIRST_BYTES) or LENGTH_BYTES
+    with closing(file.open(found.version, _WHAT)) as opened:
+        start = opened.read(0, min(first_bytes, found.nbytes))
+        end = LENGTH_BYTES + _header_length(start, str(file), found.nbytes)
+        rest = b"" if end <= len(start) else opened.read(len(start), end - len(start))
+    return (start + rest)[LENGTH_BYTES:end], found
 
 
-def _header_text(fd: int, path: str) -> tuple[bytes, int]:
-    """The JSON of the header, and the size of the file."""
-    size = os.fstat(fd).st_size
-    start = read_at(fd, LENGTH_BYTES, 0)
+def _header_length(start: bytes, path: str, file_bytes: int) -> int:
+    """The length that the first bytes name, which must fit the file."""
     if len(start) < LENGTH_BYTES:
         raise _damaged(path, f"has {len(start)} bytes, fewer than the 8 of the header's length")
     if start.startswith(_ZIP):
@@ -146,15 +144,17 @@ def _header_text(fd: int, path: str) -> tuple[bytes, int]:
             "not tensors, such as an optimizer's settings, torch's distributed checkpoint writes them into its safetensors "
             "files, which nothing can read then; save the tensors alone"
         )
-    length = int.from_bytes(start, "little")
+    length = int.from_bytes(start[:LENGTH_BYTES], "little")
     if length > MOST_HEADER_BYTES:
         raise _damaged(
             path,
             f"says that its header has {length:,} bytes; the format allows {MOST_HEADER_BYTES:,}",
         )
-    if LENGTH_BYTES + length > size:
-        raise _damaged(path, f"says that its header has {length:,} bytes, but ends after {size:,}")
-    return read_at(fd, length, LENGTH_BYTES), size
+    if LENGTH_BYTES + length > file_bytes:
+        raise _damaged(
+            path, f"says that its header has {length:,} bytes, but ends after {file_bytes:,}"
+        )
+    return length
 
 
 def _parsed(data: bytes, path: str) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _metadata(value: Any, path: str) -> dict[str, str]:
     }
 
 
-def _piece(name: str, entry: Any, path: str, header_bytes: int) -> StoredPiece:
+def _piece(name: str, entry: Any, path: str, header_bytes: int, version: str) -> StoredPiece:
     where = f"{path}: tensor {name[:200]!r}"
     members = expect(entry, dict, "its entry", where)
     missing = [member for member in _MEMBERS if member not in members]
@@ -212,7 +212,7 @@ def _piece(name: str, entry: Any, path: str, header_bytes: int) -> StoredPiece:
             f"{where}: {dtype} of shape {shorten(list(shape))} takes {nbytes:,} bytes, but its data_offsets "
             f"{list(offsets)} hold {offsets[1] - offsets[0]:,}"
         )
-    return StoredPiece(name, dtype, shape, path, header_bytes + offsets[0], nbytes)
+    return StoredPiece(name, dtype, shape, path, header_bytes + offsets[0], nbytes, version)
 
 
 def _check_covered(pieces: list[StoredPiece], path: str, header_bytes: int, size: int) -> None:
@@ -241,15 +241,9 @@ def _damaged(path: str, what: str) -> CorruptError:
     return CorruptError(f"{path} {what}; expected a safetensors file, so restore it from a copy")
 
 
-def tensor_count(path: str) -> int:
+def tensor_count(file: Location) -> int:
     """About how many tensors the file has, by counting in the text of its header; 0 where it cannot be read."""
     try:
-        fd = _opened(path)
-    except (OSError, FormatError):
+        return _header_text(file)[0].count(b'"data_offsets"')
+    except ReshardError:
         return 0
-    try:
-        return _header_text(fd, path)[0].count(b'"data_offsets"')
-    except (OSError, CorruptError):
-        return 0
-    finally:
-        close_after_reading(fd)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from reshard.formats.known_format import KnownFormat
 from reshard.formats.safetensors.folders_to_record import folders_to_record, takes_record
 from reshard.formats.safetensors.form import OPTIONS, named_options, safetensors_form
@@ -16,12 +14,14 @@ from reshard.formats.safetensors.reader import (
 )
 from reshard.formats.safetensors.replaceable import is_replaceable
 from reshard.formats.steps import committed
+from reshard.storage.location import Location
 
 
-def _is_no_run(path: str) -> bool:
+def _is_no_run(root: Location) -> bool:
     """A run's folder may also hold a safetensors file, beside its checkpoints."""
-    has_checkpoints = Path(path).is_dir() and any(committed(path))
-    return is_safetensors_checkpoint(path) and not has_checkpoints
+    if not is_safetensors_checkpoint(root):
+        return False
+    return not (root.is_folder() and any(committed(root)))
 
 
 SAFETENSORS = KnownFormat(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.base import Record
@@ -11,10 +10,9 @@ from reshard.formats.safetensors.files import Files
 from reshard.formats.safetensors.header import FileHeader
 from reshard.formats.safetensors.record import HEADER_DIGEST, RECORD
 from reshard.formats.safetensors.slices import CutTensor
-from reshard.formats.slices.file_digests import check_bytes
+from reshard.formats.slices.file_digests import check_digest
 from reshard.formats.slices.parse import parse_slices, read_slices
 from reshard.formats.slices.slice_file import SliceEntry, SliceFile
-from reshard.storage.local import storage_errors
 
 _NOTHING = SliceFile({})
 
@@ -30,10 +28,8 @@ def read_record(files: Files, headers: Sequence[FileHeader], record: Record) -> 
     try:
         known = _found(files, headers)
         if known is not None and files.index and record == "checked":
-            with storage_errors("read", files.index):
-                data = Path(files.index).read_bytes()
-            name = Path(files.index).name
-            check_bytes(data, known.files, name, f"the index {files.index}")
+            recorded = known.files.get(files.index.name, files.index_digest)
+            check_digest(files.index_digest, recorded, f"the index {files.index}")
     except FormatError:
         if record == "checked":
             raise
@@ -54,12 +50,12 @@ def _check_digests_there(headers: Sequence[FileHeader]) -> None:
 
 
 def _found(files: Files, headers: Sequence[FileHeader]) -> SliceFile | None:
-    found = read_slices(Path(files.folder)) if files.folder else None
+    found = read_slices(files.folder) if files.folder is not None else None
     if found is not None or len(headers) != 1:
         return found
     (header,) = headers
     text = header.metadata.get(RECORD)
-    return None if text is None else parse_slices(text.encode(), Path(header.path))
+    return None if text is None else parse_slices(text.encode(), header.path)
 
 
 def check_record(record: SliceFile, cuts: Sequence[CutTensor], path: str) -> None:

@@ -7,7 +7,6 @@ checksums, so that the engine reads them in ranges.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 
 from reshard.errors import CorruptError, FormatError, ReshardError
@@ -28,6 +27,7 @@ from reshard.formats.slices.slice_file import SliceEntry, SliceFile
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.location import Location
 
 FORMAT = "safetensors"
 
@@ -44,44 +44,52 @@ OPENED_TENSOR_BYTES = 1800
 """Memory of a tensor or a piece while it is opened; 1670 were measured with 4 dimensions, 1540 with one."""
 
 
-def is_safetensors_checkpoint(path: str) -> bool:
-    """Whether a local path is a safetensors file, or a folder that holds some at its top.
+def is_safetensors_checkpoint(root: Location) -> bool:
+    """Whether it is a safetensors file, or a folder that holds some at its top.
 
     A file counts by its ending or by its first bytes. So a damaged file with the ending gets the error of its header,
     not one about unknown formats.
     """
-    if Path(path).is_dir():
-        return has_files(path)
-    return is_safetensors(path) or (path.endswith(ENDING) and Path(path).is_file())
+    found = root.status()
+    if found is not None and found.kind == "folder":
+        return has_files(root)
+    if found is None or found.kind != "file":
+        return False
+    return root.name.endswith(ENDING) or is_safetensors(root)
 
 
-def open_safetensors(path: str, record: Record = "checked") -> SafetensorsReader:
-    """Open the safetensors file or folder at a local path.
+def open_safetensors(
+    root: Location, record: Record = "checked", uri: str = ""
+) -> SafetensorsReader:
+    """Open a safetensors file or folder.
 
     Names are one key each, whatever dots they hold: the tree is flat, unless this project recorded another.
 
     Args:
+        root: viewed as one checkpoint, so that its files are in it.
         record: how to use what this project recorded: refuse contradictions, use the parts that fit, or nothing.
+        uri: the file or folder as the user named it.
 
     Raises:
         StorageError: it is not there or cannot be read.
         CorruptError: a header is damaged; the index and the files, or pieces of a tensor, contradict each other.
         FormatError: it uses what is not supported.
     """
-    files = files_of(path)
-    headers = [read_header(file) for file in files.paths]
+    uri = uri or str(root)
+    files = files_of(root)
+    headers = [read_header(file) for file in files.files]
     _check_index(files, headers)
     cuts = cut_tensors(headers)
     known = read_record(files, headers, record)
     if record == "checked":
-        check_record(known, cuts, path)
-    return SafetensorsReader(path, cuts, sum(h.nbytes for h in headers), known)
+        check_record(known, cuts, uri)
+    return SafetensorsReader(uri, cuts, sum(h.nbytes for h in headers), known)
 
 
-def leaf_count(path: str) -> int:
+def leaf_count(root: Location) -> int:
     """About how many tensors the headers name; 0 where the files cannot be found, which opening them reports."""
     try:
-        return sum(map(tensor_count, files_of(path).paths))
+        return sum(map(tensor_count, files_of(root).files))
     except ReshardError:
         return 0
 
@@ -89,7 +97,10 @@ def leaf_count(path: str) -> int:
 def _check_index(files: Files, headers: Sequence[FileHeader]) -> None:
     if not files.index:
         return
-    held = {Path(h.path).name: {piece.name for piece in h.pieces} for h in headers}
+    held = {
+        file.name: {piece.name for piece in header.pieces}
+        for file, header in zip(files.files, headers, strict=True)
+    }
     for name, file in files.weight_map.items():
         if name not in held[file]:
             raise CorruptError(

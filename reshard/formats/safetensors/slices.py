@@ -105,7 +105,7 @@ def _refuse_second(piece: StoredPiece, first: StoredPiece | None) -> None:
 
 
 def _whole(piece: StoredPiece) -> CutTensor:
-    raw = RawPiece(Box.full(piece.shape), piece.path, piece.offset)
+    raw = RawPiece(Box.full(piece.shape), piece.path, piece.offset, version=piece.version)
     return CutTensor(piece.name, piece.dtype, lay_out(piece.shape, piece.itemsize, [raw]))
 
 
@@ -205,14 +205,17 @@ def _pieces(name: str, slices: Sequence[_Slice], full: tuple[int, ...]) -> list[
             )
         stop = tuple(a + n for a, n in zip(one.offset, one.piece.shape, strict=True))
         box = Box(one.offset, stop)
-        pieces.setdefault(box, RawPiece(box, one.piece.path, one.piece.offset))
+        raw = RawPiece(box, one.piece.path, one.piece.offset, version=one.piece.version)
+        pieces.setdefault(box, raw)
     return list(pieces.values())
 
 
 def _copies(slices: Sequence[_Slice]) -> tuple[tuple[Extent, ...], ...]:
     places: dict[tuple[int, ...], list[Extent]] = defaultdict(list)
     for one in slices:
-        places[one.offset].append(Extent(one.piece.path, one.piece.offset, one.piece.nbytes))
+        piece = one.piece
+        extent = Extent(piece.path, piece.offset, piece.nbytes, version=piece.version)
+        places[one.offset].append(extent)
     return tuple(tuple(found) for found in places.values() if len(found) > 1 and found[0].length)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import closing
 
-from reshard.errors import CorruptError, FormatError
+from reshard.errors import CorruptError, ReshardError
 from reshard.formats.slices.slice_file import digest_of
-from reshard.storage.local import size_if_there, storage_error, storage_errors
+from reshard.storage.location import Location
 
 PIECE_BYTES = 1 << 20
 
@@ -18,36 +16,33 @@ THREADS = 4
 """Files read at once; each takes the memory of one piece."""
 
 
-def digest_of_file(path: str | Path) -> str:
+def digest_of_file(file: Location) -> str:
     """CRC-64/NVME of a file's bytes, 16 hex digits, read in pieces.
 
     Raises StorageError if it cannot be read, FormatError if it is not a plain file.
     """
     from awscrt.checksums import crc64nvme
 
-    with storage_errors("read", path):
-        # Without O_NONBLOCK a named pipe in place of a file would block the reader.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise FormatError(f"{path} should be a plain file, but is not")
-            crc = 0
-            while data := os.read(fd, PIECE_BYTES):
-                crc = crc64nvme(data, crc)
-        finally:
-            os.close(fd)
+    found = file.status()
+    version, end = (found.version, found.nbytes) if found is not None else ("", 0)
+    piece_bytes = max(PIECE_BYTES, file.store.range_bytes)
+    crc = done = 0
+    with closing(file.open(version)) as opened:
+        while done < end and (data := opened.read(done, min(piece_bytes, end - done))):
+            crc, done = crc64nvme(data, crc), done + len(data)
     return f"{crc:016x}"
 
 
-def size_of(path: Path) -> int:
-    """The file's size in bytes; 0 if it cannot be read."""
+def size_of(file: Location) -> int:
+    """The file's size in bytes; 0 if it cannot be looked up."""
     try:
-        return path.stat().st_size
-    except OSError:
+        found = file.status()
+    except ReshardError:
         return 0
+    return found.nbytes if found is not None else 0
 
 
-def digests_of_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
+def digests_of_files(folder: Location, names: Iterable[str]) -> dict[str, str]:
     """The digest of each of these files below the folder, by name; raises as ``digest_of_file``."""
     names = list(names)
     with ThreadPoolExecutor(THREADS, "reshard.files") as threads:
@@ -56,29 +51,28 @@ def digests_of_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
         )
 
 
-def files_below(folder: Path, but: frozenset[str] = frozenset()) -> Iterator[str]:
+def files_below(folder: Location, but: frozenset[str] = frozenset()) -> Iterator[str]:
     """The path of every file below the folder, relative to it; the folders ``but`` directly in it are left out.
 
     A link to a folder counts as a file, since nothing follows it. Raises StorageError if a folder cannot be listed.
     """
-
-    def refuse(error: OSError) -> None:
-        raise storage_error("list", error.filename or folder, error) from error
-
-    top = str(folder)
-    for path, folders, names in os.walk(top, onerror=refuse):
-        below = os.path.relpath(path, top) if path != top else ""
-        folders[:] = sorted(n for n in folders if below or n not in but)
-        with storage_errors("look at", path):
-            links = [n for n in folders if Path(path, n).is_symlink()]
-        yield from (f"{below}/{name}" if below else name for name in sorted([*names, *links]))
+    for entry in folder.entries():
+        if entry.is_link or not entry.is_folder:
+            yield entry.name
+        elif entry.name not in but:
+            yield from (f"{entry.name}/{name}" for name in (folder / entry.name).files())
 
 
-def check_file(path: Path, recorded: str, what: str) -> None:
+def check_file(file: Location, recorded: str, what: str) -> None:
     """Raises CorruptError if a file is missing or its digest is not the recorded one."""
-    if size_if_there(path) is None:
-        raise CorruptError(f"{what} {path} is missing, but is recorded in slices.json; {REMEDY}")
-    check_digest(digest_of_file(path), recorded, f"{what} {path}")
+    if not file.exists():
+        raise missing_file(file, what)
+    check_digest(digest_of_file(file), recorded, f"{what} {file}")
+
+
+def missing_file(file: Location, what: str) -> CorruptError:
+    """The error for a file that is recorded but not there."""
+    return CorruptError(f"{what} {file} is missing, but is recorded in slices.json; {REMEDY}")
 
 
 def check_bytes(data: bytes, recorded: Mapping[str, str], name: str, what: str) -> None:

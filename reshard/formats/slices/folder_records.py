@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 from msgspec import Struct
 
-from reshard.errors import ReshardError
+from reshard.errors import ReshardError, StorageError
 from reshard.formats.slices.file_digests import digest_of_file, files_below
 from reshard.formats.slices.file_verdict import FileStatus, FileVerdict
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME, SliceFile
-from reshard.storage.local import size_if_there
+from reshard.storage.location import Location
 
 _READ = re.compile(
     r"_|[.]z|zarr|checkpoint|commit_success|manifest|ocdbt|orbax|slices[.]json|descriptor",
@@ -40,20 +38,20 @@ class FolderRecord(Struct, frozen=True):
         return f"{self.folder}/{name}" if self.folder else name
 
 
-def folder_records(root: Path) -> list[FolderRecord]:
+def folder_records(root: Location) -> list[FolderRecord]:
     """Every slices.json of a checkpoint, damaged ones too; none if nothing was recorded."""
     found = [_folder_record(root, folder) for folder in ("", *_folders(root))]
     return [record for record in found if record is not None]
 
 
-def _folders(root: Path) -> list[str]:
+def _folders(root: Location) -> list[str]:
     try:
-        return sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
-    except OSError:
+        return [entry.name for entry in root.entries() if entry.is_folder]
+    except StorageError:
         return []
 
 
-def _folder_record(root: Path, folder: str) -> FolderRecord | None:
+def _folder_record(root: Location, folder: str) -> FolderRecord | None:
     try:
         file = read_slices(root / folder)
     except ReshardError as error:
@@ -62,7 +60,7 @@ def _folder_record(root: Path, folder: str) -> FolderRecord | None:
 
 
 def file_verdicts(
-    root: Path,
+    root: Location,
     records: list[FolderRecord],
     is_chunk: Callable[[str], bool] | None,
     read: Callable[[str], None] = lambda _: None,
@@ -92,10 +90,10 @@ def _own_verdict(record: FolderRecord) -> list[FileVerdict]:
     return [FileVerdict(name, "recorded")]
 
 
-def _verdict(root: Path, name: str, recorded: str) -> FileVerdict:
+def _verdict(root: Location, name: str, recorded: str) -> FileVerdict:
     path = root / name
     try:
-        if size_if_there(path) is None:
+        if not path.exists():
             detail = "the file is gone"
             return FileVerdict(name, "missing", None, recorded, detail)
         stored = digest_of_file(path)
@@ -108,7 +106,7 @@ def _verdict(root: Path, name: str, recorded: str) -> FileVerdict:
 
 
 def _unexpected(
-    root: Path,
+    root: Location,
     record: FolderRecord,
     file: SliceFile,
     records: list[FolderRecord],

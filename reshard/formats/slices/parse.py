@@ -6,10 +6,9 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NoReturn
 
-from reshard.errors import CorruptError, FormatError, LayoutError, StorageError
+from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.json.safe_json import checked_text, read_bytes, refuse_many_values
 from reshard.formats.limits import MAX_SLICE_VALUES
 from reshard.formats.slices.origin import Made, Origin
@@ -28,7 +27,7 @@ from reshard.layout.axes import Axis
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import MAX_AXES, DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
-from reshard.storage.local import reason_and_remedy
+from reshard.storage.location import Location
 
 MAX_FILE_BYTES = 1 << 30
 """A larger file is refused unread: a million tensors take a quarter of it."""
@@ -42,29 +41,25 @@ _MAX_PARTS = 1 << 20
 """Most devices of a mesh, or parts of a tensor; a file with more is refused."""
 
 
-def read_slices(directory: Path) -> SliceFile | None:
+def read_slices(folder: Location) -> SliceFile | None:
     """The slices.json in a folder, or None if there is none.
 
     Raises CorruptError if its bytes contradict its digest or make no sense, FormatError if a newer version wrote it,
     StorageError if it cannot be read.
     """
-    path = directory / FILE_NAME
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise FormatError(
-                f"{path} is {path.stat().st_size:,} bytes, more than the {MAX_FILE_BYTES:,} that are "
-                f"read; remove it to work without slice metadata"
-            )
-    except (FileNotFoundError, NotADirectoryError):
+    file = folder / FILE_NAME
+    found = file.status("slice metadata")
+    if found is None:
         return None
-    except OSError as error:
-        raise StorageError(
-            f"cannot read slice metadata {path}: {reason_and_remedy(error)}"
-        ) from error
-    return parse_slices(read_bytes(path, MAX_FILE_BYTES), path)
+    if found.nbytes > MAX_FILE_BYTES:
+        raise FormatError(
+            f"{file} is {found.nbytes:,} bytes, more than the {MAX_FILE_BYTES:,} that are "
+            f"read; remove it to work without slice metadata"
+        )
+    return parse_slices(read_bytes(file, MAX_FILE_BYTES), str(file))
 
 
-def parse_slices(data: bytes, path: Path) -> SliceFile:
+def parse_slices(data: bytes, path: str) -> SliceFile:
     """The parsed file; CorruptError names ``path`` and the wrong field."""
     return _Parser(path).file(data)
 
@@ -72,7 +67,7 @@ def parse_slices(data: bytes, path: Path) -> SliceFile:
 class _Parser:
     """Checks one file; keeps its path, so that each error can name it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
 
     def fail(self, what: str) -> NoReturn:

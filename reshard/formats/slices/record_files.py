@@ -30,6 +30,7 @@ from reshard.formats.slices.slice_file import (
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.local import storage_errors, write_file
+from reshard.storage.location import locate
 from reshard.storage.syncing import fsync
 
 
@@ -70,7 +71,7 @@ def refuse_item_of_record(root: Path) -> None:
     """Raises TargetExistsError for an item whose checkpoint has a record of it, which would become wrong."""
     above = None
     with suppress(FormatError, StorageError):  # a record that cannot be read is wrong already
-        above = read_slices(root.parent)
+        above = read_slices(locate(root.parent))
     if above is not None and f"{root.name}/{FILE_NAME}" in above.files:
         raise TargetExistsError(
             f"{str(root)!r} is an item of {str(root.parent)!r}, whose {FILE_NAME} has the digest of the item's own {FILE_NAME}, "
@@ -115,7 +116,7 @@ def publish_records(
             file = replace(file, files={**file.files, **items})
         path = f"{folder.folder}/{FILE_NAME}" if folder.folder else FILE_NAME
         made[path] = render_slices(file)
-        parse_slices(made[path], root / path)  # refuses a file that no reader could open
+        parse_slices(made[path], str(root / path))  # refuses a file that no reader could open
     for path, data in made.items():
         _publish(root / path, data)
     return [root / path for path in made]
@@ -124,7 +125,7 @@ def publish_records(
 def _earlier(folder: Path) -> SliceFile | None:
     """The record that is there already, unless it is damaged."""
     with suppress(FormatError, StorageError):
-        return read_slices(folder)
+        return read_slices(locate(folder))
     return None
 
 
@@ -135,7 +136,7 @@ def _record(
     earlier: SliceFile | None,
     read: Callable[[str], None],
 ) -> SliceFile:
-    top = root / folder.folder
+    top = locate(root / folder.folder)
     files = {}
     for name in folder.files:
         read(f"{folder.folder}/{name}" if folder.folder else name)

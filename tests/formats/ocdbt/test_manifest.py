@@ -11,6 +11,7 @@ import tensorstore as ts
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.ocdbt.index import OcdbtIndex
 from reshard.formats.ocdbt.manifest import Root, read_root
+from reshard.storage.location import locate
 from tests.fresh_process import run_fresh
 from tests.robustness.hostile.damage_ocdbt import MANIFEST, closed, opened, varint
 
@@ -53,15 +54,15 @@ CONFIGS = {
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_the_root_is_that_of_tensorstore(tmp_path, config, versions):
     database(tmp_path, versions, **config)
-    assert read_root(tmp_path) == dumped(tmp_path)
-    assert len(OcdbtIndex([tmp_path])) == versions
+    assert read_root(locate(tmp_path)) == dumped(tmp_path)
+    assert len(OcdbtIndex([locate(tmp_path).view()])) == versions
 
 
 @pytest.mark.parametrize("kind", ["single", "numbered"])
 def test_a_database_without_keys_has_no_root(tmp_path, kind):
     database(tmp_path, 3, manifest_kind=kind).delete_range(ts.KvStore.KeyRange()).result()
     assert dumped(tmp_path) is None
-    assert read_root(tmp_path) is None
+    assert read_root(locate(tmp_path)) is None
 
 
 def test_no_flipped_bit_passes(tmp_path):
@@ -73,7 +74,7 @@ def test_no_flipped_bit_passes(tmp_path):
         damaged[bit // 8] ^= 1 << bit % 8
         file.write_bytes(damaged)
         with pytest.raises((CorruptError, FormatError)):
-            read_root(tmp_path)
+            read_root(locate(tmp_path))
 
 
 def test_a_manifest_that_ends_early(tmp_path):
@@ -83,7 +84,7 @@ def test_a_manifest_that_ends_early(tmp_path):
     for size in range(len(whole)):
         file.write_bytes(whole[:size])
         with pytest.raises(CorruptError, match=r"manifest\.ocdbt"):
-            read_root(tmp_path)
+            read_root(locate(tmp_path))
 
 
 def config(kind: int = 0) -> bytes:
@@ -117,7 +118,7 @@ BAD = {
 def test_manifests_that_contradict_themselves(tmp_path, body, error, text, compress):
     (tmp_path / "manifest.ocdbt").write_bytes(closed(MANIFEST, body, compress=compress))
     with pytest.raises(error, match=text):
-        read_root(tmp_path)
+        read_root(locate(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_roots_that_lead_elsewhere(tmp_path, path):
     body = config() + one_file(path) + versions(1, 0, 0, 5)
     (tmp_path / "manifest.ocdbt").write_bytes(closed(MANIFEST, body, compress=True))
     with pytest.raises(CorruptError, match="should name a data file below the database's folder"):
-        OcdbtIndex([tmp_path])
+        OcdbtIndex([locate(tmp_path).view()])
 
 
 @pytest.mark.parametrize(("offset", "length"), [(1 << 61, 1 << 62), (0, 1 << 40), (1 << 40, 5)])
@@ -138,7 +139,7 @@ def test_roots_beyond_their_file(tmp_path, offset, length):
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "a").write_bytes(b"12345")
     with pytest.raises(CorruptError, match="d/a"):
-        OcdbtIndex([tmp_path])
+        OcdbtIndex([locate(tmp_path).view()])
 
 
 def test_what_the_manifest_holds_is_what_the_tests_make(tmp_path):
@@ -155,9 +156,9 @@ def test_tensorstore_is_not_imported_for_it(tmp_path):
     outcome = run_fresh(
         """
         import json, sys
-        from pathlib import Path
         from reshard.formats.ocdbt.index import OcdbtIndex
-        index = OcdbtIndex([Path(sys.argv[1])])
+        from reshard.storage.location import locate
+        index = OcdbtIndex([locate(sys.argv[1]).view()])
         print(json.dumps([len(index), "tensorstore" in sys.modules]))
         """,
         str(tmp_path),

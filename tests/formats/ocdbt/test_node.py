@@ -13,6 +13,7 @@ from reshard.errors import CorruptError, ReshardError
 from reshard.formats.base import Extent
 from reshard.formats.ocdbt.index import OcdbtIndex
 from reshard.formats.ocdbt.node import Node
+from reshard.storage.location import locate
 from tests.fresh_process import run_fresh
 
 
@@ -80,7 +81,7 @@ def test_no_flipped_bit_of_a_node_passes(tmp_path, values):
         with open(path, "wb") as file:  # noqa: PTH123
             file.write(damaged)
         with pytest.raises(ReshardError):
-            OcdbtIndex([tmp_path])
+            OcdbtIndex([locate(tmp_path).view()])
 
 
 def test_nodes_that_are_none(tmp_path):
@@ -103,11 +104,11 @@ def test_an_index_of_many_keys_takes_little_memory(tmp_path):
     outcome = run_fresh(
         """
         import json, resource, sys
-        from pathlib import Path
         import numpy, tensorstore, zstandard, awscrt.checksums
         from reshard.formats.ocdbt.index import OcdbtIndex
+        from reshard.storage.location import locate
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        index = OcdbtIndex([Path(sys.argv[1])])
+        index = OcdbtIndex([locate(sys.argv[1]).view()])
         after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         print(json.dumps([len(index), (after - before) << 10, index.metadata_bytes]))
         """,

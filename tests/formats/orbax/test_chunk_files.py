@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from reshard.formats.orbax.reader import open_orbax
+from reshard.storage.location import locate
 from tests.orbax_trees import save_manager_items, save_pytree, small_tree
 
 
 @pytest.mark.parametrize("zarr3", [False, True])
 def test_exactly_the_chunks_of_a_checkpoint(tmp_path, zarr3):
     path = save_pytree(tmp_path / "c", small_tree(), use_ocdbt=False, use_zarr3=zarr3)
-    chunks = open_orbax(str(path)).chunk_files
+    chunks = open_orbax(locate(path).view()).chunk_files
     names = [str(p.relative_to(path)) for p in path.rglob("*") if p.is_file()]
     others = [n for n in names if n not in chunks]
     assert {n.rpartition("/")[2] for n in others} <= {
@@ -25,12 +26,12 @@ def test_exactly_the_chunks_of_a_checkpoint(tmp_path, zarr3):
 @pytest.mark.parametrize("name", ["w/1.0", "w/00.0", "w/0", "w/0.0.0", "w/c/0/0", "x/0.0", "w", ""])
 def test_what_only_looks_like_a_chunk_is_none(tmp_path, name):
     save_pytree(tmp_path / "c", {"w": np.zeros((3, 4))}, use_ocdbt=False)
-    chunks = open_orbax(str(tmp_path / "c")).chunk_files
+    chunks = open_orbax(locate(tmp_path / "c").view()).chunk_files
     assert "w/0.0" in chunks
     assert name not in chunks
 
 
 def test_a_database_has_none(tmp_path):
     path = save_manager_items(tmp_path / "run", small_tree())
-    chunks = open_orbax(str(path)).chunk_files
+    chunks = open_orbax(locate(path).view()).chunk_files
     assert not any(str(p.relative_to(path)) in chunks for p in path.rglob("*"))

@@ -14,6 +14,7 @@ from reshard.errors import (
     ReshardError,
 )
 from reshard.formats.orbax.reader import open_orbax
+from reshard.storage.location import locate
 from tests.formats.orbax.by_hand import sharded, write_item, zarr2, zarr3
 from tests.formats.orbax.refused import TREE, refused
 from tests.orbax_trees import save_pytree
@@ -21,7 +22,7 @@ from tests.orbax_trees import save_pytree
 
 def test_missing_chunk(plain):
     (plain / "a" / "0").unlink()
-    reader = open_orbax(str(plain))
+    reader = open_orbax(locate(plain).view())
     with pytest.raises(CorruptError) as caught:
         reader.locate("a", (0,))
     assert str(caught.value) == (
@@ -35,25 +36,25 @@ def test_no_such_chunk(plain, name, index):
     with pytest.raises(
         FormatError, match=re.escape(f"'a' has no chunk {list(index)}; its grid has [1]")
     ):
-        open_orbax(str(plain)).locate(name, index)
+        open_orbax(locate(plain).view()).locate(name, index)
 
 
 def test_no_such_tensor(plain):
     with pytest.raises(FormatError, match="has no tensor named 'nope'"):
-        open_orbax(str(plain)).locate("nope", (0,))
+        open_orbax(locate(plain).view()).locate("nope", (0,))
 
 
 def test_truncated_data_file(ocdbt):
-    reader = open_orbax(str(ocdbt))
+    reader = open_orbax(locate(ocdbt).view())
     file = type(ocdbt)(reader.locate("a", (0,)).path)
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(CorruptError) as caught:
-        open_orbax(str(ocdbt)).locate("a", (0,))
+        open_orbax(locate(ocdbt).view()).locate("a", (0,))
     assert "tensor 'a', chunk [0]: truncated: expected 2,400 bytes from offset" in str(caught.value)
     assert f"of {file}, which has only 1,000; restore the file from a copy" in str(caught.value)
     file.unlink()
     with pytest.raises(CorruptError, match=f"chunk \\[0\\]: the data file {file} is missing"):
-        open_orbax(str(ocdbt)).locate("a", (0,))
+        open_orbax(locate(ocdbt).view()).locate("a", (0,))
 
 
 def test_damaged_manifest_and_nodes(ocdbt):
@@ -119,7 +120,7 @@ def rewritten(path, table):
     file.write_bytes(
         file.read_bytes()[: -len(data) - 4] + data + crc32c(data).to_bytes(4, "little")
     )
-    return open_orbax(str(path))
+    return open_orbax(locate(path).view())
 
 
 def test_inner_chunk_beyond_its_shard(shard):
@@ -148,12 +149,12 @@ def test_shard_index_is_damaged(shard):
     with pytest.raises(
         CorruptError, match=r"chunk \[0, 0\]: the index of the shard in .* should have the CRC32C"
     ):
-        open_orbax(str(shard)).locate("x", (0, 0))
+        open_orbax(locate(shard).view()).locate("x", (0, 0))
     file.write_bytes(data[:50])
     with pytest.raises(
         CorruptError, match=r"truncated: the shard in .* has 50 bytes, but its index alone takes 68"
     ):
-        open_orbax(str(shard)).locate("x", (0, 0))
+        open_orbax(locate(shard).view()).locate("x", (0, 0))
 
 
 def test_random_damage_never_gives_a_foreign_error(ocdbt):
@@ -166,7 +167,7 @@ def test_random_damage_never_gives_a_foreign_error(ocdbt):
         data[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
         file.write_bytes(data[: rng.integers(len(data) + 1)] if rng.integers(2) else data)
         try:
-            reader = open_orbax(str(ocdbt))
+            reader = open_orbax(locate(ocdbt).view())
             for name, tensor in reader.tensors.items():
                 for index in tensor.spec.storage.indices():
                     reader.locate(name, index)

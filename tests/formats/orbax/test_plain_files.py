@@ -12,6 +12,7 @@ from reshard import api
 from reshard.errors import StorageError
 from reshard.formats.orbax.plain_files import PlainFiles
 from reshard.formats.orbax.reader import open_orbax
+from reshard.storage.location import locate
 from tests.orbax_trees import save_pytree
 
 
@@ -29,13 +30,13 @@ def sparse(tmp_path):
 
 
 def test_a_chunk_that_was_left_out_holds_zeros(sparse, tmp_path):
-    assert open_orbax(str(sparse)).locate("w", (0,)) is None
+    assert open_orbax(locate(sparse).view()).locate("w", (0,)) is None
     report = api.convert(sparse, tmp_path / "target", check="readback")
     assert report.tensors[0].proof == "proved"
 
 
 def test_a_chunk_that_vanishes_after_opening_is_not_taken_for_zeros(sparse):
-    reader = open_orbax(str(sparse))
+    reader = open_orbax(locate(sparse).view())
     (sparse / "w" / "2").unlink()
     with pytest.raises(
         StorageError,
@@ -60,9 +61,9 @@ def test_a_source_that_vanishes_midway_gives_no_target(sparse, tmp_path, monkeyp
 
 def test_only_what_is_listed_is_kept_in_memory(sparse):
     files = [p for p in sparse.rglob("*") if p.is_file()]
-    assert PlainFiles(sparse).metadata_bytes == 0
+    assert PlainFiles(locate(sparse)).metadata_bytes == 0
     text = sum(len(str(p.relative_to(sparse))) for p in files)
-    assert PlainFiles(sparse, is_listed=True).metadata_bytes == text + 150 * len(files)
+    assert PlainFiles(locate(sparse), is_listed=True).metadata_bytes == text + 150 * len(files)
 
 
 def test_stock_orbax_reads_the_same_zeros(sparse):

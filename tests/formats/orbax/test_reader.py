@@ -12,8 +12,10 @@ import pytest
 from orbax.checkpoint import v1
 
 from reshard.formats.base import PathKey
-from reshard.formats.orbax.reader import is_orbax, open_orbax
+from reshard.formats.orbax.container import is_orbax
+from reshard.formats.orbax.reader import open_orbax
 from reshard.formats.registry import open_reader
+from reshard.storage.location import locate
 from tests.equal import assert_same
 from tests.formats.orbax.decode import read_tensor
 from tests.orbax_trees import (
@@ -41,8 +43,8 @@ def tree():
 @pytest.mark.parametrize("save", [s for _, s in MODES], ids=[i for i, _ in MODES])
 def test_every_tensor_is_found_bit_for_bit(save, tree, tmp_path):
     path = save(tmp_path / "checkpoint", tree)
-    assert is_orbax(str(path))
-    reader = open_orbax(str(path))
+    assert is_orbax(locate(path))
+    reader = open_orbax(locate(path).view())
     expected = expected_arrays(tree)
     assert set(reader.tensors) == set(expected)
     for name, array in expected.items():
@@ -54,7 +56,7 @@ def test_every_tensor_is_found_bit_for_bit(save, tree, tmp_path):
 def test_every_dtype(use_ocdbt, use_zarr3, tmp_path):
     arrays = dtype_tree()
     save_pytree(tmp_path / "c", arrays, use_ocdbt=use_ocdbt, use_zarr3=use_zarr3)
-    reader = open_orbax(str(tmp_path / "c"))
+    reader = open_orbax(locate(tmp_path / "c").view())
     assert {n: t.spec.dtype for n, t in reader.tensors.items()} == {n: n for n in arrays}
     for name, array in arrays.items():
         assert_same(read_tensor(reader, name), array, name)
@@ -62,7 +64,7 @@ def test_every_dtype(use_ocdbt, use_zarr3, tmp_path):
 
 def test_leaves_paths_and_metadata(tree, tmp_path):
     save_pytree(tmp_path / "c", {**tree, "text": "hello", "by/slash": {"deep": "wörld"}})
-    reader = open_orbax(str(tmp_path / "c"))
+    reader = open_orbax(locate(tmp_path / "c").view())
     leaves = {leaf.name: leaf for leaf in reader.leaves}
     assert leaves["opt/0/mu/a.b/c/d"].path == (
         PathKey("opt"), PathKey("0", is_sequence=True), PathKey("mu"), PathKey("a.b"), PathKey("c/d"),
@@ -86,7 +88,7 @@ def test_leaves_paths_and_metadata(tree, tmp_path):
 
 
 def test_layouts_on_several_meshes(tree, tmp_path):
-    reader = open_orbax(str(save_standard(tmp_path / "c", tree)))
+    reader = open_orbax(locate(save_standard(tmp_path / "c", tree)).view())
     layouts = {name: tensor.spec.layout for name, tensor in reader.tensors.items()}
     kernel = layouts["params/dense/kernel"]
     assert kernel.axes == ("data", "model")
@@ -104,7 +106,7 @@ def test_layouts_on_several_meshes(tree, tmp_path):
 
 def test_storage_grid_is_not_inferred_from_the_sharding(tmp_path):
     save_standard(tmp_path / "c", {"bias": put(np.arange(8, dtype=np.float32), "model")})
-    spec = open_orbax(str(tmp_path / "c")).tensors["bias"].spec
+    spec = open_orbax(locate(tmp_path / "c").view()).tensors["bias"].spec
     assert spec.chunk_shape == (1,)
     assert spec.storage.parts == (8,)
     assert spec.slices.parts == (2,)
@@ -113,14 +115,14 @@ def test_storage_grid_is_not_inferred_from_the_sharding(tmp_path):
 def test_inner_chunks_of_a_shard_are_the_storage_grid(tmp_path):
     array = np.arange(64, dtype=np.float32).reshape(8, 8)
     save_pytree(tmp_path / "c", {"x": array}, use_zarr3=True, chunk_byte_size=32)
-    reader = open_orbax(str(tmp_path / "c"))
+    reader = open_orbax(locate(tmp_path / "c").view())
     assert reader.tensors["x"].spec.storage.count == 8
     assert_same(read_tensor(reader, "x"), array)
 
 
 def test_manager_step_with_items(tree, tmp_path):
     path = save_manager_items(tmp_path / "run", tree)
-    reader = open_orbax(str(path))
+    reader = open_orbax(locate(path).view())
     items = {item.name: item for item in reader.container.items}
     assert reader.container.style == "v0"
     assert (items["state"].is_tree, items["state"].directory) == (True, "state")
@@ -141,7 +143,7 @@ def test_manager_step_with_items(tree, tmp_path):
 
 def test_one_item_of_a_step_opens_by_itself(tree, tmp_path):
     path = save_manager(tmp_path / "run", tree)
-    reader = open_orbax(str(path / "default"))
+    reader = open_orbax(locate(path / "default").view())
     assert reader.container.items[0].name == ""
     assert set(reader.tensors) == set(expected_arrays(tree))
 
@@ -156,7 +158,7 @@ def test_several_trees_prefix_their_names(tmp_path):
         manager.save(0, args=args)
         manager.wait_until_finished()
     for path, style in ((tmp_path / "v1", "v1"), (tmp_path / "v0" / "0", "v0")):
-        reader = open_orbax(str(path))
+        reader = open_orbax(locate(path).view())
         assert reader.container.style == style
         assert set(reader.tensors) == {"state/w", "ema/w"}
         assert_same(read_tensor(reader, "ema/w"), second["w"])
@@ -169,7 +171,7 @@ def test_several_trees_prefix_their_names(tmp_path):
 def test_custom_metadata_and_rich_types_are_kept(tree, tmp_path):
     custom = {"run": [1, {"key": "a", "key_type": 2}], "value_type": 3}
     save_pytree(tmp_path / "c", tree, rich_types=True, custom_metadata=custom)
-    (item,) = open_orbax(str(tmp_path / "c")).container.items
+    (item,) = open_orbax(locate(tmp_path / "c").view()).container.items
     assert item.meta["custom_metadata"] == custom
     assert '"ScaleByAdamState"' in item.meta["value_metadata_tree"]
 
@@ -179,14 +181,14 @@ def test_a_bare_array(tmp_path):
     save_pytree(tmp_path / "v0", array)
     save_v1(tmp_path / "v1", array)
     for path in ("v0", "v1"):
-        reader = open_orbax(str(tmp_path / path))
+        reader = open_orbax(locate(tmp_path / path).view())
         assert list(reader.tensors) == [""]
         assert_same(read_tensor(reader, ""), array)
 
 
 def test_bare_arrays_among_several_trees_are_named_like_their_item(tmp_path):
     v1.save_checkpointables(tmp_path / "c", {"a": np.arange(3), "b": {"x": np.arange(2)}})
-    reader = open_orbax(str(tmp_path / "c"))
+    reader = open_orbax(locate(tmp_path / "c").view())
     assert set(reader.tensors) == {"a", "b/x"}
     assert_same(read_tensor(reader, "a"), np.arange(3))
 
@@ -199,7 +201,7 @@ def test_chunks_that_equal_the_fill_value_may_be_missing(tmp_path, monkeypatch):
     array[0] = 1
     arrays = {"x": put(array, "data"), "z": np.zeros(3, np.int8)}
     save_pytree(tmp_path / "c", arrays, use_zarr3=True)
-    reader = open_orbax(str(tmp_path / "c"))
+    reader = open_orbax(locate(tmp_path / "c").view())
     assert reader.tensors["x"].may_be_missing
     assert reader.locate("z", (0,)) is None
     assert_same(read_tensor(reader, "x"), array)
@@ -208,7 +210,7 @@ def test_chunks_that_equal_the_fill_value_may_be_missing(tmp_path, monkeypatch):
 
 def test_stored_values_are_shared_by_threads(tree, tmp_path):
     save_pytree(tmp_path / "c", tree, use_zarr3=True, use_ocdbt=False, chunk_byte_size=40)
-    reader = open_orbax(str(tmp_path / "c"))
+    reader = open_orbax(locate(tmp_path / "c").view())
     expected = expected_arrays(tree)
     with ThreadPoolExecutor(8) as pool:
         found = pool.map(lambda name: read_tensor(reader, name), [*expected] * 3)
@@ -218,12 +220,12 @@ def test_stored_values_are_shared_by_threads(tree, tmp_path):
 
 def test_metadata_is_priced(tree, tmp_path):
     save_standard(tmp_path / "c", tree)
-    reader = open_orbax(str(tmp_path / "c"))
+    reader = open_orbax(locate(tmp_path / "c").view())
     assert 4 << 20 < reader.metadata_bytes < 5 << 20
 
 
 def test_extents_pickle(tree, tmp_path):
-    reader = open_orbax(str(save_standard(tmp_path / "c", tree)))
+    reader = open_orbax(locate(save_standard(tmp_path / "c", tree)).view())
     extent = reader.locate("params/dense/kernel", (0, 0))
     assert pickle.loads(pickle.dumps(extent)) == extent
     assert extent.path.startswith(str(tmp_path / "c" / "ocdbt.process_0" / "d"))
@@ -238,6 +240,6 @@ def test_detection_opens_orbax_by_path_and_url(tree, tmp_path):
 def test_axis_types_are_kept(tmp_path):
     explicit = jax.make_mesh((2, 4), ("x", "y"), (jax.sharding.AxisType.Explicit,) * 2)
     save_standard(tmp_path / "c", {"a": put(np.zeros((4, 8)), "x", "y", on=explicit)})
-    layout = open_orbax(str(tmp_path / "c")).tensors["a"].spec.layout
+    layout = open_orbax(locate(tmp_path / "c").view()).tensors["a"].spec.layout
     assert layout.device_mesh.axis_types == ("Explicit", "Explicit")
     assert mesh().axis_types != explicit.axis_types

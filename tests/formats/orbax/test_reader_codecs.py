@@ -10,6 +10,7 @@ import pytest
 from reshard.errors import FormatError
 from reshard.formats.orbax import item_tensors
 from reshard.formats.orbax.reader import open_orbax
+from reshard.storage.location import locate
 from tests.equal import assert_same
 from tests.formats.orbax.by_hand import LITTLE, sharded, write_item, write_tree, zarr2, zarr3
 from tests.formats.orbax.decode import read_tensor
@@ -68,7 +69,9 @@ LEFT_TO_TENSORSTORE = {
 @pytest.mark.parametrize("case", DECODED)
 def test_chains_that_are_decoded(case, ocdbt, tmp_path):
     metadata, compressor = DECODED[case]
-    reader = open_orbax(str(write_item(tmp_path / "c", {"x": (ARRAY, metadata)}, ocdbt=ocdbt)))
+    reader = open_orbax(
+        locate(write_item(tmp_path / "c", {"x": (ARRAY, metadata)}, ocdbt=ocdbt)).view()
+    )
     encoding = reader.tensors["x"].encoding
     assert encoding.compressor == compressor
     assert encoding.checksum == ("crc" in case or case == "zarr3-shard")
@@ -78,7 +81,7 @@ def test_chains_that_are_decoded(case, ocdbt, tmp_path):
 
 def test_column_order_of_one_dimension_is_row_order(tmp_path):
     path = _patched(tmp_path, ".zarray", zarr2((3,)), array=ARRAY[0], order="F")
-    reader = open_orbax(path)
+    reader = open_orbax(locate(path).view())
     assert reader.tensors["x"].encoding.compressor == "none"
     assert_same(read_tensor(reader, "x"), ARRAY[0])
 
@@ -87,7 +90,7 @@ def test_column_order_of_one_dimension_is_row_order(tmp_path):
 @pytest.mark.parametrize("case", LEFT_TO_TENSORSTORE)
 def test_chains_that_are_left_to_tensorstore(case, ocdbt, tmp_path):
     arrays = {"x": (ARRAY, LEFT_TO_TENSORSTORE[case])}
-    reader = open_orbax(str(write_item(tmp_path / "c", arrays, ocdbt=ocdbt)))
+    reader = open_orbax(locate(write_item(tmp_path / "c", arrays, ocdbt=ocdbt)).view())
     tensor = reader.tensors["x"]
     assert tensor.encoding.compressor == "tensorstore"
     assert tensor.spec.dtype == "float32"
@@ -98,11 +101,11 @@ def test_chains_that_are_left_to_tensorstore(case, ocdbt, tmp_path):
 def test_shard_larger_than_the_array_with_missing_inner_chunks(tmp_path):
     metadata = zarr3((8, 12), sharded((2, 3)), fill_value=2.5, data_type="float32")
     reader = open_orbax(
-        str(
+        locate(
             write_item(
                 tmp_path / "c", {"x": (ARRAY, metadata)}, store_array_data_equal_to_fill_value=False
             )
-        )
+        ).view()
     )
     assert reader.tensors["x"].fill == np.float32(2.5).tobytes()
     assert reader.tensors["x"].spec.storage.parts == (4, 4)
@@ -116,7 +119,7 @@ def test_scalars_and_zero_size_arrays(tmp_path):
         "zero2": (np.zeros((0, 3), np.int16), zarr2((1, 3))),
         "zero3": (np.zeros((3, 0), np.int16), zarr3((3, 1))),
     }
-    reader = open_orbax(str(write_item(tmp_path / "c", arrays)))
+    reader = open_orbax(locate(write_item(tmp_path / "c", arrays)).view())
     for name, (array, _) in arrays.items():
         assert_same(read_tensor(reader, name), array, name)
     assert reader.tensors["zero2"].spec.storage.count == 0
@@ -228,7 +231,7 @@ REFUSED = {
 def test_what_is_refused(case, tmp_path):
     file_name, metadata, changes, message = REFUSED[case]
     with pytest.raises(FormatError) as caught:
-        open_orbax(_patched(tmp_path, file_name, metadata, **changes))
+        open_orbax(locate(_patched(tmp_path, file_name, metadata, **changes)).view())
     assert message in str(caught.value)
     assert "tensor 'x'" in str(caught.value)
 
@@ -239,16 +242,18 @@ def test_too_many_cuts_in_all(tmp_path, monkeypatch):
     with pytest.raises(
         FormatError, match="up to 'x50' the tensors are cut in more than 100 places"
     ):
-        open_orbax(str(write_item(tmp_path / "c", {k: arrays[k] for k in ("x60", "x50")})))
+        open_orbax(
+            locate(write_item(tmp_path / "c", {k: arrays[k] for k in ("x60", "x50")})).view()
+        )
     monkeypatch.setattr(item_tensors, "MAX_CUTS", 200)
     same = {f"y{i}": arrays["x40"] for i in range(6)}
-    assert len(open_orbax(str(write_item(tmp_path / "d", same))).tensors) == 6
+    assert len(open_orbax(locate(write_item(tmp_path / "d", same)).view()).tensors) == 6
 
 
 def test_metadata_file_of_absurd_size(tmp_path):
     write_tree_with_file(tmp_path / "c", b" " * (2 << 20))
     with pytest.raises(FormatError, match="an array's metadata of 2,097,152 bytes is not read"):
-        open_orbax(str(tmp_path / "c"))
+        open_orbax(locate(tmp_path / "c").view())
 
 
 def write_tree_with_file(directory, data):

@@ -18,6 +18,7 @@ from reshard.errors import (
     StorageError,
 )
 from reshard.formats.orbax.reader import open_orbax
+from reshard.storage.location import locate
 from tests.formats.orbax.by_hand import write_tree
 from tests.formats.orbax.refused import TREE, refused
 from tests.orbax_trees import save_manager, save_manager_items, save_pytree, save_v1
@@ -26,7 +27,7 @@ from tests.orbax_trees import save_manager, save_manager_items, save_pytree, sav
 def test_commit_marker_may_be_missing_locally_as_in_orbax(plain):
     (plain / "commit_success.txt").unlink()
     (plain / "_CHECKPOINT_METADATA").unlink()
-    assert set(open_orbax(str(plain)).tensors) == {"a", "b/c"}
+    assert set(open_orbax(locate(plain).view()).tensors) == {"a", "b/c"}
     with ocp.PyTreeCheckpointer() as checkpointer:
         assert set(checkpointer.restore(plain)) == {"a", "b"}
 
@@ -118,7 +119,7 @@ def test_every_truncation_of_the_metadata_is_refused(plain):
     for end in range(0, len(data), 7):
         (plain / "_METADATA").write_bytes(data[:end])
         with pytest.raises(CorruptError, match="_METADATA, line 1, column"):
-            open_orbax(str(plain))
+            open_orbax(locate(plain).view())
 
 
 LEAF = {"key_metadata": [{"key": "a", "key_type": 2}], "value_metadata": {"value_type": "jax.Array", "skip_deserialize": False}}  # fmt: skip

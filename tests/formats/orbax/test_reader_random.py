@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from reshard.formats.orbax.reader import open_orbax
+from reshard.storage.location import locate
 from tests.equal import assert_same
 from tests.formats.orbax.decode import read_tensor
 from tests.orbax_trees import DTYPES, expected_arrays, mesh, put, random_array, save_pytree
@@ -62,7 +63,7 @@ def test_random_trees(tree, chunk_byte_size, tmp_path_factory, **options):
     assume(not collides(tree))
     directory = tmp_path_factory.mktemp("random")
     save_pytree(directory / "c", tree, chunk_byte_size=chunk_byte_size, **options)
-    reader = open_orbax(str(directory / "c"))
+    reader = open_orbax(locate(directory / "c").view())
     expected = expected_arrays(tree)
     assert set(reader.tensors) == set(expected)
     for name, array in expected.items():

@@ -13,6 +13,8 @@ from orbax.checkpoint._src.metadata import sharding as orbax_sharding
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.orbax.sharding_file import OneDevice, parse_sharding, read_shardings
+from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.storage.location import locate
 from tests.orbax_trees import mesh
 
 NAMED = {
@@ -73,14 +75,14 @@ def test_equal_texts_share_one_layout(tmp_path):
     text = json.dumps(NAMED)
     names = [base64.urlsafe_b64encode(n.encode()).decode() for n in ("a.b", "ü/c>?")]
     (tmp_path / "_sharding").write_text(json.dumps(dict.fromkeys(names, text)))
-    layouts = read_shardings(tmp_path / "_sharding")
+    layouts = read_shardings(MetadataFiles(locate(tmp_path)))
     assert list(layouts) == ["a.b", "ü/c>?"]
     assert layouts["a.b"] is layouts["ü/c>?"]
     other = json.dumps({**NAMED, "partition_spec": []})
     (tmp_path / "_sharding").write_text(json.dumps({names[0]: text, names[1]: other}))
-    one, two = read_shardings(tmp_path / "_sharding").values()
+    one, two = read_shardings(MetadataFiles(locate(tmp_path))).values()
     assert one.device_mesh is two.device_mesh
-    assert read_shardings(tmp_path / "none") == {}
+    assert read_shardings(MetadataFiles(locate(tmp_path / "none"))) == {}
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_what_is_no_sharding_file(document, message, tmp_path):
     path = tmp_path / "_sharding"
     path.write_text(json.dumps(document))
     with pytest.raises(FormatError) as caught:
-        read_shardings(path)
+        read_shardings(MetadataFiles(locate(tmp_path)))
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
 
@@ -165,4 +167,4 @@ def test_layout_that_does_not_fit_its_tensor(tmp_path):
         with pytest.raises(
             CorruptError, match="the layout recorded for 'x' contradicts its shape: .*" + message
         ):
-            open_orbax(str(root))
+            open_orbax(locate(root).view())

@@ -17,6 +17,7 @@ from safetensors.numpy import save
 
 from reshard.errors import CorruptError, FormatError, ReshardError
 from reshard.formats.safetensors.header import is_safetensors, read_header, tensor_count
+from reshard.storage.location import locate
 from tests.formats.safetensors.build import entry, file_of, packed
 
 NUMPY = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
@@ -32,7 +33,7 @@ def test_what_the_library_writes_is_read(tmp_path: Path) -> None:
     path.write_bytes(
         save({**tensors, "scalar": np.array(1.5), "empty": np.zeros((0, 4))}, {"a": "b"})
     )
-    header = read_header(str(path))
+    header = read_header(locate(path))
     assert header.metadata == {"a": "b"}
     data = path.read_bytes()
     for piece in header.pieces:
@@ -42,7 +43,7 @@ def test_what_the_library_writes_is_read(tmp_path: Path) -> None:
             assert stored == tensors[piece.name].tobytes()
     shapes = {piece.name: piece.shape for piece in header.pieces}
     assert (shapes["scalar"], shapes["empty"]) == ((), (0, 4))
-    assert tensor_count(str(path)) == len(tensors) + 2
+    assert tensor_count(locate(path)) == len(tensors) + 2
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_what_the_library_writes_is_read(tmp_path: Path) -> None:
 )
 def test_floats_of_a_byte_are_read(tmp_path: Path, name: str, dtype: str) -> None:
     path = file_of(tmp_path, packed({"w": entry(name, [3], 0, 3)}, b"abc"))
-    (piece,) = read_header(path).pieces
+    (piece,) = read_header(locate(path)).pieces
     assert (piece.dtype, piece.nbytes) == (dtype, 3)
 
 
@@ -65,7 +66,7 @@ def test_floats_of_a_byte_are_read(tmp_path: Path, name: str, dtype: str) -> Non
 def test_packed_floats_are_refused_with_the_reason(tmp_path: Path, name: str, bits: int) -> None:
     path = file_of(tmp_path, packed({"w": entry(name, [8], 0, bits)}, bytes(bits)))
     with pytest.raises(FormatError) as error:
-        read_header(path)
+        read_header(locate(path))
     assert str(error.value) == (
         f"{path}: tensor 'w' is {name}, of {bits} bits an element and packed, which is not supported; "
         "leave the file out, or store the tensor as U8"
@@ -152,7 +153,7 @@ def test_a_file_that_does_not_add_up_is_refused(tmp_path: Path, what: str) -> No
     data, expected = REFUSED[what]
     path = file_of(tmp_path, data)
     with pytest.raises(ReshardError) as error:
-        read_header(path)
+        read_header(locate(path))
     assert expected in str(error.value)
     assert path in str(error.value)
 
@@ -173,7 +174,7 @@ def test_a_name_that_is_given_twice_is_refused(tmp_path: Path) -> None:
     other = json.dumps(entry("U8", [2], 2, 4))
     path = file_of(tmp_path, packed(f'{{"w": {one}, "w": {other}}}'.encode(), b"abcd"))
     with pytest.raises(CorruptError) as error:
-        read_header(path)
+        read_header(locate(path))
     assert str(error.value) == (
         f"the header of {path} has the name 'w' twice; readers differ in which one they take, so write the file anew "
         "with one of them"
@@ -185,9 +186,9 @@ def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
 
     path = tmp_path / "pipe.safetensors"
     os.mkfifo(path)
-    assert not is_safetensors(str(path))
+    assert not is_safetensors(locate(path))
     with pytest.raises(FormatError, match="is no plain file"):
-        read_header(str(path))
+        read_header(locate(path))
 
 
 ACCEPTED: dict[str, bytes] = {
@@ -211,8 +212,8 @@ def test_what_the_library_takes_is_taken(tmp_path: Path, what: str) -> None:
     path = file_of(tmp_path, ACCEPTED[what])
     with safe_open(path, "numpy") as file:
         names = set(file.keys())
-    assert {piece.name for piece in read_header(path).pieces} == names
-    assert is_safetensors(path)
+    assert {piece.name for piece in read_header(locate(path)).pieces} == names
+    assert is_safetensors(locate(path))
 
 
 def _flipped(data: bytes, bit: int) -> bytes:
@@ -241,7 +242,7 @@ def test_a_damaged_header_never_reads_beyond_the_file(
     data = packed(entries, bytes(2 * len(names)))
     path = file_of(tmp_path_factory.mktemp("one"), change(data, place % (8 * len(data))))
     try:
-        header = read_header(path)
+        header = read_header(locate(path))
     except ReshardError:
         return
     size = Path(path).stat().st_size

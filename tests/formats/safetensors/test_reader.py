@@ -20,6 +20,7 @@ from reshard.formats.safetensors.reader import (
     leaf_count,
     open_safetensors,
 )
+from reshard.storage.location import locate
 from tests.formats.safetensors.build import TREE, entry, file_of, packed, sharded, snapshot_of
 
 PARSER_BYTES = 1 << 20
@@ -253,10 +254,10 @@ def test_the_memory_of_an_open_checkpoint_is_not_underestimated(
             }
             header["__metadata__"] = {"reshard.slices": json.dumps(slices)}
         file_of(tmp_path, packed(header, bytes(len(names))), f"{shard}.safetensors")
-    open_safetensors(str(tmp_path))  # what is made once is not counted
+    open_safetensors(locate(tmp_path).view())  # what is made once is not counted
     tracemalloc.start()
     try:
-        reader = open_safetensors(str(tmp_path))
+        reader = open_safetensors(locate(tmp_path).view())
         kept, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -267,10 +268,10 @@ def test_the_memory_of_an_open_checkpoint_is_not_underestimated(
 
 def test_leaves_of_a_folder_that_cannot_be_read_are_not_counted(tmp_path: Path) -> None:
     folder = sharded(tmp_path / "hf")
-    assert leaf_count(str(folder)) == len(TREE)
+    assert leaf_count(locate(folder)) == len(TREE)
     (folder / "other.safetensors.index.json").write_text("{}")
-    assert leaf_count(str(folder)) == 0
-    assert leaf_count(str(tmp_path / "nothing")) == 0
+    assert leaf_count(locate(folder)) == 0
+    assert leaf_count(locate(tmp_path / "nothing")) == 0
 
 
 def test_a_tensor_of_more_than_the_budget_is_read_in_ranges(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from orbax.checkpoint import v1
 import reshard
 from reshard.cli.app import run
 from reshard.formats.slices.parse import read_slices
+from reshard.storage.location import locate
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import save_manager, save_pytree, save_standard, save_v1
 
@@ -148,7 +149,7 @@ def test_the_memory_kind_is_kept_with_the_layout(tmp_path):
     reshard.save(tmp_path / "a", {"w": jax.device_put(np.arange(8.0, dtype="f4"), sharding)})
     reshard.convert(tmp_path / "a", tmp_path / "b", cast={"w": "bfloat16"})
     reshard.convert(tmp_path / "a", tmp_path / "c", mesh="x=8")
-    kinds = [read_slices(tmp_path / name).tensors["w"].memory_kind for name in "abc"]
+    kinds = [read_slices(locate(tmp_path / name)).tensors["w"].memory_kind for name in "abc"]
     assert kinds == ["pinned_host", "pinned_host", None]
 
 

@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import reshard
 from reshard import DeviceMesh, LayoutMap, ShardedVariable
 from reshard.formats.slices.parse import read_slices
+from reshard.storage.location import locate
 from tests.orbax_trees import mesh, put
 
 SHAPE = (13, 8)
@@ -119,7 +120,7 @@ def test_a_table_stays_right_through_a_conversion(tmp_path, shards):
     reshard.convert(tmp_path / "saved", tmp_path / "columns", layout=columns)
     counts = {"laid_out": 5, "copied": 5, "rows": 6, "columns": 5}
     for name, count in counts.items():
-        entry = read_slices(tmp_path / name).tensors["mod"]
+        entry = read_slices(locate(tmp_path / name)).tensors["mod"]
         assert entry.partition == {"strategy": "mod", "axis": 0, "shards": count}
         assert reshard.verify(tmp_path / "saved", tmp_path / name).differences == 0
         found = reshard.restore(tmp_path / name, partition=shards, select=["div", "net"])

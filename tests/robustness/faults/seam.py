@@ -27,6 +27,7 @@ import reshard
 from reshard.storage import local
 
 _PROJECT = f"{Path(reshard.__file__).parent}/"
+_STORE = frozenset({"storage/local_store.py", "storage/location.py", "storage/inside.py"})
 
 BY_PATH = (
     "open", "mkdir", "stat", "lstat", "scandir", "listdir", "unlink", "remove", "rmdir", "rename", "replace", "readlink",
@@ -57,7 +58,8 @@ class Call:
         kind: its name; opening is "open" or, where it may make the file, "create", and a rename that
             lets two folders change places is "exchange".
         path: what it is about; of a rename where it leads to.
-        site: where in the project it was made, innermost function first.
+        site: where in the project it was made, innermost function first; a read through the store belongs to whatever
+            asked for it.
     """
 
     kind: str
@@ -251,12 +253,14 @@ def _limited(name: str, args: tuple[Any, ...], limit: int | None) -> tuple[Any, 
 
 
 def _site() -> tuple[str, ...]:
-    """Functions of the project that led to the call, the innermost three."""
+    """Functions of the project that led to the call, the innermost three outside of the store."""
     found: list[str] = []
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and len(found) < 3:
         name = frame.f_code.co_filename
         if name.startswith(_PROJECT):
-            found.append(f"{name.removeprefix(_PROJECT)}:{frame.f_code.co_name}")
+            file = name.removeprefix(_PROJECT)
+            if file not in _STORE:
+                found.append(f"{file}:{frame.f_code.co_name}")
         frame = frame.f_back
     return tuple(found)

@@ -15,6 +15,7 @@ from benchmarks.flips.trials import Flip, flipped, is_found, run_trial
 from reshard.cli.app import run
 from reshard.errors import CorruptError, ReshardError
 from reshard.formats.slices.folder_records import file_verdicts, folder_records
+from reshard.storage.location import locate
 
 METADATA = {
     "slices.json", "_METADATA", "_sharding", "_strings.json", "_CHECKPOINT_METADATA",
@@ -50,7 +51,9 @@ def every_byte(found: dict[str, list[Range]]) -> list[Flip]:
 def found_in_files(path, flip: Flip) -> bool:
     """By the part of verify that is about files; the rest reads tensors, which are sound here."""
     with flipped(path, flip):
-        return any(f.is_difference for f in file_verdicts(path, folder_records(path), None))
+        return any(
+            f.is_difference for f in file_verdicts(locate(path), folder_records(locate(path)), None)
+        )
 
 
 def found_by_verify(path, flip: Flip) -> bool:

@@ -26,12 +26,14 @@ from reshard.formats.ocdbt.index import OcdbtIndex
 from reshard.formats.orbax.container import read_container
 from reshard.formats.orbax.sharding_file import read_shardings
 from reshard.formats.orbax.tree_metadata import read_ext_metadata, read_strings, read_tree_metadata
+from reshard.formats.slices.metadata_files import MetadataFiles
 from reshard.formats.slices.parse import parse_slices
 from reshard.formats.zarr.metadata import ShardIndexing, parse_zarr
 from reshard.formats.zarr.shard_index import read_index
 from reshard.geometry.sizes import parse_bytes
 from reshard.layout.device_mesh import parse_mesh
 from reshard.layout.read_layout import load_layout
+from reshard.storage.location import locate
 from tests.robustness.hostile.damage_codecs import damage_chunk
 from tests.robustness.hostile.damage_json import damage_json, hostile_value, sealed
 from tests.robustness.hostile.damage_ocdbt import damage_bytes, damage_database
@@ -86,8 +88,9 @@ def test_tree_metadata(specimens, tmp_path, seed):
     )
     (tmp_path / "_strings.json").write_bytes(damaged(seed, {"name": "a string"}))
     with only_ours():
-        tree = read_tree_metadata(tmp_path / "_METADATA")
-        read_strings(tmp_path, tree.leaves)
+        files = MetadataFiles(locate(tmp_path))
+        tree = read_tree_metadata(files, "_METADATA")
+        read_strings(files, tree.leaves)
 
 
 @some
@@ -98,12 +101,12 @@ def test_sharding_and_array_metadatas(specimens, tmp_path, seed):
     document[key] = damaged(seed, json.loads(document[key])).decode("utf-8", "replace")
     (tmp_path / "_sharding").write_text(json.dumps(document))
     with only_ours():
-        read_shardings(tmp_path / "_sharding")
+        read_shardings(MetadataFiles(locate(tmp_path)))
     (tmp_path / "array_metadatas").mkdir(exist_ok=True)
     record = json.loads((specimens / "raw-zarr3" / "array_metadatas" / "process_0").read_bytes())
     (tmp_path / "array_metadatas" / "process_0").write_bytes(damaged(seed, record))
     with only_ours():
-        read_ext_metadata(tmp_path, {"key", "x"})
+        read_ext_metadata(MetadataFiles(locate(tmp_path)), {"key", "x"})
 
 
 @some
@@ -114,7 +117,7 @@ def test_checkpoint_metadata(specimens, tmp_path, seed):
     (tmp_path / "state").mkdir(exist_ok=True)
     (tmp_path / "state" / "_METADATA").touch()
     with only_ours():
-        read_container(tmp_path)
+        read_container(MetadataFiles(locate(tmp_path)))
 
 
 @some
@@ -145,7 +148,7 @@ def test_slice_metadata_with_a_right_digest(specimens, seed):
         else document
     )
     with only_ours():
-        parse_slices(sealed(data.encode() + b"\n"), Path("slices.json"))
+        parse_slices(sealed(data.encode() + b"\n"), "slices.json")
 
 
 @few
@@ -158,7 +161,7 @@ def test_databases_whose_checksums_are_right(specimens, tmp_path_factory, seed, 
     damage_database(rng, directory if rng.random() < 0.5 else directory / "ocdbt.process_0")
     for databases in ([directory], [directory / "ocdbt.process_0"]):
         with only_ours():
-            index = OcdbtIndex(databases)
+            index = OcdbtIndex([locate(d).view() for d in databases])
             index.find("params.kernel/.zarray", "it")
             index.find("table/0.0", "it")
     shutil.rmtree(directory)

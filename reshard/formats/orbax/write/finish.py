@@ -30,6 +30,7 @@ from reshard.formats.slices.slice_file import (
 )
 from reshard.formats.slices.target_entry import split_of_shards, target_entry
 from reshard.storage.local import make_folder, write_file
+from reshard.storage.location import Location, locate
 
 
 def finish_checkpoint(
@@ -55,7 +56,7 @@ def finish_checkpoint(
             _write(root, tree.below(name), data)
         own = {n.removeprefix(tree.below("")): d for n, d in markers.items() if _is_of(n, tree)}
         known = {**arrays.get(tree.item.name, {}), **files, **own}
-        slices = slice_file(tree, digests, known, _database_digests(root / tree.directory))
+        slices = slice_file(tree, digests, known, _database_digests(locate(root / tree.directory)))
         made = None if tree.directory else target.made
         slices = replace(slices, conversion=target.conversion, made=made)
         slices_of[tree.below(FILE_NAME)] = render_slices(slices)
@@ -69,7 +70,7 @@ def _is_of(name: str, tree: ItemTree) -> bool:
     return not tree.directory or name.startswith(tree.below(""))
 
 
-def _database_digests(folder: Path) -> dict[str, str]:
+def _database_digests(folder: Location) -> dict[str, str]:
     """The digest of each file of the databases in an item's folder; none if chunks are plain files."""
     if not find_databases(folder):
         return {}
@@ -87,8 +88,8 @@ def _container_slices(
     own = {n: d for n, d in markers.items() if not any(_is_of(n, tree) for tree in trees)}
     files = {name: digest_of(data) for name, data in {**own, **slices_of}.items()}
     for folder in copied_folders(target):
-        names = (f"{folder}/{name}" for name in files_below(root / folder))
-        files |= digests_of_files(root, names)
+        names = (f"{folder}/{name}" for name in files_below(locate(root / folder)))
+        files |= digests_of_files(locate(root), names)
     item_names = bool(target.container.naming_items)
     return render_slices(SliceFile({}, files, {}, item_names=item_names, made=target.made))
 

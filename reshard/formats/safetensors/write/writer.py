@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
@@ -40,7 +39,9 @@ from reshard.formats.slices.slice_file import (
 )
 from reshard.formats.slices.target_entry import target_entry
 from reshard.geometry.grid import Grid, Index
+from reshard.storage.copying import copy_file
 from reshard.storage.local import open_new, storage_errors, write_all, write_file
+from reshard.storage.location import locate
 
 
 def open_writer(target: TargetCheckpoint, form: SafetensorsForm) -> SafetensorsWriter:
@@ -93,9 +94,8 @@ class SafetensorsWriter:
         """Make each file in its full size, with its header, and copy the files that are carried."""
         for file in self._files:
             _write_header(f"{root}/{file.name}", self._header(file), self._sizes[file.name])
-        for source in self._form.carried:
-            with storage_errors("copy", source):
-                shutil.copyfile(source, root / source.name)
+        for source in map(locate, self._form.carried):
+            copy_file(source, root / source.name)
 
     def places(self, name: str, index: Index) -> tuple[Place, ...]:
         """The part of a file, or of the file of each device that has the chunk."""
@@ -127,7 +127,8 @@ class SafetensorsWriter:
         if index := self._index():
             write_file(f"{root}/{INDEX_NAME}", index)
             known[INDEX_NAME] = digest_of(index)
-        known |= digests_of_files(root, (path.name for path in self._form.carried))
+        names = [locate(path).name for path in self._form.carried]
+        known |= digests_of_files(locate(root), names)
         write_file(f"{root}/{FILE_NAME}", self._record(digests, known))
 
     def _located(self) -> dict[str, _Stored]:

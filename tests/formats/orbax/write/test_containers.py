@@ -12,6 +12,7 @@ from orbax.checkpoint import v1
 from reshard.errors import FormatError, StorageError
 from reshard.formats.base import Container, Item
 from reshard.formats.slices.parse import read_slices
+from reshard.storage.location import locate
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")
 
@@ -62,7 +63,7 @@ def test_checkpoint_manager_restores_a_step_folder(making, tmp_path, handler, oc
     assert metadata["init_timestamp_nsecs"] == 5
     assert metadata["commit_timestamp_nsecs"] > 1e18
     assert (tmp_path / "out" / "7" / "state" / "commit_success.txt").exists()
-    assert set(read_slices(tmp_path / "out" / "7" / "ema").tensors) == {"w"}
+    assert set(read_slices(locate(tmp_path / "out" / "7" / "ema")).tensors) == {"w"}
 
 
 @pytest.mark.parametrize("ocdbt", [False, True])
@@ -164,24 +165,27 @@ def test_copied_items_are_copied_whole(item):
     assert not (path / "link").is_symlink()
 
 
-@pytest.mark.parametrize("place", ["/etc/hostname", "../elsewhere", "deep"])
-def test_links_that_lead_elsewhere_are_refused(item, place):
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("/etc/hostname", r"item 'data': .*link is a symbolic link to a place outside of"),
+        ("../elsewhere", r"item 'data': .*link is a symbolic link to a place outside of"),
+        ("deep", r"item 'data' contains the symbolic link .*link, which leads to no file inside"),
+        ("gone", r"item 'data' contains the symbolic link .*link, which leads to no file inside"),
+    ],
+)
+def test_links_that_lead_elsewhere_are_refused(item, place, text):
     (item.source.parent / "elsewhere").write_text("secret")
     (item.source / "link").symlink_to(place)
-    with pytest.raises(
-        FormatError,
-        match=r"item 'data' contains the symbolic link .*link, which leads to no file inside",
-    ):
+    with pytest.raises(FormatError, match=text):
         item.write()
 
 
-def test_links_to_themselves_and_to_nothing_are_refused(item):
+def test_links_to_themselves_are_refused(item):
     (item.source / "link").symlink_to("link")
-    with pytest.raises(FormatError, match="symbolic link that leads to itself"):
-        item.write()
-    (item.source / "link").unlink()
-    (item.source / "link").symlink_to("gone")
-    with pytest.raises(StorageError, match=r"cannot copy item 'data' from .*: No such file"):
+    with pytest.raises(
+        StorageError, match=r"item 'data': cannot look at '.*link': Too many levels"
+    ):
         item.write()
 
 
@@ -193,7 +197,9 @@ def test_what_is_no_file_is_refused(item):
 
 def test_a_missing_source_is_a_storage_error(item):
     item.source.rename(item.source.with_name("moved"))
-    with pytest.raises(StorageError, match=r"cannot copy item 'data' from .*No such file"):
+    with pytest.raises(
+        StorageError, match=r"item 'data' was at .* when the checkpoint was opened and is gone"
+    ):
         item.write()
 
 

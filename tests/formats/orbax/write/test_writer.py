@@ -23,6 +23,7 @@ from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.dtypes import DTYPES, numpy_dtype
 from reshard.layout.device_mesh import DeviceMesh
+from reshard.storage.location import locate
 from tests.orbax_warnings import warnings_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")
@@ -241,7 +242,7 @@ def read_array(path):
 
 def test_slice_metadata_is_stored_beside_the_checkpoint(making, state, tmp_path):
     path = making.write(tmp_path / "ckpt", list(state.values()))
-    file = read_slices(path)
+    file = read_slices(locate(path))
     assert set(file.tensors) == {e.leaf.name for e in state.values() if e.value is not None}
     kernel = file.tensors["params/dense/kernel"]
     assert (kernel.dtype, kernel.parts, kernel.layout) == (
@@ -270,7 +271,7 @@ def test_partitions_and_memory_kinds_are_recorded(making, tmp_path, shards, spli
         ("table",), np.zeros((10, 2), "f4"), (None, None),
         partition=partition, meta={"memory_kind": "pinned_host"},
     )  # fmt: skip
-    found = read_slices(making.write(tmp_path / "ckpt", [entry])).tensors["table"]
+    found = read_slices(locate(making.write(tmp_path / "ckpt", [entry]))).tensors["table"]
     assert (found.partition, found.memory_kind) == (partition, "pinned_host")
     assert split in (found.cuts, found.parts)
     assert len(list(found.boxes)) == shards
