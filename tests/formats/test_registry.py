@@ -38,15 +38,6 @@ def test_other_schemes():
     )
 
 
-@pytest.mark.parametrize("scheme", ["gs", "s3"])
-def test_object_stores(scheme):
-    refused(
-        f"{scheme}://bucket/c",
-        StorageError,
-        f"reading from {scheme}:// is not supported yet; copy the checkpoint",
-    )
-
-
 @pytest.mark.parametrize(
     "uri", ["file://relative/c", "file:///a%2e", "file:///a|b", "file:///a?b", "file:///a#b"]
 )

@@ -37,7 +37,7 @@ def test_source_is_missing(tmp_path, capsys):
     [
         ("", "'' is no path; expected the directory of a checkpoint"),
         ("a\0b", "is no path; expected the directory of a checkpoint"),
-        ("gs://bucket/c", "gs://bucket/c: reading from gs:// is not supported yet; copy the checkpoint"),
+        ("ftp://host/c", "ftp://host/c: reading from ftp:// is not supported; give a local path, or a URL"),
         ("file://a", "should be file:// with an absolute path"),
         ("x" * 5000, "File name too long; choose a shorter name"),
         (None, "the source is None; expected a path"),
