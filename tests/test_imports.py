@@ -31,7 +31,8 @@ CLI_MODULES = (
     "reshard.conversion.report", "reshard.errors", "reshard.formats.base", "reshard.formats.slices.file_verdict", "reshard.geometry.grid",
     "reshard.geometry.sizes", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file", "reshard.layout.read_layout",
     "reshard.layout.tensor_spec",
-    "reshard.planning.move", "reshard.planning.multi_plan", "reshard.planning.shares", "reshard.storage.local", "reshard.verification.compare",
+    "reshard.planning.move", "reshard.planning.multi_plan", "reshard.planning.shares",
+    "reshard.storage.buckets.doctor", "reshard.storage.local", "reshard.verification.compare",
     "reshard.version",
 )  # fmt: skip
 ABOVE_THE_TOP = ("cli", "demo")

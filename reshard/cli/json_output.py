@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from reshard.geometry.grid import Grid
     from reshard.planning.move import Plan
+    from reshard.storage.buckets.doctor import BucketReport
 
 Document = dict[str, Any]
 
@@ -261,6 +262,11 @@ def diff_document(found: DiffReport) -> Document:
         "leaves": [to_builtins(x) for x in found.leaves.values()],
         "seconds": found.seconds,
     }
+
+
+def doctor(found: BucketReport) -> Document:
+    """The object of ``doctor``."""
+    return {"command": "doctor", **to_builtins(found), "is_fine": found.is_fine}
 
 
 def fingerprint(found: Fingerprint) -> Document:

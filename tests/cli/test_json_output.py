@@ -13,6 +13,7 @@ from reshard.cli.json_output import (
     conversion_report,
     conversion_reports,
     diff_document,
+    doctor,
     fingerprint,
     inspection,
     layout_document,
@@ -27,6 +28,7 @@ from reshard.inspection.layout_preview import preview
 from reshard.layout.changes import Changes
 from reshard.layout.read_layout import parse_layout
 from reshard.planning.multi_plan import MultiPlan
+from reshard.storage.buckets.doctor import BucketCheck, BucketReport
 from reshard.verification.compare import TensorVerdict, Verification
 from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
 from reshard.verification.fingerprint import Fingerprint
@@ -61,6 +63,11 @@ DOCUMENTS = {
         )
     ),
     "fingerprint": fingerprint(Fingerprint("a", {"x": "0"}, 3, 8, ("a/slices.json",), 0.5)),
+    "doctor": doctor(
+        BucketReport(
+            "gs://b", (BucketCheck("write", True, "an object was put", "-"),), 0.1, 2.0, 3.0
+        )
+    ),
     "layout": layout_document("f", "s", preview(info(spec("a")), LAYOUT)),
 }
 

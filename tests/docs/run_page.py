@@ -24,8 +24,8 @@ from tests.docs.page import Step, is_as_shown, steps
 
 READER = Path(__file__).with_name("reader.py")
 DOCS = Path(__file__).parents[2] / "docs"
-OWN_TESTS = ("first-service.md",)
-"""Pages that start a server, which run_page would wait for."""
+OWN_TESTS = ("first-service.md", "buckets.md")
+"""Pages that start a server, which run_page would wait for, or need one."""
 PAGES = sorted(
     page
     for page in [*DOCS.glob("how-to/*.md"), *DOCS.glob("tutorials/*.md")]

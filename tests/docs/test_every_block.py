@@ -17,6 +17,8 @@ RUN_BY = {
     ("README.md", "console"): "tests/test_readme.py",
     ("README.md", "python"): "tests/test_readme.py",
     ("README.md", "yaml"): "tests/test_readme.py",
+    ("docs/how-to/buckets.md", "console"): "tests/storage/buckets/test_page.py",
+    ("docs/how-to/buckets.md", "toml"): "tests/storage/buckets/test_page.py",
     ("docs/tutorials/first-service.md", "console"): "tests/test_readme.py",
     ("docs/reference/layout-files.md", "yaml"): "tests/test_readme.py",
     ("docs/how-to/service/clients.md", "python"): SERVICE,

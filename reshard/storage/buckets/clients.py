@@ -58,7 +58,7 @@ def client_for(scheme: Scheme, bucket: str, key: str = "") -> ObjectStore:
     which = (scheme, bucket, settings, tuple(map(os.environ.get, _ENVIRONMENT[scheme])))
     with _lock:
         if which not in _clients:
-            _clients[which] = _new_client(scheme, bucket, settings)
+            _clients[which] = new_client(scheme, bucket, key)
         return _clients[which]
 
 
@@ -72,7 +72,11 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _new_client(scheme: Scheme, bucket: str, settings: BucketSettings) -> ObjectStore:
+def new_client(
+    scheme: Scheme, bucket: str, key: str, headers: Mapping[str, str] | None = None
+) -> ObjectStore:
+    """A client that nobody shares; ``headers`` go with each request."""
+    settings = settings_for(format_url(scheme, bucket, key))
     if _is_child_of_user:
         raise StorageError(
             f"cannot open {format_url(scheme, bucket, '')}: this process was forked from one that had used a bucket, and its "
@@ -98,7 +102,7 @@ def _new_client(scheme: Scheme, bucket: str, settings: BucketSettings) -> Object
         return make(  # type: ignore[no-any-return]
             bucket,
             config=config,
-            client_options=_client_options(settings, _endpoint(scheme, config)),
+            client_options=_client_options(settings, _endpoint(scheme, config), headers or {}),
             retry_config={
                 "max_retries": MAX_RETRIES,
                 "retry_timeout": timedelta(seconds=settings.retry_timeout_s),
@@ -107,7 +111,9 @@ def _new_client(scheme: Scheme, bucket: str, settings: BucketSettings) -> Object
         )
 
 
-def _client_options(settings: BucketSettings, endpoint: str) -> dict[str, Any]:
+def _client_options(
+    settings: BucketSettings, endpoint: str, headers: Mapping[str, str]
+) -> dict[str, Any]:
     from reshard.version import __version__
 
     allow_http = endpoint.startswith("http://") or _is_on("AWS_ALLOW_HTTP")
@@ -117,6 +123,7 @@ def _client_options(settings: BucketSettings, endpoint: str) -> dict[str, Any]:
         "connect_timeout": timedelta(seconds=min(CONNECT_TIMEOUT_S, settings.request_timeout_s)),
         "user_agent": f"reshard/{__version__}",
         **({"allow_http": True} if allow_http else {}),
+        **({"default_headers": dict(headers)} if headers else {}),
     }
 
 

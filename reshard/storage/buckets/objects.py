@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from reshard.errors import StorageError, TargetExistsError
+from reshard.errors import MissingError, SourceChangedError, StorageError, TargetExistsError
 from reshard.storage.buckets.errors import bucket_error, bucket_errors, client_errors
 from reshard.storage.buckets.urls import Scheme, key_problem
 
@@ -64,6 +64,35 @@ def put_new(store: BucketStore, path: str, data: bytes | memoryview) -> str:
         if store.open(path, found.version).read(0, found.nbytes) != data:
             raise
         return found.version
+
+
+class Known(Struct, frozen=True):
+    """The version of an object that may be replaced: clouds ask for the ETag, or for the generation."""
+
+    e_tag: str | None
+    version: str | None
+
+
+def look(store: BucketStore, path: str) -> Known | None:
+    """The version of an object now; None where there is none."""
+    client = store.client(path)
+    import obstore
+
+    with bucket_errors("look at", store.text(path)):
+        try:
+            found = obstore.head(client, path)
+        except FileNotFoundError:
+            return None
+    return Known(found["e_tag"], found["version"])
+
+
+def replace(store: BucketStore, path: str, data: bytes | memoryview, known: Known) -> str:
+    """Puts an object only in place of this version; its own version. Raises SourceChangedError where it is another one now."""
+    mode = {name: value for name, value in structs.asdict(known).items() if value is not None}
+    try:
+        return _put(store, path, data, cast("PutMode", mode))
+    except MissingError as error:
+        raise SourceChangedError(str(error)) from None
 
 
 def put_parts(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from reshard.errors import CorruptError, StorageError, TargetExistsError
+from reshard.errors import CorruptError, SourceChangedError, StorageError, TargetExistsError
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.store import BucketStore
 from tests.emulators.apis import error_answers as answers
@@ -61,6 +61,18 @@ def test_only_where_nothing_is(store: BucketStore) -> None:
         ):
             objects.put_new(store, "commit_success.txt", other)
     assert read(store, "commit_success.txt") == b"mine"
+
+
+def test_only_the_version_that_was_named_is_replaced(store: BucketStore) -> None:
+    assert objects.look(store, "lease") is None
+    objects.put(store, "lease", b"1")
+    first = objects.look(store, "lease")
+    assert first is not None
+    objects.replace(store, "lease", b"2", first)
+    for path in "lease", "none":
+        with pytest.raises(SourceChangedError, match=r"cannot write .*/(lease|none): "):
+            objects.replace(store, path, b"3", first)
+    assert read(store, "lease") == b"2"
 
 
 def test_a_lost_answer_is_no_other_object(store: BucketStore, bucket: Bucket) -> None:

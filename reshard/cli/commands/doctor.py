@@ -1,0 +1,49 @@
+"""``reshard doctor``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from reshard.cli.failures import FAILED
+from reshard.cli.options import Json, examples
+
+EXAMPLES = examples(
+    "reshard doctor gs://bucket/checkpoints",
+    "AWS_ENDPOINT_URL=https://minio.example reshard doctor s3://bucket",
+    "reshard doctor az://container/run --json",
+)
+
+Url = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL", help="A folder in a bucket: gs://…, s3://… or az://…. It need not exist."
+    ),
+]
+
+
+def doctor(url: Url, as_json: Json = False) -> None:
+    """Try on a bucket what this project relies on.
+
+    Writes some 50 MiB below a folder with a random name, reads them again and removes them: ranges, reads that name a
+    version, conditional writes, listing right after writing, uploads in parts, checksums and deletion. Measures
+    latency and bandwidth.
+
+    Exit code 1 if something does not hold; the table says what follows from it.
+    """
+    from reshard.storage.buckets.doctor import examine_bucket
+
+    found = examine_bucket(url)
+    if as_json:
+        from reshard.cli.json_output import doctor as document
+        from reshard.cli.json_output import print_json
+
+        print_json(document(found))
+    else:
+        from reshard.cli.console import print_all
+        from reshard.cli.views.doctor import doctor_view
+
+        print_all(doctor_view(found))
+    if not found.is_fine:
+        raise typer.Exit(FAILED)
